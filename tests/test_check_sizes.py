@@ -54,7 +54,7 @@ def test_percentiles_are_those_of_nearest_rank(tmp_path: Path) -> None:
         ("async def f(x: int): ...\n", "m.py:1 f has an argument or a result without annotation."),
     ],
 )
-def test_what_is_beyond_a_limit_is_named(tmp_path: Path, source: str, complaint: str) -> None:
+def test_an_exceeded_limit_is_named(tmp_path: Path, source: str, complaint: str) -> None:
     (tmp_path / "m.py").write_text(dedent(source))
     done = check(tmp_path)
     assert done.returncode == 1

@@ -97,7 +97,7 @@ def numbered(count: int) -> bytes:
 
 
 @pytest.mark.process
-def test_the_demo_tells_its_story_and_leaves_nothing(checkout: Checkout) -> None:
+def test_the_demo_completes_and_leaves_nothing(checkout: Checkout) -> None:
     checkout.make_environment()
     logs = checkout.write_logs({
         "dpkg.log": numbered(3000),
@@ -126,7 +126,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(checkout: Checkout) -> None
 
 
 @pytest.mark.process
-def test_a_signal_ends_the_demo_wherever_it_is(checkout: Checkout) -> None:
+def test_a_signal_ends_the_demo_at_any_step(checkout: Checkout) -> None:
     checkout.make_environment()
     process = checkout.start("--logs", checkout.write_logs({"some.log": numbered(2000)}))
     checkout.wait_for("3. Start the daemon")
@@ -137,21 +137,21 @@ def test_a_signal_ends_the_demo_wherever_it_is(checkout: Checkout) -> None:
 
 
 @pytest.mark.process
-def test_a_demo_that_cannot_go_on_says_why(checkout: Checkout) -> None:
+def test_a_demo_that_cannot_continue_names_the_reason(checkout: Checkout) -> None:
     checkout.make_environment()
     assert checkout.run("--logs", checkout.directory / "nowhere") == 1
     assert "no git history" in checkout.lines()[-1]
 
 
 @pytest.mark.process
-def test_the_demo_wants_a_python_that_is_new_enough(checkout: Checkout) -> None:
+def test_the_demo_requires_a_recent_python(checkout: Checkout) -> None:
     assert checkout.run(python="false") == 1
     assert "no Python 3.11 or later; install one" in checkout.lines()[-1]
     assert not (checkout.directory / ".venv-demo").exists()
 
 
 @pytest.mark.process
-def test_the_demo_explains_its_options(checkout: Checkout) -> None:
+def test_the_help_explains_the_options_of_the_demo(checkout: Checkout) -> None:
     assert checkout.run("--help") == 0
     assert {"--stay", "--kafka", "--logs", "--lines"} <= set(re.findall(r"--\w+", checkout.output.read_text()))
 
@@ -173,7 +173,9 @@ def demo_module(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({}, "4 missing"),
     ],
 )
-def test_the_demo_would_notice(found: dict[int, list[bytes]], fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_detects_missing_doubled_and_reordered_lines(
+    found: dict[int, list[bytes]], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     demo = demo_module(monkeypatch)
     sent = [b"a", b"a", b"b", b"c"]
     assert demo.faults_of(sent, found) == fault
@@ -192,7 +194,7 @@ def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
 
 
 @pytest.mark.process
-def test_the_python_shown_sends(tmp_path: Path) -> None:
+def test_the_documented_python_sends(tmp_path: Path) -> None:
     client, raw, _ = [block.text for block in blocks_of(README) if block.language == "python"]  # the third is for Spark
     first, second = received_from(client, tmp_path, 2)
     assert isinstance(first, Message)

@@ -74,19 +74,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_it_has_no_compiled_kernels(installed: Path) -> None:
+def test_a_pure_installation_has_no_compiled_kernels(installed: Path) -> None:
     assert (installed / "bruce_mp" / "kernels" / "pure" / "lanes.py").exists()
     assert not list(installed.rglob("*.so"))
 
 
-def test_it_says_which_kernels_it_uses_and_what_that_costs(installed: Path) -> None:
+def test_the_version_names_the_kernels_and_their_cost(installed: Path) -> None:
     said = run(["-P", "-m", "bruce_mp", "--version"], installed.parent, PYTHONPATH=str(installed), BRUCE_KERNELS="")
     assert "pure Python kernels" in said
     assert "several times as much CPU" in said
     assert "install the package where there is a C compiler" in said
 
 
-def test_it_works(installed: Path) -> None:
+def test_a_pure_installation_works(installed: Path) -> None:
     program = (
         "import bruce_mp, bruce_mp.kernels as kernels\n"
         "from bruce_mp.protocol.client.messages import encode_any_partition\n"
@@ -99,7 +99,7 @@ def test_it_works(installed: Path) -> None:
     assert (compiled, kind) == ("False", "function")
 
 
-def test_what_an_older_release_had_is_not_installed(installed: Path) -> None:
+def test_files_of_an_older_build_are_not_installed(installed: Path) -> None:
     """pip builds in the checkout, where the last build's files lie."""
     gone = installed / "bruce_mp" / "gone.py"
     gone.write_text("")

@@ -56,6 +56,6 @@ def test_each_row_names_its_designs_and_our_form() -> None:
     assert {design for row in rows() for design in row.designs} == DESIGNS
 
 
-def test_no_feature_has_two_rows() -> None:
+def test_feature_names_are_unique() -> None:
     features = [row.feature for row in rows()]
     assert sorted(set(features)) == sorted(features)

@@ -60,7 +60,7 @@ def test_git_lists_this_very_file() -> None:
 
 
 @pytest.mark.process
-def test_top_level_holds_what_a_visitor_expects() -> None:
+def test_the_top_level_has_only_expected_files() -> None:
     found = {path.relative_to(ROOT).parts[0] for path in files()}
     assert found <= TOP_LEVEL
     assert found >= TOP_LEVEL - SOON
@@ -96,7 +96,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
         "scripts/check_sizes.py",
     ],
 )
-def test_scripts_can_be_executed(script: str) -> None:
+def test_scripts_are_executable(script: str) -> None:
     assert (ROOT / script).stat().st_mode & 0o111 == 0o111
 
 
@@ -108,7 +108,7 @@ def test_the_version_is_written_in_one_place() -> None:
     assert "[project]" not in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_licence_is_the_one_that_the_metadata_names() -> None:
+def test_the_licence_matches_the_metadata() -> None:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     assert config["metadata"]["license"] == "Apache-2.0"
@@ -118,11 +118,11 @@ def test_the_licence_is_the_one_that_the_metadata_names() -> None:
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-def test_the_changelog_has_a_place_for_what_comes_next() -> None:
+def test_the_changelog_has_an_unreleased_section() -> None:
     assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_page_about_tests_names_files_that_exist() -> None:
+def test_the_testing_page_names_existing_files() -> None:
     named = set(re.findall(r"`([a-z0-9/]+/test_\w+\.py)`", (ROOT / "docs/testing.md").read_text()))
     assert len(named) > 20
     assert not {name for name in named if not (ROOT / "tests" / name).is_file()}

@@ -99,7 +99,7 @@ def batch(topic: bytes, partition: int, producer: int, sequence: int, values: li
     return PartitionData(topic, partition, records, header)
 
 
-def test_whatever_a_client_sends_is_counted(tools: Tools, tmp_path: Path) -> None:
+def test_sink_counts_all_records_of_a_client(tools: Tools, tmp_path: Path) -> None:
     with Sink(tools, Site(topics=3, partitions=4, brokers=3), tmp_path) as sink:
         producer = KafkaProducer(bootstrap_servers=sink.bootstrap.split(","), linger_ms=5)
         for number in range(2000):
@@ -122,7 +122,7 @@ def test_a_batch_out_of_order_is_refused(tools: Tools, tmp_path: Path) -> None:
         assert sink.statistics() == SinkCounts(records=5, batches=3, refused=3)
 
 
-def test_leaders_take_turns_and_one_topic_may_have_none(tools: Tools, tmp_path: Path) -> None:
+def test_sink_assigns_leaders_round_robin_and_leaves_a_filled_topic_leaderless(tools: Tools, tmp_path: Path) -> None:
     site = Site(topics=2, partitions=3, brokers=2, filled=90)
     with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap.split(",")[1])) as client:
         cluster = client.metadata().metadata
@@ -136,7 +136,7 @@ def test_leaders_take_turns_and_one_topic_may_have_none(tools: Tools, tmp_path: 
     )
 
 
-def test_an_answer_can_take_its_time(tools: Tools, tmp_path: Path) -> None:
+def test_sink_delays_acks_by_the_configured_time(tools: Tools, tmp_path: Path) -> None:
     site = Site(topics=1, partitions=1, ack_delay_ms=120)
     with Sink(tools, site, tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
         began = time.monotonic()
@@ -145,13 +145,13 @@ def test_an_answer_can_take_its_time(tools: Tools, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("site", "kind"), [(Site(), Sink), (Site(keeps_records=True), DevBroker)])
-def test_embedded_brokers_are_there_where_records_are_wanted(
+def test_started_brokers_are_embedded_only_when_records_are_kept(
     tools: Tools, tmp_path: Path, site: Site, kind: type
 ) -> None:
     with started_brokers(tools, site, tmp_path) as brokers:
         assert isinstance(brokers, kind)
 
 
-def test_there_is_an_end_to_waiting(tools: Tools, tmp_path: Path) -> None:
+def test_sink_wait_times_out_when_records_are_missing(tools: Tools, tmp_path: Path) -> None:
     with Sink(tools, Site(), tmp_path) as sink, pytest.raises(TimeoutError, match="Of 1 records 0 came"):
         sink.wait_until(records=1, within=0.05)

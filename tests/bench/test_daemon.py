@@ -48,7 +48,7 @@ class Resuming(Daemon):
         return books
 
 
-def test_every_dispatcher_has_begun_and_connected_before_anything_is_measured(
+def test_measurement_starts_after_every_dispatcher_has_connected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped.clear()

@@ -41,7 +41,7 @@ def report(**figures: Figure) -> Report:
     return Report({"cores": 2}, figures, refused, absent, idle, [life], [])
 
 
-def test_a_good_run_is_not_refused() -> None:
+def test_a_sound_run_is_accepted() -> None:
     assert refusals_of(GOOD) == []
 
 
@@ -84,14 +84,14 @@ def test_the_table_shows_figures_beside_the_baseline_and_refusals() -> None:
     assert any(line.startswith("idle") and "0.10 % of a core (was 0.10 %)" in line for line in lines)
 
 
-def test_the_ratio_of_the_ends_is_shown_by_itself_and_by_the_multiples() -> None:
+def test_growth_table_shows_ratios_of_figures_and_of_multiples() -> None:
     growth = GROWTH[0]
     few, many = figure_of([pair(0.00198)]), figure_of([pair(0.00495)])
     lines = render("growth", report(**{growth.small.name: few, growth.large.name: many}), None).splitlines()
     assert any(line.split()[-6:] == ["2.00", "5.00", "2.50", "2.0", "5.0", "2.50"] for line in lines)
 
 
-def test_latencies_are_medians_and_shown() -> None:
+def test_latency_figures_are_medians_and_appear_in_the_table() -> None:
     runs = [msgspec.structs.replace(GOOD, latency_ms={"p50": 1.0 * n, "p99": 10.0 * n}) for n in (1, 2, 9)]
     figure = figure_of([Pair("a-case", PLAIN, run) for run in runs])
     assert figure.latency_ms == {"p50": 2.0, "p99": 20.0}
@@ -111,7 +111,7 @@ def test_a_quick_plan_leaves_the_grid_out() -> None:
     assert [case.name for case in quick.cases] == [case.name for case in ORDINARY if not case.in_full]
 
 
-def test_a_report_survives_the_file() -> None:
+def test_a_report_survives_saving_and_loading() -> None:
     written = Recorded(2, {"loads": report(first=figure_of([pair(0.00396)]))})
     assert msgspec.json.decode(msgspec.json.encode(written), type=Recorded) == written
 
@@ -125,7 +125,7 @@ def test_the_recorded_baseline_has_every_case() -> None:
     assert recorded["loads"].idle is not None
 
 
-def test_no_two_cases_have_one_name() -> None:
+def test_case_names_are_unique() -> None:
     assert len(set(case_names())) == len(case_names())
 
 
@@ -159,7 +159,7 @@ def test_a_named_case_does_not_measure_the_idle_daemon() -> None:
     assert plan.idle_s == 0.0
 
 
-def test_a_share_of_the_highest_rate_needs_the_case_that_shows_it() -> None:
+def test_a_percent_case_adds_the_case_that_measures_the_highest_rate() -> None:
     plan = Plan.of("latency", ["unbatched-10%"], 1, quick=False)
     assert [case.name for case in plan.cases] == ["100B-flat-out", "unbatched-10%"]
     paced = plan.cases[1].paced(50_000)

@@ -42,7 +42,7 @@ def test_the_help_names_every_group_and_program(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.process
 @pytest.mark.parametrize("program", ["outage", "spark"])
-def test_what_is_not_installed_is_told_in_one_sentence(program: str, tmp_path: Path) -> None:
+def test_a_missing_dependency_is_reported_in_one_sentence(program: str, tmp_path: Path) -> None:
     done = said([program, "--help"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"scripts/bench {program}: ")

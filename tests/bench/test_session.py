@@ -14,7 +14,7 @@ from bench.session import TIME_LIMIT_S, Plan, Session
 pytestmark = [pytest.mark.process, pytest.mark.quiet]
 
 
-def test_a_session_brings_a_figure_for_each_case_and_the_daemons_life() -> None:
+def test_a_session_measures_each_case_and_the_daemon_lifecycle() -> None:
     cases = (Case("small", 100, 3000), Case("many", 500, 1000, senders=5))
     session = Session(Plan(cases, repetitions=1, idle_s=0.0))
     session.run()
@@ -30,19 +30,19 @@ def test_a_session_brings_a_figure_for_each_case_and_the_daemons_life() -> None:
     assert 0 < life.slab_mapped <= life.slab_file * 2
 
 
-def test_repetitions_that_are_asked_for_take_as_long_as_they_take() -> None:
+def test_explicit_repetitions_have_no_time_limit() -> None:
     assert Plan.of("growth", [], None, quick=False).limit_s == TIME_LIMIT_S
     plan = Plan.of("growth", [], 7, quick=False)
     assert (plan.repetitions, plan.limit_s) == (7, math.inf)
 
 
-def test_no_repetition_is_begun_that_would_last_too_long() -> None:
+def test_session_starts_no_repetition_beyond_its_time_limit() -> None:
     session = Session(Plan((Case("small", 100, 3000),), repetitions=2, idle_s=0.0, limit_s=0.0))
     session.run()
     assert session.repetitions == 1
 
 
-def test_streams_a_full_slab_and_latencies() -> None:
+def test_session_measures_streams_a_full_slab_and_latencies() -> None:
     full, streams = Site(PER_TOPIC, brokers=2, filled=90), Site(streams=True)
     timed = Site(PER_TOPIC, brokers=2, filled=90, keeps_records=True)
     cases = (
@@ -59,7 +59,7 @@ def test_streams_a_full_slab_and_latencies() -> None:
     assert 0 < paced.latency_ms["p50"] <= paced.latency_ms["p99"]
 
 
-def test_peers_carry_the_load_or_are_said_to_be_absent() -> None:
+def test_peers_carry_the_load_or_are_listed_as_absent() -> None:
     everybody = [Case(name, 200, 500, by=name) for name in PEERS]
     session = Session(Plan(everybody, repetitions=1, idle_s=0.0))
     session.run()

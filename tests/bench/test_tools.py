@@ -56,7 +56,7 @@ def test_the_plain_receiver_gets_every_message(tools: Tools, case: Case, tmp_pat
 
 
 @pytest.mark.process
-def test_a_paced_sender_takes_its_time(tools: Tools, tmp_path: Path) -> None:
+def test_a_paced_sender_keeps_its_rate(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     run = run_plain(tools, Case("paced", 100, 500, senders=2, rate=1000), tmp_path, tmp_path / "datagrams")
     assert run.seconds > 0.45
@@ -78,7 +78,7 @@ def test_mixed_sizes_reach_from_the_smallest_to_the_largest() -> None:
 
 
 @pytest.mark.process
-def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> None:
+def test_run_plain_fails_when_the_receiver_exits(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     code = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind(sys.argv[1]); print('READY')"
@@ -89,35 +89,35 @@ def test_a_receiver_that_goes_away_is_an_error(tools: Tools, tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_nobody_to_send_to_is_an_error(tools: Tools, tmp_path: Path) -> None:
+def test_run_sender_fails_without_a_receiver(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     with pytest.raises(SendError, match="The sender ended with 1"):
         run_sender(tools, Case("nobody", 100, 10), f"datagram:{tmp_path}/nobody", tmp_path / "datagrams")
 
 
 @pytest.mark.parametrize("size", [100, 1024, 10_240])
-def test_datagrams_are_good_messages_of_that_size_topic_after_topic(size: int) -> None:
+def test_datagrams_are_valid_messages_of_the_given_size_in_topic_rotation(size: int) -> None:
     some = datagrams(TOPICS, size)
     assert {len(datagram) for datagram in some} == {size}
     parsed = [parse_message(datagram) for datagram in islice(some, 20)]
     assert [message.topic.decode() for message in parsed if isinstance(message, Message)] == [*TOPICS, *TOPICS]
 
 
-def test_cpu_of_another_process_is_that_of_its_clock() -> None:
+def test_cpu_seconds_equal_the_process_clock() -> None:
     before, own = cost.cpu_seconds(os.getpid()), time.process_time()
     sum(number * number for number in range(200_000))
     spent = time.process_time() - own
     assert cost.cpu_seconds(os.getpid()) - before == pytest.approx(spent, rel=0.1)
 
 
-def test_sleeping_is_counted_as_wake_ups() -> None:
+def test_sleeping_counts_as_wakeups() -> None:
     before = cost.usage_of({"me": os.getpid()})["me"].wakeups
     for _ in range(5):
         time.sleep(0.001)
     assert cost.usage_of({"me": os.getpid()})["me"].wakeups >= before + 5
 
 
-def test_memory_tells_the_slab_from_the_rest(tmp_path: Path) -> None:
+def test_memory_of_separates_the_slab_from_process_memory(tmp_path: Path) -> None:
     memory = cost.memory_of({"me": os.getpid()}, tmp_path / "slab")
     assert memory.slab == 0
     assert memory.processes["me"] > 1_000_000

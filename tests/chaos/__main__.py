@@ -3,7 +3,7 @@
     PYTHONPATH=tests python -m chaos --minutes 30 --seeds 23
     PYTHONPATH=tests python -m chaos --minutes 10 --seeds 1 2 3 --brokers 0.10.2.2
     PYTHONPATH=tests python -m chaos --minutes 1 --seeds 1 2 3 --brokers embedded
-    PYTHONPATH=tests python -m chaos --minutes 5 --seeds 1 --harms process restart growth
+    PYTHONPATH=tests python -m chaos --minutes 5 --seeds 1 --fault-kinds process restart growth
 
 Each seed is a separate run with a new daemon and new topics, on the same brokers.
 """
@@ -22,7 +22,7 @@ from bruce_mp.devbroker.control import DevBroker
 from chaos.old_brokers import V0_10, old_run
 from chaos.runs import Run, run_chaos
 from support import processes
-from support.chaos_sites import Embedded, Harm, Real
+from support.chaos_sites import Embedded, FaultKind, Real
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from support.chaos_sites import Site
 
 BROKERS: Final = 3
-HARMS: Final = {harm.name.lower(): harm for harm in Harm}
+FAULT_KINDS: Final = {kind.name.lower(): kind for kind in FaultKind}
 EMBEDDED_MEMORY: Final = 4 << 30
 
 
@@ -42,7 +42,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--minutes", type=float, default=30, help="how long each run lasts (30)")
     add("--rate", type=float, default=100, help="messages a second of each of three senders (100)")
     add("--seeds", type=int, nargs="+", default=[1], help="one run for each (1)")
-    add("--harms", choices=HARMS, nargs="+", help="kinds of harm (all that the brokers allow)")
+    add("--fault-kinds", choices=FAULT_KINDS, nargs="+", help="kinds of faults (all that the brokers allow)")
     add("--brokers", choices=SITES, default=NEWEST, help=f"which release of Kafka, or the embedded ones ({NEWEST})")
     return options.parse_args(arguments)
 
@@ -78,8 +78,8 @@ def main(arguments: Sequence[str]) -> int:
             place = Path(directory) / f"seed-{seed}"
             place.mkdir()
             run = make(seed, given.minutes * 60, given.rate)
-            if given.harms:
-                run = replace(run, harms=[HARMS[name] for name in given.harms])
+            if given.fault_kinds:
+                run = replace(run, fault_kinds=[FAULT_KINDS[name] for name in given.fault_kinds])
             print(run_chaos(run, site, place), flush=True)
     return 0
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chaos.runs import Run
 from support.chaos import AT_LEAST_ONCE
-from support.chaos_sites import Harm
+from support.chaos_sites import FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 __all__ = ["V0_10", "old_run"]
 
-HARMS: Final = (Harm.BROKER, Harm.PROCESS)
-"""Harms for these brokers: their leaders cannot be moved, and a restart may remove the slab with its count of possible
+FAULT_KINDS: Final = (FaultKind.BROKER, FaultKind.PROCESS)
+"""Faults for these brokers: their leaders cannot be moved, and a restart may remove the slab with its count of possible
 duplicates.
 """
 
@@ -31,5 +31,5 @@ V0_10: Final = Release("0.10.2.2", {"unclean.leader.election.enable": "false"}, 
 """By default, this release elects a replica that lacks records, which are then lost."""
 
 
-def old_run(seed: int, seconds: float, rate: float, harms: Collection[Harm] = HARMS) -> Run:
-    return Run(seed, seconds, rate, harms, AT_LEAST_ONCE, V0_10.codecs)
+def old_run(seed: int, seconds: float, rate: float, fault_kinds: Collection[FaultKind] = FAULT_KINDS) -> Run:
+    return Run(seed, seconds, rate, fault_kinds, AT_LEAST_ONCE, V0_10.codecs)

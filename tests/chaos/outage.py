@@ -32,7 +32,7 @@ from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.accounts import Account, compare
 from support.daemon import QUICK_PAUSES, Daemon
-from support.endless import FOR_EVER, EndlessSenders
+from support.endless_senders import UNLIMITED, EndlessSenders
 from support.traffic import Load, Seen
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["Outage", "Report", "live_through"]
+__all__ = ["Outage", "Report", "run_outage"]
 
 BROKERS: Final = 3
 PARTITIONS: Final = 3
-LOOK_S: Final = 1.0
-TELL_S: Final = 60.0
+CHECK_S: Final = 1.0
+PROGRESS_S: Final = 60.0
 SETTLE_S: Final = 300.0
 AFTERWARDS_RATE: Final = 100.0
 AFTERWARDS: Final = 300
@@ -78,7 +78,7 @@ class Outage:
     def load(self) -> Load:
         """Return the load; the sender with the number `senders` sends after the outage."""
         topics = tuple(f"outage-{number}" for number in range(self.topics))
-        return Load(topics, self.senders + 1, FOR_EVER, largest=self.largest, keyed=self.keyed, seed=self.seed)
+        return Load(topics, self.senders + 1, UNLIMITED, largest=self.largest, keyed=self.keyed, seed=self.seed)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -101,7 +101,7 @@ class Report:
     discarded: int = 0
     lost_with_socket: int = 0
     held_at_return: int = 0
-    looks: int = 0
+    checks: int = 0
     first_delivery_s: float = 0.0
     caught_up_s: float = 0.0
     """Time until the messages held at the return were delivered while the senders continued."""
@@ -131,12 +131,12 @@ class Drive:
             self._daemon.wait_received(1)
             for node in range(1, BROKERS + 1):
                 self._broker.broker_down(node)
-            self._endure()
-            self._come_back()
+            self._run_outage()
+            self._restart_brokers()
             senders.stop()
         self._settle(sum(senders.sent.values()))
-        self._note_discards()
-        self._send_some_more()
+        self._record_discards()
+        self._send_second_load()
         self.report.sent |= senders.sent
         standing_in = dict.fromkeys(outage.load.topics, (PARTITIONS,))
         self._check(compare(outage.load, self.report.sent, self._read_back(), standing_in))
@@ -147,32 +147,32 @@ class Drive:
 
     # --- the outage --------------------------------------------------------------------------------------------------
 
-    def _endure(self) -> None:
+    def _run_outage(self) -> None:
         outage = self._outage
         began = time.monotonic()
         kills = [began + outage.seconds * (number + 1) / (outage.kills + 1) for number in range(outage.kills)]
-        tell_at = began
+        print_at = began
         while (now := time.monotonic()) < began + outage.seconds:
-            books = self._look()
+            books = self._check_books()
             if kills and now >= kills[0]:
                 kills.pop(0)
                 self._kill()
-            if now >= tell_at:
-                tell_at += TELL_S
-                _tell(f"{now - began:6.0f} s: {books}")
-            time.sleep(min(LOOK_S, max(0.0, began + outage.seconds - time.monotonic())))
+            if now >= print_at:
+                print_at += PROGRESS_S
+                _print_progress(f"{now - began:6.0f} s: {books}")
+            time.sleep(min(CHECK_S, max(0.0, began + outage.seconds - time.monotonic())))
         self.report.outage_cpu_s += self._cpu_s()
 
-    def _look(self) -> Books:
+    def _check_books(self) -> Books:
         books = self._daemon.still_books()
         assert books.balanced, books
         if not books.discarded:
             self._received_in_full = books.received
-        self.report.looks += 1
+        self.report.checks += 1
         return books
 
     def _kill(self) -> None:
-        _tell("kill -9 of the whole daemon")
+        _print_progress("kill -9 of the whole daemon")
         self.report.outage_cpu_s += self._cpu_s()
         if self._received_before_kill is None:
             self._received_before_kill = self._received_in_full
@@ -186,10 +186,10 @@ class Drive:
 
     # --- the return --------------------------------------------------------------------------------------------------
 
-    def _come_back(self) -> None:
-        books = self._look()
+    def _restart_brokers(self) -> None:
+        books = self._check_books()
         self.report.held_at_return = sum(books.held.values())
-        _tell(f"the brokers come back: {books}")
+        _print_progress(f"the brokers come back: {books}")
         began = time.monotonic()
         for node in range(1, BROKERS + 1):
             self._broker.broker_up(node)
@@ -210,7 +210,7 @@ class Drive:
         assert books.balanced or not books.consistent, books
         return books.consistent and not sum(books.held.values())
 
-    def _note_discards(self) -> None:
+    def _record_discards(self) -> None:
         self.report.discarded = sum(self._daemon.books().discarded.values())
         if not self._outage.kills:  # a report ends with its daemon
             self._daemon.wait_for(self._is_reported, "the discard report", 30)
@@ -221,7 +221,7 @@ class Drive:
         self._discarded_by_topic = {item["topic"]: item["count"] for item in topics}
         return sum(self._discarded_by_topic.values()) == self.report.discarded
 
-    def _send_some_more(self) -> None:
+    def _send_second_load(self) -> None:
         outage, daemon = self._outage, self._daemon
         before = daemon.books()
         with EndlessSenders(daemon, outage.load, AFTERWARDS_RATE, [outage.senders]) as senders:
@@ -271,13 +271,13 @@ def _stage(outage: Outage, directory: Path) -> Iterator[Drive]:
         yield Drive(outage, daemon, broker)
 
 
-def live_through(outage: Outage, directory: Path) -> Report:
+def run_outage(outage: Outage, directory: Path) -> Report:
     """Run an outage. AssertionError names the violated promise."""
     with _stage(outage, directory) as drive:
         return drive.run()
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
@@ -300,7 +300,7 @@ def main(arguments: Sequence[str]) -> int:
     outage = _parse(arguments)
     processes.become_subreaper()
     with tempfile.TemporaryDirectory(prefix="bruce-outage-") as directory:
-        report = live_through(outage, Path(directory))
+        report = run_outage(outage, Path(directory))
     print(msgspec.json.format(msgspec.json.encode(report), indent=1).decode())
     return 0
 

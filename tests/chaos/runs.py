@@ -1,4 +1,4 @@
-"""One chaos run: topics, daemon, harm, reading back, comparison."""
+"""One chaos run: topics, daemon, faults, reading back, comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from chaos.variations import CODECS, Variation, variation_of
 from support.accounts import Account, compare
 from support.chaos import EXACTLY_ONCE, Chaos, Law, Outcome, check
-from support.chaos_sites import CALM, Harm
+from support.chaos_sites import LEADER_PRESERVING, FaultKind
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Run:
     seed: int
     seconds: float
     rate: float
-    harms: Collection[Harm] = tuple(Harm)
+    fault_kinds: Collection[FaultKind] = tuple(FaultKind)
     law: Law = EXACTLY_ONCE
     codecs: tuple[str, ...] = CODECS
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class Report:
     def __str__(self) -> str:
         outcome, account = self.outcome, self.account
         return (
-            f"seed {self.run.seed}, {self.run.seconds:g} s, {self.run.variation}: {len(outcome.deeds)} deeds, books "
-            f"balanced {outcome.looks} times, {outcome.received} received, {account.read} read, "
+            f"seed {self.run.seed}, {self.run.seconds:g} s, {self.run.variation}: {len(outcome.faults)} faults, books "
+            f"balanced {outcome.checks} times, {outcome.received} received, {account.read} read, "
             f"{len(account.missing)} gone with {outcome.sockets_lost} sockets, {account.repeated.total()} repeated of "
             f"{outcome.possible_duplicates} counted as possible"
         )
@@ -63,12 +63,14 @@ def run_chaos(run: Run, site: Site, directory: Path) -> Report:
     site.make_topics(topics)
     load, rate = run.variation.load(topics, run.seed), run.variation.rate(run.rate)
     with Daemon(directory, site.bootstrap, {**run.variation.settings(), **run.settings}) as daemon:
-        outcome = Chaos(daemon, site, load, rate=rate, seed=run.seed, harms=run.harms).run(run.seconds)
+        outcome = Chaos(daemon, site, load, rate=rate, seed=run.seed, fault_kinds=run.fault_kinds).run(run.seconds)
     records = {topic: site.read_back(topic) for topic in topics}
-    standing_in = {} if CALM.issuperset(run.harms) else {topic: site.counts(topic) for topic in topics}
+    standing_in = (
+        {} if LEADER_PRESERVING.issuperset(run.fault_kinds) else {topic: site.counts(topic) for topic in topics}
+    )
     account = compare(load, outcome.sent, records, standing_in, in_order=not run.law.may_reorder)
     report = Report(run, outcome, account)
-    print(f"{report}: {', '.join(outcome.deeds)}")
+    print(f"{report}: {', '.join(outcome.faults)}")
     assert outcome.received > run.seconds * rate / 4, f"There was hardly any traffic: {report}"
     check(run.law, outcome, account)
     return report

@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.devbroker.control import DevBroker
 from chaos.runs import Run, run_chaos
 from support.chaos import AT_LEAST_ONCE
-from support.chaos_sites import CALM, Embedded, Harm
+from support.chaos_sites import LEADER_PRESERVING, Embedded, FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,26 +26,28 @@ def broker() -> Iterator[DevBroker]:
         yield running
 
 
-def test_nothing_is_lost_doubled_or_reordered(tmp_path: Path, broker: DevBroker) -> None:
+def test_chaos_leaves_no_message_lost_duplicated_or_reordered(tmp_path: Path, broker: DevBroker) -> None:
     run_chaos(Run(129, 20, 200), Embedded(broker, BROKERS), tmp_path)
 
 
 def test_each_partition_keeps_the_order_while_topics_grow(tmp_path: Path, broker: DevBroker) -> None:
     """No partition replaces another, so messages with different keys keep their order too."""
-    report = run_chaos(Run(156, 20, 200, CALM), Embedded(broker, BROKERS), tmp_path)
-    assert any(" partitions for " in deed for deed in report.outcome.deeds)
+    report = run_chaos(Run(156, 20, 200, LEADER_PRESERVING), Embedded(broker, BROKERS), tmp_path)
+    assert any(" partitions for " in fault for fault in report.outcome.faults)
 
 
-def test_the_same_with_pure_kernels(tmp_path: Path, broker: DevBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chaos_loses_nothing_with_pure_kernels(
+    tmp_path: Path, broker: DevBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An install without a compiler has pure kernels; the other runs use compiled ones if they exist."""
     monkeypatch.setenv("BRUCE_KERNELS", "pure")
     run_chaos(Run(131, 10, 100), Embedded(broker, BROKERS), tmp_path)
     assert "It uses pure Python kernels" in (tmp_path / "log").read_text()
 
 
-def test_what_trouble_with_sequence_numbers_doubles_is_counted(tmp_path: Path, broker: DevBroker) -> None:
+def test_duplicates_from_sequence_errors_are_counted_by_topic(tmp_path: Path, broker: DevBroker) -> None:
     """The counts are exact by topic as well, because no process is killed."""
-    harms = (Harm.BROKER, Harm.LEADER, Harm.ANSWER)
-    report = run_chaos(Run(40, 15, 200, harms, AT_LEAST_ONCE), Embedded(broker, BROKERS, epochs=True), tmp_path)
+    fault_kinds = (FaultKind.BROKER, FaultKind.LEADER, FaultKind.ANSWER)
+    report = run_chaos(Run(40, 15, 200, fault_kinds, AT_LEAST_ONCE), Embedded(broker, BROKERS, epochs=True), tmp_path)
     possible = report.outcome.possible_by_topic
     assert all(count <= possible[topic] for topic, count in report.account.repeated.items())

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.old_brokers import V0_10, old_run
 from chaos.runs import run_chaos
-from support.chaos_sites import Harm, Real
+from support.chaos_sites import FaultKind, Real
 from support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ def old_cluster() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.soak
-def test_nothing_is_lost_and_repetitions_were_counted(tmp_path: Path, old_cluster: KafkaCluster) -> None:
+def test_old_brokers_lose_nothing_and_duplicates_are_counted(tmp_path: Path, old_cluster: KafkaCluster) -> None:
     run_chaos(old_run(7, seconds=60, rate=300), Real(old_cluster), tmp_path)
 
 
-def test_repetitions_were_counted_by_topic(tmp_path: Path, old_cluster: KafkaCluster) -> None:
-    """The harm hits only brokers."""
-    report = run_chaos(old_run(8, seconds=25, rate=300, harms=[Harm.BROKER]), Real(old_cluster), tmp_path)
+def test_duplicates_on_old_brokers_are_counted_by_topic(tmp_path: Path, old_cluster: KafkaCluster) -> None:
+    """The faults hit only brokers."""
+    report = run_chaos(old_run(8, seconds=25, rate=300, fault_kinds=[FaultKind.BROKER]), Real(old_cluster), tmp_path)
     possible = report.outcome.possible_by_topic
     assert all(count <= possible[topic] for topic, count in report.account.repeated.items())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from chaos.outage import Outage, live_through
+from chaos.outage import Outage, run_outage
 from support.chaos import QUEUE
 
 if TYPE_CHECKING:
@@ -16,26 +16,26 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.quiet
-def test_at_a_trickle_nothing_is_discarded_although_the_daemon_is_killed(tmp_path: Path) -> None:
-    report = live_through(Outage(seconds=5, rate=20, kills=1, slab="8m"), tmp_path)
+def test_a_trickle_loses_nothing_when_the_daemon_is_killed(tmp_path: Path) -> None:
+    report = run_outage(Outage(seconds=5, rate=20, kills=1, slab="8m"), tmp_path)
     assert report.discarded == 0
     assert report.lost_with_socket <= report.outage.senders  # each had at most one in the kernel's queue at that pace
     assert report.held_at_return > 100
 
 
-def test_a_full_daemon_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    report = live_through(Outage(seconds=4, rate=0, kills=1, slab="8m"), tmp_path)
+def test_a_killed_daemon_with_a_full_slab_resumes_its_delivery(tmp_path: Path) -> None:
+    report = run_outage(Outage(seconds=4, rate=0, kills=1, slab="8m"), tmp_path)
     assert report.discarded > 100
     assert report.lost_with_socket <= QUEUE
 
 
-def test_at_full_load_the_newest_are_discarded_and_counted(tmp_path: Path) -> None:
-    report = live_through(Outage(seconds=3, rate=0, slab="8m"), tmp_path)
+def test_full_load_discards_and_counts_the_newest_messages(tmp_path: Path) -> None:
+    report = run_outage(Outage(seconds=3, rate=0, slab="8m"), tmp_path)
     assert report.discarded > 100
     assert report.lost_with_socket == 0
 
 
-def test_at_full_load_senders_wait_if_so_configured(tmp_path: Path) -> None:
-    report = live_through(Outage(seconds=3, rate=0, slab="8m", when_full="block"), tmp_path)
+def test_full_load_blocks_senders_when_configured(tmp_path: Path) -> None:
+    report = run_outage(Outage(seconds=3, rate=0, slab="8m", when_full="block"), tmp_path)
     assert report.discarded == report.lost_with_socket == 0
     assert sum(report.sent.values()) == report.received

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from support.endless import FOR_EVER
+from support.endless_senders import UNLIMITED
 from support.traffic import Load
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Variation:
         }
 
     def load(self, topics: tuple[str, ...], seed: int) -> Load:
-        return Load(topics, SENDERS, FOR_EVER, smallest=20, largest=self.largest, keyed=self.keyed, seed=seed)
+        return Load(topics, SENDERS, UNLIMITED, smallest=20, largest=self.largest, keyed=self.keyed, seed=seed)
 
     def rate(self, rate: float) -> float:
         return rate * LARGEST[self.largest]

@@ -31,49 +31,49 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "RETRY_S", 0.01)
 
 
-def test_nothing_is_listed_where_nothing_is() -> None:
+def test_balance_line_omits_empty_states() -> None:
     assert balance_line(Books(0, 0, {}, {"input": 0}, 0, consistent=True)) == (
         "received 0 = delivered 0 + discarded 0 + held 0"
     )
 
 
-def test_balanced_books_are_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_0_when_the_books_balance(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_check(BALANCED) == 0
     assert capsys.readouterr().out == LINE + "\n"
 
 
-def test_unbalanced_books_are_3(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_3_when_the_books_do_not_balance(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_check(UNBALANCED) == 3
     assert capsys.readouterr().out.startswith("received 9 != delivered 4 + ")
 
 
-def test_moving_books_are_read_again() -> None:
+def test_check_reads_changing_books_again() -> None:
     assert run_check(MOVING, b"garbage", MOVING, BALANCED) == 0
 
 
-def test_books_that_never_stand_still_are_4(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_4_when_the_books_never_settle(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_check(MOVING) == 4
     assert f"Last seen: {LINE}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("page", [b"garbage", b"{}", {"received": "nine"}])
-def test_what_is_no_book_is_4(page: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_4_on_an_invalid_books_page(page: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_check(page) == 4
     assert "is not a bruce daemon of this version" in capsys.readouterr().err
 
 
-def test_a_page_that_is_missing_is_4(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_4_on_a_missing_books_page(capsys: pytest.CaptureFixture[str]) -> None:
     with JsonPages({}) as pages:
         assert main(["check", "--url", pages.url]) == 4
     assert "answered /books/json with 404: no such page" in capsys.readouterr().err
 
 
-def test_nobody_there_is_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_exits_4_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--url", f"unix:{tmp_path / 'nobody'}"]) == 4
     assert "No daemon answers at unix:" in capsys.readouterr().err
 
 
-def test_a_unix_socket_is_as_good(tmp_path: Path) -> None:
+def test_check_reads_a_unix_socket(tmp_path: Path) -> None:
     with JsonPages({"/books/json": lambda: BALANCED}, path=str(tmp_path / "http")) as pages:
         assert main(["check", "--url", pages.url]) == 0
 
@@ -86,13 +86,13 @@ def write_config(directory: Path, listen: str) -> str:
     return str(path)
 
 
-def test_the_configuration_says_where(tmp_path: Path) -> None:
+def test_check_takes_the_address_from_the_config(tmp_path: Path) -> None:
     with JsonPages({"/books/json": lambda: BALANCED}) as pages:
         port = pages.url.rstrip("/").rpartition(":")[2]
         assert main(["check", "--config", write_config(tmp_path, f"0.0.0.0:{port}")]) == 0
 
 
-def test_the_daemon_says_where_if_the_port_is_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_address_file_when_the_port_is_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(tmp_path, "127.0.0.1:0")
     assert main(["check", "--config", config]) == 4
     assert "http.listen has port 0" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_the_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None
     assert all(name in out for name in COMMANDS)
 
 
-def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert end.value.code == 0
@@ -46,14 +46,14 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"]])
-def test_wrong_usage_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(argv)
     assert end.value.code == 2
     assert "error:" in capsys.readouterr().err
 
 
-def test_a_foreseen_error_is_a_sentence_and_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_expected_error_prints_one_sentence_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-config", "nowhere.toml"]) == 1
     assert capsys.readouterr().err == "bruce: nowhere.toml: cannot read the configuration: No such file or directory.\n"
 
@@ -78,7 +78,7 @@ def unread() -> Iterator[int]:
         ("run", "--config", str(CONF / "bruce.toml"), "--check"),
     ],
 )
-def test_output_that_nobody_reads_ends_it_quietly(unread: int, arguments: tuple[str, ...]) -> None:
+def test_a_closed_output_pipe_ends_the_command_quietly(unread: int, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "bruce_mp", *arguments]
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False, env=buffered)
@@ -86,28 +86,28 @@ def test_output_that_nobody_reads_ends_it_quietly(unread: int, arguments: tuple[
 
 
 @pytest.mark.process
-def test_so_does_output_that_is_written_at_once(unread: int) -> None:
+def test_a_closed_output_pipe_ends_an_unbuffered_command_quietly(unread: int) -> None:
     command = [sys.executable, "-u", "-m", "bruce_mp", "check-config", str(CONF / "bruce.toml")]
     ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 @pytest.mark.process
-def test_errors_that_nobody_reads_end_it_quietly(unread: int) -> None:
+def test_a_closed_error_pipe_ends_the_command_quietly(unread: int) -> None:
     command = [sys.executable, "-m", "bruce_mp", "check-config", "nowhere.toml"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=unread, check=False)
     assert (ended.returncode, ended.stdout) == (128 + signal.SIGPIPE, b"")
 
 
 @pytest.mark.process
-def test_without_standard_output_it_does_its_work() -> None:
+def test_check_config_succeeds_with_closed_standard_output() -> None:
     command = f"{sys.executable} -m bruce_mp check-config {CONF / 'bruce.toml'} >&-"
     ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.mark.process
-def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
+def test_a_broken_connection_is_not_reported_as_closed_output() -> None:
     script = "from bruce_mp.cli.commands import while_read\ndef breaks(): raise BrokenPipeError\nwhile_read(breaks)"
     ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1
@@ -115,48 +115,48 @@ def test_a_connection_that_breaks_is_not_taken_for_the_output() -> None:
 
 
 @pytest.mark.process
-def test_the_command_alone_loads_nothing_heavy() -> None:
+def test_the_command_module_imports_no_heavy_package() -> None:
     heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil', 'argparse', 'bruce_mp.supervisor'}"
     script = f"import sys, bruce_mp.cli; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.process
-def test_the_supervisor_loads_nothing_of_its_processes() -> None:
+def test_the_supervisor_imports_no_package_of_its_processes() -> None:
     heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil'}"
     script = f"import sys, bruce_mp.cli.run; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["bruce.toml", "bruce.minimal.toml"])
-def test_our_configurations_are_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_shipped_configurations_are_valid(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-config", str(CONF / name)]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{CONF / name}: OK\n")
     assert "/run/bruce.dgram, up to 64k each" in out
 
 
-def test_check_config_says_how_many_workers_the_streams_share(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_prints_the_number_of_stream_workers(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["input.unix_stream.enable=true", "input.tcp.enable=true", "input.streams.workers=3"]
     options = [word for setting in settings for word in ("--set", setting)]
     assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
     assert "/run/bruce.stream, 127.0.0.1:9000, up to 2m each, workers: 3\n" in capsys.readouterr().out
 
 
-def test_check_config_says_how_brokers_are_reached(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_prints_how_brokers_are_reached(capsys: pytest.CaptureFixture[str]) -> None:
     login = ["kafka.sasl.mechanism=PLAIN", "kafka.sasl.username=bruce", "kafka.sasl.password_env=PASSWORD"]
     settings = [word for setting in ["kafka.tls.enable=true", *login] for word in ("--set", setting)]
     assert main(["check-config", str(CONF / "bruce.minimal.toml"), *settings]) == 0
     assert "  brokers       localhost:9092 by TLS and PLAIN\n" in capsys.readouterr().out
 
 
-def test_check_config_knows_that_nobody_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_rejects_an_unknown_user(capsys: pytest.CaptureFixture[str]) -> None:
     nobody = 'input.unix_datagram.allow_users=["no-such-user"]'
     assert main(["check-config", str(CONF / "bruce.minimal.toml"), "--set", nobody]) == 1
     assert 'there is no user "no-such-user" on this host' in capsys.readouterr().err
 
 
-def test_check_config_takes_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_applies_overrides(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=64m", "--set", "kafka.required_acks=0"])
         == 0

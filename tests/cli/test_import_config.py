@@ -224,7 +224,7 @@ def test_every_setting_of_dorys_file_is_taken_over() -> None:
     assert ours(EVERYTHING.encode()) == EVERYTHING_OURS
 
 
-def test_every_setting_in_the_table_is_in_that_file() -> None:
+def test_the_sample_file_contains_every_setting_of_the_table() -> None:
     def has(key: str) -> bool:
         table: Any = EVERYTHING_OURS
         for part in key.split("."):
@@ -236,7 +236,7 @@ def test_every_setting_in_the_table_is_in_that_file() -> None:
 
 
 @pytest.mark.parametrize("data", [EVERYTHING.encode(), dory(DATAGRAM, BROKERS)], ids=["everything", "the least"])
-def test_the_result_is_a_good_configuration(
+def test_the_converted_configuration_is_valid(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
 ) -> None:
     status, made, _ = run(data)
@@ -248,7 +248,7 @@ def test_the_result_is_a_good_configuration(
     assert load_config(file).kafka.servers[0] == ("kafka-1", 9092)
 
 
-def test_what_dory_did_by_default_is_said_outright() -> None:
+def test_dorys_defaults_are_written_explicitly() -> None:
     text = convert(dory(DATAGRAM, "<initialBrokers><broker host='k'/></initialBrokers>"), "old.xml", None)
     made = tomllib.loads(text)
     assert made["kafka"] == {"bootstrap_servers": ["k:9002"], "client_id": "dory"}
@@ -261,7 +261,7 @@ def test_what_dory_did_by_default_is_said_outright() -> None:
     assert "max_failed_attempts = 5 restores the old limit" in " ".join(text.split()).replace("# ", "")
 
 
-def test_an_input_that_is_not_enabled_stays_so() -> None:
+def test_a_disabled_input_stays_disabled() -> None:
     stream = '<inputSources><unixStream enable="true"><path value="/s"/></unixStream></inputSources>'
     assert ours(dory(stream, BROKERS))["input"] == {
         "unix_stream": {"enable": True, "path": "/s"},
@@ -269,7 +269,7 @@ def test_an_input_that_is_not_enabled_stays_so() -> None:
     }
 
 
-def test_notes_stand_where_they_belong() -> None:
+def test_notes_appear_above_the_setting_they_explain() -> None:
     text = convert(EVERYTHING.encode(), "old.xml", None)
     lines = text.splitlines()
     above = lines[lines.index('size = "64m"') - 1]
@@ -279,7 +279,7 @@ def test_notes_stand_where_they_belong() -> None:
     assert '# NOTE: config="quick" was ignored with this action; it is left out.' in text
 
 
-def test_an_attribute_that_dory_ignored_is_noted() -> None:
+def test_an_attribute_that_dory_ignored_gets_a_note() -> None:
     made = convert(dory(DATAGRAM, BROKERS.replace("host=", 'rack="r1" host=')), "old.xml", None)
     assert '# NOTE: old.xml:4: rack="r1" of <broker> is not known.' in made
 
@@ -327,7 +327,7 @@ def test_an_attribute_that_dory_ignored_is_noted() -> None:
         (dory(DATAGRAM, BROKERS, "<compression><defaultTopic config='c'/></compression>"), 5, '"c" is not allowed'),
     ],
 )
-def test_nonsense_is_refused_with_its_line(
+def test_an_invalid_file_is_rejected_with_its_line_number(
     run: Callable[..., tuple[int, str, str]], data: bytes, line: int, words: str
 ) -> None:
     status, made, said = run(data)
@@ -336,7 +336,7 @@ def test_nonsense_is_refused_with_its_line(
     assert words in said
 
 
-def test_all_faults_are_told_at_once(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_all_faults_are_reported_together(run: Callable[..., tuple[int, str, str]]) -> None:
     _, _, said = run(dory("<inputSources/>", "<logging><level value='LOUD'/></logging>", "<wrong/>"))
     assert [word in said for word in ("no input is enabled", "LOUD", "<wrong>", "no broker")] == [True] * 4
 
@@ -351,18 +351,18 @@ def test_all_faults_are_told_at_once(run: Callable[..., tuple[int, str, str]]) -
         "<initialBrokers><broker host='k' port='9092'/><broker host='l' port='no'/></initialBrokers>",
     ],
 )
-def test_a_fault_of_the_brokers_is_told_once(run: Callable[..., tuple[int, str, str]], brokers: str) -> None:
+def test_a_fault_of_the_broker_list_is_reported_once(run: Callable[..., tuple[int, str, str]], brokers: str) -> None:
     status, _, said = run(dory(DATAGRAM, brokers))
     assert (status, said.count("\n")) == (1, 1)
 
 
-def test_each_broker_that_is_wrong_is_told(run: Callable[..., tuple[int, str, str]]) -> None:
+def test_each_invalid_broker_is_reported(run: Callable[..., tuple[int, str, str]]) -> None:
     more = "<broker host='k' port='no'/><broker host='l' port='70000'/></"
     _, _, said = run(dory(DATAGRAM, BROKERS.replace("</", more)))
     assert ('port="no"' in said, "l:70000" in said) == (True, True)
 
 
-def test_a_file_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["import-config", str(tmp_path / "none.xml")]) == 1
     assert "No such file" in capsys.readouterr().err
 
@@ -372,7 +372,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 @examples(40)
 @given(topic=NAMES, config=NAMES)
-def test_names_come_through_whatever_is_in_them(topic: str, config: str) -> None:
+def test_names_of_any_characters_survive_the_conversion(topic: str, config: str) -> None:
     def quoted(text: str) -> str:
         return "".join(f"&#{ord(character)};" for character in text if ord(character) not in {0xFFFE, 0xFFFF})
 
@@ -404,7 +404,7 @@ ALL_OPTIONS = """
 """
 
 
-def test_every_option_is_taken_over() -> None:
+def test_every_command_line_option_is_converted() -> None:
     text = convert(bruce(BROKERS), "old.xml", parse_options(ALL_OPTIONS))
     assert tomllib.loads(text) == {
         "kafka": {
@@ -451,7 +451,7 @@ def test_every_option_is_taken_over() -> None:
     assert "# NOTE: --required_acks 2: " in text
 
 
-def test_that_line_has_every_option_of_the_table() -> None:
+def test_the_sample_command_line_contains_every_option_of_the_table() -> None:
     given_ = parse_options(ALL_OPTIONS).keys()
     rest = {"metadata_api_version", "produce_api_version", "use_old_output_format", "omit_timestamp", "version", "help"}
     assert {setting.flag for setting in SETTINGS if setting.flag} | WITHOUT_COUNTERPART.keys() == (
@@ -468,7 +468,7 @@ def test_the_file_may_be_named_on_the_command_line(tmp_path: Path, capsys: pytes
     assert made["http"] == {"listen": "0.0.0.0:9090"}
 
 
-def test_without_file_or_config_path_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_is_shown_without_a_file_or_config_path(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["import-config", "--command-line=--daemon"])
     assert ended.value.code == 2
@@ -489,19 +489,19 @@ def test_without_file_or_config_path_the_usage_is_shown(capsys: pytest.CaptureFi
         ("--daemon", '--command-line "--receive_socket_name PATH'),
     ],
 )
-def test_wrong_options_are_refused(run: Callable[..., tuple[int, str, str]], line: str, words: str) -> None:
+def test_invalid_options_are_rejected(run: Callable[..., tuple[int, str, str]], line: str, words: str) -> None:
     status, made, said = run(bruce(BROKERS), f"--command-line={line}")
     assert (status, made) == (1, "")
     assert words in said
 
 
-def test_bruce_without_its_command_line_has_no_socket() -> None:
+def test_a_bruce_file_without_its_command_line_has_no_socket_path() -> None:
     with pytest.raises(ConfigError, match="path of the socket was on the command line"):
         convert(bruce(BROKERS), "old.xml", None)
 
 
 # --- the page of options ----------------------------------------------------------------------------------------------
-def test_the_page_of_options_is_the_rendered_one() -> None:
+def test_the_options_page_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "migrating-options.md"
     assert page.read_text() == render(), (
         "run: python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md"
@@ -514,7 +514,7 @@ def test_the_page_of_options_has_every_element_that_is_read() -> None:
     assert ELEMENTS.keys() <= SECTION_ATTRIBUTES.keys()
 
 
-def test_the_page_of_options_names_settings_that_there_are() -> None:
+def test_the_options_page_names_existing_settings() -> None:
     reference = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     for key in [*(setting.key for setting in SETTINGS), *(key for key, _ in ELEMENTS.values())]:
         splits = [key.rpartition("."), key.partition(".")]

@@ -64,7 +64,7 @@ def line_of_state(name: str) -> dict[str, Any]:
     return {"name": name, "pid": 1, "state": "stalled", "incarnation": 1, "restarts": 0, "heartbeat_age_ms": 99_000}
 
 
-def test_all_is_well(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_healthy_daemon_is_ok(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon().pages() as pages:
         code, first = monitor(capsys, pages.url, state)
         assert (code, first.partition(" | ")[0]) == (
@@ -82,7 +82,7 @@ def test_all_is_well(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stat.S_IMODE(state.stat().st_mode) == 0o600
 
 
-def test_every_check_has_its_value_behind_the_line(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_check_prints_its_performance_data(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeDaemon().pages() as pages:
         _, text = monitor(capsys, pages.url, state)
     values = text.partition(" | ")[2].split()
@@ -90,7 +90,7 @@ def test_every_check_has_its_value_behind_the_line(state: Path, capsys: pytest.C
     assert all(re.fullmatch(r"[a-z_]+=(U|[\d.]+[s%]?);[\d.]*;[\d.]*", value) for value in values)
 
 
-def test_what_counts_since_the_last_check_alarms_once(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_counter_increase_alarms_once(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeDaemon()
     fake.counters["MsgDiscardedNoMem"] = 5
     with fake.pages() as pages:
@@ -128,7 +128,7 @@ def test_counters_of_a_new_slab_count_from_0(state: Path, capsys: pytest.Capture
         ({"processes": [line_of_state("router")]}, (), (2, "1 processes are dead or stalled")),
     ],
 )
-def test_what_is_wrong_now(
+def test_a_present_fault_sets_the_exit_code_and_the_text(
     state: Path,
     capsys: pytest.CaptureFixture[str],
     change: dict[str, Any],
@@ -155,7 +155,7 @@ def test_what_is_wrong_now(
         ("GetMetadataFail", 1, 2),
     ],
 )
-def test_what_went_wrong_since(
+def test_a_counter_increase_sets_the_exit_code(
     state: Path, capsys: pytest.CaptureFixture[str], counter: str, rise: int, code: int
 ) -> None:
     fake = FakeDaemon()
@@ -165,7 +165,9 @@ def test_what_went_wrong_since(
         assert monitor(capsys, pages.url, state)[0] == code
 
 
-def test_several_faults_are_all_told_the_worst_decides(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_faults_are_all_reported_and_the_worst_sets_the_exit_code(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake = FakeDaemon()
     fake.held |= {"oldest_ms": 70_000}
     fake.processes = [line_of_state("input")]
@@ -178,7 +180,7 @@ def test_several_faults_are_all_told_the_worst_decides(state: Path, capsys: pyte
     ]
 
 
-def test_a_daemon_that_does_not_answer_is_critical(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_daemon_is_critical(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = ReservedPort()
     code, text = monitor(capsys, f"http://127.0.0.1:{port.number}", state)
     port.release()
@@ -187,7 +189,7 @@ def test_a_daemon_that_does_not_answer_is_critical(state: Path, capsys: pytest.C
     assert not state.exists()
 
 
-def test_a_state_file_that_is_something_else_is_unknown(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_foreign_state_file_is_unknown_and_kept(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state.parent.mkdir()
     state.write_text("mine")
     with FakeDaemon().pages() as pages:
@@ -205,7 +207,7 @@ def test_a_state_file_that_cannot_be_written_is_unknown(tmp_path: Path, capsys: 
     assert "state file" in text
 
 
-def test_wrong_options_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(["monitor", "--no-such-option"])
     assert exit_.value.code == 3
@@ -224,7 +226,7 @@ def test_the_counters_that_are_watched_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_real_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: Path) -> None:
+def test_monitor_reads_a_real_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: Path) -> None:
     load = Load(("clicks",), senders=1, messages=500, largest=200)
     with DevBroker(brokers=1, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         options = ("monitor", "--config", str(daemon.config_path), "--state", str(state))

@@ -78,7 +78,7 @@ def export(path: Path, *options: str) -> tuple[int, list[DiscardLine]]:
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_message_that_is_held(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_every_held_message(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = path.read_bytes()
     status, lines = export(path)
     assert status == 0
@@ -99,7 +99,7 @@ def test_every_message_that_is_held(path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == f"bruce: 6 of 6 messages were written to {path.with_name('out')}.\n"
 
 
-def test_all_adds_what_is_settled(path: Path) -> None:
+def test_export_all_includes_settled_messages(path: Path) -> None:
     status, lines = export(path, "--all")
     assert status == 0
     assert [line.value for line in lines[:5]] == [b"zero", b"one", b"two", b"three", b"four"]
@@ -113,7 +113,7 @@ def test_topics_are_chosen_by_their_bytes(path: Path, capsys: pytest.CaptureFixt
     assert "4 of 6 messages were written" in capsys.readouterr().err
 
 
-def test_reasons_of_datagrams_that_would_have_been_discarded(tmp_path: Path) -> None:
+def test_export_names_the_discard_reason_of_landed_datagrams(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)
@@ -133,7 +133,7 @@ def test_standard_output_is_the_default(path: Path, capfdbinary: pytest.CaptureF
 
 
 @pytest.mark.process
-def test_a_reader_that_goes_away_is_told_in_a_sentence(path: Path) -> None:
+def test_export_reports_a_closed_output_pipe(path: Path) -> None:
     command = [sys.executable, "-m", "bruce_mp", "slab", "export", str(path)]
     read, write = os.pipe()
     os.close(read)
@@ -158,12 +158,14 @@ def test_the_output_is_for_its_owner_and_never_overwritten(path: Path, capsys: p
     assert capsys.readouterr().err == f"bruce: {out} exists already; it is not overwritten. Give another --output.\n"
 
 
-def test_an_output_that_cannot_be_made(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_reports_an_output_file_that_cannot_be_created(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slab", "export", str(path), "--output", str(path / "out")]) == 1
     assert "Not a directory; the export is not complete" in capsys.readouterr().err
 
 
-def test_a_slab_of_a_living_daemon_is_left_alone_unless_forced(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_refuses_the_slab_of_a_running_daemon_unless_forced(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     held = lock(path)
     assert main(["slab", "export", str(path), "--output", str(path.with_name("out"))]) == 1
     assert "belongs to a daemon that is running" in capsys.readouterr().err
@@ -173,7 +175,7 @@ def test_a_slab_of_a_living_daemon_is_left_alone_unless_forced(path: Path, capsy
     os.close(held)
 
 
-def test_no_daemon_can_take_the_slab_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_keeps_daemons_from_locking_the_slab(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def takes(_: object) -> bytes:
         with pytest.raises(Exception, match="belongs to a daemon that is running"):
             lock(path)
@@ -184,7 +186,7 @@ def test_no_daemon_can_take_the_slab_meanwhile(path: Path, monkeypatch: pytest.M
     os.close(lock(path))
 
 
-def test_what_is_damaged_is_passed_over_and_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_skips_and_reports_a_damaged_chunk(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with path.open("r+b") as file:
         file.seek(SMALL.chunks_at)
         file.write(b"\0")
@@ -199,7 +201,7 @@ def test_what_is_damaged_is_passed_over_and_told(path: Path, capsys: pytest.Capt
     assert end.endswith("; 2 places of the slab were skipped or do not agree.")
 
 
-def test_memory_that_was_zeroed_is_missed_by_the_books(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_reports_zeroed_memory_that_the_books_miss(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with path.open("r+b") as file:
         file.seek(SMALL.chunks_at)
         file.write(bytes(lay.CHUNK_BYTES))
@@ -208,7 +210,7 @@ def test_memory_that_was_zeroed_is_missed_by_the_books(path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("command", ["inspect", "export"])
-def test_what_cannot_be_read_at_all(path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_slab_is_rejected(path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with path.open("r+b") as file:
         file.seek(8)
         file.write(b"\x02")
@@ -244,7 +246,7 @@ Held:
 """
 
 
-def test_the_report_is_for_people(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_a_readable_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slab", "inspect", str(path)]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == f"{path}: slab of {SMALL.file_size >> 10}k, layout version 1"
@@ -252,7 +254,7 @@ def test_the_report_is_for_people(path: Path, capsys: pytest.CaptureFixture[str]
     assert rest == REPORT.replace("PID", str(os.getpid())).splitlines()[1:]
 
 
-def test_the_json_has_the_same_and_more(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_json_has_all_figures_of_the_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slab", "inspect", "--json", str(path)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["in_use"] is False
@@ -272,14 +274,16 @@ def test_the_json_has_the_same_and_more(path: Path, capsys: pytest.CaptureFixtur
     assert found["damage"] == []
 
 
-def test_inspect_says_that_a_daemon_moves_the_figures(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_warns_that_a_running_daemon_changes_the_figures(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     held = lock(path)
     assert main(["slab", "inspect", str(path)]) == 0
     assert "A running daemon uses it: the figures change." in capsys.readouterr().out
     os.close(held)
 
 
-def test_inspect_goes_on_behind_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_continues_after_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.truncate(path, SMALL.file_size - 1)
     assert main(["slab", "inspect", str(path)]) == 1
     out = capsys.readouterr().out
@@ -304,7 +308,7 @@ def test_a_damaged_chunk_is_in_the_report(path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("argv", [[], ["export"], ["inspect"], ["erase", "slab"]])
-def test_wrong_usage_is_2(argv: list[str]) -> None:
+def test_wrong_usage_exits_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["slab", *argv])
     assert end.value.code == 2
@@ -314,7 +318,9 @@ def test_wrong_usage_is_2(argv: list[str]) -> None:
 
 
 @pytest.mark.process
-def test_everything_that_a_killed_daemon_held_comes_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_export_recovers_every_message_that_a_killed_daemon_held(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     known = tuple(f"topic-{number}" for number in range(4))
     load = Load((*known, "unknown"), senders=2, messages=2000, largest=20_000)
     with DevBroker(brokers=2, topics=dict.fromkeys(known, 3)) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:

@@ -84,13 +84,13 @@ def serve() -> JsonPages:
     return JsonPages({path: lambda page=page: page for path, page in PAGES.items()})  # type: ignore[misc]
 
 
-def test_the_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_readable_tables(capsys: pytest.CaptureFixture[str]) -> None:
     with serve() as pages:
         assert main(["status", "--url", pages.url]) == 0
     assert capsys.readouterr().out == EXPECTED
 
 
-def test_the_json_is_that_of_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_json_equals_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
     with serve() as pages:
         assert main(["status", "--json", "--url", pages.url]) == 0
     assert json.loads(capsys.readouterr().out) == {path.split("/")[1]: page for path, page in PAGES.items()}

@@ -57,7 +57,7 @@ def fill(path: str) -> None:
             client.send("t", b"")
 
 
-def test_a_message_arrives_as_it_was_sent(daemon: socket.socket, path: str) -> None:
+def test_a_message_arrives_unchanged(daemon: socket.socket, path: str) -> None:
     with DatagramClient(path) as client:
         client.send("clicks", b"value", b"key", timestamp_ms=17)
         client.send(b"clicks", b"value", partition_key=4294967295, timestamp_ms=-1)
@@ -67,7 +67,7 @@ def test_a_message_arrives_as_it_was_sent(daemon: socket.socket, path: str) -> N
     assert receive(daemon) == Message(b"clicks", b"", b"", 0, None, ((b"a", b"1"), (b"b", None)))
 
 
-def test_without_a_timestamp_it_is_now(daemon: socket.socket, path: str) -> None:
+def test_send_uses_the_current_time_without_a_timestamp(daemon: socket.socket, path: str) -> None:
     before = int(time.time() * 1000)
     with DatagramClient(path) as client:
         client.send("t", b"")
@@ -76,7 +76,7 @@ def test_without_a_timestamp_it_is_now(daemon: socket.socket, path: str) -> None
     assert before <= message.timestamp_ms <= int(time.time() * 1000)
 
 
-def test_the_client_lives_through_a_restart_of_the_daemon(daemon: socket.socket, path: str) -> None:
+def test_the_client_survives_a_daemon_restart(daemon: socket.socket, path: str) -> None:
     with DatagramClient(path) as client:
         client.send("t", b"1")
         daemon.close()
@@ -104,7 +104,7 @@ def test_a_forked_child_uses_a_socket_of_its_own(daemon: socket.socket, path: st
     assert [daemon.recv(100)[-6:] for _ in range(2)] == [b"\x05child", b"parent"]
 
 
-def test_what_the_kernel_does_not_take_is_explained(daemon: socket.socket, path: str) -> None:
+def test_a_message_too_large_for_the_kernel_is_explained(daemon: socket.socket, path: str) -> None:
     with DatagramClient(path, send_buffer=8192) as client:
         limit = client._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - 32
         client.send("t", bytes(limit - 29))
@@ -114,13 +114,13 @@ def test_what_the_kernel_does_not_take_is_explained(daemon: socket.socket, path:
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_full_queue_gives_up_at_once_without_a_timeout(path: str) -> None:
+def test_send_with_timeout_0_fails_immediately_when_the_queue_is_full(path: str) -> None:
     with pytest.raises(SendTimeoutError, match="queue"):
         fill(path)
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_full_queue_is_waited_for_without_spinning(path: str) -> None:
+def test_send_waits_for_a_full_queue_without_spinning(path: str) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
     with DatagramClient(path, timeout=0.3) as client:
@@ -132,7 +132,7 @@ def test_a_full_queue_is_waited_for_without_spinning(path: str) -> None:
 
 
 @pytest.mark.process
-def test_a_blocked_sender_goes_on_when_there_is_room(daemon: socket.socket, path: str) -> None:
+def test_a_blocked_sender_resumes_when_the_queue_has_room(daemon: socket.socket, path: str) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
     script = "import sys; from bruce_mp.client import DatagramClient; DatagramClient(sys.argv[1]).send('t', b'last')"
@@ -142,7 +142,7 @@ def test_a_blocked_sender_goes_on_when_there_is_room(daemon: socket.socket, path
         assert sender.wait(10) == 0
 
 
-def test_nothing_is_sent_of_what_the_format_does_not_allow(daemon: socket.socket, path: str) -> None:
+def test_send_rejects_a_message_that_the_format_does_not_allow(daemon: socket.socket, path: str) -> None:
     daemon.setblocking(False)
     with DatagramClient(path) as client:
         with pytest.raises(LocalProtocolError):
@@ -173,7 +173,7 @@ def test_no_permission_is_explained(path: str) -> None:
     assert "its mode in the daemon's configuration" in text
 
 
-def test_a_message_that_the_daemon_would_cut_is_not_sent(daemon: socket.socket, path: str) -> None:
+def test_send_rejects_a_message_that_the_daemon_would_truncate(daemon: socket.socket, path: str) -> None:
     with DatagramClient(path) as client:
         client.send("t", bytes(65536 - 29))
         with pytest.raises(MessageTooLargeError, match=r"65537 bytes .* at most 65536.*max_datagram_size.*max_message"):
@@ -184,7 +184,7 @@ def test_a_message_that_the_daemon_would_cut_is_not_sent(daemon: socket.socket, 
 
 
 @pytest.mark.usefixtures("daemon")
-def test_what_is_dropped_is_counted_by_reason(tmp_path: Path, path: str) -> None:
+def test_dropped_messages_are_counted_by_reason(tmp_path: Path, path: str) -> None:
     with DatagramClient(path, timeout=0, errors="count") as client:
         sent = 0
         while client.send("t", b"v"):
@@ -219,7 +219,7 @@ def test_threads_share_a_client(daemon: socket.socket, path: str) -> None:
         ]
 
 
-def test_signals_do_not_make_a_send_longer(daemon: socket.socket, path: str) -> None:
+def test_signals_do_not_extend_the_send_timeout(daemon: socket.socket, path: str) -> None:
     with pytest.raises(SendTimeoutError):
         fill(path)
     before = signal.signal(signal.SIGALRM, lambda *_: None)
@@ -235,7 +235,7 @@ def test_signals_do_not_make_a_send_longer(daemon: socket.socket, path: str) -> 
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_closed_client_says_so(daemon: socket.socket, path: str) -> None:
+def test_send_on_a_closed_client_raises(daemon: socket.socket, path: str) -> None:
     client = DatagramClient(path)
     client.close()
     with pytest.raises(ClientClosedError, match="closed"):
@@ -243,9 +243,7 @@ def test_a_closed_client_says_so(daemon: socket.socket, path: str) -> None:
 
 
 @pytest.mark.process
-def test_in_a_child_the_client_counts_anew_and_does_not_wait_for_threads_of_its_parent(
-    daemon: socket.socket, path: str
-) -> None:
+def test_a_forked_child_resets_counters_and_ignores_locks_of_parent_threads(daemon: socket.socket, path: str) -> None:
     with DatagramClient(path) as client:
         client.send("t", b"parent")
         with client._counting:
@@ -257,7 +255,7 @@ def test_in_a_child_the_client_counts_anew_and_does_not_wait_for_threads_of_its_
 
 
 @pytest.mark.process
-def test_the_client_works_where_no_other_package_is_installed() -> None:
+def test_the_client_works_without_any_other_package() -> None:
     script = (
         "import sys\n"
         "class Nothing:\n"

@@ -143,7 +143,7 @@ def arguments(name: str, way: str, address: str) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "receiver", "way"), [(name, way, way) for name, way in WAYS], indirect=["receiver"])
-def test_an_example_sends_what_the_protocol_asks_for(
+def test_an_example_sends_valid_messages(
     built: Callable[[str], list[str]], name: str, receiver: Receiver, way: str
 ) -> None:
     command = [*built(name), *arguments(name, way, receiver.address)]
@@ -166,7 +166,7 @@ def test_an_example_sends_what_the_protocol_asks_for(
 
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "way"), WAYS)
-def test_an_example_says_when_nobody_is_there(
+def test_an_example_reports_a_missing_daemon(
     built: Callable[[str], list[str]], tmp_path: Path, name: str, way: str
 ) -> None:
     with socket.socket() as nobody:

@@ -48,7 +48,7 @@ def receive(daemon: socket.socket) -> Message:
     return message
 
 
-def test_a_record_is_a_message(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
+def test_a_log_record_becomes_a_message(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
     handler = BruceHandler("logs", path, key=lambda record: record.name, level=logging.INFO)
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
     logger.addHandler(handler)
@@ -60,7 +60,7 @@ def test_a_record_is_a_message(daemon: socket.socket, path: Path, logger: loggin
     assert handler.stats().sent == 1
 
 
-def test_the_time_is_that_of_the_record(daemon: socket.socket, path: Path) -> None:
+def test_the_message_has_the_time_of_the_log_record(daemon: socket.socket, path: Path) -> None:
     handler = BruceHandler("logs", path, key=b"k")
     record = logging.makeLogRecord({"msg": "m", "created": 1700000000.123})
     handler.handle(record)
@@ -68,7 +68,9 @@ def test_the_time_is_that_of_the_record(daemon: socket.socket, path: Path) -> No
     assert receive(daemon) == Message(b"logs", b"m", b"k", 1700000000123, None)
 
 
-def test_it_never_waits_and_never_raises_and_counts(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
+def test_the_handler_counts_drops_without_blocking_or_raising(
+    daemon: socket.socket, path: Path, logger: logging.Logger
+) -> None:
     handler = BruceHandler("logs", path)
     logger.addHandler(handler)
     while not handler.stats().dropped:
@@ -95,7 +97,7 @@ def test_a_client_that_waits_is_refused(path: Path) -> None:
         BruceHandler("logs", client=client)
 
 
-def test_what_it_could_not_send_is_no_error_at_the_end(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsent_records_raise_no_error_when_the_handler_closes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=60))
     handler.handle(logging.makeLogRecord({"msg": "m"}))
     handler.close()
@@ -104,7 +106,7 @@ def test_what_it_could_not_send_is_no_error_at_the_end(path: Path, capsys: pytes
     assert capsys.readouterr().err == ""
 
 
-def test_by_stream_from_many_threads(path: Path, logger: logging.Logger) -> None:
+def test_records_of_many_threads_arrive_by_stream(path: Path, logger: logging.Logger) -> None:
     with StreamDaemon(path) as daemon:
         handler = BruceHandler("logs", client=StreamClient(path, timeout=0, linger=0.01, errors="count"))
         logger.addHandler(handler)
@@ -124,7 +126,7 @@ def test_by_stream_from_many_threads(path: Path, logger: logging.Logger) -> None
 
 
 @pytest.mark.process
-def test_it_crosses_a_fork(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
+def test_the_handler_works_in_a_forked_child(daemon: socket.socket, path: Path, logger: logging.Logger) -> None:
     handler = BruceHandler("logs", path)
     logger.addHandler(handler)
     with handler._client._counting:
@@ -137,7 +139,7 @@ def test_it_crosses_a_fork(daemon: socket.socket, path: Path, logger: logging.Lo
     assert [receive(daemon).value for _ in range(2)] == [b"child", b"parent"]
 
 
-def test_it_can_be_configured_by_a_dictionary(daemon: socket.socket, path: Path) -> None:
+def test_dict_config_creates_the_handler(daemon: socket.socket, path: Path) -> None:
     logging.config.dictConfig(
         {
             "version": 1,

@@ -68,7 +68,9 @@ def values(daemon: socket.socket) -> list[bytes]:
     return [message.value for message in messages if isinstance(message, Message)]
 
 
-def test_one_value(daemon: socket.socket, send: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_send_sends_one_value(
+    daemon: socket.socket, send: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     before = int(time.time() * 1000)
     assert send("--topic", "größe", "--key", "k", "--value", "hello") == 0
     (message,) = received(daemon)
@@ -79,13 +81,13 @@ def test_one_value(daemon: socket.socket, send: Callable[..., int], capsys: pyte
     assert capsys.readouterr().err.startswith("bruce send: 1 message sent to /")
 
 
-def test_without_a_value_it_is_empty(daemon: socket.socket, send: Callable[..., int]) -> None:
+def test_send_without_a_value_sends_an_empty_value(daemon: socket.socket, send: Callable[..., int]) -> None:
     assert send() == 0
     assert values(daemon) == [b""]
 
 
 @pytest.mark.parametrize("key", [(), ("--partition-key", "3")])
-def test_record_headers(daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]) -> None:
+def test_send_adds_record_headers(daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]) -> None:
     given = ["trace=a=b", "größe=größe", "empty=", "null", "trace=again"]
     assert send("--value", "v", *key, *(word for header in given for word in ("--header", header))) == 0
     (message,) = received(daemon)
@@ -103,7 +105,9 @@ def test_record_headers(daemon: socket.socket, send: Callable[..., int], key: tu
 
 
 @pytest.mark.parametrize(("given", "sent"), [("-1", 4294967295), ("0", 0), ("4294967295", 4294967295)])
-def test_partition_keys(daemon: socket.socket, send: Callable[..., int], given: str, sent: int) -> None:
+def test_send_accepts_signed_and_unsigned_partition_keys(
+    daemon: socket.socket, send: Callable[..., int], given: str, sent: int
+) -> None:
     assert send("--partition-key", given, "--value", "v") == 0
     (message,) = received(daemon)
     assert isinstance(message, Message)
@@ -126,7 +130,7 @@ def test_partition_keys(daemon: socket.socket, send: Callable[..., int], given: 
         ("--stream-socket-path", "/s"),
     ],
 )
-def test_wrong_options_end_with_2(send: Callable[..., int], arguments: tuple[str, ...]) -> None:
+def test_invalid_options_exit_2(send: Callable[..., int], arguments: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
         send(*arguments)
     assert ended.value.code == 2
@@ -144,7 +148,7 @@ def test_wrong_options_end_with_2(send: Callable[..., int], arguments: tuple[str
         (("--header", "n=" + "v" * 65529), "--header: The record headers of the message have 65536 bytes: at most"),
     ],
 )
-def test_options_that_do_not_fit_end_with_2(
+def test_conflicting_options_exit_2(
     send: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     assert send(*arguments) == 2
@@ -153,12 +157,12 @@ def test_options_that_do_not_fit_end_with_2(
     assert "sent to" not in said
 
 
-def test_count_seq_and_pad(daemon: socket.socket, send: Callable[..., int]) -> None:
+def test_count_seq_and_pad_number_the_values(daemon: socket.socket, send: Callable[..., int]) -> None:
     assert send("--value", "v", "--count", "3", "--seq", "--pad", "4") == 0
     assert values(daemon) == [b"0001 v", b"0002 v", b"0003 v"]
 
 
-def test_seq_without_pad(daemon: socket.socket, send: Callable[..., int]) -> None:
+def test_seq_without_pad_writes_plain_numbers(daemon: socket.socket, send: Callable[..., int]) -> None:
     assert send("--value", "v", "--count", "1", "--seq") == 0
     assert values(daemon) == [b"1 v"]
 
@@ -177,7 +181,7 @@ def test_standard_input_is_read_once_and_sent_each_time(
 
 
 @pytest.mark.parametrize("arguments", [("--lines",), ("--lines", "-")])
-def test_lines_of_standard_input(
+def test_lines_sends_each_line_of_standard_input(
     daemon: socket.socket, send: Callable[..., int], stdin: Callable[[bytes], None], arguments: tuple[str, ...]
 ) -> None:
     stdin(b"one\n\ntwo \r\nlast")
@@ -185,14 +189,14 @@ def test_lines_of_standard_input(
     assert values(daemon) == [b"one", b"", b"two \r", b"last"]
 
 
-def test_lines_of_files_in_their_order(daemon: socket.socket, send: Callable[..., int], tmp_path: Path) -> None:
+def test_lines_sends_files_in_the_given_order(daemon: socket.socket, send: Callable[..., int], tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"3\n")
     assert send("--seq", "--lines", str(tmp_path / "b"), str(tmp_path / "a")) == 0
     assert values(daemon) == [b"1 3", b"2 1", b"3 2"]
 
 
-def test_a_file_that_cannot_be_read_is_named_and_what_was_sent_counted(
+def test_an_unreadable_file_is_named_with_the_number_of_sent_messages(
     daemon: socket.socket, send: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n")
@@ -204,12 +208,14 @@ def test_a_file_that_cannot_be_read_is_named_and_what_was_sent_counted(
 
 
 @pytest.mark.parametrize("key", [(), ("--partition-key", "3")])
-def test_bad_messages_are_malformed(daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]) -> None:
+def test_bad_option_sends_malformed_messages(
+    daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]
+) -> None:
     assert send("--bad", "--value", "v", *key) == 0
     assert received(daemon) == [Rejection(DiscardReason.MALFORMED)]
 
 
-def test_print_reports_each_n(
+def test_print_reports_every_nth_message(
     daemon: socket.socket, send: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert send("--count", "5", "--print", "2") == 0
@@ -217,14 +223,14 @@ def test_print_reports_each_n(
     assert len(values(daemon)) == 5
 
 
-def test_interval_is_kept_between_messages(daemon: socket.socket, send: Callable[..., int]) -> None:
+def test_interval_delays_each_message(daemon: socket.socket, send: Callable[..., int]) -> None:
     started = time.monotonic()
     assert send("--count", "3", "--interval", "20000") == 0
     assert time.monotonic() - started >= 0.04
     assert len(values(daemon)) == 3
 
 
-def test_no_daemon_ends_with_1(send: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_send_exits_1_without_a_daemon(send: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert send("--value", "v") == 1
     said = capsys.readouterr().err
     assert "Start the daemon" in said
@@ -246,7 +252,7 @@ def test_a_message_over_the_daemons_limit_is_not_sent(
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_message_too_large_for_the_kernel_ends_with_1(
+def test_send_exits_1_when_the_message_exceeds_the_kernel_limit(
     send: Callable[..., int], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin(bytes(16 << 20))
@@ -264,7 +270,9 @@ def run_by_stream(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("pause", [(), ("--interval", "1")])
-def test_over_a_unix_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str], pause: tuple[str, ...]) -> None:
+def test_send_writes_to_a_unix_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pause: tuple[str, ...]
+) -> None:
     path = tmp_path / "stream"
     with StreamDaemon(path) as daemon:
         way = ("--stream-socket-path", str(path))
@@ -275,7 +283,7 @@ def test_over_a_unix_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.parametrize("way", [("--stream-socket-path", "/nowhere/bruce.stream"), ("--port", "1")])
-def test_a_stream_that_nobody_serves_is_told_soon(
+def test_send_reports_a_missing_stream_daemon_quickly(
     way: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bruce_mp.client.send.CONNECT_S", 0.05)
@@ -285,7 +293,7 @@ def test_a_stream_that_nobody_serves_is_told_soon(
     assert "0 messages sent to" in said
 
 
-def test_over_tcp_with_a_flush(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tcp_flush_prints_the_outcome(capsys: pytest.CaptureFixture[str]) -> None:
     with StreamDaemon() as daemon:
         way = ("--port", str(daemon.port), "--value", "v", "--count", "5", "--flush", "20")
         assert run_by_stream(*way) == 0
@@ -295,7 +303,7 @@ def test_over_tcp_with_a_flush(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out == "3 messages delivered, 2 discarded, BAD_TOPIC 2\n"
 
 
-def test_a_bad_message_on_a_stream(tmp_path: Path) -> None:
+def test_bad_option_sends_a_malformed_message_on_a_stream(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "stream"))
         listener.listen()
@@ -306,7 +314,7 @@ def test_a_bad_message_on_a_stream(tmp_path: Path) -> None:
     assert int.from_bytes(data[:4], "big") == len(data) - 1
 
 
-def test_a_stream_takes_larger_messages(
+def test_a_stream_accepts_messages_larger_than_a_datagram(
     tmp_path: Path, stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "stream"
@@ -320,12 +328,12 @@ def test_a_stream_takes_larger_messages(
 
 
 @pytest.mark.parametrize("way", [("--socket-path", ""), ("--stream-socket-path", "/" + "x" * 107)])
-def test_a_path_that_no_socket_can_have_ends_with_1(way: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_socket_path_exits_1(way: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_by_stream(*way) == 1
     assert "1 to 107 bytes" in capsys.readouterr().err
 
 
-def test_a_daemon_that_is_not_there_ends_with_1(
+def test_an_absent_stream_daemon_exits_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bruce_mp.client.send.PATIENCE_S", 0.1)
@@ -335,7 +343,7 @@ def test_a_daemon_that_is_not_there_ends_with_1(
     assert "0 messages sent" in said
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run_by_stream("--version")
     assert ended.value.code == 0

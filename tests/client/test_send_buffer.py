@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @examples(60)
 @given(data=st.data())
-def test_whatever_is_written_where_it_breaks_messages_stay_whole(data: DataObject) -> None:
+def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataObject) -> None:
     outgoing = Outgoing()
     waiting: list[bytes] = []
     connection = bytearray()
@@ -51,7 +51,7 @@ def test_whatever_is_written_where_it_breaks_messages_stay_whole(data: DataObjec
         assert (outgoing.messages, len(outgoing)) == (len(waiting), sum(map(len, waiting)))
 
 
-def test_what_does_not_count_is_no_message() -> None:
+def test_send_buffer_counts_messages_without_barriers() -> None:
     outgoing = Outgoing()
     outgoing.append(b"message")
     outgoing.append(b"barrier", counts=False)

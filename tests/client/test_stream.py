@@ -72,7 +72,7 @@ def values(messages: Sequence[object]) -> list[bytes]:
     return [message.value for message in messages if isinstance(message, Message)]
 
 
-def test_messages_arrive_as_they_were_sent(daemon: StreamDaemon, path: Path) -> None:
+def test_messages_arrive_unchanged(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path) as client:
         assert client.send("clicks", b"value", b"key", timestamp_ms=17)
         assert client.send(b"clicks", LARGE, partition_key=4294967295, timestamp_ms=-1)
@@ -85,7 +85,7 @@ def test_messages_arrive_as_they_were_sent(daemon: StreamDaemon, path: Path) -> 
     assert stats.sent_bytes == len(LARGE) + (28 + 6 + 5 + 3) + (32 + 6)
 
 
-def test_tcp() -> None:
+def test_tcp_client_delivers_messages_and_flushes() -> None:
     with StreamDaemon() as daemon, TcpClient(daemon.port) as client:
         client.send("t", b"v")
         assert values(daemon.wait(1)) == [b"v"]
@@ -93,12 +93,12 @@ def test_tcp() -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65536])
-def test_a_port_that_is_none_is_refused(port: int) -> None:
+def test_an_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(SendError, match="1 to 65535"):
         TcpClient(port)
 
 
-def test_nothing_is_connected_before_the_first_message(path: Path) -> None:
+def test_the_client_does_not_connect_before_the_first_message(path: Path) -> None:
     with StreamClient(path) as client:
         assert client.stats().connections == 0
 
@@ -112,7 +112,7 @@ def test_no_daemon_is_explained_and_counted(path: Path) -> None:
         assert dict(client.stats().dropped) == {"unreachable": 2}
 
 
-def test_connect_says_at_once_that_there_is_no_daemon(path: Path) -> None:
+def test_connect_reports_an_absent_daemon_immediately(path: Path) -> None:
     with StreamClient(path, timeout=60, linger=1) as client:
         with pytest.raises(DaemonUnreachableError, match="no such socket"):
             client.connect(0.01)
@@ -121,12 +121,12 @@ def test_connect_says_at_once_that_there_is_no_daemon(path: Path) -> None:
             assert client.stats().connections == 1
 
 
-def test_text_is_no_value(path: Path) -> None:
+def test_a_text_value_raises_a_type_error(path: Path) -> None:
     with StreamClient(path) as client, pytest.raises(TypeError, match="encode them"):
         client.send("t", "text")  # type: ignore[arg-type]
 
 
-def test_a_daemon_that_starts_late_is_waited_for(path: Path) -> None:
+def test_send_waits_for_a_daemon_that_starts_late(path: Path) -> None:
     started: list[StreamDaemon] = []
     timer = threading.Timer(0.2, lambda: started.append(StreamDaemon(path)))
     timer.start()
@@ -149,7 +149,7 @@ def test_a_message_over_the_daemons_limit_is_not_sent(daemon: StreamDaemon, path
 # --- back-pressure ---------------------------------------------------------------------------------------------------
 
 
-def test_a_daemon_that_does_not_read_holds_the_sender_up_for_its_time_only(daemon: StreamDaemon, path: Path) -> None:
+def test_a_daemon_that_does_not_read_blocks_send_only_for_the_timeout(daemon: StreamDaemon, path: Path) -> None:
     daemon.reading.clear()
     with StreamClient(path, timeout=0.2, errors="count") as client:
         sent = 0
@@ -167,7 +167,7 @@ def test_a_daemon_that_does_not_read_holds_the_sender_up_for_its_time_only(daemo
     assert received == [LARGE] * sent + [b"last"]
 
 
-def test_without_time_a_full_connection_drops_at_once(daemon: StreamDaemon, path: Path) -> None:
+def test_send_with_timeout_0_drops_immediately_when_the_connection_is_full(daemon: StreamDaemon, path: Path) -> None:
     daemon.reading.clear()
     client = StreamClient(path, timeout=0)
     with pytest.raises(SendTimeoutError, match="did not read"):
@@ -176,7 +176,7 @@ def test_without_time_a_full_connection_drops_at_once(daemon: StreamDaemon, path
         client.close()
 
 
-def test_a_sender_waits_without_end_if_asked_and_close_ends_that(daemon: StreamDaemon, path: Path) -> None:
+def test_send_without_a_time_limit_blocks_until_close(daemon: StreamDaemon, path: Path) -> None:
     daemon.reading.clear()
     client = StreamClient(path)
     sender = threading.Thread(target=fails_with(ClientClosedError, lambda: send_without_end(client)))
@@ -194,7 +194,7 @@ def test_a_sender_waits_without_end_if_asked_and_close_ends_that(daemon: StreamD
 # --- breaks ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_client_lives_through_a_restart_of_the_daemon(path: Path) -> None:
+def test_the_client_survives_a_daemon_restart(path: Path) -> None:
     with StreamClient(path, timeout=10) as client:
         with StreamDaemon(path) as daemon:
             client.send("t", b"1")
@@ -205,7 +205,7 @@ def test_the_client_lives_through_a_restart_of_the_daemon(path: Path) -> None:
         assert client.stats().connections == 2
 
 
-def test_over_tcp_no_message_goes_to_a_connection_that_is_over() -> None:
+def test_tcp_client_sends_no_message_on_a_closed_connection() -> None:
     with StreamDaemon() as first:
         client = TcpClient(first.port, timeout=10)
         client.send("t", b"1")
@@ -228,7 +228,7 @@ def test_a_message_that_was_partly_written_is_sent_again_whole(daemon: StreamDae
         assert values(daemon.wait(2)) == [LARGE, b"after"]
 
 
-def test_a_message_that_always_breaks_the_connection_is_given_up(path: Path) -> None:
+def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, StreamClient(path, timeout=30) as client:
         listener.bind(str(path))
         listener.listen()
@@ -250,7 +250,7 @@ def test_a_message_that_always_breaks_the_connection_is_given_up(path: Path) -> 
 # --- lingering -------------------------------------------------------------------------------------------------------
 
 
-def test_lingering_messages_go_out_by_themselves(daemon: StreamDaemon, path: Path) -> None:
+def test_lingering_messages_are_sent_when_the_linger_expires(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path, linger=0.02, timeout=10) as client:
         client.send("t", b"1")
         client.send("t", b"2")
@@ -278,13 +278,13 @@ def test_lingering_messages_are_written_together(
     assert len(writes) == 1
 
 
-def test_close_writes_what_lingers(daemon: StreamDaemon, path: Path) -> None:
+def test_close_writes_lingering_messages(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path, linger=60) as client:
         client.send("t", b"v")
     assert values(daemon.wait(1)) == [b"v"]
 
 
-def test_what_close_cannot_write_is_told_and_counted(path: Path) -> None:
+def test_close_reports_and_counts_unsent_messages(path: Path) -> None:
     client = StreamClient(path, linger=60, timeout=0)
     client.send("t", b"v")
     with pytest.raises(ClientClosedError, match=r"1 message was not sent.*no such socket"):
@@ -298,7 +298,7 @@ def test_an_error_in_the_with_block_is_not_hidden_by_close(path: Path) -> None:
         assert client.send("t", b"v") / 0
 
 
-def test_a_full_buffer_drops_and_what_is_in_it_waits_for_the_daemon(path: Path) -> None:
+def test_a_full_buffer_drops_new_messages_and_keeps_buffered_ones(path: Path) -> None:
     with StreamClient(path, linger=0.01, timeout=0, buffer=100, errors="count") as client:
         assert [client.send("t", b"%d" % number, timestamp_ms=0) for number in range(5)] == [True] * 3 + [False] * 2
         assert client.stats().waiting == 3
@@ -307,7 +307,7 @@ def test_a_full_buffer_drops_and_what_is_in_it_waits_for_the_daemon(path: Path) 
 
 
 @pytest.mark.process
-def test_what_lingers_when_the_interpreter_ends_is_written(daemon: StreamDaemon, path: Path) -> None:
+def test_lingering_messages_are_written_at_interpreter_exit(daemon: StreamDaemon, path: Path) -> None:
     script = (
         "import sys; from bruce_mp.client import StreamClient; StreamClient(sys.argv[1], linger=60).send('t', b'last')"
     )
@@ -339,7 +339,7 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
         ]
 
 
-def test_even_a_client_that_must_not_wait_lets_another_thread_finish(
+def test_a_client_with_timeout_0_waits_for_the_lock_of_another_thread(
     daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bruce_mp.client.stream.LEAST_LOCK_S", 20.0)
@@ -353,9 +353,7 @@ def test_even_a_client_that_must_not_wait_lets_another_thread_finish(
 
 @pytest.mark.process
 @FORKS
-def test_a_forked_child_has_a_connection_of_its_own_and_sends_nothing_of_its_parents(
-    daemon: StreamDaemon, path: Path
-) -> None:
+def test_a_forked_child_reconnects_and_sends_no_message_of_its_parent(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path, linger=60) as client:
         client.send("t", b"first")
         client.flush(10)
@@ -397,7 +395,7 @@ def test_a_closed_client_stays_closed_in_a_child(daemon: StreamDaemon, path: Pat
 # --- flush -----------------------------------------------------------------------------------------------------------
 
 
-def test_flush_tells_what_became_of_the_messages_since_the_last_one(daemon: StreamDaemon, path: Path) -> None:
+def test_flush_returns_the_outcome_of_messages_since_the_previous_flush(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path) as client:
         for _ in range(3):
             client.send("t", b"")
@@ -413,7 +411,7 @@ def test_flush_tells_what_became_of_the_messages_since_the_last_one(daemon: Stre
     assert client.stats().sent == 4
 
 
-def test_flush_without_messages(daemon: StreamDaemon, path: Path) -> None:
+def test_flush_without_messages_returns_zero_counts(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path) as client:
         assert client.flush(10).received == 0
 
@@ -422,7 +420,7 @@ def test_flush_without_messages(daemon: StreamDaemon, path: Path) -> None:
     ("status", "words"),
     [(BarrierStatus.TIMED_OUT, "time limit passed"), (BarrierStatus.SHUTTING_DOWN, "is shutting down")],
 )
-def test_a_flush_that_is_not_complete_raises_with_what_is_known(
+def test_an_incomplete_flush_raises_with_the_known_counts(
     daemon: StreamDaemon, path: Path, status: BarrierStatus, words: str
 ) -> None:
     with StreamClient(path) as client:
@@ -436,7 +434,7 @@ def test_a_flush_that_is_not_complete_raises_with_what_is_known(
         assert client.flush(10).received == 1
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(daemon: StreamDaemon, path: Path) -> None:
+def test_a_late_answer_is_not_matched_with_the_next_flush(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path) as client:
         client.send("t", b"")
         daemon.answering = False
@@ -449,7 +447,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(daemon: Str
         assert client.flush(10).received == 2
 
 
-def test_flush_does_not_take_a_broken_connection_for_success(daemon: StreamDaemon, path: Path) -> None:
+def test_flush_raises_when_the_connection_breaks(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path, timeout=10) as client:
         client.send("t", b"1")
         daemon.wait(1)
@@ -470,7 +468,7 @@ def test_flush_does_not_take_a_broken_connection_for_success(daemon: StreamDaemo
         assert client.flush(10).received == 0
 
 
-def test_flush_while_others_send(daemon: StreamDaemon, path: Path) -> None:
+def test_other_threads_send_while_a_flush_waits(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path, timeout=10) as client:
         daemon.answering = False
         client.send("t", b"1")
@@ -486,7 +484,7 @@ def test_flush_while_others_send(daemon: StreamDaemon, path: Path) -> None:
         assert not flushing.is_alive()
 
 
-def test_what_is_sent_while_a_flush_waits_is_not_settled_by_it(daemon: StreamDaemon, path: Path) -> None:
+def test_a_flush_does_not_count_messages_sent_during_its_wait(daemon: StreamDaemon, path: Path) -> None:
     with StreamClient(path, timeout=10) as client:
         daemon.answering = False
         client.send("t", b"1")
@@ -504,12 +502,12 @@ def test_what_is_sent_while_a_flush_waits_is_not_settled_by_it(daemon: StreamDae
             client.flush(10)
 
 
-def test_flush_without_a_daemon(path: Path) -> None:
+def test_flush_without_a_daemon_raises(path: Path) -> None:
     with StreamClient(path) as client, pytest.raises(FlushError, match="no such socket"):
         client.flush(0.01)
 
 
-def test_what_is_no_answer_is_refused(path: Path) -> None:
+def test_flush_rejects_an_invalid_answer(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, StreamClient(path) as client:
         listener.bind(str(path))
         listener.listen()

@@ -24,12 +24,12 @@ ROOT = pwd.getpwuid(0).pw_name
 ROOTS = grp.getgrgid(0).gr_name
 
 
-def test_without_lists_everybody_may_send() -> None:
+def test_an_input_without_allow_lists_admits_every_sender() -> None:
     assert allow_list_of(UnixDatagram()) is None
     assert allow_list_of(UnixStream()) is None
 
 
-def test_names_and_numbers() -> None:
+def test_allow_lists_accept_names_and_numbers() -> None:
     found = allow_list_of(UnixDatagram(allow_users=(ROOT, "1234"), allow_groups=(ROOTS, "70000")))
     assert found is not None
     assert {0, 1234} <= found.uids
@@ -39,7 +39,7 @@ def test_names_and_numbers() -> None:
     assert not found.admits(5, (6, 1234))
 
 
-def test_listed_members_of_a_group_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allowed_group_admits_its_listed_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members may send also if their processes have another primary group."""
     group = grp.struct_group(("senders", "x", 70000, [ROOT, "nobody-has-this-name"]))
     monkeypatch.setattr(grp, "getgrnam", {"senders": group}.__getitem__)
@@ -47,13 +47,13 @@ def test_listed_members_of_a_group_are_in(monkeypatch: pytest.MonkeyPatch) -> No
     assert allow_list_of(UnixStream(allow_groups=("senders",))) == AllowList(frozenset({0}), frozenset({70000}))
 
 
-def test_who_is_gone_lets_nobody_in() -> None:
+def test_an_allow_list_of_a_removed_user_admits_no_sender() -> None:
     gone = allow_list_of(UnixDatagram(allow_users=("nobody-has-this-name",)))
     assert gone == AllowList(frozenset(), frozenset())
     assert not gone.admits(0, (0,))
 
 
-def test_limits() -> None:
+def test_quota_limits_resolve_users_and_defaults() -> None:
     assert limits_of(Quota()) is None
     assert limits_of(Quota(max_messages=0, users={ROOT: 0})) is None
     limits = limits_of(Quota(interval_ms=50, max_messages=10, tcp_max_messages=7, users={ROOT: 0, "5": 3, "gone": 1}))
@@ -61,13 +61,13 @@ def test_limits() -> None:
     assert [limits.of(user) for user in (0, 5, 6, TCP_USER)] == [None, 3, 10, 7]
 
 
-def test_a_quota_of_users_leaves_tcp_alone() -> None:
+def test_a_quota_of_users_does_not_limit_tcp() -> None:
     limits = limits_of(Quota(max_messages=10))
     assert limits is not None
     assert limits.of(TCP_USER) is None
 
 
-def test_unknown_names_are_told_with_their_settings() -> None:
+def test_unknown_names_are_reported_with_their_settings() -> None:
     config = Input(
         unix_datagram=UnixDatagram(allow_users=(ROOT, "x"), allow_groups=("y", "70000")),
         unix_stream=UnixStream(allow_users=("z",)),  # not enabled
@@ -83,11 +83,11 @@ def test_unknown_names_are_told_with_their_settings() -> None:
 
 
 @pytest.mark.parametrize(("written", "read"), [('["a", "1"]', ("a", "1")), ('["a", 1]', ("a", "1")), ("[]", ())])
-def test_lists_as_people_write_them(load: Load, written: str, read: tuple[str, ...]) -> None:
+def test_account_lists_accept_strings_and_integers(load: Load, written: str, read: tuple[str, ...]) -> None:
     assert load(f"[input.unix_datagram]\nallow_users = {written}\n").input.unix_datagram.allow_users == read
 
 
 @pytest.mark.parametrize("written", ['"a"', "[true]", "[1.5]", "5"])
-def test_what_is_no_list_of_accounts(load: Load, written: str) -> None:
+def test_an_invalid_account_list_is_rejected(load: Load, written: str) -> None:
     with pytest.raises(Exception, match=r"input\.unix_datagram\.allow_users.*give a list of names or numbers"):
         load(f"[input.unix_datagram]\nallow_users = {written}\n")

@@ -59,7 +59,7 @@ def test_each_setting_that_differs_is_named_with_both_values(
         assert "s3cret" not in text
 
 
-def test_entries_of_maps_of_strings(tmp_path: Path) -> None:
+def test_changed_map_entries_are_named(tmp_path: Path) -> None:
     after = BASE.replace("clicks", "views").replace("max_count = 0", "max_count = 1")
     found = [str(change) for change in changes(config(tmp_path / "c", BASE), config(tmp_path / "c", after))]
     assert sorted(found) == [

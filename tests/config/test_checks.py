@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(load: Load, text: str, words: str) -> None:
+def test_an_inconsistent_setting_is_named(load: Load, text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(text)
     assert words in str(caught.value)
@@ -80,11 +80,11 @@ def test_what_does_not_fit_is_named(load: Load, text: str, words: str) -> None:
         '[input.unix_stream]\npath = "/run/bruce.dgram"\n',
     ],
 )
-def test_what_fits_is_taken(load: Load, text: str) -> None:
+def test_consistent_settings_are_accepted(load: Load, text: str) -> None:
     load(text)
 
 
-def test_all_that_does_not_fit_is_told_at_once(load: Load) -> None:
+def test_all_inconsistent_settings_are_reported_together(load: Load) -> None:
     with pytest.raises(ConfigError) as caught:
         load('[compression]\ndefault = "x"\n[rate_limit]\ndefault = "y"\n')
     assert str(caught.value).count("\n") == 1

@@ -68,7 +68,7 @@ def test_the_full_file_has_every_setting() -> None:
         assert any(re.fullmatch(pattern, key) for key in shown), setting
 
 
-def test_the_full_file_is_valid_with_everything_that_it_shows(tmp_path: Path) -> None:
+def test_the_full_file_is_valid_with_every_setting_enabled(tmp_path: Path) -> None:
     path = tmp_path / "bruce.toml"
     without_config = uncommented().replace('action = "combined"\nconfig = "standard"', 'action = "combined"')
     # A secret may have only one source, and old brokers have no login.
@@ -88,7 +88,7 @@ def test_every_setting_has_a_meaning() -> None:
     assert "None" not in page
 
 
-def test_the_reference_page_is_the_rendered_one() -> None:
+def test_the_reference_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == render()
 
 
@@ -107,13 +107,13 @@ def decisions(model: type[Struct], prefix: str = "") -> Iterator[tuple[str, Appl
             yield f"{prefix}{item.name}", leaf.applies
 
 
-def test_every_setting_says_when_a_change_of_it_applies() -> None:
+def test_every_setting_declares_when_a_change_applies() -> None:
     found = dict(decisions(Config))
     assert None not in found.values()
     assert found["slab.size"] == MADE_WITH_SLAB
     assert found["rate_limit.topics"] == found["batching.configs.time_ms"] == LIVE
 
 
-def test_a_setting_that_does_not_say_so_cannot_be() -> None:
+def test_a_setting_without_a_change_policy_is_refused() -> None:
     with pytest.raises(TypeError, match="put LIVE, or restart"):
         leaf_of(Annotated[bool, switch("Speak.")])

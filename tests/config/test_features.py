@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Load = Callable[..., Config]
 
 
-def test_the_defaults_need_no_word(load: Load) -> None:
+def test_the_defaults_cause_no_remark(load: Load) -> None:
     assert remarks(load()) == []
 
 
@@ -32,6 +32,6 @@ def test_the_defaults_need_no_word(load: Load) -> None:
         ('[input.unix_datagram]\npath = "/run/bruce/in"\n', "only programs of the daemon's own user can send"),
     ],
 )
-def test_settings_with_a_catch(load: Load, text: str, words: str) -> None:
+def test_a_risky_setting_causes_a_remark(load: Load, text: str, words: str) -> None:
     (remark,) = remarks(load(text))
     assert words in remark

@@ -28,7 +28,7 @@ def value_at(config: object, key: str) -> Any:
     return config
 
 
-def test_the_least_file_gives_the_defaults(load: Load) -> None:
+def test_the_minimal_file_yields_the_defaults(load: Load) -> None:
     config = load()
     assert config == DEFAULTS
     assert config.slab.size == 128 << 20
@@ -37,7 +37,7 @@ def test_the_least_file_gives_the_defaults(load: Load) -> None:
     assert config.delivery.attempt_limit is None
 
 
-def test_a_config_reaches_other_processes_whole(load: Load) -> None:
+def test_a_config_survives_the_transfer_to_another_process(load: Load) -> None:
     config = load('[batching.topics."t"]\naction = "none"\n')
     assert pickle.loads(pickle.dumps(config)) == config
 
@@ -62,7 +62,7 @@ def test_a_config_reaches_other_processes_whole(load: Load) -> None:
         ('compression.configs.x = { type = "gzip", level = 0 }\nslab.size', '"8m"', 8 << 20),
     ],
 )
-def test_values_are_read_as_people_write_them(tmp_path: Path, key: str, written: str, value: object) -> None:
+def test_values_are_accepted_in_all_spellings(tmp_path: Path, key: str, written: str, value: object) -> None:
     path = tmp_path / "bruce.toml"
     servers = "" if key == "kafka.bootstrap_servers" else 'kafka.bootstrap_servers = ["b1:9092"]\n'
     path.write_text(f"{servers}{key} = {written}\n")
@@ -75,7 +75,7 @@ def test_absent_and_zero_both_mean_no_limit(load: Load, limit: str) -> None:
     assert load("[delivery]\nmax_failed_attempts = 3\n").delivery.attempt_limit == 3
 
 
-def test_listening_on_a_unix_socket(load: Load) -> None:
+def test_http_listen_accepts_a_unix_socket(load: Load) -> None:
     assert load('[http]\nlisten = "unix:/run/b.http"\n').http.address == UnixPath("/run/b.http")
 
 
@@ -132,7 +132,7 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
         ('client_id = ""\n', 'kafka.client_id = "" is not allowed'),
     ],
 )
-def test_what_is_wrong_is_named(load: Load, tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_setting_is_named(load: Load, tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(text)
     assert str(caught.value).startswith(f"{tmp_path}/bruce.toml: ")
@@ -152,7 +152,7 @@ def test_what_is_wrong_is_named(load: Load, tmp_path: Path, text: str, words: st
         ("[kafka]\nbootstrap_servers = [1]\n", "bootstrap_servers = [1] is not allowed: give a list"),
     ],
 )
-def test_the_brokers_have_to_be_named(tmp_path: Path, text: str, words: str) -> None:
+def test_missing_brokers_are_reported(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "bruce.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -160,14 +160,14 @@ def test_the_brokers_have_to_be_named(tmp_path: Path, text: str, words: str) -> 
     assert words in str(caught.value)
 
 
-def test_all_problems_are_told_at_once(load: Load) -> None:
+def test_all_problems_are_reported_together(load: Load) -> None:
     with pytest.raises(ConfigError) as caught:
         load("nonsense = 1\n[slab]\nsize = 1\npaht = 2\n[logging.file]\nenable = 3\n")
     keys = [line.split(": ")[1].split(" ")[0] for line in str(caught.value).splitlines()]
     assert keys == ["kafka.nonsense", "slab.paht", "slab.size", "logging.file.enable"]
 
 
-def test_long_values_are_cut(load: Load) -> None:
+def test_long_values_are_truncated_in_the_error(load: Load) -> None:
     with pytest.raises(ConfigError) as caught:
         load(f'[logging]\nlevel = "{"x" * 5000}"\n')
     assert len(str(caught.value)) < 500
@@ -198,12 +198,12 @@ def test_long_values_are_cut(load: Load) -> None:
         (f"[slab]\nsize = {'9' * 5000}\n", "bruce.toml:"),
     ],
 )
-def test_where_the_file_is_not_toml(load: Load, text: str, place: str) -> None:
+def test_a_toml_error_has_its_line_and_column(load: Load, text: str, place: str) -> None:
     with pytest.raises(ConfigError, match=place):
         load(text)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"# gr\xf6\xdfe")
     with pytest.raises(ConfigError, match="latin: byte 4 is not UTF-8"):
         load_config(tmp_path / "latin")
@@ -228,7 +228,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ('batching.topics."t".action=none', "batching.topics.t.action", "none"),
     ],
 )
-def test_overrides_lie_over_the_file(load: Load, override: str, key: str, value: object) -> None:
+def test_overrides_replace_values_of_the_file(load: Load, override: str, key: str, value: object) -> None:
     config = load("[slab]\nsize = 8388608\n[input.tcp]\nport = 1\n", override)
     assert value_at(config, key) == value
 
@@ -257,14 +257,14 @@ def test_an_override_may_name_a_topic_of_any_characters(load: Load) -> None:
         ("batching.combined.config=x", "--set batching.combined.config: batching.combined.config"),
     ],
 )
-def test_a_bad_override_is_named_instead_of_the_file(load: Load, override: str, words: str) -> None:
+def test_an_invalid_override_is_named_instead_of_the_file(load: Load, override: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load("", override)
     assert words in str(caught.value)
     assert "bruce.toml" not in str(caught.value)
 
 
-def test_problems_of_all_kinds_are_told_at_once(tmp_path: Path) -> None:
+def test_problems_of_all_kinds_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bruce.toml"
     path.write_text(
         '[input]\nmax_datagram_size = "big"\n[input.unix_datagram]\nenable = false\n'
@@ -284,12 +284,12 @@ def test_problems_of_all_kinds_are_told_at_once(tmp_path: Path) -> None:
     assert all(any(text in line for line in lines) for text in expected)
 
 
-def test_what_follows_from_a_wrong_value_is_not_told(load: Load) -> None:
+def test_consequences_of_an_invalid_value_are_not_reported(load: Load) -> None:
     with pytest.raises(ConfigError) as told:
         load('[batching.default]\naction = "per_topik"\nconfig = "standard"\n')
     assert str(told.value).count("\n") == 0
 
 
-def test_entries_without_what_they_need_do_not_hide_the_rest(load: Load) -> None:
+def test_an_incomplete_entry_does_not_hide_other_problems(load: Load) -> None:
     with pytest.raises(ConfigError, match="interval_ms is missing"):
         load("[rate_limit.configs.slow]\nmax_count = 1\n")

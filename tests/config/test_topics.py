@@ -36,7 +36,7 @@ alone = { action = "none" }
 """
 
 
-def test_without_rules_all_topics_are_combined(load: Load) -> None:
+def test_topics_are_combined_without_batching_rules(load: Load) -> None:
     assert load().batching_for(b"t") == TopicBatching(BatchingKind.COMBINED, STANDARD)
 
 
@@ -60,7 +60,7 @@ def test_a_listed_topic_has_its_own_rule_and_the_others_the_default(
     assert config.batching_for(b"\xff\x00") == other
 
 
-def test_without_combined_batches_what_would_be_combined_is_not_batched(load: Load) -> None:
+def test_topics_are_not_batched_when_combined_batches_are_disabled(load: Load) -> None:
     config = load("[batching.combined]\nenable = false\n[batching.topics.t]\naction = 'combined'\n")
     assert config.batching_for(b"t") == config.batching_for(b"other") == UNBATCHED
 
@@ -70,7 +70,7 @@ def test_own_limits_may_be_named_standard(load: Load) -> None:
     assert limits == BatchLimits(messages=1)
 
 
-def test_compression_is_the_topic_s_own_else_the_default_else_none(load: Load) -> None:
+def test_compression_falls_back_from_topic_to_default_to_none(load: Load) -> None:
     configs = "[compression.configs]\nz = { type = 'zstd', level = 3 }\nplain = { type = 'none' }\n"
     zstd = CompressionConfig(type="zstd", level=3)
     config = load(f"[compression]\ndefault = 'z'\n{configs}[compression.topics]\nt = 'plain'\n")
@@ -94,7 +94,7 @@ noisy = "slow"
 """
 
 
-def test_without_limits_there_is_none(load: Load) -> None:
+def test_a_topic_without_limits_has_no_rate_limit(load: Load) -> None:
     assert load().rate_limit_for(b"t") is None
     assert load(LIMITS).rate_limit_for(b"other") is None
 

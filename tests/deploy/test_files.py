@@ -27,7 +27,7 @@ def setting(text: str, name: str) -> str:
 
 
 @pytest.mark.process
-def test_the_units_are_such_that_systemd_takes_them(tmp_path: Path) -> None:
+def test_systemd_analyze_accepts_the_units(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd-analyze is not installed")
@@ -55,25 +55,25 @@ def test_the_packaged_configuration_fits_the_unit() -> None:
     assert Path(config.input.unix_datagram.path).parent == home
 
 
-def test_systemds_socket_is_the_one_of_the_packaged_configuration() -> None:
+def test_the_socket_unit_matches_the_packaged_configuration() -> None:
     config = load_config(DEPLOY / "debian" / "bruce.toml").input.unix_datagram
     unit = SOCKET_UNIT.read_text()
     assert setting(unit, "ListenDatagram") == config.path
     assert int(setting(unit, "SocketMode"), 8) == config.mode
 
 
-def test_a_directory_with_systemds_socket_in_it_outlives_the_service() -> None:
+def test_the_runtime_directory_survives_the_service() -> None:
     assert setting(UNIT.read_text(), "RuntimeDirectoryPreserve") == "yes"
 
 
-def test_the_kernel_setting_is_the_one_that_the_daemon_asks_for() -> None:
+def test_the_sysctl_setting_matches_the_daemons_advice() -> None:
     text = (DEPLOY / "sysctl.d" / "60-bruce.conf").read_text()
     assert setting(text, "net.unix.max_dgram_qlen") == str(QUEUE_ENOUGH)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("script", ["build", "postinst", "prerm", "postrm"])
-def test_scripts_of_the_package_are_scripts(script: str) -> None:
+def test_package_scripts_are_executable_and_have_valid_syntax(script: str) -> None:
     path = DEPLOY / "debian" / script
     assert path.stat().st_mode & 0o111 == 0o111
     shell = path.read_text().splitlines()[0].removeprefix("#!")

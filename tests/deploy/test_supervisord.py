@@ -119,7 +119,7 @@ def deliver(daemon: Daemon, load: Load, received: int) -> None:
     assert (books.received, books.delivered) == (received, received)
 
 
-def test_it_is_started_killed_started_again_upgraded_and_stopped(supervised: tuple[Supervised, Daemon]) -> None:
+def test_supervisord_starts_restarts_upgrades_and_stops_the_daemon(supervised: tuple[Supervised, Daemon]) -> None:
     running, daemon = supervised
     load = Load(("clicks",), senders=1, messages=300, largest=200)
     running.wait_for_status("RUNNING")
@@ -163,7 +163,7 @@ def counter(daemon: Daemon, name: str) -> int:
     return values[name]
 
 
-def test_a_start_that_is_refused_is_fatal_and_says_why(tmp_path: Path) -> None:
+def test_a_refused_start_is_fatal_and_names_the_reason(tmp_path: Path) -> None:
     config = tmp_path / "bruce.toml"
     config.write_text("[kafka]\nbootstrap_servers = []\n")
     # Long enough to load the code: supervisord restarts a program that ends later without limit.

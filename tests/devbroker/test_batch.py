@@ -56,7 +56,7 @@ WRONG: dict[str, tuple[Callable[[], bytes | None], Code]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_batches_are_refused(name: str) -> None:
+def test_an_invalid_batch_is_refused(name: str) -> None:
     make, code = WRONG[name]
     with pytest.raises(RefusedError) as refusal:
         read_batch(make(), 9, LIMITS)
@@ -79,13 +79,13 @@ def test_zstd_needs_version_7() -> None:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_every_codec_is_read_strictly_and_decoded(codec: int) -> None:
+def test_strict_mode_decodes_every_codec(codec: int) -> None:
     raw = make_batch(50, codec=codec)
     assert read_batch(raw, 9, LogLimits(strict=True)).records == 50
     assert [(r.offset, r.key, r.value) for r in records_of(raw)] == [(i, b"key%d" % i, b"value") for i in range(50)]
 
 
-def test_only_strict_looks_at_the_records() -> None:
+def test_only_strict_mode_checks_the_records() -> None:
     raw = rewritten(records=4, last_offset_delta=3)
     assert read_batch(raw, 9, LIMITS).records == 4
     with pytest.raises(RefusedError) as refusal:
@@ -94,7 +94,7 @@ def test_only_strict_looks_at_the_records() -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_strict_refuses_a_body_that_is_not_of_its_codec(codec: int) -> None:
+def test_strict_mode_refuses_a_body_of_another_codec(codec: int) -> None:
     with pytest.raises(RefusedError):
         read_batch(rewritten(attributes=codec), 9, LogLimits(strict=True))
 

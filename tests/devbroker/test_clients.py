@@ -85,7 +85,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"value-%06d" % number for number in range(count)]
 
 
-def test_kafka_python_writes_and_all_read(broker: DevBroker) -> None:
+def test_kafka_python_writes_and_all_clients_read(broker: DevBroker) -> None:
     values = numbered(300)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap.split(","))
     try:
@@ -138,7 +138,7 @@ def test_a_producer_follows_a_leader_that_moves(broker: DevBroker) -> None:
     assert values_of(broker) == Counter(first + second)
 
 
-def test_topics_can_be_created_by_an_admin(broker: DevBroker) -> None:
+def test_an_admin_client_creates_topics(broker: DevBroker) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap.split(","))
     try:
         admin.create_topics([NewTopic("made", 4, 1)])

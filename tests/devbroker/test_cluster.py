@@ -21,7 +21,7 @@ def leaders(cluster: Cluster, topic: str = "one") -> list[int]:
     return [partition.leader for partition in cluster.view().topics[topic].partitions]
 
 
-def test_leaders_go_round(cluster: Cluster) -> None:
+def test_leaders_are_assigned_round_robin(cluster: Cluster) -> None:
     cluster.add_topic("two", 3)
     assert (leaders(cluster), leaders(cluster, "two")) == ([1, 2, 3, 1], [2, 3, 1])
 
@@ -38,18 +38,18 @@ def test_leaders_go_round(cluster: Cluster) -> None:
         ("x" * 250, 1, Code.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_topics_that_cannot_be_made(cluster: Cluster, name: str, partitions: int, code: Code) -> None:
+def test_an_invalid_topic_is_refused(cluster: Cluster, name: str, partitions: int, code: Code) -> None:
     with pytest.raises(RefusedError) as refusal:
         cluster.add_topic(name, partitions)
     assert refusal.value.code == code
 
 
-def test_names_that_only_look_odd_are_taken(cluster: Cluster) -> None:
+def test_unusual_topic_names_are_accepted(cluster: Cluster) -> None:
     for name in ("...", ".a", "x" * 249, "A_b-9"):
         cluster.add_topic(name, 1)
 
 
-def test_leaders_of_further_partitions_go_on_where_the_last_topic_stopped(cluster: Cluster) -> None:
+def test_leaders_of_added_partitions_continue_the_round_robin(cluster: Cluster) -> None:
     cluster.add_partitions("one", 6)
     assert leaders(cluster) == [1, 2, 3, 1, 2, 3]
 
@@ -58,7 +58,7 @@ def test_leaders_of_further_partitions_go_on_where_the_last_topic_stopped(cluste
     ("name", "partitions", "code"),
     [("one", 4, Code.INVALID_PARTITIONS), ("one", 3, Code.INVALID_PARTITIONS), ("two", 1, 3)],
 )
-def test_a_topic_only_grows(cluster: Cluster, name: str, partitions: int, code: int) -> None:
+def test_a_topic_never_loses_partitions(cluster: Cluster, name: str, partitions: int, code: int) -> None:
     with pytest.raises(RefusedError) as refusal:
         cluster.add_partitions(name, partitions)
     assert refusal.value.code == code
@@ -80,7 +80,7 @@ def test_leadership_and_epochs_are_checked(cluster: Cluster) -> None:
     assert code(2, "one", 4) == code(2, "none", 0) == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_broker_that_is_down_leads_nothing_until_it_is_back(cluster: Cluster) -> None:
+def test_a_down_broker_leads_no_partition_until_it_returns(cluster: Cluster) -> None:
     cluster.set_down(1)
     assert leaders(cluster) == [NO_LEADER, 2, 3, NO_LEADER]
     cluster.set_up(1, "127.0.0.1", 9009)
@@ -88,13 +88,13 @@ def test_a_broker_that_is_down_leads_nothing_until_it_is_back(cluster: Cluster) 
     assert [node.port for node in cluster.view().nodes] == [9009, 9002, 9003]
 
 
-def test_an_election_names_living_leaders(cluster: Cluster) -> None:
+def test_an_election_chooses_live_leaders(cluster: Cluster) -> None:
     cluster.set_down(1, elect=True)
     assert set(leaders(cluster)) == {2, 3}
     assert [partition.epoch for partition in cluster.view().topics["one"].partitions] == [1, 0, 0, 1]
 
 
-def test_a_frozen_picture_lasts_for_so_many_answers(cluster: Cluster) -> None:
+def test_stale_metadata_lasts_for_the_given_number_of_answers(cluster: Cluster) -> None:
     cluster.freeze(2)
     cluster.move_leader("one", 0, 3)
     seen = [cluster.answer_view().topics["one"].partitions[0].leader for _ in range(3)]

@@ -35,7 +35,7 @@ def send(broker: DevBroker, topic: str, partition: int, *batches: bytes) -> None
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_records_come_back_whole(broker: DevBroker, codec: int) -> None:
+def test_fetched_records_are_complete(broker: DevBroker, codec: int) -> None:
     topic = f"codec-{codec}"
     broker.add_topic(topic, 2)
     send(broker, topic, 1, make_batch(2, producer=(5, 1, 2**31 - 1), codec=codec), make_batch(1, codec=codec))
@@ -49,7 +49,7 @@ def test_records_come_back_whole(broker: DevBroker, codec: int) -> None:
     ]
 
 
-def test_batches_are_told_with_the_moment_of_their_appending(broker: DevBroker) -> None:
+def test_appended_batches_are_returned_with_their_append_times(broker: DevBroker) -> None:
     broker.add_topic("timed", 1)
     before = time.monotonic_ns()
     send(broker, "timed", 0, make_batch(2, value=b"first"))
@@ -61,13 +61,13 @@ def test_batches_are_told_with_the_moment_of_their_appending(broker: DevBroker) 
     assert [records[0].value for _, records in broker.appended_since(between)] == [b"second"]
 
 
-def test_much_is_read_in_pieces(broker: DevBroker) -> None:
+def test_a_large_partition_is_fetched_in_pieces(broker: DevBroker) -> None:
     broker.add_topic("much", 1)
     send(broker, "much", 0, *(make_batch(2, value=b"x" * 700_000) for _ in range(4)))
     assert [record.offset for record in broker.fetch("much")[0]] == list(range(8))
 
 
-def test_damage_on_purpose(broker: DevBroker) -> None:
+def test_batches_can_be_dropped_doubled_and_swapped(broker: DevBroker) -> None:
     broker.add_topic("damaged", 1)
     send(broker, "damaged", 0, *(make_batch(1, value=b"%d" % number) for number in range(4)))
     broker.drop_batch("damaged", 0, 1)
@@ -76,7 +76,7 @@ def test_damage_on_purpose(broker: DevBroker) -> None:
     assert [(r.offset, r.value) for r in broker.fetch("damaged")[0]] == [(0, b"0"), (2, b"3"), (3, b"2"), (4, b"0")]
 
 
-def test_waiting_for_what_is_there_and_for_what_never_comes(broker: DevBroker) -> None:
+def test_wait_until_returns_when_reached_and_times_out_otherwise(broker: DevBroker) -> None:
     before = broker.statistics().records
     send(broker, "hits", 0, make_batch(3))
     assert broker.wait_until(records=before + 3).records == before + 3
@@ -84,7 +84,7 @@ def test_waiting_for_what_is_there_and_for_what_never_comes(broker: DevBroker) -
         broker.wait_until(records=before + 4, within=0.05)
 
 
-def test_statistics_count(broker: DevBroker) -> None:
+def test_statistics_count_batches_bytes_and_duplicates(broker: DevBroker) -> None:
     before = broker.statistics()
     batch = make_batch(3, producer=(77, 0, 0))
     send(broker, "hits", 0, batch, batch, make_batch(1, producer=(77, 0, 9)))
@@ -98,7 +98,7 @@ def test_statistics_count(broker: DevBroker) -> None:
     assert after.requests["Produce"] - before.requests.get("Produce", 0) == 3
 
 
-def test_what_cannot_be_done_is_said(broker: DevBroker) -> None:
+def test_an_impossible_command_is_an_error(broker: DevBroker) -> None:
     with pytest.raises(CommandError, match="no topic 'nothing'"):
         broker.fetch("nothing")
     with pytest.raises(CommandError, match="There is no broker 9"):
@@ -111,7 +111,7 @@ def test_what_cannot_be_done_is_said(broker: DevBroker) -> None:
     broker.broker_up(1)
 
 
-def test_the_control_channel_takes_lines_of_json(broker: DevBroker) -> None:
+def test_the_control_channel_accepts_lines_of_json(broker: DevBroker) -> None:
     with socket.create_connection(broker._socket.getpeername(), 10) as channel, channel.makefile("rb") as lines:
         channel.sendall(b'{"do":"add_topic","topic":"by-hand","partitions":3}\n{"do":"nonsense"}\nno json\n')
         answers = [msgspec.json.decode(lines.readline()) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_the_control_channel_takes_lines_of_json(broker: DevBroker) -> None:
     assert len(broker.fetch("by-hand")) == 3
 
 
-def test_memory_is_bounded_as_the_process_sees_it() -> None:
+def test_resident_memory_is_bounded() -> None:
     with DevBroker(topics={"hits": 1}, max_bytes=8 << 20) as broker:
         batch = make_batch(10, value=b"x" * 10_000)
         send(broker, "hits", 0, *([batch] * 20))
@@ -134,14 +134,14 @@ def test_memory_is_bounded_as_the_process_sees_it() -> None:
         assert broker.fetch("hits")[0][-1].offset == 6199
 
 
-def test_acks_can_be_slow_in_general() -> None:
+def test_ack_delay_slows_every_ack() -> None:
     with DevBroker(topics={"hits": 1}, ack_delay_ms=150) as broker:
         started = time.monotonic()
         send(broker, "hits", 0, make_batch(), make_batch())
         assert time.monotonic() - started >= 0.3
 
 
-def test_the_process_ends_with_close_and_leaves_nothing() -> None:
+def test_close_ends_the_process_without_leftovers() -> None:
     broker = DevBroker()
     process = psutil.Process(broker.pid)
     broker.close()
@@ -150,7 +150,7 @@ def test_the_process_ends_with_close_and_leaves_nothing() -> None:
     broker.close()
 
 
-def test_a_broker_that_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_start_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StartError):
         DevBroker(topics={"a/b": 1})
     assert "'a/b' is not a topic name" in capfd.readouterr().err

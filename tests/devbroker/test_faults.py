@@ -33,7 +33,7 @@ def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
         ({"every": 4, "times": 2}, [1, 5]),
     ],
 )
-def test_when(when: dict[str, Any], expected: list[int]) -> None:
+def test_a_fault_strikes_at_the_selected_occurrences(when: dict[str, Any], expected: list[int]) -> None:
     assert strikes(Fault(action=FaultAction.CLOSE, **when), 10) == expected
 
 
@@ -52,11 +52,11 @@ def test_when(when: dict[str, Any], expected: list[int]) -> None:
         ({"topic": "hits"}, {"targets": []}, False),
     ],
 )
-def test_match(match: dict[str, Any], where: dict[str, Any], meets: bool) -> None:
+def test_a_fault_strikes_only_matching_requests(match: dict[str, Any], where: dict[str, Any], meets: bool) -> None:
     assert bool(strikes(Fault(action=FaultAction.CLOSE, **match), 1, **where)) is meets
 
 
-def test_only_matches_count() -> None:
+def test_only_matching_requests_count() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, topic="hits", nth=2))
     requests = [[("other", 0)], [("hits", 0)], [("other", 0)], [("hits", 1)]]
@@ -83,13 +83,13 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
         (FaultAction.GARBAGE_BODY, FRAME[:8] + b"\xff" * 8),
     ],
 )
-def test_bytes_of_the_answer(action: FaultAction, sent: bytes) -> None:
+def test_each_action_changes_the_bytes_of_the_response(action: FaultAction, sent: bytes) -> None:
     book = FaultBook()
     book.inject(Fault(action=action))
     assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS).mangle(FRAME) == sent
 
 
-def test_faults_add_up() -> None:
+def test_several_faults_of_one_request_combine() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.DELAY, ms=20))
     book.inject(Fault(action=FaultAction.DELAY, ms=30))
@@ -99,7 +99,7 @@ def test_faults_add_up() -> None:
     assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
 
 
-def test_clearing_disarms() -> None:
+def test_clear_disarms_all_faults() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, times=None))
     book.clear()
@@ -111,6 +111,6 @@ def test_every_action_has_an_effect() -> None:
 
 
 @pytest.mark.parametrize("wrong", [b'{"action":"close","nth":0}', b'{"action":"no"}', b'{"action":"close","odd":1}'])
-def test_faults_that_make_no_sense_are_refused(wrong: bytes) -> None:
+def test_an_invalid_fault_is_refused(wrong: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(wrong, type=Fault)

@@ -49,13 +49,13 @@ def offsets_of(response: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_every_version_reads(desk: Desk, version: int) -> None:
+def test_every_version_returns_the_records(desk: Desk, version: int) -> None:
     response = desk.ask(request(version, offset=5), FetchResponse)
     assert offsets_of(response) == [list(range(4, 12))] * 2
     assert [part.high_watermark for part in parts_of(response)] == [12, 12]
 
 
-def test_limits_are_kept_but_for_the_first_batch(desk: Desk) -> None:
+def test_byte_limits_apply_except_to_the_first_batch(desk: Desk) -> None:
     size = len(make_batch(4))
     assert offsets_of(desk.ask(request(max_bytes=1), FetchResponse)) == [[0, 1, 2, 3], []]
     assert offsets_of(desk.ask(request(partition_max_bytes=1), FetchResponse)) == [[0, 1, 2, 3], []]
@@ -71,7 +71,7 @@ def test_limits_are_kept_but_for_the_first_batch(desk: Desk) -> None:
         ({"epoch": 1}, Code.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_errors_are_told_per_partition_and_at_once(desk: Desk, fields: dict[str, int], code: Code) -> None:
+def test_errors_are_returned_immediately_for_each_partition(desk: Desk, fields: dict[str, int], code: Code) -> None:
     asked = request(**fields)
     response = desk.ask(asked, FetchResponse)
     assert [part.error_code for part in parts_of(response)] == [code, code]
@@ -83,7 +83,7 @@ def test_sessions_are_declined(desk: Desk) -> None:
     assert (response.error_code, response.session_id) == (Code.FETCH_SESSION_ID_NOT_FOUND, 0)
 
 
-def test_what_is_enough(desk: Desk) -> None:
+def test_a_fetch_is_complete_when_min_bytes_are_available(desk: Desk) -> None:
     at_end = request(offset=12, min_bytes=1)
     assert not fetch.enough(at_end, desk.ask(at_end, FetchResponse))
     hungry = request(min_bytes=1 << 20)
@@ -101,20 +101,20 @@ def list_offset(desk: Desk, timestamp: int, version: int = 7) -> tuple[int, int]
 
 
 @pytest.mark.parametrize("version", range(1, 8))
-def test_first_and_last_offset(desk: Desk, version: int) -> None:
+def test_list_offsets_returns_the_first_and_the_last_offset(desk: Desk, version: int) -> None:
     desk.cluster.partition("hits", 0).log.drop_oldest(1)
     assert list_offset(desk, -2, version) == (4, -1)
     assert list_offset(desk, -1, version) == (12, -1)
 
 
-def test_offsets_by_time(desk: Desk) -> None:
+def test_list_offsets_finds_offsets_by_timestamp(desk: Desk) -> None:
     assert list_offset(desk, 1500) == (4, 2000)
     assert list_offset(desk, 3003) == (11, 3003)
     assert list_offset(desk, 3004) == (-1, -1)
     assert list_offset(desk, -3) == (11, 3003)
 
 
-def test_offsets_of_unknown_topics(desk: Desk) -> None:
+def test_list_offsets_of_an_unknown_topic_is_an_error(desk: Desk) -> None:
     parts = [OffsetsTopic.ListOffsetsPartition(partition_index=0, timestamp=-1)]
     asked = ListOffsetsRequest(version=2, replica_id=-1, topics=[OffsetsTopic(name="none", partitions=parts)])
     code = desk.ask(asked, ListOffsetsResponse).topics[0].partitions[0].error_code

@@ -32,7 +32,7 @@ def test_reading_starts_with_the_batch_that_holds_the_offset() -> None:
     assert contents(log, 6) == []
 
 
-def test_reading_gives_one_batch_at_least_and_whole_ones_only() -> None:
+def test_read_returns_at_least_one_batch_and_only_whole_ones() -> None:
     log = filled(2, 3, 1)
     two = len(log.read(0, 1)) + len(log.read(2, 1))
     assert contents(log, 0, 1) == [(0, b"0"), (1, b"0")]
@@ -41,13 +41,13 @@ def test_reading_gives_one_batch_at_least_and_whole_ones_only() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 7])
-def test_offsets_outside_are_refused(offset: int) -> None:
+def test_offsets_out_of_range_are_refused(offset: int) -> None:
     with pytest.raises(RefusedError) as refusal:
         filled(2, 3, 1).read(offset, 1)
     assert refusal.value.code == Code.OFFSET_OUT_OF_RANGE
 
 
-def test_timestamps_are_found() -> None:
+def test_find_timestamp_returns_the_first_record_at_or_after_it() -> None:
     log = filled(2, 3, 1)
     assert log.find_timestamp(0) == (0, 1000)
     assert log.find_timestamp(1001) == (1, 1001)
@@ -57,7 +57,7 @@ def test_timestamps_are_found() -> None:
     assert filled().find_latest() is None
 
 
-def test_retention_takes_the_oldest_of_all_logs() -> None:
+def test_retention_removes_the_oldest_batches_of_all_logs() -> None:
     retention = Retention(20 * (len(make_batch()) + OVERHEAD))
     old, new = PartitionLog(retention), PartitionLog(retention)
     for log in (old, new):
@@ -71,14 +71,14 @@ def test_retention_takes_the_oldest_of_all_logs() -> None:
         old.read(0, 1)
 
 
-def test_a_log_whose_batches_are_all_gone_starts_at_its_end() -> None:
+def test_a_log_without_batches_starts_at_its_end() -> None:
     log = filled(2, 3, 1, limit=10)
     assert (log.start, log.end) == (6, 6)
     assert contents(log, 6) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), st.booleans()), max_size=60), st.integers(1000, 5000))
-def test_memory_is_bounded_whatever_happens(steps: list[tuple[int, int, bool]], limit: int) -> None:
+def test_memory_stays_bounded_under_any_appends_and_removals(steps: list[tuple[int, int, bool]], limit: int) -> None:
     retention = Retention(limit)
     logs = [PartitionLog(retention) for _ in range(3)]
     for which, count, remove in steps:
@@ -96,7 +96,7 @@ def test_memory_is_bounded_whatever_happens(steps: list[tuple[int, int, bool]], 
             assert all(log.start <= offset < log.end for offset in offsets)
 
 
-def test_clearing_gives_all_memory_back() -> None:
+def test_clear_releases_all_memory() -> None:
     retention = Retention(1 << 20)
     log = PartitionLog(retention)
     log.append(head_of(make_batch()), make_batch(), 0)
@@ -112,13 +112,13 @@ def test_a_removed_batch_leaves_a_hole() -> None:
         log.remove(3)
 
 
-def test_a_doubled_batch_comes_again_at_the_end() -> None:
+def test_a_doubled_batch_is_appended_again_at_the_end() -> None:
     log = filled(2, 1)
     log.double(1)
     assert contents(log) == [(0, b"0"), (1, b"0"), (2, b"1"), (3, b"0"), (4, b"0")]
 
 
-def test_swapped_batches_change_their_order_and_nothing_else() -> None:
+def test_swap_changes_only_the_order_of_two_batches() -> None:
     log = filled(2, 3, 1)
     log.swap(0)
     assert [value for _, value in contents(log)] == [b"1"] * 3 + [b"0"] * 2 + [b"2"]

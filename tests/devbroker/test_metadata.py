@@ -42,7 +42,7 @@ def codes(response: Any) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_version_tells_brokers_and_leaders(desk: Desk, version: int) -> None:
+def test_every_version_returns_brokers_and_leaders(desk: Desk, version: int) -> None:
     response = ask(desk, None, version)
     assert [(b.node_id, b.host, b.port) for b in response.brokers] == [(1, "127.0.0.1", 9001), (2, "127.0.0.1", 9002)]
     assert codes(response) == {"hits": 0}
@@ -56,20 +56,20 @@ def test_an_empty_list_means_all_in_version_0_only(desk: Desk) -> None:
     assert codes(ask(desk, [], 1)) == {}
 
 
-def test_unknown_and_impossible_topics(desk: Desk) -> None:
+def test_unknown_and_invalid_topics_have_error_codes(desk: Desk) -> None:
     response = ask(desk, ["hits", "none", "a/b"])
     expected = {"hits": 0, "none": Code.UNKNOWN_TOPIC_OR_PARTITION, "a/b": Code.INVALID_TOPIC_EXCEPTION}
     assert codes(response) == expected
 
 
-def test_topics_by_id(desk: Desk) -> None:
+def test_topics_are_found_by_id(desk: Desk) -> None:
     ids = [desk.cluster.topic("hits").id, UUID(int=5)]
     request = MetadataRequest(version=12, topics=[Wanted(name=None, topic_id=topic_id) for topic_id in ids])
     topics = desk.ask(request, MetadataResponse).topics
     assert [(topic.name, topic.error_code) for topic in topics] == [("hits", 0), (None, Code.UNKNOWN_TOPIC_ID)]
 
 
-def test_topics_are_made_on_the_way_where_that_is_allowed() -> None:
+def test_metadata_creates_topics_where_allowed() -> None:
     desk = Desk(auto_create=2)
     assert codes(ask(desk, ["new"], allow_auto_topic_creation=False)) == {"new": Code.UNKNOWN_TOPIC_OR_PARTITION}
     assert codes(ask(desk, ["new"])) == {"new": Code.LEADER_NOT_AVAILABLE}
@@ -79,13 +79,13 @@ def test_topics_are_made_on_the_way_where_that_is_allowed() -> None:
     assert codes(ask(desk, ["old"], 1)) == {"old": Code.LEADER_NOT_AVAILABLE}
 
 
-def test_a_stale_answer_does_not_make_a_topic_twice() -> None:
+def test_a_stale_response_does_not_create_a_topic_twice() -> None:
     desk = Desk(auto_create=2)
     desk.cluster.freeze(2)
     assert [codes(ask(desk, ["new"])) for _ in range(3)] == [{"new": 5}, {"new": 5}, {"new": 0}]
 
 
-def test_a_leader_that_is_down(desk: Desk) -> None:
+def test_a_partition_with_a_down_leader_has_an_error_code(desk: Desk) -> None:
     desk.cluster.set_down(2)
     response = ask(desk, ["hits"])
     assert [node.node_id for node in response.brokers] == [1]
@@ -99,7 +99,7 @@ def test_a_scripted_error_is_for_its_topic(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_topics_are_created(desk: Desk, version: int) -> None:
+def test_create_topics_returns_a_code_for_each_topic(desk: Desk, version: int) -> None:
     wanted = [
         CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
         for name, count in (("new", 5), ("hits", 1), ("a/b", 1), ("one", -1), ("zero", 0))
@@ -111,7 +111,7 @@ def test_topics_are_created(desk: Desk, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_is_advertised_is_what_is_served(desk: Desk, version: int) -> None:
+def test_api_versions_lists_the_served_apis(desk: Desk, version: int) -> None:
     request = ApiVersionsRequest(version=version, client_software_name="kit", client_software_version="1")
     response = desk.ask(request, ApiVersionsResponse)
     assert {a.api_key: (a.min_version, a.max_version) for a in response.api_keys} == {
@@ -120,7 +120,7 @@ def test_what_is_advertised_is_what_is_served(desk: Desk, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_there_is_no_coordinator(desk: Desk, version: int) -> None:
+def test_find_coordinator_returns_not_available(desk: Desk, version: int) -> None:
     request = FindCoordinatorRequest(version=version, key="group", key_type=0, coordinator_keys=["group"])
     response = desk.ask(request, FindCoordinatorResponse)
     answer = response if version < 4 else response.coordinators[0]

@@ -38,7 +38,7 @@ def ready(process: subprocess.Popen[str]) -> tuple[str, str]:
     return process.stdout.readline(), process.stdout.readline()
 
 
-def test_it_says_where_it_is_and_ends_on_a_signal(start: Start) -> None:
+def test_the_process_prints_its_addresses_and_ends_on_a_signal(start: Start) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         process = start("--brokers", "3", "--topic", "hits:4")
         bootstrap, control = ready(process)
@@ -53,7 +53,7 @@ def test_it_says_where_it_is_and_ends_on_a_signal(start: Start) -> None:
         assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_it_ends_with_clients_connected(start: Start) -> None:
+def test_the_process_ends_while_clients_are_connected(start: Start) -> None:
     process = start()
     host, port = ready(process)[0].split()[1].split(":")
     with socket.create_connection((host, int(port)), 5):
@@ -62,14 +62,14 @@ def test_it_ends_with_clients_connected(start: Start) -> None:
     assert process.returncode == 0
 
 
-def test_it_ends_at_the_end_of_its_input_where_asked(start: Start) -> None:
+def test_the_process_ends_at_the_end_of_its_input_with_until_eof(start: Start) -> None:
     process = start("--until-eof")
     ready(process)
     process.communicate("not the end yet\n", timeout=10)
     assert process.returncode == 0
 
 
-def test_a_port_that_is_taken(start: Start) -> None:
+def test_a_port_in_use_is_reported(start: Start) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -80,7 +80,7 @@ def test_a_port_that_is_taken(start: Start) -> None:
     assert "in use" in err
 
 
-def test_the_first_port_can_be_chosen(start: Start) -> None:
+def test_the_port_option_sets_the_first_port(start: Start) -> None:
     with socket.socket() as free:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", 0))
@@ -91,14 +91,14 @@ def test_the_first_port_can_be_chosen(start: Start) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--topic", "hits"], ["--topic", "hits:x"], ["--brokers", "0"], ["--max-bytes", "1t"], ["--odd"]]
 )
-def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
     assert arguments[0] in capsys.readouterr().err
 
 
-def test_values() -> None:
+def test_argument_values_are_parsed_or_refused() -> None:
     assert [size(text) for text in ("7", "64k", "256m", "1G")] == [7, 65536, 256 << 20, 1 << 30]
     assert topic("a.b:12") == ("a.b", 12)
     for parse, text in ((size, "0"), (size, "-1"), (topic, ":"), (natural, "0"), (natural, "-3")):

@@ -29,14 +29,14 @@ def send(desk: Desk, batch: bytes | None, topic: str = "hits", partition: int = 
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_every_version_appends(desk: Desk, version: int) -> None:
+def test_every_produce_version_appends(desk: Desk, version: int) -> None:
     assert send(desk, make_batch(3), version=version).base_offset == 0
     answer = send(desk, make_batch(2), version=version)
     assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 3, -1)
     assert desk.statistics.records == 5
 
 
-def test_partitions_are_answered_one_by_one(desk: Desk) -> None:
+def test_each_partition_has_its_own_error_code(desk: Desk) -> None:
     parts = [("hits", 0, make_batch()), ("hits", 1, make_batch()), ("none", 0, make_batch()), ("hits", 7, make_batch())]
     response = desk.ask(produce(parts), ProduceResponse)
     codes = [part.error_code for topic in response.responses for part in topic.partition_responses]
@@ -44,7 +44,7 @@ def test_partitions_are_answered_one_by_one(desk: Desk) -> None:
     assert desk.statistics.errors == {3: 2, 6: 1}
 
 
-def test_the_new_leader_is_named(desk: Desk) -> None:
+def test_not_leader_errors_name_the_new_leader(desk: Desk) -> None:
     desk.cluster.move_leader("hits", 0, 2)
     response = desk.ask(produce([("hits", 0, make_batch())], version=10), ProduceResponse)
     leader = response.responses[0].partition_responses[0].current_leader
@@ -75,7 +75,7 @@ def test_sequence_errors_are_counted(desk: Desk) -> None:
     assert desk.statistics.sequence_errors == 2
 
 
-def test_the_duplicate_check_survives_a_move_of_the_leader(desk: Desk) -> None:
+def test_duplicate_detection_survives_a_leader_change(desk: Desk) -> None:
     batch = make_batch(3, producer=(1000, 0, 0))
     send(desk, batch)
     desk.cluster.move_leader("hits", 0, 2)
@@ -83,7 +83,7 @@ def test_the_duplicate_check_survives_a_move_of_the_leader(desk: Desk) -> None:
     assert desk.statistics.duplicates == 1
 
 
-def test_acks_0_has_no_answer(desk: Desk) -> None:
+def test_acks_0_returns_no_response(desk: Desk) -> None:
     assert desk.ask(produce([("hits", 0, make_batch(4))], acks=0), ProduceResponse) is None
     assert desk.statistics.records == 4
 
@@ -97,7 +97,7 @@ def test_other_acks_are_refused(desk: Desk) -> None:
     assert send(desk, make_batch(), acks=2).error_code == Code.INVALID_REQUIRED_ACKS
 
 
-def test_scripted_errors_with_and_without_appending(desk: Desk) -> None:
+def test_scripted_errors_apply_before_or_after_the_append(desk: Desk) -> None:
     error = Struck((Fault(action=FaultAction.ERROR, code=19, partition=0),))
     appended = Struck((Fault(action=FaultAction.ERROR_APPENDED, code=20),))
     assert send(desk, make_batch(), struck=error).error_code == 19
@@ -108,12 +108,12 @@ def test_scripted_errors_with_and_without_appending(desk: Desk) -> None:
     assert desk.statistics.errors == {19: 1, 20: 1}
 
 
-def test_a_scripted_6_for_a_partition_that_does_not_exist(desk: Desk) -> None:
+def test_a_scripted_error_6_for_an_unknown_partition_names_no_leader(desk: Desk) -> None:
     error = Struck((Fault(action=FaultAction.ERROR, code=6),))
     assert send(desk, make_batch(), partition=9, struck=error, version=10).current_leader.leader_id == -1
 
 
-def test_a_scripted_6_names_the_leader_although_it_was_appended(desk: Desk) -> None:
+def test_a_scripted_error_6_after_the_append_names_the_leader(desk: Desk) -> None:
     error = Struck((Fault(action=FaultAction.ERROR_APPENDED, code=6),))
     answer = send(desk, make_batch(), struck=error, version=10)
     assert answer.current_leader.leader_id == desk.cluster.partition("hits", 0).leader
@@ -121,7 +121,7 @@ def test_a_scripted_6_names_the_leader_although_it_was_appended(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_producer_ids_are_fresh(desk: Desk, version: int) -> None:
+def test_each_init_producer_id_returns_a_new_id(desk: Desk, version: int) -> None:
     request = InitProducerIdRequest(version=version, transactional_id=None, transaction_timeout_ms=1)
     answers = [desk.ask(request, InitProducerIdResponse) for _ in range(2)]
     assert [(a.error_code, a.producer_id, a.producer_epoch) for a in answers] == [(0, 1000, 0), (0, 1001, 0)]

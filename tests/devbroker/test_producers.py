@@ -50,13 +50,13 @@ def test_five_batches_are_remembered_and_no_more(writer: Writer) -> None:
     assert writer.refused(0) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_gap_is_refused_and_changes_nothing(writer: Writer) -> None:
+def test_a_sequence_gap_is_refused_and_changes_nothing(writer: Writer) -> None:
     writer.append(0, 3)
     assert writer.refused(4) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert writer.append(3).base_offset == 3
 
 
-def test_the_same_first_sequence_with_another_length_is_no_duplicate(writer: Writer) -> None:
+def test_a_batch_of_another_length_is_not_a_duplicate(writer: Writer) -> None:
     writer.append(0, 3)
     assert writer.refused(0, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -74,12 +74,12 @@ def test_a_new_epoch_starts_at_zero(writer: Writer) -> None:
     assert writer.append(3, epoch=1).base_offset == 6
 
 
-def test_a_producer_that_was_never_seen_may_start_anywhere(writer: Writer) -> None:
+def test_an_unseen_producer_may_start_at_any_sequence(writer: Writer) -> None:
     assert writer.append(77).base_offset == 0
     assert writer.append(78).base_offset == 1
 
 
-def test_sequences_go_round_at_2_to_the_31(writer: Writer) -> None:
+def test_sequences_wrap_at_2_to_the_31(writer: Writer) -> None:
     writer.append(LAST - 1, 3)  # LAST - 1, LAST, 0
     assert writer.refused(3) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert writer.append(1).base_offset == 3
@@ -91,7 +91,7 @@ def test_zero_follows_the_last_sequence(writer: Writer) -> None:
     assert writer.append(0).base_offset == 1
 
 
-def test_producers_do_not_disturb_one_another(writer: Writer) -> None:
+def test_producers_have_independent_sequences(writer: Writer) -> None:
     writer.append(0, producer=1)
     writer.append(0, producer=2)
     assert writer.append(1, producer=1).base_offset == 2

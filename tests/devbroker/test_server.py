@@ -21,7 +21,7 @@ async def closed(client: socket.socket) -> bool:
 
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("up_again", [False, True])
-def test_a_connection_dies_with_its_broker_however_young_it_is(steps: int, up_again: bool) -> None:
+def test_a_connection_closes_with_its_broker_at_any_age(steps: int, up_again: bool) -> None:
     """Some rounds of the loop pass between the kernel's accept and the first line of the handler."""
 
     async def scenario() -> None:
@@ -42,7 +42,7 @@ def test_a_connection_dies_with_its_broker_however_young_it_is(steps: int, up_ag
     asyncio.run(scenario())
 
 
-def test_a_pulse_wakes_all_and_only_once() -> None:
+def test_a_pulse_wakes_all_waiters_exactly_once() -> None:
     async def scenario() -> list[float]:
         pulse, loop = Pulse(), asyncio.get_running_loop()
         waiters = [asyncio.ensure_future(pulse.wait(60)) for _ in range(3)]

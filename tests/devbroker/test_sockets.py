@@ -62,30 +62,30 @@ def closed_after(client: RawClient, sent: bytes) -> bool:
     return client.rest() == sent
 
 
-def test_an_error_without_appending(broker: DevBroker, client: RawClient) -> None:
+def test_error_fault_does_not_append(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.ERROR, code=19))
     assert (ask(client).error_code, stored(broker)) == (19, 0)
     assert (ask(client).error_code, stored(broker)) == (0, 2)
 
 
-def test_an_error_although_appended(broker: DevBroker, client: RawClient) -> None:
+def test_error_appended_fault_appends(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
     assert (ask(client).error_code, stored(broker)) == (7, 2)
 
 
-def test_a_lost_ack(broker: DevBroker, client: RawClient) -> None:
+def test_ack_lost_fault_appends_and_closes(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.ACK_LOST))
     assert closed_after(client, b"")
     assert stored(broker) == 2
 
 
-def test_a_close(broker: DevBroker, client: RawClient) -> None:
+def test_close_fault_closes_without_appending(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.CLOSE))
     assert closed_after(client, b"")
     assert stored(broker) == 0
 
 
-def test_half_a_frame(broker: DevBroker, client: RawClient) -> None:
+def test_half_frame_fault_sends_half_of_the_response(broker: DevBroker, client: RawClient) -> None:
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     whole = client.frame()
     broker.inject(Fault(action=FaultAction.HALF_FRAME))
@@ -96,14 +96,14 @@ def test_half_a_frame(broker: DevBroker, client: RawClient) -> None:
     assert stored(broker) == 4
 
 
-def test_a_wrong_correlation_id(broker: DevBroker, client: RawClient) -> None:
+def test_wrong_correlation_fault_changes_the_correlation_id(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.WRONG_CORRELATION))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION), 7)
     assert client.receive(ProduceResponse, VERSION).header.correlation_id == 0x40000007
     assert ask(client).error_code == 0
 
 
-def test_a_garbage_body(broker: DevBroker, client: RawClient) -> None:
+def test_garbage_body_fault_keeps_the_header(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.GARBAGE_BODY))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION), 7)
     frame = client.frame()
@@ -111,13 +111,13 @@ def test_a_garbage_body(broker: DevBroker, client: RawClient) -> None:
     assert set(frame[8:]) == {0xFF}
 
 
-def test_a_garbage_frame(broker: DevBroker, client: RawClient) -> None:
+def test_garbage_frame_fault_replaces_the_frame(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.GARBAGE_FRAME))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     assert client.exactly(len(GARBAGE_FRAME)) == GARBAGE_FRAME
 
 
-def test_a_delay_appends_at_once_and_answers_later(broker: DevBroker, client: RawClient) -> None:
+def test_delay_fault_appends_immediately_and_responds_late(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.DELAY, ms=60_000, nth=2))
     broker.inject(Fault(action=FaultAction.DELAY, ms=200, nth=1))
     started = time.monotonic()
@@ -155,13 +155,13 @@ def test_silence_stops_the_whole_broker_but_no_other(broker: DevBroker, client: 
         assert ask(again).error_code == 0
 
 
-def test_a_throttle_time(broker: DevBroker, client: RawClient) -> None:
+def test_throttle_fault_sets_the_throttle_time(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.THROTTLE, ms=123))
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
     assert client.receive(ProduceResponse, VERSION).throttle_time_ms == 123
 
 
-def test_a_fault_on_another_api_and_broker(broker: DevBroker) -> None:
+def test_a_fault_can_select_another_api_and_broker(broker: DevBroker) -> None:
     broker.inject(Fault(action=FaultAction.CLOSE, api=ApiKey.METADATA, broker=2))
     first, second = broker.bootstrap.split(",")
     with RawClient(first) as one, RawClient(second) as two:
@@ -171,7 +171,7 @@ def test_a_fault_on_another_api_and_broker(broker: DevBroker) -> None:
         assert two.rest() == b""
 
 
-def test_several_requests_at_once_are_answered_in_order(broker: DevBroker, client: RawClient) -> None:
+def test_pipelined_requests_are_answered_in_order(broker: DevBroker, client: RawClient) -> None:
     request = produce([("hits", 0, make_batch(2))], version=VERSION)
     client.send_bytes(b"".join(frame_of(request, number) for number in range(20)))
     answers = [client.receive(ProduceResponse, VERSION) for _ in range(20)]
@@ -201,7 +201,7 @@ def test_an_unknown_version_of_api_versions_gets_error_35_in_the_oldest_shape(cl
     ],
     ids=["http", "Produce v2", "unknown API", "negative length", "malformed"],
 )
-def test_what_is_no_kafka_request_closes_the_connection(client: RawClient, data: bytes) -> None:
+def test_an_invalid_request_closes_the_connection(client: RawClient, data: bytes) -> None:
     client.send_bytes(data)
     assert client.rest() == b""
 
@@ -212,7 +212,7 @@ def fetch_request(max_wait_ms: int) -> Any:
     return FetchRequest(version=11, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[topic])
 
 
-def test_a_fetch_waits_for_the_next_record_and_no_longer(broker: DevBroker, client: RawClient) -> None:
+def test_a_fetch_returns_as_soon_as_a_record_arrives(broker: DevBroker, client: RawClient) -> None:
     seen = broker.statistics().requests.get("Fetch", 0)
     client.send(fetch_request(20_000))
     broker.wait_until(requests={"Fetch": seen + 1})
@@ -222,7 +222,7 @@ def test_a_fetch_waits_for_the_next_record_and_no_longer(broker: DevBroker, clie
     assert (part.high_watermark, len(part.records) > 0) == (2, True)
 
 
-def test_a_fetch_gives_up_after_its_patience(client: RawClient) -> None:
+def test_a_fetch_returns_after_its_max_wait(client: RawClient) -> None:
     started = time.monotonic()
     client.send(fetch_request(200))
     part = client.receive(FetchResponse, 11).responses[0].partitions[0]
@@ -230,7 +230,7 @@ def test_a_fetch_gives_up_after_its_patience(client: RawClient) -> None:
     assert time.monotonic() - started >= 0.2
 
 
-def test_a_waiting_fetch_hears_of_a_new_leader(broker: DevBroker, client: RawClient) -> None:
+def test_a_waiting_fetch_returns_an_error_when_the_leader_moves(broker: DevBroker, client: RawClient) -> None:
     seen = broker.statistics().requests.get("Fetch", 0)
     client.send(fetch_request(20_000))
     broker.wait_until(requests={"Fetch": seen + 1})
@@ -246,13 +246,13 @@ def leaders(client: RawClient) -> tuple[list[int], list[int]]:
     return [node.node_id for node in response.brokers], [part.leader_id for part in topic.partitions]
 
 
-def test_stale_metadata_after_a_move(broker: DevBroker, client: RawClient) -> None:
+def test_stale_metadata_names_the_old_leader_after_a_move(broker: DevBroker, client: RawClient) -> None:
     broker.move_leader("hits", 0, 2, stale=2)
     assert ask(client).error_code == 6
     assert [leaders(client)[1] for _ in range(3)] == [[1], [1], [2]]
 
 
-def test_a_broker_goes_down_and_comes_back_on_its_port(broker: DevBroker, client: RawClient) -> None:
+def test_a_broker_goes_down_and_returns_on_its_port(broker: DevBroker, client: RawClient) -> None:
     address = broker.bootstrap.split(",")[1]
     with RawClient(address) as other:
         broker.broker_down(2)
@@ -271,14 +271,14 @@ def test_a_dead_broker_stays_in_stale_metadata(broker: DevBroker, client: RawCli
     broker.broker_up(2)
 
 
-def test_a_broker_comes_back_on_another_port(broker: DevBroker, client: RawClient) -> None:
+def test_a_broker_returns_on_another_port(broker: DevBroker, client: RawClient) -> None:
     old = int(broker.bootstrap.rpartition(":")[2])
     broker.broker_down(2)
     assert broker.broker_up(2, port=0) != old
     assert broker.broker_up(2, port=old) == old
 
 
-def test_a_broker_dies_in_the_middle_of_a_delay(broker: DevBroker, client: RawClient) -> None:
+def test_a_broker_can_go_down_during_a_delay(broker: DevBroker, client: RawClient) -> None:
     broker.inject(Fault(action=FaultAction.DELAY, ms=60_000))
     before = broker.statistics().records
     client.send(produce([("hits", 0, make_batch(2))], version=VERSION))
@@ -291,7 +291,7 @@ def test_a_broker_dies_in_the_middle_of_a_delay(broker: DevBroker, client: RawCl
     broker.broker_up(1)
 
 
-def test_the_port_of_a_broker_that_is_down_is_kept(broker: DevBroker) -> None:
+def test_a_down_broker_keeps_its_port_reserved(broker: DevBroker) -> None:
     port = int(broker.bootstrap.rpartition(":")[2])
     broker.broker_down(2)
     with socket.socket() as thief, pytest.raises(OSError, match="in use"):

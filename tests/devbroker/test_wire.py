@@ -15,13 +15,13 @@ from devbroker.kit import frame_of, make_batch, produce
 
 
 @pytest.mark.parametrize("length", [-1, 0, 7, FRAME_MAX + 1, 0x48545450])
-def test_lengths_that_no_client_sends(length: int) -> None:
+def test_invalid_frame_lengths_are_refused(length: int) -> None:
     with pytest.raises(RemoteProtocolError):
         frame_length(struct.pack(">i", length))
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_produce_requests_of_all_versions(version: int) -> None:
+def test_produce_requests_of_all_versions_are_decoded(version: int) -> None:
     incoming = decode(frame_of(produce([("hits", 3, make_batch())], version=version), 99)[4:])
     assert (incoming.api.key, incoming.version, incoming.correlation_id) == (ApiKey.PRODUCE, version, 99)
     assert incoming.request.topic_data[0].partition_data[0].index == 3
@@ -30,7 +30,7 @@ def test_produce_requests_of_all_versions(version: int) -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(0, 0), (0, 2), (0, 13), (1, 3), (1, 13), (3, 14), (3, -1), (8, 2), (999, 0), (-1, 0)]
 )
-def test_apis_and_versions_that_are_not_served(key: int, version: int) -> None:
+def test_unserved_apis_and_versions_are_refused(key: int, version: int) -> None:
     with pytest.raises(RemoteProtocolError):
         decode(struct.pack(">hhih", key, version, 1, -1) + b"\0" * 20)
 
@@ -43,7 +43,7 @@ def test_an_unknown_version_of_api_versions_is_not_malformed() -> None:
     assert incoming.request is None
 
 
-def test_damaged_requests_raise_nothing_but_remote_protocol_errors() -> None:
+def test_damaged_requests_raise_only_remote_protocol_errors() -> None:
     requests = [produce([("hits", 0, make_batch())], version=v) for v in (3, 9)]
     requests += [MetadataRequest(version=v, topics=[]) for v in (1, 12)]
     chance = random.Random(20)

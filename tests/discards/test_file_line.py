@@ -34,23 +34,23 @@ lines = st.builds(
 )
 
 
-def test_the_line_of_the_ancestors() -> None:
+def test_a_line_has_the_original_format() -> None:
     assert format_line(MESSAGE) == PLAIN
     assert parse_line(PLAIN) == parse_line(PLAIN.rstrip()) == MESSAGE
 
 
-def test_a_message_that_was_not_understood() -> None:
+def test_an_unparsed_message_is_written_as_received() -> None:
     line = DiscardLine(5, 5, LineEvent.DISCARD, "API_KEY(-3)", b"", b"", b"\0")
     assert format_line(line) == b"now: 5 ts: 5 event: DISC info: API_KEY(-3) topic: 0[] key: 0[] msg: 4[AA==]\n"
 
 
-def test_a_partition_key_stands_behind_what_the_ancestors_wrote() -> None:
+def test_the_partition_key_follows_dorys_fields() -> None:
     line = b"now: 1 ts: -1 event: DUP info: NONE topic: 1[t] key: 0[] msg: 0[] pkey: 4294967295\n"
     assert parse_line(line).partition_key == 2**32 - 1
     assert format_line(parse_line(line)) == line
 
 
-def test_record_headers_stand_behind_the_partition_key() -> None:
+def test_record_headers_follow_the_partition_key() -> None:
     headers = ((b"a", b"1"), (b"", None), (b"", b""))
     line = format_line(DiscardLine(1, -1, LineEvent.DUPLICATE, "NONE", b"t", b"", b"", 7, headers))
     assert line.endswith(b" msg: 0[] pkey: 7 hdrs: YQ==:MQ==,:-,:\n")
@@ -58,27 +58,27 @@ def test_record_headers_stand_behind_the_partition_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["YQ==", "YQ==:MQ==:MQ==", "YQ:MQ==", "-:MQ==", "YQ==:MQ==,"])
-def test_headers_that_are_none(text: str) -> None:
+def test_invalid_headers_are_rejected(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="hdrs"):
         parse_line(PLAIN.rstrip() + f" hdrs: {text}".encode())
 
 
-def test_the_length_of_a_topic_is_that_between_the_brackets() -> None:
+def test_the_topic_length_counts_the_escaped_bytes() -> None:
     line = format_line(DiscardLine(1, 1, LineEvent.DISCARD, "SLAB", b"a\nb\\", b"", b""))
     assert b"topic: 10[a\\x0ab\\x5c] key" in line
     assert parse_line(line).topic == b"a\nb\\"
 
 
-def test_a_topic_that_nobody_escaped_is_taken_as_it_is() -> None:
+def test_an_unescaped_topic_is_accepted() -> None:
     assert parse_line(PLAIN.replace(b"6[clicks]", "6[cl\\kß]".encode())).topic == "cl\\kß".encode()
 
 
-def test_fields_of_somebody_else_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     line = PLAIN.rstrip() + b" colour: blue pkey: 3 size: 1\n"
     assert parse_line(line).partition_key == 3
 
 
-def test_infos() -> None:
+def test_info_names_the_reason_and_its_number() -> None:
     assert info_of(DiscardReason.UNSUPPORTED_API_KEY, -3) == "API_KEY(-3)"
     assert info_of(DiscardReason.UNSUPPORTED_VERSION, 2) == "VERSION(2)"
     assert info_of(DiscardReason.NO_MEM) == "NO_MEM"
@@ -86,7 +86,7 @@ def test_infos() -> None:
 
 @examples(150)
 @given(line=lines)
-def test_there_and_back(line: DiscardLine) -> None:
+def test_a_formatted_line_parses_back(line: DiscardLine) -> None:
     data = format_line(line)
     assert data.index(b"\n") == len(data) - 1
     assert data.isascii()
@@ -112,7 +112,7 @@ def test_there_and_back(line: DiscardLine) -> None:
         (b" msg: 8[dmFsdWU=]", b"", "should begin `msg: LENGTH"),
     ],
 )
-def test_what_is_no_line_is_refused(found: bytes, put: bytes, text: str) -> None:
+def test_an_invalid_line_is_rejected(found: bytes, put: bytes, text: str) -> None:
     assert found in PLAIN
     with pytest.raises(RemoteProtocolError, match=text):
         parse_line(PLAIN.replace(found, put, 1))
@@ -120,7 +120,7 @@ def test_what_is_no_line_is_refused(found: bytes, put: bytes, text: str) -> None
 
 @examples(150)
 @given(data=st.binary(max_size=100), start=st.integers(0, 100), end=st.integers(0, 100))
-def test_garbage_is_refused_with_our_own_error(data: bytes, start: int, end: int) -> None:
+def test_garbage_raises_only_remote_protocol_error(data: bytes, start: int, end: int) -> None:
     line = PLAIN[:start] + data + PLAIN[end:]
     with suppress(RemoteProtocolError):
         assert parse_line(format_line(parse_line(line))) == parse_line(line)

@@ -47,7 +47,7 @@ def test_events_cross_the_link_unchanged() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91\x80", encode_events([])[:-1] + b"\x93"])
-def test_bytes_that_are_no_events_are_refused(data: bytes) -> None:
+def test_invalid_event_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="an event"):
         decode_events(data)
 
@@ -55,7 +55,7 @@ def test_bytes_that_are_no_events_are_refused(data: bytes) -> None:
 # --- reporter ---------------------------------------------------------------------------------------------------------
 
 
-def test_discards_of_one_kind_become_one_event() -> None:
+def test_discards_of_one_kind_merge_into_one_event() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=16)
     for timestamp in (30, 10, 20):
@@ -70,7 +70,7 @@ def test_discards_of_one_kind_become_one_event() -> None:
     assert len(link.messages) == 1
 
 
-def test_versions_and_api_keys_are_told_apart() -> None:
+def test_versions_and_api_keys_have_separate_events() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=16)
     for version in (1, 7, 1):
@@ -84,7 +84,7 @@ def test_versions_and_api_keys_are_told_apart() -> None:
     ]
 
 
-def test_nothing_is_sent_when_there_is_nothing() -> None:
+def test_flush_sends_nothing_without_events() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=16)
     reporter.flush()
@@ -96,7 +96,7 @@ def test_nothing_is_sent_when_there_is_nothing() -> None:
     assert not reporter.pending
 
 
-def test_what_the_link_refuses_goes_with_the_next_flush() -> None:
+def test_events_refused_by_the_link_are_sent_with_the_next_flush() -> None:
     link = FakeLink()
     link.full = True
     reporter = DiscardReporter(link, prefix_size=16)
@@ -120,7 +120,7 @@ def test_samples_are_the_newest_distinct_prefixes() -> None:
     assert link.discards()[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, RECENT + 2)), b"m003")
 
 
-def test_long_messages_are_shown_with_their_topics_once_for_all_topics() -> None:
+def test_long_messages_are_sampled_with_their_topic_once() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
     for topic in (b"news", b"old"):
@@ -130,7 +130,7 @@ def test_long_messages_are_shown_with_their_topics_once_for_all_topics() -> None
     assert [event.samples for event in link.discards()] == [(b"news val", b"old valu"), ()]
 
 
-def test_an_empty_datagram_is_a_sample_too() -> None:
+def test_an_empty_datagram_is_a_sample() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
     reporter.record(DiscardReason.MALFORMED)
@@ -152,7 +152,7 @@ def test_too_many_topics_share_one_sum() -> None:
     assert len(link.events()) == 2 * (MAX_TOPICS + 1)
 
 
-def test_a_topic_longer_than_kafka_allows_is_cut() -> None:
+def test_a_topic_longer_than_kafka_allows_is_truncated() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=8)
     reporter.record(DiscardReason.BAD_TOPIC, b"x" * 32767)
@@ -169,7 +169,7 @@ def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, Fak
     return DiscardReporter(FakeLink(), prefix_size=4, file=file), copies
 
 
-def test_what_was_not_understood_is_copied_as_it_came() -> None:
+def test_unparsed_messages_are_copied_as_received() -> None:
     reporter, link = reporter_with_file(longest=6)
     assert reporter.sample_size == 6
     reporter.record(DiscardReason.MALFORMED, sample=b"garbage that is long")
@@ -192,7 +192,7 @@ def test_what_was_not_understood_is_copied_as_it_came() -> None:
     assert not reporter.pending
 
 
-def test_messages_are_copied_with_all_that_sends_them_again() -> None:
+def test_copies_contain_all_fields_needed_for_replay() -> None:
     reporter, link = reporter_with_file()
     assert reporter.keeps_copies
     assert reporter.copy_size is reporter.sample_size is None
@@ -206,7 +206,7 @@ def test_messages_are_copied_with_all_that_sends_them_again() -> None:
     assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", Target.DISCARDS), ("", Target.DISCARDS)]
 
 
-def test_without_a_file_nothing_is_copied() -> None:
+def test_no_message_is_copied_without_a_discard_file() -> None:
     reporter = DiscardReporter(FakeLink(), prefix_size=4)
     assert not reporter.keeps_copies
     reporter.copy(DiscardReason.NO_MEM, [Message(b"t", b"v", b"", 0, None)])

@@ -17,7 +17,7 @@ def discard(reason: DiscardReason, topic: bytes = b"t", count: int = 1, *samples
     return DiscardEvent(reason, topic, count, 0, 0, samples)
 
 
-def test_an_event_goes_where_its_reason_says() -> None:
+def test_an_event_is_recorded_under_its_reason() -> None:
     book = ReportBook(600, EPOCH, EPOCH)
     for event in (
         discard(DiscardReason.MALFORMED, b"", 3, b"m1", b"m2"),
@@ -80,7 +80,7 @@ def test_a_period_ends_on_the_second() -> None:
     assert (book.unfinished.id, book.unfinished.start_time) == (1, EPOCH + 600)
 
 
-def test_a_long_silence_loses_nothing() -> None:
+def test_reports_lose_no_event_over_a_long_idle_time() -> None:
     book = ReportBook(600, EPOCH, EPOCH)
     book.record(discard(DiscardReason.NO_MEM), EPOCH + 1)
     finished = book.rotate(EPOCH + 86_400)
@@ -97,7 +97,7 @@ def test_only_the_last_reports_are_kept() -> None:
     assert [report.id for report in book.finished] == [5, 4, 3, 2]
 
 
-def test_a_book_that_is_opened_late_keeps_the_numbering() -> None:
+def test_a_book_opened_late_keeps_the_report_numbering() -> None:
     book = ReportBook(60, EPOCH, EPOCH + 150)
     assert (book.unfinished.id, book.unfinished.start_time) == (2, EPOCH + 120)
 
@@ -109,7 +109,7 @@ def test_a_clock_that_is_set_back_does_not_stop_the_reports() -> None:
     assert book.rotate(EPOCH + 70) is not None
 
 
-def test_disconnects_of_tcp_are_told_apart() -> None:
+def test_tcp_disconnects_are_counted_separately() -> None:
     book = ReportBook(600, EPOCH, EPOCH)
     book.record(discard(DiscardReason.UNCLEAN_DISCONNECT, b"", 2, b"unix"), EPOCH)
     book.record(DiscardEvent(DiscardReason.UNCLEAN_DISCONNECT, b"", 3, 0, 0, (b"tcp",), is_tcp=True), EPOCH)

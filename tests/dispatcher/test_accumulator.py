@@ -47,7 +47,7 @@ def add(gathering: Accumulator, slab: Slab, segments: list[Segment]) -> list[Seg
     return gathering.add(segments, read_headers(slab, segments), 0)
 
 
-def test_what_is_known_of_topics_is_bounded_by_their_table(slab: Slab) -> None:
+def test_accumulator_topics_are_bounded_by_the_topic_table(slab: Slab) -> None:
     table = TopicTable(slab)
     gathering = Accumulator(slab, ProcessRow(slab, DISPATCHER_ROW), rules(table))
     for number in range(4 * SMALL.topics):
@@ -60,7 +60,7 @@ def test_what_is_known_of_topics_is_bounded_by_their_table(slab: Slab) -> None:
     assert len(gathering._builders) <= SMALL.topics
 
 
-def test_a_topic_in_the_place_of_one_that_is_gone_is_batched_by_its_own_rule(slab: Slab) -> None:
+def test_a_topic_that_reuses_an_entry_is_batched_by_its_own_rule(slab: Slab) -> None:
     table = TopicTable(slab)
     gathering = Accumulator(slab, ProcessRow(slab, DISPATCHER_ROW), rules(table))
     others = [table.add(b"t%d" % number, 1) for number in range(SMALL.topics - 2)]
@@ -79,7 +79,7 @@ def test_a_topic_in_the_place_of_one_that_is_gone_is_batched_by_its_own_rule(sla
     assert add(gathering, slab, [one(slab, topic) for topic in others]) == []
 
 
-def test_a_frame_of_many_topics_gathers_as_each_of_them_would(slab: Slab) -> None:
+def test_a_frame_of_many_topics_is_accumulated_as_separate_frames_are(slab: Slab) -> None:
     table = TopicTable(slab)
     row = ProcessRow(slab, DISPATCHER_ROW)
     gathering = Accumulator(slab, row, rules(table))

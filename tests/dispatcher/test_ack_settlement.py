@@ -112,7 +112,7 @@ def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispat
 
 
 @pytest.mark.parametrize("most", [4, 5])  # two batches of two, and half of one
-def test_what_one_transaction_cannot_settle_goes_into_more_and_no_batch_is_cut(
+def test_excess_batches_of_a_response_are_settled_whole_in_more_transactions(
     slab: Slab, dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(ack_settlement, "MAX_SETTLED_SEGMENTS", most)
@@ -144,7 +144,7 @@ def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Sla
     assert set(outcomes) == {False, True}
 
 
-def test_what_is_known_of_topics_is_exact(slab: Slab, dispatcher: Dispatcher) -> None:
+def test_refusals_and_traffic_are_recorded_by_topic(slab: Slab, dispatcher: Dispatcher) -> None:
     topics = TopicTable(slab)
     for topic in (1, 2):
         topics.note_refusal(topic, 29)
@@ -163,7 +163,7 @@ RECORD_SIZE: Final = len(RECORD.key or b"") + len(RECORD.value or b"")
 
 
 @pytest.mark.parametrize("field", [lay.RUN_COUNT, lay.RUN_MAGIC_AT])  # found by settling, by reading
-def test_what_was_damaged_since_it_was_sent_is_refused_and_its_neighbours_are_delivered(
+def test_a_batch_damaged_in_flight_is_quarantined_and_its_neighbours_delivered(
     slab: Slab, dispatcher: Dispatcher, field: int
 ) -> None:
     batches = send(slab, dispatcher, 2, 3)
@@ -180,7 +180,7 @@ def test_what_was_damaged_since_it_was_sent_is_refused_and_its_neighbours_are_de
     assert again == batches[1]
 
 
-def test_an_error_concerns_its_own_batch_and_no_other(slab: Slab, dispatcher: Dispatcher) -> None:
+def test_an_error_affects_only_its_own_batch(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 1)
     dispatcher.on_acks(batches, acks(batches, at1=19, at4=46), 0.0)
     in_flight = [index for index, found in enumerate(states(slab, batches)) if found != {RunState.DELIVERED}]
@@ -203,7 +203,7 @@ def hand_back(to: Dispatcher, *places: tuple[int, int]) -> None:
     assert not to.drain_outbox()
 
 
-def test_everything_is_handed_back_when_all_answers_are_there(slab: Slab, dispatcher: Dispatcher) -> None:
+def test_all_partitions_are_handed_back_when_all_responses_arrived(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 1)
     hand_back(dispatcher, (0, EVERYTHING))
     dispatcher.on_acks(batches, acks(batches), 0.0)
@@ -223,9 +223,7 @@ def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispat
     assert read_books(slab).delivered == 5
 
 
-def test_what_needs_no_answer_is_delivered_and_handed_back_when_it_is_written(
-    slab: Slab, dispatcher: Dispatcher
-) -> None:
+def test_acks_0_batches_are_delivered_and_handed_back_when_written(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 2)
     hand_back(dispatcher, (1, 2))
     dispatcher.on_written(batches, 0.0)

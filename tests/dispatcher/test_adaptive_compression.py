@@ -37,14 +37,14 @@ def rested() -> CompressionTrials:
     return trials
 
 
-def test_what_gets_smaller_is_always_tried() -> None:
+def test_compressible_batches_are_always_compressed() -> None:
     trials = CompressionTrials()
     batches = ([BAD] * (BAD_IN_A_ROW - 1) + [WORTH_PERCENT]) * 20
     assert tries(trials, batches) == list(range(len(batches)))
     assert not trials.is_resting
 
 
-def test_rests_get_longer_up_to_a_limit() -> None:
+def test_pauses_of_compression_trials_double_up_to_a_limit() -> None:
     tried = tries(rested(), [BAD] * 10_000)
     gaps = [later - earlier - 1 for earlier, later in zip([-1, *tried], tried, strict=False)]
     assert gaps[0] == FIRST_REST
@@ -52,13 +52,13 @@ def test_rests_get_longer_up_to_a_limit() -> None:
     assert gaps[-1] == LONGEST_REST
 
 
-def test_one_good_batch_ends_it() -> None:
+def test_one_compressible_batch_ends_the_pause() -> None:
     trials = rested()
     assert tries(trials, [GOOD] * (FIRST_REST + 10)) == list(range(FIRST_REST, FIRST_REST + 10))
     assert tries(trials, [BAD] * (BAD_IN_A_ROW + FIRST_REST + 1)) == [*range(BAD_IN_A_ROW), BAD_IN_A_ROW + FIRST_REST]
 
 
-def test_a_quiet_topic_is_tried_again_after_a_while() -> None:
+def test_a_quiet_topic_is_tried_again_after_the_pause() -> None:
     trials = rested()
     assert not trials.is_due(REST_S - 1)
     assert tries(trials, [GOOD, GOOD], REST_S) == [0, 1]
@@ -66,7 +66,7 @@ def test_a_quiet_topic_is_tried_again_after_a_while() -> None:
 
 @examples(100)
 @given(st.lists(st.tuples(st.integers(0, 120), st.floats(0, 2 * REST_S)), max_size=300))
-def test_no_rest_is_longer_than_it_may_be(batches: list[tuple[int, float]]) -> None:
+def test_no_pause_exceeds_its_limits(batches: list[tuple[int, float]]) -> None:
     trials, now, skipped, since = CompressionTrials(), 0.0, 0, 0.0
     for size, later in batches:
         now += later

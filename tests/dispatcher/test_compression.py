@@ -66,7 +66,7 @@ class Bench:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_sums_say_what_it_brings(slab: Slab, codec: Codec) -> None:
+def test_compression_sums_count_tried_kept_and_skipped_batches(slab: Slab, codec: Codec) -> None:
     bench = Bench(slab, codec.name.lower())
     assert [bench.send(data) for data in (TEXT, NOISE, b"small", TEXT)] == [codec, Codec.NONE, Codec.NONE, codec]
     event = bench.sums()
@@ -100,7 +100,7 @@ def test_the_compressed_form_is_kept_only_below_the_threshold(slab: Slab, percen
         ("zstd", 7, Codec.ZSTD),
     ],
 )
-def test_a_broker_that_is_too_old_for_a_codec_gets_snappy(
+def test_snappy_replaces_a_codec_that_the_broker_does_not_support(
     slab: Slab, caplog: pytest.LogCaptureFixture, codec: str, produce_version: int, used: Codec
 ) -> None:
     """The log says so once a topic.  The level is that of the codec that was wanted, and of no use to another."""
@@ -113,9 +113,7 @@ def test_a_broker_that_is_too_old_for_a_codec_gets_snappy(
     assert bench.sums().codec == used.name.lower()
 
 
-def test_an_adaptive_topic_that_does_not_get_smaller_is_left_alone(
-    slab: Slab, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_adaptive_compression_skips_an_incompressible_topic(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(slab, "lz4", adaptive=True)
     with caplog.at_level(logging.INFO):
         for _ in range(BAD_IN_A_ROW + FIRST_REST):
@@ -129,14 +127,14 @@ def test_an_adaptive_topic_that_does_not_get_smaller_is_left_alone(
     ]
 
 
-def test_without_adaptive_every_batch_is_tried(slab: Slab) -> None:
+def test_every_batch_is_compressed_without_adaptive_compression(slab: Slab) -> None:
     bench = Bench(slab, "lz4")
     for _ in range(100):
         bench.send(NOISE)
     assert (bench.sums().tried, bench.sums().kept, bench.sums().skipped) == (100, 0, 0)
 
 
-def test_a_failure_to_compress_is_no_reason_not_to_send(
+def test_a_batch_is_sent_uncompressed_when_compression_fails(
     slab: Slab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bytes:

@@ -31,7 +31,7 @@ class Said:
         return event
 
 
-def test_the_life_of_a_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_status_follows_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     said = Said()
     assert said.last() == BrokerStatus(
@@ -59,7 +59,7 @@ def test_the_life_of_a_connection(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 1
 
 
-def test_troubles_last_until_a_good_answer() -> None:
+def test_partition_errors_last_until_a_successful_ack() -> None:
     now = [10]
     troubles = PartitionErrors(lambda: now[0])
     troubles.record(b"t", 1, "A")
@@ -73,7 +73,7 @@ def test_troubles_last_until_a_good_answer() -> None:
     assert troubles.listed() == (PartitionError(b"t", 1, "B", 30),)
 
 
-def test_troubles_are_bounded() -> None:
+def test_partition_errors_are_bounded() -> None:
     troubles = PartitionErrors(lambda: 0)
     for number in range(MOST_LISTED + 5):
         troubles.record(b"t", number, "A")

@@ -47,7 +47,7 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     return data.header + data.records
 
 
-def test_a_batch_that_cannot_be_read_is_told_apart_and_not_counted(slab: Slab) -> None:
+def test_an_unreadable_batch_is_separated_and_not_counted(slab: Slab) -> None:
     row = ProcessRow(slab, DISPATCHER_ROW)
     encoder = BatchEncoder(slab, row, Compressor(row, lambda _: CompressionConfig(type="none"), Compression()))
     first, second, third = put_records(slab, [RECORDS[:2], RECORDS[:3], RECORDS[:4]])
@@ -85,7 +85,7 @@ def magic_and_codec(data: bytes) -> tuple[int, int]:
         (7, "zstd", (2, 4)),
     ],
 )
-def test_the_format_follows_the_version_and_the_codec_is_one_that_it_takes(
+def test_the_message_format_and_the_codec_follow_the_produce_version(
     slab: Slab, produce_version: int, codec: str, sent_as: tuple[int, int]
 ) -> None:
     data = encode(slab, produce_version, codec)
@@ -94,7 +94,7 @@ def test_the_format_follows_the_version_and_the_codec_is_one_that_it_takes(
 
 
 @pytest.mark.parametrize(("partition", "sent_as"), [(4, 0), (5, 1)])
-def test_a_partition_whose_broker_refuses_the_codec_is_not_compressed(slab: Slab, partition: int, sent_as: int) -> None:
+def test_a_partition_that_refused_the_codec_is_sent_uncompressed(slab: Slab, partition: int, sent_as: int) -> None:
     assert magic_and_codec(encode(slab, 3, "gzip", frozenset({(b"t1", partition)})))[1] == sent_as
 
 

@@ -68,7 +68,7 @@ def doubted(slab: Slab) -> int:
 
 
 @pytest.mark.parametrize(("cluster", "broker", "batches"), [(CAN, True, 2), (CAN, False, 1), (CANNOT, False, 1)])
-def test_one_batch_of_a_partition_is_in_flight_unless_the_broker_recognises_it(
+def test_one_batch_of_a_partition_is_in_flight_without_idempotence_support(
     slab: Slab, cluster: int, broker: bool, batches: int
 ) -> None:
     """Two in flight, and the first refused: the second would be in front of it, or twice there."""
@@ -98,9 +98,7 @@ def test_a_lost_answer_is_a_possible_duplicate(slab: Slab, cluster: int, broker:
 
 
 @pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
-def test_an_error_that_leaves_it_open_is_a_possible_duplicate(
-    slab: Slab, cluster: int, broker: bool, doubt: int
-) -> None:
+def test_an_ambiguous_error_is_a_possible_duplicate(slab: Slab, cluster: int, broker: bool, doubt: int) -> None:
     one = dispatcher(slab, cluster)
     one.on_connected(recognises=broker)
     give(slab, one)
@@ -110,9 +108,7 @@ def test_an_error_that_leaves_it_open_is_a_possible_duplicate(
 
 
 @pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
-def test_what_a_dispatcher_that_died_had_sent_is_a_possible_duplicate(
-    slab: Slab, cluster: int, broker: bool, doubt: int
-) -> None:
+def test_a_dead_dispatchers_batch_is_a_possible_duplicate(slab: Slab, cluster: int, broker: bool, doubt: int) -> None:
     first = dispatcher(slab, cluster)
     first.on_connected(recognises=broker)
     give(slab, first)
@@ -125,7 +121,7 @@ def test_what_a_dispatcher_that_died_had_sent_is_a_possible_duplicate(
 
 
 @pytest.mark.parametrize(("broker", "doubt"), [(True, 0), (False, 3)])
-def test_what_another_broker_would_recognise_is_a_possible_duplicate(slab: Slab, broker: bool, doubt: int) -> None:
+def test_a_batch_moved_to_an_old_broker_is_a_possible_duplicate(slab: Slab, broker: bool, doubt: int) -> None:
     one = dispatcher(slab, CAN)
     one.on_connected(recognises=broker)
     segments = put_records(slab, [RECORDS])
@@ -135,7 +131,7 @@ def test_what_another_broker_would_recognise_is_a_possible_duplicate(slab: Slab,
     assert doubted(slab) == doubt
 
 
-def test_brokers_that_have_learned_it_meanwhile_get_numbers(slab: Slab) -> None:
+def test_an_upgraded_broker_gets_sequence_numbers(slab: Slab) -> None:
     one = dispatcher(slab, CANNOT)
     one.on_connected(recognises=False)
     give(slab, one)

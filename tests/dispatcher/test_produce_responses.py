@@ -119,7 +119,7 @@ def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request
 
 
 @pytest.mark.parametrize("size", [0, 5])
-def test_a_request_limit_of_zero_gives_each_message_its_own(make: MakeWorld, size: int) -> None:
+def test_a_request_limit_of_0_gives_each_message_its_own_request(make: MakeWorld, size: int) -> None:
     """Also messages without bytes."""
     world = make(a_config(action="none", batching=Batching(produce_request_data_limit=0)))
     before = len(world.requests)
@@ -136,7 +136,7 @@ def test_five_batches_of_a_partition_are_in_flight_and_no_more(make: MakeWorld) 
     settle(world)
 
 
-def test_the_first_batch_of_a_partition_goes_alone(make: MakeWorld) -> None:
+def test_the_first_batch_of_a_partition_is_sent_alone(make: MakeWorld) -> None:
     """A broker that does not know us takes the second batch although it refused the first."""
     world = make()
     world.kill_peer(SLOT)
@@ -154,7 +154,7 @@ def test_requests_in_flight_are_limited_per_broker(make: MakeWorld) -> None:
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
-def test_sequence_numbers_go_on_at_zero_behind_the_last(make: MakeWorld) -> None:
+def test_sequence_numbers_wrap_to_zero(make: MakeWorld) -> None:
     world = make()
     PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 2**31 - 4, 0)
     world.cluster.partitions[b"t", 0].recent.append((0, 2**31 - 5))
@@ -166,7 +166,7 @@ def test_sequence_numbers_go_on_at_zero_behind_the_last(make: MakeWorld) -> None
     settle(world)
 
 
-def test_batches_over_the_end_of_the_numbers_survive_a_death(make: MakeWorld) -> None:
+def test_batches_across_the_sequence_wrap_survive_a_restart(make: MakeWorld) -> None:
     world = make()
     PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 2**31 - 4, 0)
     world.cluster.partitions[b"t", 0].recent.append((0, 2**31 - 5))
@@ -176,7 +176,7 @@ def test_batches_over_the_end_of_the_numbers_survive_a_death(make: MakeWorld) ->
     settle(world)
 
 
-def test_what_is_sent_again_is_the_same_batch(make: MakeWorld) -> None:
+def test_a_resent_batch_is_unchanged(make: MakeWorld) -> None:
     world = make()
     first, second = hand_over(world, 2, 3)
     world.lose(SLOT)
@@ -184,7 +184,7 @@ def test_what_is_sent_again_is_the_same_batch(make: MakeWorld) -> None:
     assert world.requests[-2:] == [first, second]
 
 
-def test_a_partition_that_used_up_its_epochs_goes_on_without_numbers(make: MakeWorld) -> None:
+def test_a_partition_without_epochs_left_sends_without_sequence_numbers(make: MakeWorld) -> None:
     world = make()
     PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 0, LAST_EPOCH - 1)
     hand_over(world, 1)
@@ -201,7 +201,7 @@ def test_a_partition_that_used_up_its_epochs_goes_on_without_numbers(make: MakeW
 # --- errors -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("is_written", [False, True])
 @pytest.mark.parametrize("code", [7, 13, 19, 20, 2, -1, 56, 6, 3, 5])
-def test_what_can_be_tried_again_is_delivered_once_and_in_order(
+def test_retriable_errors_deliver_each_message_once_and_in_order(
     make: MakeWorld, code: int, *, is_written: bool
 ) -> None:
     world = make()
@@ -214,7 +214,7 @@ def test_what_can_be_tried_again_is_delivered_once_and_in_order(
 
 
 @pytest.mark.parametrize("code", [45, 47, 59, 49])
-def test_trouble_with_numbers_costs_an_epoch_and_is_reported(make: MakeWorld, code: int) -> None:
+def test_a_sequence_error_raises_the_epoch_and_is_reported(make: MakeWorld, code: int) -> None:
     world = make()
     hand_over(world, 2, 2)
     world.errors.append((code, False))
@@ -224,7 +224,7 @@ def test_trouble_with_numbers_costs_an_epoch_and_is_reported(make: MakeWorld, co
     assert world.reporter.duplicates >= 2
 
 
-def test_a_batch_that_is_given_up_leaves_no_gap(make: MakeWorld) -> None:
+def test_a_discarded_batch_leaves_no_sequence_gap(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 1, 2, 3, 4)
     world.answer(SLOT)
@@ -235,7 +235,7 @@ def test_a_batch_that_is_given_up_leaves_no_gap(make: MakeWorld) -> None:
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
 
 
-def test_what_is_before_a_gap_in_doubt_is_not_doubled(make: MakeWorld) -> None:
+def test_an_uncertain_batch_before_a_discarded_one_is_not_duplicated(make: MakeWorld) -> None:
     """The first batch timed out, but is written; the second is given up; the others must not be numbered around it."""
     world = make()
     hand_over(world, 1, 2, 3, 4)
@@ -262,7 +262,7 @@ def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWo
     assert len(log) == len(set(log))
 
 
-def test_a_refusal_says_nothing_of_what_was_in_doubt_before(make: MakeWorld) -> None:
+def test_a_refusal_does_not_resolve_earlier_uncertain_batches(make: MakeWorld) -> None:
     """All is written, the answers are lost, and then the permission is gone for a moment."""
     world = make()
     hand_over(world, 2, 2, 2)
@@ -275,7 +275,7 @@ def test_a_refusal_says_nothing_of_what_was_in_doubt_before(make: MakeWorld) -> 
     assert len(log_of(world)) == 7
 
 
-def test_a_gap_of_our_own_is_no_possible_duplicate(make: MakeWorld) -> None:
+def test_a_sequence_gap_of_the_daemon_is_no_possible_duplicate(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)
     world.cluster.poison = {1, 2}
@@ -286,7 +286,7 @@ def test_a_gap_of_our_own_is_no_possible_duplicate(make: MakeWorld) -> None:
     assert world.reporter.duplicates == 0
 
 
-def test_numbers_are_not_used_twice_when_the_connection_breaks_just_then(make: MakeWorld) -> None:
+def test_sequence_numbers_are_not_reused_when_the_connection_breaks(make: MakeWorld) -> None:
     """The first batch is given up and its numbers would be free, but the others of the pipeline may yet arrive."""
     world = make()
     hand_over(world, 2, 2, 2, 2)
@@ -302,7 +302,7 @@ def test_numbers_are_not_used_twice_when_the_connection_breaks_just_then(make: M
     assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
 
 
-def test_an_answer_that_says_nothing_is_tried_five_times(make: MakeWorld) -> None:
+def test_an_unknown_error_is_retried_five_times(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2)
     for _ in range(5):
@@ -317,7 +317,7 @@ def test_an_answer_that_says_nothing_is_tried_five_times(make: MakeWorld) -> Non
     assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 2}
 
 
-def test_the_configured_limit_of_attempts_holds_for_trouble_of_the_cluster(make: MakeWorld) -> None:
+def test_max_failed_attempts_applies_to_cluster_errors(make: MakeWorld) -> None:
     delivery = Delivery(
         max_failed_attempts=2, min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2
     )
@@ -342,7 +342,7 @@ def test_retries_back_off(make: MakeWorld) -> None:
     settle(world)
 
 
-def test_one_partition_that_backs_off_does_not_hold_up_another() -> None:
+def test_a_partition_in_backoff_does_not_delay_another() -> None:
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1, 1]}, a_config(action="none"))
         world.boot()
@@ -359,7 +359,7 @@ def test_one_partition_that_backs_off_does_not_hold_up_another() -> None:
 
 
 # --- refused properties -----------------------------------------------------------------------------------------------
-def test_a_topic_whose_format_has_no_sequence_numbers_is_sent_without(make: MakeWorld) -> None:
+def test_a_topic_without_sequence_number_support_is_sent_without_them(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)
     world.errors += [(43, False)] * 3
@@ -377,7 +377,7 @@ def test_a_topic_whose_format_has_no_sequence_numbers_is_sent_without(make: Make
     assert world.reporter.duplicates == 2
 
 
-def test_the_format_is_no_excuse_for_what_has_no_numbers(make: MakeWorld) -> None:
+def test_error_43_discards_a_batch_without_sequence_numbers(make: MakeWorld) -> None:
     world = make()
     PartitionTable(world.slab).store_next_sequence(TOPIC, 0, 0, LAST_EPOCH)
     hand_over(world, 2)
@@ -386,7 +386,7 @@ def test_the_format_is_no_excuse_for_what_has_no_numbers(make: MakeWorld) -> Non
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
 
 
-def test_what_is_refused_compressed_goes_uncompressed(make: MakeWorld) -> None:
+def test_a_batch_refused_for_its_codec_is_resent_uncompressed(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)
     assert (b"t", 0) not in world.peers[SLOT].core.uncompressed
@@ -400,7 +400,7 @@ def test_what_is_refused_compressed_goes_uncompressed(make: MakeWorld) -> None:
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
 
 
-def test_a_fatal_error_is_noted_until_the_topic_is_written_again(make: MakeWorld) -> None:
+def test_a_fatal_error_is_listed_until_the_topic_accepts_a_batch(make: MakeWorld) -> None:
     world = make()
     table = TopicTable(world.slab)
     hand_over(world, 2)
@@ -413,7 +413,7 @@ def test_a_fatal_error_is_noted_until_the_topic_is_written_again(make: MakeWorld
 
 
 @pytest.mark.parametrize("code", [29, 31])
-def test_what_somebody_has_to_allow_is_kept_and_noted_until_then(make: MakeWorld, code: int) -> None:
+def test_an_authorization_error_holds_messages_and_is_listed_until_resolved(make: MakeWorld, code: int) -> None:
     world = make()
     table = TopicTable(world.slab)
     hand_over(world, 2, 3)
@@ -430,7 +430,7 @@ def test_what_somebody_has_to_allow_is_kept_and_noted_until_then(make: MakeWorld
     assert world.reporter.duplicates == 0
 
 
-def test_a_broker_whose_quota_is_used_up_gets_its_rest(make: MakeWorld) -> None:
+def test_a_throttled_broker_gets_no_request_until_the_throttle_ends(make: MakeWorld) -> None:
     world = make()
     core = world.peers[SLOT].core
     now = world.now_ms / 1000
@@ -445,7 +445,7 @@ def test_a_broker_whose_quota_is_used_up_gets_its_rest(make: MakeWorld) -> None:
 
 
 # --- handing back -----------------------------------------------------------------------------------------------------
-def test_a_hand_back_waits_for_answers_only_so_long(make: MakeWorld) -> None:
+def test_a_hand_back_waits_for_responses_up_to_its_deadline(make: MakeWorld) -> None:
     world = make()
     core = world.peers[SLOT].core
     hand_over(world, 2, 2)
@@ -465,7 +465,7 @@ def test_a_hand_back_waits_for_answers_only_so_long(make: MakeWorld) -> None:
     assert log_of(world) == list(range(5))
 
 
-def test_a_hand_back_that_has_its_answers_waits_no_more(make: MakeWorld) -> None:
+def test_a_hand_back_with_all_responses_stops_waiting(make: MakeWorld) -> None:
     world = make()
     core = world.peers[SLOT].core
     hand_over(world, 2)
@@ -475,7 +475,7 @@ def test_a_hand_back_that_has_its_answers_waits_no_more(make: MakeWorld) -> None
     assert (ends, core.patience_ends_ms) == (world.now_ms + 5000, None)
 
 
-def test_everything_can_be_sent_out_anew(make: MakeWorld) -> None:
+def test_handing_back_all_partitions_resends_everything_in_order(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 2, 2)
     world.router.hand_back_all(world.now_ms)
@@ -484,7 +484,7 @@ def test_everything_can_be_sent_out_anew(make: MakeWorld) -> None:
 
 
 # --- culprits ---------------------------------------------------------------------------------------------------------
-def test_only_the_culprit_is_given_up_and_it_is_named(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_rejected_record_is_discarded_and_named(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     world = make()
     world.cluster.poison = {12}
     with caplog.at_level(logging.ERROR, logger="bruce_mp.dispatcher"):
@@ -496,7 +496,7 @@ def test_only_the_culprit_is_given_up_and_it_is_named(make: MakeWorld, caplog: p
     assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 0, "no epoch was needed"
 
 
-def test_records_that_the_answer_names_are_given_up_at_once(make: MakeWorld) -> None:
+def test_records_named_by_the_response_are_discarded_immediately(make: MakeWorld) -> None:
     world = make()
     world.names_culprits = True
     world.cluster.poison = {3, 4, 5, 20}
@@ -509,7 +509,9 @@ def test_records_that_the_answer_names_are_given_up_at_once(make: MakeWorld) -> 
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 4}
 
 
-def test_what_is_left_of_a_batch_is_settled_at_once(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_records_of_a_batch_are_settled_in_bounded_transactions(
+    make: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each culprit cuts a segment in two, and a transaction has room for so many."""
     for module in ("slab.rows", "dispatcher.record_batches", "dispatcher.produce_responses"):
         monkeypatch.setattr(f"bruce_mp.{module}.MAX_SETTLED_SEGMENTS", 3)
@@ -533,7 +535,7 @@ def test_what_is_left_of_a_batch_is_settled_at_once(make: MakeWorld, monkeypatch
     death=st.none() | st.integers(0, 40),
     names=st.booleans(),
 )
-def test_all_but_the_culprits_are_delivered_once_and_in_order(
+def test_accepted_records_are_delivered_once_and_in_order(
     batches: list[int], poison: set[int], losses: list[tuple[int, int]], death: int | None, *, names: bool
 ) -> None:
     with new_slab(GEOMETRY) as slab:
@@ -571,7 +573,7 @@ def timestamps_of(world: World) -> list[int]:
 
 
 @pytest.mark.parametrize("names", [True, False])
-def test_a_refused_timestamp_is_replaced_by_the_arrival_and_the_others_stay(
+def test_a_rejected_timestamp_is_replaced_by_the_arrival_time(
     make: MakeWorld, caplog: pytest.LogCaptureFixture, *, names: bool
 ) -> None:
     world = make()
@@ -591,7 +593,7 @@ def test_a_refused_timestamp_is_replaced_by_the_arrival_and_the_others_stay(
     assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 0, "no epoch was needed"
 
 
-def test_what_is_refused_with_the_arrival_time_is_discarded(make: MakeWorld) -> None:
+def test_a_record_rejected_with_its_arrival_time_is_discarded(make: MakeWorld) -> None:
     world = make()
     world.cluster.latest_ms, world.names_culprits = -1, True
     send_stamped(world, -5, AHEAD_MS, -6)
@@ -601,7 +603,7 @@ def test_what_is_refused_with_the_arrival_time_is_discarded(make: MakeWorld) -> 
     assert world.peers[SLOT].core._row.counters[Counter.ConnectorReplaceTimestamp] == 1
 
 
-def test_a_timestamp_on_which_the_client_insists_is_discarded_and_not_replaced(make: MakeWorld) -> None:
+def test_a_rejected_explicit_timestamp_is_discarded_and_not_replaced(make: MakeWorld) -> None:
     world = make()
     world.cluster.latest_ms, world.names_culprits = 10**14, True
     world.send([(b"t", datagram(b"t", b"v", timestamp=each), None) for each in (11, AHEAD_MS)])
@@ -620,7 +622,7 @@ def test_a_timestamp_on_which_the_client_insists_is_discarded_and_not_replaced(m
     deaths=st.lists(st.integers(0, 40), max_size=3),
     names=st.booleans(),
 )
-def test_replaced_timestamps_cost_no_message_whatever_breaks_meanwhile(
+def test_replaced_timestamps_lose_no_message_when_connections_break(
     batches: list[list[int]], losses: list[tuple[int, int]], deaths: list[int], *, names: bool
 ) -> None:
     with new_slab(GEOMETRY) as slab:
@@ -656,7 +658,7 @@ def deliver(world: World, messages: int) -> None:
 
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_what_is_damaged_is_left_out_and_the_rest_goes_on(make: MakeWorld, damaged: int, acks: int) -> None:
+def test_a_damaged_run_is_skipped_and_others_are_delivered(make: MakeWorld, damaged: int, acks: int) -> None:
     world = make(a_config(action="none", acks=acks))
     for number in range(3):
         world.send([(b"t", datagram(b"t"), None)] * 2)
@@ -676,7 +678,7 @@ def test_what_is_damaged_is_left_out_and_the_rest_goes_on(make: MakeWorld, damag
 
 
 @pytest.mark.parametrize("action", ["none", "combined"])
-def test_a_damaged_run_is_refused_and_what_came_with_it_goes_on(make: MakeWorld, action: str) -> None:
+def test_a_damaged_run_is_quarantined_and_its_parcel_is_processed(make: MakeWorld, action: str) -> None:
     world = make(a_config(action=action))
     for _ in range(3):
         world.send_one(b"t")
@@ -691,7 +693,7 @@ def test_a_damaged_run_is_refused_and_what_came_with_it_goes_on(make: MakeWorld,
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_what_is_damaged_in_its_queue_is_left_and_its_neighbours_go_on(make: MakeWorld, damaged: int) -> None:
+def test_a_run_damaged_in_its_queue_is_skipped_and_its_neighbours_are_sent(make: MakeWorld, damaged: int) -> None:
     world = make(a_config(action="none"))
     runs: list[Segment] = []
     for _ in range(3):
@@ -708,7 +710,7 @@ def test_what_is_damaged_in_its_queue_is_left_and_its_neighbours_go_on(make: Mak
     assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] == 1
 
 
-def test_what_is_damaged_and_has_to_be_cut_is_left_out(make: MakeWorld) -> None:
+def test_a_damaged_run_that_needs_splitting_is_skipped(make: MakeWorld) -> None:
     world = make(a_config(action="none", batching=Batching(message_max_bytes=100)))
     world.send([(b"t", datagram(b"t", b"v" * 30), None)] * 3)
     damage(world.slab, world.doorbells[-1][0])
@@ -741,7 +743,7 @@ def test_a_record_damaged_in_flight_is_left_out_when_its_timestamp_is_refused(
 
 
 # --- brokers that do not recognise a batch ----------------------------------------------------------------------------
-def test_without_idempotence_one_batch_is_in_flight_and_doubt_is_counted(make: MakeWorld) -> None:
+def test_one_batch_is_in_flight_and_duplicates_are_counted_without_idempotence(make: MakeWorld) -> None:
     world = make(a_config(action="none", acks=1))
     assert len(hand_over(world, 2, 2, 2)) == 1
     world.lose(SLOT, carried_out=0)

@@ -9,7 +9,7 @@ from bruce_mp.slab.runs import Segment
 SEGMENT = Segment(0, 1, 64, 152, 1, 1)
 
 
-def test_only_idle_queues_of_topics_that_are_gone_are_forgotten() -> None:
+def test_only_idle_queues_of_removed_topics_are_discarded() -> None:
     turn = {(5, 0): None}
     queues = Queues(6, {1}.__contains__, turn)
     queues.of(1, 0)
@@ -27,7 +27,7 @@ def test_only_idle_queues_of_topics_that_are_gone_are_forgotten() -> None:
     assert queues.keys() == {(number, 0) for number in (1, 2, 3, 4, 8)}
 
 
-def test_nothing_is_forgotten_while_there_are_few() -> None:
+def test_no_queue_is_discarded_below_the_limit() -> None:
     queues = Queues(6, lambda _: False, {})
     first = queues.of(1, 0)
     for number in range(2, 7):
@@ -36,7 +36,7 @@ def test_nothing_is_forgotten_while_there_are_few() -> None:
     assert len(queues) == 6
 
 
-def test_the_last_good_answer_ends_all_doubt() -> None:
+def test_the_last_successful_ack_clears_the_in_doubt_state() -> None:
     """While a built batch waits for its response, the broker may still carry out an abandoned request."""
     queue = PartitionQueue(1, 0)
     batches = [SentBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), SentBatch(1, 0, 0, 2, (SEGMENT,))]

@@ -32,17 +32,17 @@ def section(heading: str) -> str:
     return PAGE.partition(f"\n{heading}\n")[2].partition("\n#")[0]
 
 
-def test_there_are_alerts() -> None:
+def test_every_alert_of_the_rules_is_parsed() -> None:
     assert len(ALERTS) == RULES.count("alert:") > 10
 
 
 @pytest.mark.parametrize(("name", "rule"), ALERTS)
-def test_each_alert_is_explained_where_it_says(name: str, rule: str) -> None:
+def test_each_alert_is_explained_at_its_runbook_link(name: str, rule: str) -> None:
     assert len(section(f"### {name}").strip()) > 60
     assert f"runbook: docs/operating.md#{name.lower()}\n" in rule
 
 
-def test_no_alert_is_explained_that_is_gone() -> None:
+def test_no_removed_alert_is_explained() -> None:
     explained = re.findall(r"^### (Bruce\w+)$", PAGE, re.MULTILINE)
     assert explained == [name for name, _ in ALERTS]
 
@@ -57,7 +57,7 @@ def test_each_reason_that_alarms_is_explained() -> None:
     ("alert", "reasons"),
     [("BruceLosesMessages", frozenset(DiscardReason) - BY_FAULT), ("BruceClientMistakes", BY_CLIENTS)],
 )
-def test_rules_and_health_agree_on_whose_fault_it_is(alert: str, reasons: frozenset[DiscardReason]) -> None:
+def test_alert_rules_and_health_classify_discard_reasons_alike(alert: str, reasons: frozenset[DiscardReason]) -> None:
     [named] = re.findall(r'reason[!=]~"([^"]*)"', dict(ALERTS)[alert])
     assert set(named.split("|")) == {reason.name for reason in reasons}
 
@@ -78,7 +78,7 @@ def test_each_sentence_is_explained(check: Callable[..., object]) -> None:
     assert len(explained) >= len(re.findall(r"\byield\b(?! from)", said)) > 0
 
 
-def test_no_sentence_is_explained_that_is_gone() -> None:
+def test_no_removed_health_sentence_is_explained() -> None:
     sources = text_of(health) + text_of(certificates)  # type: ignore[arg-type]
     assert [fragment for fragment in FRAGMENTS if fragment not in sources] == []
 

@@ -35,7 +35,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, CHANGELOG, SECURITY], ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_existing_targets(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^)\s:]*)\)", prose_of(page)):
         leads_to = (page.parent / target).resolve() if target else page
         assert leads_to.exists(), target
@@ -95,7 +95,7 @@ def test_commands_that_are_named_have_these_options(path: Path) -> None:
         assert options <= options_of(command_of(words)), words
 
 
-def test_some_commands_are_found() -> None:
+def test_shown_commands_cover_every_subcommand() -> None:
     shown = {words[1] for path in FILES for words in lines_with_commands(path) if words[0] == "bruce"}
     assert shown >= COMMANDS.keys()
 
@@ -111,7 +111,7 @@ FORMULAS: Final = {
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "performance.md"], ids=name_of)
-def test_what_is_to_be_typed_is_fenced(page: Path) -> None:
+def test_shell_commands_are_fenced(page: Path) -> None:
     """Blocks that are only indented are not tried; the page left out is about commands that take minutes."""
     indented = re.findall(r"(?<=\n\n) {4}(\S.*)", prose_of(page))
     assert [line for line in indented if line not in FORMULAS] == []

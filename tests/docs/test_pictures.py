@@ -19,7 +19,7 @@ CHART: Final = ROOT / "docs" / "images" / "cpu-per-message.svg"
 
 
 @pytest.mark.process
-def test_chart_equals_drawing_from_recorded_figures() -> None:
+def test_chart_equals_the_drawing_of_the_recorded_figures() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "draw_chart.py")]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert CHART.read_text() == drawn, "run: scripts/draw_chart.py > docs/images/cpu-per-message.svg"

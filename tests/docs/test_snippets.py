@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 
-DEMO: Final = "tests/test_demo.py::test_the_demo_tells_its_story_and_leaves_nothing"
-WITH_SPARK: Final = "tests/spark/test_document.py::test_the_python_shown_writes"
+DEMO: Final = "tests/test_demo.py::test_the_demo_completes_and_leaves_nothing"
+WITH_SPARK: Final = "tests/spark/test_document.py::test_the_documented_python_writes"
 ELSEWHERE: Final[dict[Key, str]] = {
     ("README.md", "scripts/demo"): DEMO,
     ("README.md", "received 5314 = delivered 5314 + discard"): DEMO,
     ("README.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/status.md", "def topic_bytes(text: str) -> bytes:"): (
-        "tests/status/pages/test_text.py::test_the_documents_give_this_inverse"
+        "tests/status/pages/test_text.py::test_the_documented_inverse_of_topic_text_works"
     ),
 }
 INSTALLS: Final = "fetches libraries; scripts/demo and scripts/test install in the same way"
@@ -138,7 +138,7 @@ def test_every_exception_names_a_block_once() -> None:
     assert len(named) == len(set(named))
 
 
-def test_the_tests_elsewhere_exist() -> None:
+def test_the_tests_named_for_untried_blocks_exist() -> None:
     for name in ELSEWHERE.values():
         file, _, test = name.partition("::")
         functions = [node for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)]
@@ -147,5 +147,5 @@ def test_the_tests_elsewhere_exist() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("block", [block for block in all_blocks() if block.language == "shell"], ids="{0.page}".format)
-def test_shell_is_shell(block: Block) -> None:
+def test_shell_blocks_have_valid_syntax(block: Block) -> None:
     subprocess.run(["bash", "-n", "-c", block.text], check=True, timeout=60)

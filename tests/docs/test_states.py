@@ -17,13 +17,13 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 @pytest.mark.process
-def test_the_page_is_the_drawn_one() -> None:
+def test_the_states_page_is_up_to_date() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "draw_states.py")]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert (ROOT / "docs" / "states.md").read_text() == drawn, "run: scripts/draw_states.py > docs/states.md"
 
 
-def test_the_architecture_has_the_states_of_records() -> None:
+def test_the_architecture_lists_the_run_states() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| (?:\w+) \| .*? \| ?([^|]*)\|$", ARCHITECTURE, re.MULTILINE)
     shown = {state: set(re.findall(r"`(\w+)`", after)) for state, after in rows}
     assert shown == {state.name: {after.name for after in goes_on} for state, goes_on in states.TRANSITIONS.items()}

@@ -14,9 +14,9 @@ from bruce_mp.client import DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
+from support.daemon_runs import Sender, run_until_exit
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there
-from support.whole_runs import Sender, run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_a_sender_sees_no_error_over_restarts_and_a_kill(daemon: Daemon, broker:
     assert daemon.socket_path.is_socket()
 
 
-def test_what_is_sent_while_no_daemon_runs_waits_for_the_next(daemon: Daemon, broker: DevBroker) -> None:
+def test_messages_sent_without_a_daemon_wait_for_the_next_daemon(daemon: Daemon, broker: DevBroker) -> None:
     with daemon, DatagramClient(daemon.socket_path, timeout=0) as client:
         client.send("red", b"before")
         daemon.wait_settled(1)
@@ -80,7 +80,7 @@ def test_what_is_sent_while_no_daemon_runs_waits_for_the_next(daemon: Daemon, br
     ]
 
 
-def test_listening_sockets_are_taken_over_too(tmp_path: Path, broker: DevBroker) -> None:
+def test_inherited_listening_sockets_are_used(tmp_path: Path, broker: DevBroker) -> None:
     stream = tmp_path / "in.stream"
     with socket.create_server(str(stream), family=socket.AF_UNIX) as unix, socket.create_server(LOOPBACK) as tcp:
         port = tcp.getsockname()[1]
@@ -104,11 +104,11 @@ def test_listening_sockets_are_taken_over_too(tmp_path: Path, broker: DevBroker)
     ]
 
 
-def test_a_socket_that_the_configuration_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_an_inherited_socket_without_a_setting_is_refused(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, "127.0.0.1:1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
         opened.bind(str(tmp_path / "other"))
-        ended = run_to_the_end(daemon.config_path, handed_over={"bruce.socket": opened})
+        ended = run_until_exit(daemon.config_path, handed_over={"bruce.socket": opened})
     assert ended.code == 1
     assert f"hands over a socket at unix:{tmp_path}/other that no setting asks for" in ended.text
     assert not daemon.socket_path.exists()

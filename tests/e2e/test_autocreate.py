@@ -52,7 +52,7 @@ def test_new_topics_get_every_message(tmp_path: Path, broker: DevBroker, sizes: 
     )
 
 
-def test_a_topic_that_is_refused_costs_one_request_and_stops_nobody(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_refused_topic_costs_one_request_and_blocks_no_other(tmp_path: Path, broker: DevBroker) -> None:
     refuse = Fault(
         action=FaultAction.ERROR, api=ApiKey.CREATE_TOPICS, topic="forbidden", code=POLICY_VIOLATION, times=None
     )

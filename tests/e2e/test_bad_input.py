@@ -241,14 +241,14 @@ def message(topic: bytes, value: bytes = b"v", timestamp: int = 7) -> bytes:
 
 
 @pytest.mark.parametrize(("vector", "counters"), MALFORMED.values(), ids=MALFORMED.keys())
-def test_a_malformed_datagram(bench: Bench, vector: str, counters: set[str]) -> None:
+def test_a_malformed_datagram_is_discarded_and_counted(bench: Bench, vector: str, counters: set[str]) -> None:
     data = bytes.fromhex(vector)
     bench.send_bad(data, data)
     assert bench.settle() == {"MALFORMED": 2}
     assert bench.counted() == dict.fromkeys(counters, 2)
 
 
-def test_the_report_has_the_25_malformed_datagrams_that_were_seen_last(bench: Bench) -> None:
+def test_the_report_has_the_25_latest_malformed_datagrams(bench: Bench) -> None:
     """The report has each once, the newest first, cut to the configured size, and no topic."""
     bench.watch_report()
     rows = [bytes.fromhex(vector) for vector, _ in MALFORMED.values()] + [b"long" + bytes(100)]
@@ -265,7 +265,7 @@ def test_the_report_has_the_25_malformed_datagrams_that_were_seen_last(bench: Be
 
 
 @pytest.mark.parametrize(("api_key", "field"), UNSUPPORTED_API_KEYS.items())
-def test_an_unsupported_api_key(bench: Bench, api_key: int, field: str) -> None:
+def test_an_unsupported_api_key_is_discarded_and_reported(bench: Bench, api_key: int, field: str) -> None:
     bench.watch_report()
     bench.send_bad(bytes.fromhex(changed(A1, 4, field)))
     assert bench.settle() == {"UNSUPPORTED_API_KEY": 1}
@@ -279,7 +279,9 @@ def test_an_unsupported_api_key(bench: Bench, api_key: int, field: str) -> None:
 @pytest.mark.parametrize(
     ("vector", "version", "counters"), UNSUPPORTED_VERSIONS.values(), ids=UNSUPPORTED_VERSIONS.keys()
 )
-def test_an_unsupported_version(bench: Bench, vector: str, version: int, counters: set[str]) -> None:
+def test_an_unsupported_version_is_discarded_and_reported(
+    bench: Bench, vector: str, version: int, counters: set[str]
+) -> None:
     bench.watch_report()
     bench.send_bad(bytes.fromhex(vector))
     assert bench.settle() == {"UNSUPPORTED_VERSION": 1}
@@ -295,7 +297,7 @@ def _of_version(report: dict[str, Any], version: int) -> int:
     return sum(item["count"] for item in report["unsupported_msg_version"] if item["version"] == version)
 
 
-def test_the_good_vectors_arrive_as_they_are(bench: Bench, broker: DevBroker) -> None:
+def test_valid_vectors_are_delivered_unchanged(bench: Bench, broker: DevBroker) -> None:
     before = {topic: _records(broker, topic) for topic in ("t1", "x")}
     for vector in VECTORS_GOOD.values():
         bench.send(bytes.fromhex(vector))
@@ -346,7 +348,7 @@ def test_a_topic_of_249_bytes_is_delivered(bench: Bench, broker: DevBroker) -> N
     assert (None, b"long name", 7) in _records(broker, LONGEST_NAME)
 
 
-def test_a_topic_that_is_made_after_its_first_message_works_without_a_restart(bench: Bench, broker: DevBroker) -> None:
+def test_a_topic_created_after_its_first_message_works_without_a_restart(bench: Bench, broker: DevBroker) -> None:
     bench.send_bad(message(b"late"))
     assert bench.settle() == {"BAD_TOPIC": 1}
     broker.add_topic("late", 3)
@@ -367,7 +369,7 @@ def test_a_topic_that_is_made_after_its_first_message_works_without_a_restart(be
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_too_long_for_kafka(bench: Bench, broker: DevBroker) -> None:
+def test_a_message_too_long_for_kafka_is_discarded(bench: Bench, broker: DevBroker) -> None:
     """The limit counts key, value and 26 bytes; the test sends both kinds between good messages of the same topic."""
     longest = MESSAGE_MAX - 26
     before = _records(broker, "t1")
@@ -396,7 +398,7 @@ def of_length(length: int, letter: bytes = b"z") -> bytes:
     return message(b"t1", letter * (length - len(message(b"t1", b""))))
 
 
-def test_the_largest_datagram_and_one_byte_more(bench: Bench) -> None:
+def test_the_largest_datagram_is_accepted_and_one_more_byte_is_malformed(bench: Bench) -> None:
     """The input accepts the largest datagram; the router finds it too long for Kafka."""
     cut_to_fit = of_length(LIMIT) + b"!"
     bench.watch_report()
@@ -441,7 +443,7 @@ def expected(data: bytes) -> str:
     return "delivered" if outcome.topic in {topic.encode() for topic in TOPICS} else DiscardReason.BAD_TOPIC.name
 
 
-def test_anything_at_all(bench: Bench, daemon: Daemon) -> None:
+def test_random_input_is_delivered_or_discarded(bench: Bench, daemon: Daemon) -> None:
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     pids = daemon.pids()
@@ -459,6 +461,6 @@ def test_anything_at_all(bench: Bench, daemon: Daemon) -> None:
     assert json.dumps(bench.report())
 
 
-def test_all_kinds_are_known_to_the_tables() -> None:
+def test_the_tables_cover_every_api_key() -> None:
     """A new kind of message needs new rows in the tables above."""
     assert set(ApiKey) == {256, 257}

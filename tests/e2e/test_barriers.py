@@ -52,7 +52,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, broker: DevBroker) -> Itera
 
 
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
-def test_a_barrier_waits_for_no_batch(daemon: Daemon, kind: str) -> None:
+def test_a_barrier_flushes_waiting_batches(daemon: Daemon, kind: str) -> None:
     """The batches of this daemon take half a minute to fill."""
     with connect(daemon, kind) as client:
         for turn in range(1, 6):
@@ -63,7 +63,7 @@ def test_a_barrier_waits_for_no_batch(daemon: Daemon, kind: str) -> None:
             assert (answer.status, answer.received, answer.delivered, answer.discarded) == (0, 8 * turn, 8 * turn, 0)
 
 
-def test_levels_times_and_reasons(daemon: Daemon) -> None:
+def test_barriers_have_levels_time_limits_and_discard_reasons(daemon: Daemon) -> None:
     with connect(daemon) as client:
         assert ask(client, 1).received == 0
         client.sendall(message(1, 1) + bytes.fromhex("00000004") + encode_any_partition("nobody", b"?", timestamp_ms=0))
@@ -74,7 +74,7 @@ def test_levels_times_and_reasons(daemon: Daemon) -> None:
         assert answer.reasons == {DiscardReason.MALFORMED: 1, DiscardReason.BAD_TOPIC: 1}
 
 
-def test_nobody_who_did_not_ask_gets_a_byte(daemon: Daemon) -> None:
+def test_a_connection_without_a_barrier_receives_no_byte(daemon: Daemon) -> None:
     with connect(daemon) as quiet, connect(daemon) as other:
         quiet.sendall(message(1, 1) + bytes.fromhex("00000004"))
         other.sendall(message(2, 1))
@@ -85,7 +85,7 @@ def test_nobody_who_did_not_ask_gets_a_byte(daemon: Daemon) -> None:
             quiet.recv(1)
 
 
-def test_who_has_sent_all_may_close_his_side_and_wait(daemon: Daemon) -> None:
+def test_a_half_closed_connection_still_receives_its_answer(daemon: Daemon) -> None:
     with connect(daemon) as client:
         client.sendall(message(1, 1) * 50 + encode_barrier(b"01234567", Level.DELIVERED, 60_000))
         client.shutdown(socket.SHUT_WR)
@@ -93,7 +93,7 @@ def test_who_has_sent_all_may_close_his_side_and_wait(daemon: Daemon) -> None:
         assert client.recv(1) == b""
 
 
-def test_many_connections_with_barriers_get_each_their_own_counts(daemon: Daemon) -> None:
+def test_each_of_many_connections_gets_its_own_counts(daemon: Daemon) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(connect(daemon, "tcp" if who % 2 else "unix")) for who in range(200)]
         for turn in range(1, 4):
@@ -106,7 +106,7 @@ def test_many_connections_with_barriers_get_each_their_own_counts(daemon: Daemon
             assert sorted(counts) == [(turn, 0, turn * (who % 7), turn * (who % 7)) for turn in (1, 2, 3)]
 
 
-def test_the_python_client_flushes(daemon: Daemon) -> None:
+def test_the_python_client_flushes_to_delivery(daemon: Daemon) -> None:
     with StreamClient(str(daemon.directory / "in.stream"), timeout=60) as client:
         for number in range(100):
             client.send(TOPICS[0], b"%d" % number)
@@ -115,7 +115,7 @@ def test_the_python_client_flushes(daemon: Daemon) -> None:
 
 
 @pytest.mark.soak
-def test_a_million_messages_by_the_counts_of_barriers(tmp_path: Path, broker: DevBroker) -> None:
+def test_barriers_account_for_a_million_messages(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, connect(daemon) as client:
         block = b"".join(encode_any_partition(TOPICS[n % 4], b"%d" % n, timestamp_ms=n) for n in range(10_000))
         for turn in range(1, MANY // 10_000 + 1):
@@ -144,7 +144,7 @@ def test_barriers_outlive_router_and_dispatchers(tmp_path: Path, broker: DevBrok
             assert (answer.status, answer.received, answer.delivered) == (BarrierStatus.DONE, 5000, 5000)
 
 
-def test_a_barrier_of_an_outage_is_answered_in_time_and_at_the_end(tmp_path: Path) -> None:
+def test_a_barrier_during_an_outage_is_answered_at_timeout_and_at_shutdown(tmp_path: Path) -> None:
     with DevBroker(brokers=1, topics={}) as gone:
         unreachable = gone.bootstrap
     with DevBroker(brokers=1, topics={}) as other:

@@ -44,7 +44,7 @@ def received(broker: DevBroker, name: bytes) -> list[int]:
     return [int(value.split(b":")[1]) for value in values if value.startswith(name + b":")]
 
 
-def test_every_client_gets_everything_through_in_order(tmp_path: Path) -> None:
+def test_every_client_delivers_all_messages_in_order(tmp_path: Path) -> None:
     with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker) as daemon:
         port = int((daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2])
         clients: dict[bytes, Client] = {
@@ -83,7 +83,7 @@ def test_a_stream_client_outlives_the_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linger", [0, 0.01])
-def test_flush_says_what_became_of_the_messages_since_the_last(tmp_path: Path, linger: float) -> None:
+def test_flush_returns_the_outcome_of_messages_since_the_previous_flush(tmp_path: Path, linger: float) -> None:
     with (
         DevBroker(brokers=1, topics={"clicks": 2}) as broker,
         daemon_in(tmp_path, broker) as daemon,
@@ -100,7 +100,7 @@ def test_flush_says_what_became_of_the_messages_since_the_last(tmp_path: Path, l
         daemon.wait_settled(530)
 
 
-def test_flush_ends_in_time_while_kafka_is_away_and_says_what_is_known(tmp_path: Path) -> None:
+def test_flush_times_out_with_known_counts_when_kafka_is_down(tmp_path: Path) -> None:
     with DevBroker(brokers=1, topics={"clicks": 2}) as broker, daemon_in(tmp_path, broker) as daemon:
         with StreamClient(tmp_path / "in.stream", timeout=60) as client:
             send(client, b"s", 0, 10)

@@ -114,7 +114,7 @@ CASES: Final = {
     DiscardReason.DELIVERY_ATTEMPT_LIMIT: Case(_refuse("unlucky", 2), "DELIVERY_ATTEMPT_LIMIT", b"unlucky", b"value"),
 }
 ELSEWHERE: Final = {
-    DiscardReason.NO_MEM: "test_a_full_slab",
+    DiscardReason.NO_MEM: "test_a_full_slab_delivers_or_files_every_message",
     DiscardReason.NO_AVAILABLE_PARTITIONS: "tests/router: it takes a full table of partitions",
     DiscardReason.TOPIC_AUTOCREATE_FAIL: "where topics are created",
     DiscardReason.UNCLEAN_DISCONNECT: "where streams are read",
@@ -128,7 +128,7 @@ ELSEWHERE: Final = {
 }
 
 
-def test_every_reason_has_its_place() -> None:
+def test_every_reason_has_a_case_or_a_test_elsewhere() -> None:
     assert CASES.keys() | ELSEWHERE.keys() == set(DiscardReason)
     assert not CASES.keys() & ELSEWHERE.keys()
 
@@ -150,7 +150,7 @@ def test_a_discard_is_counted_reported_and_kept(bench: Bench, reason: DiscardRea
     bench.daemon.wait_for(lambda: f"discarded: {reason.name} (" in bench.daemon.log(), "a word in the log", 10)
 
 
-def test_possible_duplicates_are_in_the_file_too(bench: Bench) -> None:
+def test_possible_duplicates_are_written_to_the_discard_file(bench: Bench) -> None:
     before = len(bench.lines())
     bench.broker.inject(Fault(action=FaultAction.ERROR, code=59, topic="doubtful", times=1))
     bench.send("doubtful", count=1)
@@ -160,7 +160,7 @@ def test_possible_duplicates_are_in_the_file_too(bench: Bench) -> None:
     assert [each["topic"] for each in report["possible_duplicate_topic"]] == ["doubtful"]
 
 
-def test_a_full_slab(tmp_path: Path) -> None:
+def test_a_full_slab_delivers_or_files_every_message(tmp_path: Path) -> None:
     """Every sent message is delivered or in the file, from which it could be sent again."""
     with DevBroker(topics={"good": 1}) as broker:
         broker.inject(Fault(action=FaultAction.ERROR, code=7, topic="good", times=None))
@@ -202,7 +202,7 @@ def counters_of(daemon: Daemon) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("trouble", ["no permission", "full disk"])
-def test_a_file_that_cannot_be_written_hurts_nothing_else(tmp_path: Path, trouble: str) -> None:
+def test_an_unwritable_discard_file_affects_nothing_else(tmp_path: Path, trouble: str) -> None:
     with DevBroker(topics={"good": 1}) as broker:
         bench = Bench(tmp_path, broker)
         if trouble == "no permission":
@@ -230,7 +230,7 @@ def accounted(daemon: Daemon) -> int:
     return counters["DiscardLogLine"] + counters["MsgCopyLost"]
 
 
-def test_what_is_discarded_last_is_in_the_file(tmp_path: Path) -> None:
+def test_the_last_discards_before_shutdown_are_in_the_file(tmp_path: Path) -> None:
     with DevBroker(topics={"good": 1}) as broker:
         bench = Bench(tmp_path, broker)
         with bench.daemon as daemon:
@@ -244,7 +244,7 @@ def test_what_is_discarded_last_is_in_the_file(tmp_path: Path) -> None:
 # --- message debugging ------------------------------------------------------------------------------------------------
 
 
-def test_messages_of_a_topic_are_copied_on_their_way(tmp_path: Path) -> None:
+def test_message_debugging_copies_the_messages_of_a_topic(tmp_path: Path) -> None:
     with DevBroker(topics={"good": 1, "other": 1}) as broker:
         directory = tmp_path / "debug"
         bench = Bench(tmp_path, broker, {"msg_debug.enable": "true", "msg_debug.path": directory})

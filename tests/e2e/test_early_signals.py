@@ -109,7 +109,7 @@ def deliver(daemon: Daemon, broker: DevBroker) -> None:
     assert [seen.value for seen in read_back(broker, [TOPIC])[TOPIC]] == [b"%d" % number for number in range(10)]
 
 
-def test_a_shower_of_signals_from_the_first_moment_on(tmp_path: Path, broker: DevBroker) -> None:
+def test_the_daemon_handles_signals_from_its_first_moment(tmp_path: Path, broker: DevBroker) -> None:
     daemon = Daemon(tmp_path, broker.bootstrap)
     with Shower(daemon, (Signals.SIGHUP, Signals.SIGUSR1), once=False) as shower:
         daemon.start()
@@ -123,7 +123,7 @@ def test_a_shower_of_signals_from_the_first_moment_on(tmp_path: Path, broker: De
         deliver(daemon, broker)
 
 
-def test_an_upgrade_that_is_asked_for_at_the_first_moment(tmp_path: Path, broker: DevBroker) -> None:
+def test_an_upgrade_requested_during_the_start_is_done(tmp_path: Path, broker: DevBroker) -> None:
     daemon = Daemon(tmp_path, broker.bootstrap)
     with Shower(daemon, (Signals.SIGUSR2,), once=True) as shower:
         daemon.start()
@@ -138,14 +138,14 @@ def test_an_upgrade_that_is_asked_for_at_the_first_moment(tmp_path: Path, broker
             assert mask_of(daemon.pid, "SigBlk") == set()
 
 
-def test_a_start_that_fails_ends_as_ever(tmp_path: Path) -> None:
+def test_a_failed_start_exits_with_its_error_despite_deferred_signals(tmp_path: Path) -> None:
     """The deferred signals do not end the daemon instead."""
     ended = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, check=False, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (1, b"bruce: No.\n")
 
 
 @pytest.mark.parametrize("command", [["run", "--check"], ["check-config"]])
-def test_only_a_start_holds_them_back(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+def test_only_the_run_command_defers_signals(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     seen: list[set[int]] = []
 
     def look(_: list[str]) -> int:

@@ -39,7 +39,7 @@ def finish(load: Load, daemon: Daemon, broker: DevBroker, senders: list[subproce
     assert_all_there(load, read_back(broker, TOPICS))
 
 
-def test_everything_arrives_once_and_in_order(tmp_path: Path, broker: DevBroker) -> None:
+def test_every_message_arrives_once_and_in_order(tmp_path: Path, broker: DevBroker) -> None:
     load = Load(TOPICS, senders=3, messages=4000, largest=50_000)
     with Daemon(tmp_path, broker.bootstrap, BLOCKING) as daemon:
         finish(load, daemon, broker, start_senders(load, daemon.socket_path))
@@ -48,7 +48,7 @@ def test_everything_arrives_once_and_in_order(tmp_path: Path, broker: DevBroker)
 
 
 @pytest.mark.parametrize("victim", ["input", "router", "dispatcher-0", "status"])
-def test_a_killed_process_comes_back_and_nothing_is_lost(tmp_path: Path, broker: DevBroker, victim: str) -> None:
+def test_a_killed_process_restarts_without_loss(tmp_path: Path, broker: DevBroker, victim: str) -> None:
     load = Load(TOPICS, senders=2, messages=20_000, largest=500)
     with Daemon(tmp_path, broker.bootstrap, BLOCKING) as daemon:
         senders = start_senders(load, daemon.socket_path)
@@ -58,7 +58,7 @@ def test_a_killed_process_comes_back_and_nothing_is_lost(tmp_path: Path, broker:
         finish(load, daemon, broker, senders)
 
 
-def test_killing_everything_at_once_loses_and_doubles_nothing(tmp_path: Path, broker: DevBroker) -> None:
+def test_killing_all_processes_neither_loses_nor_duplicates_messages(tmp_path: Path, broker: DevBroker) -> None:
     load = Load(TOPICS, senders=2, messages=10_000, largest=500)
     with Daemon(tmp_path, broker.bootstrap, BLOCKING) as daemon:
         received = 0

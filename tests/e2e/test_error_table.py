@@ -148,11 +148,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-def test_the_actions_are_all_there() -> None:
+def test_the_tables_cover_every_action() -> None:
     assert {*TRIED_AGAIN, *TRIED_OTHERWISE, *GIVEN_UP, Action.OK} == set(Action)
 
 
-def test_what_is_there_already_counts_as_delivered(stage: Stage) -> None:
+def test_batches_that_the_broker_already_has_count_as_delivered(stage: Stage) -> None:
     rows = rows_of(Action.OK)
     account, counted = stage.strike(rows)
     assert counted.answers == {row.code: 1 for row in rows}
@@ -161,7 +161,7 @@ def test_what_is_there_already_counts_as_delivered(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("action", TRIED_AGAIN + TRIED_OTHERWISE)
-def test_what_is_sent_again_arrives_once_and_in_order(stage: Stage, action: Action) -> None:
+def test_retried_batches_arrive_once_and_in_order(stage: Stage, action: Action) -> None:
     rows = rows_of(action)
     account, counted = stage.strike(rows)
     assert counted.answers == {row.code: 1 for row in rows}
@@ -175,7 +175,7 @@ def test_what_is_sent_again_arrives_once_and_in_order(stage: Stage, action: Acti
 
 
 @pytest.mark.parametrize("action", GIVEN_UP)
-def test_what_is_given_up_is_one_batch_and_reported_by_topic(stage: Stage, action: Action) -> None:
+def test_a_discarded_batch_is_reported_by_topic(stage: Stage, action: Action) -> None:
     rows = rows_of(action)
     account, counted = stage.strike(rows)
     assert counted.answers == {row.code: 1 for row in rows}
@@ -187,7 +187,7 @@ def test_what_is_given_up_is_one_batch_and_reported_by_topic(stage: Stage, actio
     assert counted.pauses == counted.possible_duplicates == 0
 
 
-def test_what_may_be_doubled_is_reported_by_topic(stage: Stage) -> None:
+def test_possible_duplicates_are_reported_by_topic(stage: Stage) -> None:
     """The broker appends the batch and still answers with a wrong sequence number."""
     account, counted = stage.suffer([Fault(action=FaultAction.ERROR_APPENDED, code=45, topic="doubled")])
     assert not account.missing
@@ -206,7 +206,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("action", TRIED_AGAIN)
-def test_what_counts_as_a_failed_attempt_is_limited(impatient: Stage, action: Action) -> None:
+def test_failed_attempts_are_limited(impatient: Stage, action: Action) -> None:
     rows = rows_of(action)
     account, _ = impatient.strike(rows, times=2)
     missing = account.missing_by_topic
@@ -216,7 +216,7 @@ def test_what_counts_as_a_failed_attempt_is_limited(impatient: Stage, action: Ac
 
 
 @pytest.mark.parametrize("action", TRIED_OTHERWISE)
-def test_what_is_refused_both_ways_is_given_up(impatient: Stage, action: Action) -> None:
+def test_batches_refused_in_both_forms_are_discarded(impatient: Stage, action: Action) -> None:
     account, _ = impatient.strike(rows_of(action), times=2)
     items = impatient.wait_reported("discard_topic", account.missing_by_topic)
     assert [item["topic"] for item in items] == [topic_of(row) for row in rows_of(action)]

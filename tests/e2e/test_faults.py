@@ -24,9 +24,9 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter, discarded
 from support import processes
 from support.daemon import Daemon
+from support.daemon_runs import Sender
 from support.ports import ReservedPort
 from support.traffic import Load, Seen, assert_all_there
-from support.whole_runs import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,7 +169,7 @@ BROKEN: Final = (
 
 
 @pytest.mark.parametrize("action", BROKEN)
-def test_a_broken_connection_loses_and_doubles_nothing(stage: Stage, action: FaultAction) -> None:
+def test_a_broken_connection_neither_loses_nor_duplicates_messages(stage: Stage, action: FaultAction) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=action, topic=load.topics[0], nth=2, every=2, times=4))
     stage.delivered(load)
@@ -178,7 +178,7 @@ def test_a_broken_connection_loses_and_doubles_nothing(stage: Stage, action: Fau
 
 
 @pytest.mark.parametrize("victim", ["router", "dispatcher"])
-def test_a_death_while_answers_are_lost(stage: Stage, victim: str) -> None:
+def test_a_process_death_during_lost_acks_loses_nothing(stage: Stage, victim: str) -> None:
     load = stage.load(messages=6000)
     stage.broker.inject(Fault(action=FaultAction.ACK_LOST, topic=load.topics[0], nth=2, every=3, times=12))
     sender = stage.send(load)
@@ -187,7 +187,7 @@ def test_a_death_while_answers_are_lost(stage: Stage, victim: str) -> None:
     stage.delivered(load, sender=sender)
 
 
-def test_everything_is_killed_while_answers_are_lost(stage: Stage) -> None:
+def test_killing_all_processes_during_lost_acks_loses_nothing(stage: Stage) -> None:
     load = stage.load(messages=3000)
     stage.broker.inject(Fault(action=FaultAction.ACK_LOST, topic=load.topics[0], nth=3, every=2, times=5))
     sender = stage.send(load)
@@ -213,7 +213,7 @@ def test_a_closed_idle_connection_is_opened_again_without_a_pause(stage: Stage) 
 # --- error codes ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("action", [FaultAction.ERROR, FaultAction.ERROR_APPENDED])
 @pytest.mark.parametrize("code", [19, 20, 2, -1])
-def test_sends_again_what_the_table_says(stage: Stage, code: int, action: FaultAction) -> None:
+def test_resend_errors_are_resent(stage: Stage, code: int, action: FaultAction) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
     stage.delivered(load)
@@ -229,7 +229,7 @@ def test_sends_again_what_the_table_says(stage: Stage, code: int, action: FaultA
         *((code, FaultAction.ERROR_APPENDED) for code in (7, 13, 56)),
     ],
 )
-def test_reroutes_what_the_table_says(stage: Stage, code: int, action: FaultAction) -> None:
+def test_reroute_errors_are_rerouted(stage: Stage, code: int, action: FaultAction) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
     stage.delivered(load)
@@ -239,7 +239,7 @@ def test_reroutes_what_the_table_says(stage: Stage, code: int, action: FaultActi
 
 
 @pytest.mark.parametrize("code", [45, 47, 59])
-def test_takes_the_next_epoch_when_the_table_says_so(stage: Stage, code: int) -> None:
+def test_sequence_errors_raise_the_epoch(stage: Stage, code: int) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], nth=2, times=1))
     stage.delivered(load)
@@ -249,7 +249,7 @@ def test_takes_the_next_epoch_when_the_table_says_so(stage: Stage, code: int) ->
 
 
 @pytest.mark.parametrize("code", [42, 1, 126])
-def test_discards_what_the_table_says_and_only_that(stage: Stage, code: int) -> None:
+def test_fatal_errors_discard_only_the_refused_batch(stage: Stage, code: int) -> None:
     """The error hits the middle of a pipeline: the gap of the discarded batch is closed without duplicates."""
     load = stage.load(messages=2000)
     stage.broker.inject(Fault(action=FaultAction.DELAY, ms=50, topic=load.topics[0], times=None))
@@ -263,14 +263,14 @@ def test_discards_what_the_table_says_and_only_that(stage: Stage, code: int) -> 
 
 
 @pytest.mark.parametrize("code", [10, 87])
-def test_halves_a_batch_when_the_table_says_so(stage: Stage, code: int) -> None:
+def test_size_errors_halve_the_batch(stage: Stage, code: int) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], times=1))
     stage.delivered(load)
     assert stage.answered(code) == 1
 
 
-def test_of_a_batch_that_is_too_large_only_the_culprits_are_discarded(tmp_path: Path) -> None:
+def test_only_oversized_messages_of_a_batch_are_discarded(tmp_path: Path) -> None:
     limit = 20_000
     with DevBroker(brokers=2, message_max_bytes=limit) as broker, a_stage(tmp_path, broker) as stage:
         load = stage.load(messages=600, largest=30_000)
@@ -285,7 +285,7 @@ def test_of_a_batch_that_is_too_large_only_the_culprits_are_discarded(tmp_path: 
 
 
 # --- silence ----------------------------------------------------------------------------------------------------------
-def test_a_silent_broker_is_noticed_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_silent_broker_times_out_and_the_others_keep_delivering(tmp_path: Path) -> None:
     settings: dict[str, object] = {"delivery.kafka_socket_timeout_s": 1}
     with DevBroker(brokers=3) as broker, a_stage(tmp_path, broker, settings) as stage:
         load = stage.load(messages=3000)
@@ -305,7 +305,7 @@ def test_a_silent_broker_is_noticed_and_the_others_go_on(tmp_path: Path) -> None
 
 
 # --- brokers that come, go and move -----------------------------------------------------------------------------------
-def test_leaders_that_move_while_the_metadata_is_stale(stage: Stage) -> None:
+def test_leader_moves_under_stale_metadata_lose_nothing(stage: Stage) -> None:
     load = stage.load(messages=3000)
     sender = stage.send(load)
     for partition in range(PARTITIONS):
@@ -315,7 +315,7 @@ def test_leaders_that_move_while_the_metadata_is_stale(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("port", [None, 0])
-def test_a_broker_that_goes_and_comes_back(stage: Stage, port: int | None) -> None:
+def test_an_outage_of_one_broker_loses_nothing(stage: Stage, port: int | None) -> None:
     load = stage.load(messages=3000)
     sender = stage.send(load)
     stage.daemon.wait_for(lambda: stage.grown(Counter.MsgDelivered) > 0, "traffic", 20)
@@ -326,7 +326,7 @@ def test_a_broker_that_goes_and_comes_back(stage: Stage, port: int | None) -> No
     stage.delivered(load, sender=sender)
 
 
-def test_all_brokers_go_and_come_back(stage: Stage) -> None:
+def test_an_outage_of_all_brokers_loses_nothing_despite_stale_metadata(stage: Stage) -> None:
     load = stage.load(messages=1000)
     for node in (1, 2, 3):
         stage.broker.broker_down(node)
@@ -339,7 +339,7 @@ def test_all_brokers_go_and_come_back(stage: Stage) -> None:
     stage.delivered(load, sender=sender)
 
 
-def test_all_brokers_get_other_addresses(tmp_path: Path) -> None:
+def test_brokers_with_new_addresses_are_found_by_the_bootstrap_list(tmp_path: Path) -> None:
     """None of the metadata's addresses is left; the configuration names one valid address."""
     port = ReservedPort()
     with DevBroker(brokers=2) as broker, Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port.number}") as daemon:
@@ -358,7 +358,7 @@ def test_all_brokers_get_other_addresses(tmp_path: Path) -> None:
     port.release()
 
 
-def test_an_old_leader_that_is_silent_is_waited_for_only_so_long(tmp_path: Path) -> None:
+def test_a_silent_former_leader_delays_messages_only_for_the_configured_time(tmp_path: Path) -> None:
     settings: dict[str, object] = {"delivery.dispatcher_restart_max_delay_ms": 200}
     with DevBroker(brokers=2) as broker, a_stage(tmp_path, broker, settings) as stage:
         load = stage.load()
@@ -375,7 +375,7 @@ def test_an_old_leader_that_is_silent_is_waited_for_only_so_long(tmp_path: Path)
 
 
 @pytest.mark.quiet
-def test_one_of_three_brokers_down_costs_the_others_nothing_and_the_router_little(stage: Stage) -> None:
+def test_one_down_broker_of_three_neither_delays_others_nor_busies_the_router(stage: Stage) -> None:
     load = stage.load(messages=1000, keyed=100)
     stage.delivered(load)
     load = stage.load(messages=3000, keyed=100)
@@ -401,7 +401,7 @@ def cpu_of(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def test_a_topic_that_is_deleted_with_messages_queued(stage: Stage) -> None:
+def test_queued_messages_of_a_deleted_topic_are_discarded(stage: Stage) -> None:
     load = stage.load()
     stage.broker.inject(Fault(action=FaultAction.ERROR, code=19, topic=load.topics[0], times=None))
     stage.send(load).join()
@@ -414,7 +414,7 @@ def test_a_topic_that_is_deleted_with_messages_queued(stage: Stage) -> None:
 
 # --- producer ids -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("code", "outcome"), [(14, IDEMPOTENT), (-1, IDEMPOTENT), (31, AT_LEAST_ONCE)])
-def test_a_producer_id_that_is_not_given_at_once(tmp_path: Path, code: int, outcome: int) -> None:
+def test_a_refused_producer_id_is_retried_or_disables_idempotence(tmp_path: Path, code: int, outcome: int) -> None:
     with DevBroker(brokers=1) as broker:
         times = 4 if outcome == IDEMPOTENT else None
         broker.inject(Fault(action=FaultAction.ERROR, api=ApiKey.INIT_PRODUCER_ID, code=code, times=times))
@@ -425,7 +425,7 @@ def test_a_producer_id_that_is_not_given_at_once(tmp_path: Path, code: int, outc
 
 
 # --- less than idempotence --------------------------------------------------------------------------------------------
-def test_with_acks_of_the_leader_alone_nothing_is_lost_and_doubt_is_counted(tmp_path: Path) -> None:
+def test_acks_1_loses_nothing_and_counts_possible_duplicates(tmp_path: Path) -> None:
     with DevBroker(brokers=1) as broker, a_stage(tmp_path, broker, {"kafka.required_acks": 1}) as stage:
         load = stage.load()
         stage.delivered(load)
@@ -438,7 +438,7 @@ def test_with_acks_of_the_leader_alone_nothing_is_lost_and_doubt_is_counted(tmp_
         assert 0 < len(read) - load.total <= stage.grown(Counter.PossibleDuplicateMsg)
 
 
-def test_without_acks_what_is_written_counts_as_delivered(tmp_path: Path) -> None:
+def test_acks_0_counts_written_messages_as_delivered(tmp_path: Path) -> None:
     with DevBroker(brokers=1) as broker, a_stage(tmp_path, broker, {"kafka.required_acks": 0}) as stage:
         load = stage.load(messages=2000)
         stage.delivered(load)

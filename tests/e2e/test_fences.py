@@ -49,7 +49,7 @@ def read_back(broker: DevBroker) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def test_nothing_of_a_killed_client_is_delivered_and_all_of_one_that_ended(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_killed_clients_attempt_is_discarded_and_a_completed_one_delivered(tmp_path: Path, broker: DevBroker) -> None:
     path = tmp_path / "in.stream"
     script = (
         "import sys, time; from bruce_mp.client import StreamClient\n"
@@ -83,7 +83,7 @@ def fail_inside(client: StreamClient) -> None:
         _ = 1 // 0
 
 
-def test_a_block_that_raises_takes_its_messages_back(tmp_path: Path, broker: DevBroker) -> None:
+def test_an_exception_in_the_attempt_block_discards_its_messages(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, StreamClient(tmp_path / "in.stream", timeout=60) as client:
         with pytest.raises(ZeroDivisionError):
             fail_inside(client)
@@ -97,7 +97,9 @@ def test_a_block_that_raises_takes_its_messages_back(tmp_path: Path, broker: Dev
 
 @pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("victim", ["worker", "daemon"])
-def test_deaths_inside_and_behind_an_attempt(tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool) -> None:
+def test_a_death_before_or_after_the_end_frame_keeps_an_attempt_atomic(
+    tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
+) -> None:
     with daemon_in(tmp_path, broker, **{"input.streams.workers": 1}) as daemon:
         with connect(daemon) as client:
             client.sendall(BEGIN + b"".join(message(1, number, 900) for number in range(300)))
@@ -115,7 +117,7 @@ def test_deaths_inside_and_behind_an_attempt(tmp_path: Path, broker: DevBroker, 
     assert read_back(broker) == ([(1, number) for number in range(300)] if is_ended else [])
 
 
-def test_an_attempt_that_is_too_large_is_told_and_closed(tmp_path: Path, broker: DevBroker) -> None:
+def test_an_oversized_attempt_is_explained_and_closed(tmp_path: Path, broker: DevBroker) -> None:
     settings = {"input.streams.max_attempt_size": 256 << 10, "input.streams.max_spill_size": 0}
     with daemon_in(tmp_path, broker, **settings) as daemon:
         with connect(daemon) as client:
@@ -136,7 +138,7 @@ def test_an_attempt_that_is_too_large_is_told_and_closed(tmp_path: Path, broker:
         assert "max_attempt_size" in daemon.log()
 
 
-def test_a_hundred_attempts_between_others(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_hundred_interleaved_attempts_are_delivered_or_discarded_whole(tmp_path: Path, broker: DevBroker) -> None:
     """Every third client disconnects before its end frame; a daemon that shuts down discards open attempts."""
     with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
         clients = [stack.enter_context(connect(daemon, "tcp" if who % 2 else "unix")) for who in range(150)]
@@ -194,7 +196,7 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_in_order(tmp_path: Pa
 
 @pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("victim", ["worker", "daemon"])
-def test_deaths_of_an_attempt_larger_than_the_slab(
+def test_a_death_keeps_an_attempt_larger_than_the_slab_atomic(
     tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
 ) -> None:
     """Behind its end some of it is in the slab, some in Kafka, and some in the spill file."""
@@ -245,7 +247,7 @@ def test_timestamps_of_a_spilled_attempt_survive_a_kill_and_a_restart(
         assert max(found.values()) <= arrived_ms + 50
 
 
-def test_a_restart_delivers_what_spill_files_have_of_complete_attempts(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_restart_delivers_complete_attempts_from_spill_files(tmp_path: Path, broker: DevBroker) -> None:
     """Streams are switched off at the restart: a worker comes all the same, for the file."""
     with daemon_in(tmp_path, broker, **SMALL) as daemon:
         with connect(daemon) as client:
@@ -262,7 +264,7 @@ def test_a_restart_delivers_what_spill_files_have_of_complete_attempts(tmp_path:
     assert read_back(broker) == [(1, number) for number in range(LARGE)]
 
 
-def test_a_client_is_told_why_its_attempt_ended(tmp_path: Path, broker: DevBroker) -> None:
+def test_the_client_receives_the_reason_why_its_attempt_ended(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon:
         with connect(daemon) as client:
             client.sendall(BEGIN + message(1, 1) + END[:-1] + b"\1")

@@ -36,7 +36,7 @@ def share_in_use(slab_path: Path) -> float:
         slab.close()
 
 
-def test_a_dead_topic_does_not_eat_the_slab(tmp_path: Path) -> None:
+def test_a_stuck_topic_does_not_fill_the_slab(tmp_path: Path) -> None:
     load = Load((DEAD, *LIVE * 8), senders=2, messages=10_000, largest=20_000)
     sent = [message for sender in range(load.senders) for message in messages_of(load, sender)]
     stuck = [message for message in sent if message.topic == DEAD]

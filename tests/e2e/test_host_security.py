@@ -62,7 +62,7 @@ def files_of(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_an_unprivileged_daemon_with_its_pages_on_a_unix_socket(directory: Path) -> None:
+def test_an_unprivileged_daemon_serves_its_pages_on_a_unix_socket(directory: Path) -> None:
     """With umask 0, only the daemon's explicit modes protect its files."""
     token = directory / "token"
     token.write_text(TOKEN, "utf-8")

@@ -47,7 +47,9 @@ def run_load(load: Load, daemon: Daemon, timeout: float) -> None:
     assert books.received == books.delivered == load.total
 
 
-def test_two_hundred_thousand_datagrams_on_three_brokers(tmp_path: Path, kafka_3: KafkaCluster) -> None:
+def test_three_brokers_store_two_hundred_thousand_datagrams_once_and_in_order(
+    tmp_path: Path, kafka_3: KafkaCluster
+) -> None:
     """20 topics, 4 senders, 10 B to 60 KB: none lost, none doubled, in order; key, timestamp and value intact."""
     load = Load(make_topics(kafka_3, "many", 20), senders=4, messages=50_000, largest=60_000)
     with Daemon(tmp_path, kafka_3.bootstrap, {"input.unix_datagram.when_full": "block"}) as daemon:
@@ -56,7 +58,9 @@ def test_two_hundred_thousand_datagrams_on_three_brokers(tmp_path: Path, kafka_3
     assert_all_there(load, read_back(kafka_3, load.topics))
 
 
-def test_the_same_bytes_in_are_the_same_records_out(tmp_path: Path, kafka_versions: KafkaCluster) -> None:
+def test_sent_messages_become_identical_records_on_every_kafka_version(
+    tmp_path: Path, kafka_versions: KafkaCluster
+) -> None:
     load = Load(make_topics(kafka_versions, "same", 3), senders=2, messages=2000, largest=30_000)
     with Daemon(tmp_path, kafka_versions.bootstrap) as daemon:
         run_load(load, daemon, timeout=120)

@@ -46,7 +46,7 @@ def connections(daemon: Daemon) -> list[str]:
     return [line["connection"] for line in brokers(daemon).values()]
 
 
-def test_brokers_that_go_and_come_back(tmp_path: Path) -> None:
+def test_the_pages_show_brokers_that_go_down_and_return(tmp_path: Path) -> None:
     with DevBroker(brokers=2, topics={"news": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, "news", 2)
         daemon.wait_settled(2)
@@ -72,7 +72,7 @@ def test_brokers_that_go_and_come_back(tmp_path: Path) -> None:
         daemon.wait_for(lambda: not daemon.get("/brokers/json")["paused_count"], "no pause", 10)
 
 
-def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
+def test_the_pages_show_a_topic_refused_and_accepted_again(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         broker.inject(Fault(action=FaultAction.ERROR, code=42, topic="secret", times=None))
         send(daemon, "secret")
@@ -84,7 +84,7 @@ def test_a_topic_that_is_refused_and_taken_again(tmp_path: Path) -> None:
         daemon.wait_for(lambda: "secret" not in problems(daemon), "green", 10)
 
 
-def test_a_topic_that_we_may_not_write_waits_for_the_permission(tmp_path: Path) -> None:
+def test_messages_of_an_unauthorized_topic_wait_for_permission(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1, "secret": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         broker.inject(Fault(action=FaultAction.ERROR, code=29, topic="secret", times=None))
         send(daemon, "secret", 3)
@@ -98,7 +98,7 @@ def test_a_topic_that_we_may_not_write_waits_for_the_permission(tmp_path: Path) 
         daemon.wait_for(lambda: "secret" not in problems(daemon), "green", 10)
 
 
-def test_a_partition_that_is_tried_again_is_named(tmp_path: Path) -> None:
+def test_the_pages_name_a_partition_that_is_retried(tmp_path: Path) -> None:
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         broker.inject(Fault(action=FaultAction.ERROR, code=19, topic="news", times=None))
         send(daemon, "news", 3)

@@ -103,7 +103,7 @@ CONTRASTS: Final = """
 
 
 # --- at rest ----------------------------------------------------------------------------------------------------------
-def test_at_rest(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+def test_the_page_of_an_idle_daemon_is_healthy(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         open_page(browser, daemon)
         wait_state(browser, "good")
@@ -123,7 +123,9 @@ def test_at_rest(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_can_be_read_by_everybody(tmp_path: Path, broker: DevBroker, browser: Browser, *, dark: bool) -> None:
+def test_the_page_is_accessible_in_both_colour_schemes(
+    tmp_path: Path, broker: DevBroker, browser: Browser, *, dark: bool
+) -> None:
     with Daemon(tmp_path, broker.bootstrap, ONE_EACH) as daemon:
         send(daemon, *[(topic, b"x") for topic in TOPICS * 2], ("nothing", b"x"))
         daemon.wait_settled(13)
@@ -144,7 +146,7 @@ def test_it_can_be_read_by_everybody(tmp_path: Path, broker: DevBroker, browser:
 
 
 # --- under load -------------------------------------------------------------------------------------------------------
-def test_under_load(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+def test_the_page_shows_traffic_under_load(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     load = Load(TOPICS, senders=2, messages=15_000, largest=30_000)
     with Daemon(tmp_path, broker.bootstrap, {"input.unix_datagram.when_full": "block", **COMPRESSED}) as daemon:
         open_page(browser, daemon)
@@ -167,7 +169,7 @@ def test_under_load(tmp_path: Path, broker: DevBroker, browser: Browser) -> None
         assert browser.complaints() == []
 
 
-def test_names_and_bytes_of_clients_are_only_shown(tmp_path: Path, browser: Browser) -> None:
+def test_topic_names_and_samples_are_never_executed(tmp_path: Path, browser: Browser) -> None:
     hostile = (
         "<script>hacked=1</script>",
         "<img src=x onerror=hacked=1>",
@@ -196,7 +198,7 @@ def test_names_and_bytes_of_clients_are_only_shown(tmp_path: Path, browser: Brow
 
 
 # --- in trouble -------------------------------------------------------------------------------------------------------
-def test_a_broker_that_is_down(tmp_path: Path, browser: Browser) -> None:
+def test_the_page_shows_a_down_broker(tmp_path: Path, browser: Browser) -> None:
     with DevBroker(topics={"news": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, ("news", b"1"))
         daemon.wait_settled(1)
@@ -217,7 +219,7 @@ def test_a_broker_that_is_down(tmp_path: Path, browser: Browser) -> None:
         browser.complaints()
 
 
-def test_partitions_that_lost_their_leader(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+def test_the_page_shows_partitions_without_a_leader(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, *[(topic, b"1") for topic in TOPICS])
         daemon.wait_settled(6)
@@ -237,7 +239,7 @@ def test_partitions_that_lost_their_leader(tmp_path: Path, broker: DevBroker, br
         assert browser.texts("#paused-table tbody tr") == []
 
 
-def test_a_daemon_that_is_gone(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+def test_the_page_reports_a_stopped_daemon(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     port = ReservedPort()
     with Daemon(tmp_path, broker.bootstrap, {"http.listen": f"127.0.0.1:{port.number}"}) as daemon:
         open_page(browser, daemon)
@@ -280,7 +282,7 @@ def tab_to(browser: Browser, wanted: str) -> None:
     pytest.fail(f"There is no way to {wanted} with the tabulator; the focus is on {focused(browser)}")
 
 
-def test_with_the_keyboard_alone(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+def test_the_page_is_usable_with_the_keyboard_alone(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, *[(topic, b"x") for index, topic in enumerate(TOPICS) for _ in range(index + 1)])
         daemon.wait_settled(21)
@@ -321,7 +323,7 @@ def test_with_the_keyboard_alone(tmp_path: Path, broker: DevBroker, browser: Bro
         assert focused(browser) == "delivered"
 
 
-def test_two_thousand_topics(tmp_path: Path, browser: Browser) -> None:
+def test_the_page_handles_two_thousand_topics(tmp_path: Path, browser: Browser) -> None:
     names = [f"app-{index}" for index in range(2000)]
     with DevBroker(topics=dict.fromkeys(names, 1)) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, *[(name, b"x" * 20) for name in names], *[("app-1234", b"x")] * 10)
@@ -354,7 +356,7 @@ HIDE: Final = """
 """
 
 
-def test_it_asks_nothing_while_nobody_sees_it(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+def test_a_hidden_page_sends_no_requests(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         open_page(browser, daemon)
         browser.run(HIDE.replace("arguments[0]", "true"))

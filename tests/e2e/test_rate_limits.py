@@ -41,7 +41,7 @@ def send_and_wait(daemon: Daemon, numbers: range) -> None:
     daemon.wait_for(lambda: reported(daemon) == expected, f"the report to say {expected}", 10)
 
 
-def test_a_limit_holds_and_a_new_router_gives_one_allowance_more(tmp_path: Path) -> None:
+def test_a_rate_limit_holds_and_a_new_router_grants_one_more_allowance(tmp_path: Path) -> None:
     with DevBroker(topics={"noisy": 2, "quiet": 2}) as broker:
         with Daemon(tmp_path, broker.bootstrap, SETTINGS) as daemon:
             send_and_wait(daemon, range(300))
@@ -57,7 +57,7 @@ def values_of(broker: DevBroker, topic: str) -> list[int]:
     return sorted(int(record.value or b"") for records in broker.fetch(topic) for record in records)
 
 
-def test_a_limit_is_for_all_inputs_together(tmp_path: Path) -> None:
+def test_a_rate_limit_covers_all_inputs_together(tmp_path: Path) -> None:
     """A datagram socket and two kinds of streams, each with separate processes, send at the same time."""
     streams = {
         "input.unix_stream.enable": "true",

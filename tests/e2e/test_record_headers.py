@@ -72,7 +72,7 @@ def ordered(told: Iterable[Told]) -> list[Told]:
     return sorted(told, key=lambda each: each[0] or b"")
 
 
-def test_headers_come_back_from_the_embedded_broker(tmp_path: Path) -> None:
+def test_record_headers_reach_the_embedded_broker(tmp_path: Path) -> None:
     with DevBroker(brokers=2, topics={TOPIC: 4}) as broker, daemon_in(tmp_path, broker) as daemon:
         expected = send_by_all_inputs(daemon)
         books = daemon.wait_settled(len(expected))
@@ -81,7 +81,7 @@ def test_headers_come_back_from_the_embedded_broker(tmp_path: Path) -> None:
     assert ordered(found) == ordered(expected)
 
 
-def test_headers_of_the_command_come_back(tmp_path: Path) -> None:
+def test_headers_of_the_send_command_reach_the_broker(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bruce_mp", "send", "--topic", TOPIC, "--value", "v", "--count", "3"]
     headers = [word for header in ("a=1=2", "empty=", "null", "a=again", "größe=ß") for word in ("--header", header)]
     with DevBroker(topics={TOPIC: 1}) as broker, daemon_in(tmp_path, broker) as daemon:
@@ -93,7 +93,7 @@ def test_headers_of_the_command_come_back(tmp_path: Path) -> None:
     assert [(each.value, each.headers) for each in records] == [(b"v", expected)] * 6
 
 
-def test_headers_come_back_from_kafka(tmp_path: Path, kafka_versions: KafkaCluster) -> None:
+def test_record_headers_reach_kafka(tmp_path: Path, kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic(TOPIC, 4)
     with daemon_in(tmp_path, kafka_versions) as daemon:
         expected = send_by_all_inputs(daemon)
@@ -103,7 +103,7 @@ def test_headers_come_back_from_kafka(tmp_path: Path, kafka_versions: KafkaClust
     assert ordered((each.value, each.key, tuple(each.headers)) for each in records) == ordered(expected)
 
 
-def test_what_is_discarded_keeps_its_headers_in_the_file(tmp_path: Path) -> None:
+def test_a_discarded_message_keeps_its_headers_in_the_discard_file(tmp_path: Path) -> None:
     path = tmp_path / "discards"
     settings = {"discard_log.enable": "true", "discard_log.path": path}
     headers: Headers = (("a", b"1"), ("b", None))

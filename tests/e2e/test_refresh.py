@@ -23,7 +23,7 @@ def counters(daemon: Daemon) -> dict[str, int]:
     return {entry["name"]: entry["value"] for entry in daemon.get("/counters/json")["counters"]}
 
 
-def test_a_refresh_that_brings_nothing_new_changes_nothing(tmp_path: Path) -> None:
+def test_an_unchanged_refresh_changes_nothing(tmp_path: Path) -> None:
     with (
         DevBroker(brokers=2, topics={"clicks": 4}) as broker,
         Daemon(tmp_path, broker.bootstrap) as daemon,
@@ -66,7 +66,7 @@ def test_a_refresh_shows_a_topic_that_is_new_and_leaders_that_moved(tmp_path: Pa
         assert [record.value for record in broker.fetch("clicks")[0]] == [b"before", b"after"]
 
 
-def test_without_comparing_each_refresh_has_everything_sent_out_anew(tmp_path: Path) -> None:
+def test_each_refresh_reroutes_everything_without_comparison(tmp_path: Path) -> None:
     """Repeated refreshes under load lose, double and reorder no message."""
     settings = {"input.unix_datagram.when_full": "block", "delivery.compare_metadata_on_refresh": "false"}
     load = Load(("clicks",), senders=2, messages=3000, largest=300)
@@ -89,7 +89,7 @@ def test_without_comparing_each_refresh_has_everything_sent_out_anew(tmp_path: P
     ("action", "counter"),
     [(FaultAction.GARBAGE_BODY, "BadMetadataResponse"), (FaultAction.CLOSE, "ConnectFailOnTryGetMetadata")],
 )
-def test_a_broker_that_fails_to_answer_is_counted_and_the_next_one_asked(
+def test_a_failed_metadata_response_is_counted_and_the_next_broker_asked(
     tmp_path: Path, action: FaultAction, counter: str
 ) -> None:
     with DevBroker(brokers=2, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:

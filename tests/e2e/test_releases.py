@@ -156,7 +156,7 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
         assert (release.magic, used) in found <= {(release.magic, 0), (release.magic, used)}
 
 
-def test_large_messages_arrive_where_the_release_is_told(
+def test_large_messages_arrive_with_a_configured_broker_version(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
     """A release without the request for versions is not asked. An empty value stays a value if configured so."""
@@ -204,7 +204,7 @@ def test_a_restart_of_the_broker_loses_nothing(tmp_path: Path, release: Release,
 
 
 @pytest.mark.parametrize("release", [V0_10, V1_1], indirect=True, ids=[V0_10.version, V1_1.version])
-def test_a_broker_that_rests_is_not_taken_for_an_older_one(
+def test_a_paused_broker_is_not_mistaken_for_an_older_release(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:
     """The broker is silent after the request for versions, as 0.9 is; later it may read requests that were given up."""

@@ -223,7 +223,7 @@ def keys_in(text: str) -> list[str]:
 # --- a proof for each section -----------------------------------------------------------------------------------------
 
 
-def test_batching_an_open_batch_does_not_outlive_its_limits(daemon: Daemon) -> None:
+def test_reloaded_batching_limits_apply_to_an_open_batch(daemon: Daemon) -> None:
     hundred = {
         "batching.configs.hundred.messages": 100,
         "batching.default.action": "per_topic",
@@ -242,7 +242,7 @@ def test_batching_an_open_batch_does_not_outlive_its_limits(daemon: Daemon) -> N
         settled(daemon, before, 55)
 
 
-def test_compression(daemon: Daemon) -> None:
+def test_reloaded_compression_applies(daemon: Daemon) -> None:
     for codec in ("gzip", "lz4"):
         daemon.reload(
             {
@@ -261,7 +261,7 @@ def codecs(daemon: Daemon) -> set[str]:
     return {str(value) for line in daemon.get("/compression/json")["topics"] for value in line.values()}
 
 
-def test_rate_limits(daemon: Daemon) -> None:
+def test_reloaded_rate_limits_apply(daemon: Daemon) -> None:
     limit = {
         "rate_limit.configs.few.interval_ms": DAY_MS,
         "rate_limit.configs.few.max_count": 3,
@@ -275,7 +275,7 @@ def test_rate_limits(daemon: Daemon) -> None:
         assert daemon.wait_settled(received + 10).delivered == before.delivered + passed
 
 
-def test_message_size(daemon: Daemon) -> None:
+def test_a_reloaded_message_size_limit_applies(daemon: Daemon) -> None:
     before = daemon.books()
     daemon.reload({"batching.message_max_bytes": 1000})
     send(daemon, "views", 1, bytes(2000))
@@ -285,7 +285,7 @@ def test_message_size(daemon: Daemon) -> None:
     assert settled(daemon, before, 2).delivered == before.delivered + 1
 
 
-def test_stream_size(daemon: Daemon) -> None:
+def test_a_reloaded_stream_size_limit_applies(daemon: Daemon) -> None:
     path = daemon.directory / "in.stream"
     before = daemon.books()
     daemon.reload({"input.max_stream_size": 1000})
@@ -300,7 +300,7 @@ def test_stream_size(daemon: Daemon) -> None:
         settled(daemon, before, 2)
 
 
-def test_the_log(daemon: Daemon, tmp_path: Path) -> None:
+def test_reloaded_logging_applies_to_every_process(daemon: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "log"
     daemon.reload({"logging.file.enable": True, "logging.file.path": str(file)})
     daemon.kill("router")
@@ -316,7 +316,7 @@ def test_the_log(daemon: Daemon, tmp_path: Path) -> None:
     assert len(file.read_text()) == length
 
 
-def test_the_discard_file(daemon: Daemon, tmp_path: Path) -> None:
+def test_a_reloaded_discard_file_is_written(daemon: Daemon, tmp_path: Path) -> None:
     for name in ("one", "other"):
         before = daemon.books()
         file = tmp_path / name
@@ -327,7 +327,7 @@ def test_the_discard_file(daemon: Daemon, tmp_path: Path) -> None:
     assert "nobody-made-other" not in (tmp_path / "one").read_text()
 
 
-def test_message_debugging(daemon: Daemon, tmp_path: Path) -> None:
+def test_reloaded_message_debugging_applies(daemon: Daemon, tmp_path: Path) -> None:
     with pytest.raises(HTTPError, match="409"):
         daemon.get_text("/msg_debug/add_topic/views")
     daemon.reload({"msg_debug.enable": True, "msg_debug.path": str(tmp_path)})
@@ -341,7 +341,7 @@ def test_message_debugging(daemon: Daemon, tmp_path: Path) -> None:
         daemon.get_text("/msg_debug/get_topics")
 
 
-def test_bad_messages_on_the_page(daemon: Daemon) -> None:
+def test_a_reloaded_sample_size_applies_to_bad_messages(daemon: Daemon) -> None:
     for size in (5, 9):
         daemon.reload({"http.bad_msg_prefix_size": size, "http.discard_report_interval_s": 86_000 + size})
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -356,7 +356,7 @@ def recent_malformed(daemon: Daemon) -> list[str]:
     return found
 
 
-def test_topics_are_made_from_now_on(daemon: Daemon) -> None:
+def test_reloaded_automatic_topic_creation_applies(daemon: Daemon) -> None:
     before = daemon.books()
     send(daemon, "made-later", 1)
     assert settled(daemon, before, 1).delivered == before.delivered
@@ -365,7 +365,7 @@ def test_topics_are_made_from_now_on(daemon: Daemon) -> None:
     assert settled(daemon, before, 2).delivered == before.delivered + 1
 
 
-def test_the_brokers(tmp_path: Path, broker: DevBroker) -> None:
+def test_reloaded_brokers_get_the_next_messages(tmp_path: Path, broker: DevBroker) -> None:
     """Messages go to the newly configured brokers, even of another cluster."""
     with (
         DevBroker(brokers=3, topics={"clicks": 3}) as other,
@@ -394,7 +394,7 @@ def knows(daemon: Daemon, cluster: DevBroker) -> bool:
     return set(cluster.bootstrap.split(",")) <= found
 
 
-def test_connections_to_brokers_are_made_anew_when_their_client_has_another_name(daemon: Daemon) -> None:
+def test_a_reloaded_client_id_reopens_broker_connections(daemon: Daemon) -> None:
     before, connected = daemon.books(), connections(daemon)
     daemon.reload({"kafka.client_id": "somebody-else"})
     send(daemon, "views", 4)
@@ -411,7 +411,7 @@ def connections(daemon: Daemon) -> int:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_came_of_it(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reload_command_prints_its_outcome(daemon: Daemon, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--config", str(daemon.config_path)]
     daemon.configure({"logging.level": "DEBUG"})
     assert main(["reload", *where, "--check"]) == 0
@@ -427,7 +427,7 @@ def test_the_command_says_what_came_of_it(daemon: Daemon, capsys: pytest.Capture
     assert 'http.listen = "nowhere" is not allowed' in capsys.readouterr().err
 
 
-def test_without_a_daemon_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reload_command_reports_an_absent_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reload", "--url", f"unix:{tmp_path}/nobody"]) == 4
     assert "No daemon answers" in capsys.readouterr().err
 
@@ -487,7 +487,7 @@ class Reloading(threading.Thread):
         self.join(60)
 
 
-def test_nothing_is_lost_doubled_or_reordered_by_reloads_under_load_with_processes_that_die(tmp_path: Path) -> None:
+def test_reloads_under_load_with_killed_processes_lose_or_reorder_nothing(tmp_path: Path) -> None:
     load = Load(TOPICS, senders=2, messages=15_000, largest=500)
     settings = {"input.unix_datagram.when_full": "block"}
     rng = random.Random(8)

@@ -16,10 +16,10 @@ from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
+from support.daemon_runs import run_until_exit
 from support.ports import ReservedPort
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there, start_senders
-from support.whole_runs import run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def send(daemon: Daemon, count: int, topic: str = "red") -> None:
 # --- brokers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_is_not_there_at_the_start(tmp_path: Path, broker: DevBroker) -> None:
+def test_messages_wait_for_a_broker_that_starts_later(tmp_path: Path, broker: DevBroker) -> None:
     """The daemon receives messages, reports the missing broker, and delivers when the broker starts."""
     load = Load(TOPICS, senders=2, messages=500, largest=3000)
     broker.broker_down(1)
@@ -69,7 +69,7 @@ def test_a_broker_that_is_not_there_at_the_start(tmp_path: Path, broker: DevBrok
     assert_all_there(load, read_back(broker, TOPICS))
 
 
-def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBroker, port: int) -> None:
+def test_a_broker_that_returns_on_another_port_is_found(tmp_path: Path, broker: DevBroker, port: int) -> None:
     """The bootstrap list names both ports."""
     load = Load(TOPICS, senders=1, messages=300, largest=3000)
     with Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port}") as daemon:
@@ -85,7 +85,7 @@ def test_a_broker_that_comes_back_on_another_port(tmp_path: Path, broker: DevBro
     assert_all_there(load, arrived)
 
 
-def test_a_whole_cluster_that_comes_back_on_other_ports(tmp_path: Path, port: int) -> None:
+def test_a_whole_cluster_that_returns_on_other_ports_is_found(tmp_path: Path, port: int) -> None:
     """None of the known addresses is left; the one in the bootstrap list is valid for the new cluster."""
     load = Load(TOPICS, senders=2, messages=300, largest=3000)
     with (
@@ -107,7 +107,7 @@ def test_a_whole_cluster_that_comes_back_on_other_ports(tmp_path: Path, port: in
     assert_all_there(load, arrived)
 
 
-def test_of_several_bootstrap_servers_one_is_enough(tmp_path: Path, broker: DevBroker, port: int) -> None:
+def test_one_reachable_bootstrap_server_is_enough(tmp_path: Path, broker: DevBroker, port: int) -> None:
     with Daemon(tmp_path, f"nowhere.invalid:9092,127.0.0.1:{port},{broker.bootstrap}") as daemon:
         send(daemon, 10)
         assert daemon.wait_settled(10).delivered == 10
@@ -124,13 +124,13 @@ def daemon(tmp_path: Path) -> Daemon:
 
 def refused(daemon: Daemon, **settings: object) -> str:
     """Return the error of a failed start, which must leave no files behind."""
-    ended = run_to_the_end(daemon.config_path, {name.replace("__", "."): value for name, value in settings.items()})
+    ended = run_until_exit(daemon.config_path, {name.replace("__", "."): value for name, value in settings.items()})
     assert ended.code == 1, ended.text
     assert "Traceback" not in ended.text
     return ended.text
 
 
-def test_a_directory_of_the_socket_that_is_not_there(daemon: Daemon) -> None:
+def test_a_missing_socket_directory_is_reported(daemon: Daemon) -> None:
     place = daemon.directory / "no" / "in.dgram"
     text = refused(daemon, input__unix_datagram__path=place)
     assert f'input.unix_datagram.path = "{place}" cannot be used: there is no directory {place.parent}; ' in text
@@ -138,7 +138,7 @@ def test_a_directory_of_the_socket_that_is_not_there(daemon: Daemon) -> None:
     assert not daemon.slab_path.exists()
 
 
-def test_a_directory_of_the_socket_where_the_daemon_may_not_write(daemon: Daemon) -> None:
+def test_an_unwritable_socket_directory_is_reported(daemon: Daemon) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
     text = refused(daemon, input__unix_datagram__path=closed / "in.dgram")
@@ -147,14 +147,14 @@ def test_a_directory_of_the_socket_where_the_daemon_may_not_write(daemon: Daemon
     assert not daemon.slab_path.exists()
 
 
-def test_a_directory_of_the_slab_where_the_daemon_may_not_write(daemon: Daemon) -> None:
+def test_an_unwritable_slab_directory_is_reported(daemon: Daemon) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
     text = refused(daemon, slab__path=closed / "slab")
     assert f"The slab {closed / 'slab'} cannot be made: Permission denied" in text
 
 
-def test_a_run_directory_that_cannot_be_made(daemon: Daemon) -> None:
+def test_an_impossible_run_directory_is_reported(daemon: Daemon) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
     text = refused(daemon, daemon__run_dir=closed / "run")
@@ -162,14 +162,14 @@ def test_a_run_directory_that_cannot_be_made(daemon: Daemon) -> None:
     assert f"The run directory {closed / 'run'} cannot be made: Permission denied. {remedy}" in text
 
 
-def test_something_else_is_in_the_place_of_the_socket(daemon: Daemon) -> None:
+def test_a_regular_file_at_the_socket_path_is_kept_and_reported(daemon: Daemon) -> None:
     daemon.socket_path.write_text("precious")
     text = refused(daemon)
     assert f'"{daemon.socket_path}": the file is not a socket; remove it or choose another path' in text
     assert daemon.socket_path.read_text() == "precious"
 
 
-def test_the_socket_of_another_program(daemon: Daemon) -> None:
+def test_the_socket_of_another_program_is_kept_and_reported(daemon: Daemon) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(daemon.socket_path))
         text = refused(daemon)
@@ -177,14 +177,14 @@ def test_the_socket_of_another_program(daemon: Daemon) -> None:
     assert daemon.socket_path.is_socket()
 
 
-def test_the_port_of_the_status_pages_is_taken(daemon: Daemon) -> None:
+def test_a_status_port_in_use_is_reported(daemon: Daemon) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         text = refused(daemon, http__listen=address)
     assert f'http.listen = "{address}" cannot be used: another program listens there; stop it or choose' in text
 
 
-def test_a_run_directory_that_others_can_enter(daemon: Daemon) -> None:
+def test_a_run_directory_open_to_others_is_refused(daemon: Daemon) -> None:
     daemon.run_dir.mkdir(mode=0o755)
     daemon.run_dir.chmod(0o755)
     text = refused(daemon)
@@ -193,13 +193,13 @@ def test_a_run_directory_that_others_can_enter(daemon: Daemon) -> None:
     assert stat.S_IMODE(daemon.run_dir.stat().st_mode) == 0o755
 
 
-def test_a_log_file_that_cannot_be_made(daemon: Daemon) -> None:
+def test_an_impossible_log_file_is_reported(daemon: Daemon) -> None:
     place = daemon.directory / "no" / "bruce.log"
     text = refused(daemon, logging__file__enable="true", logging__file__path=place)
     assert f"The log file {place} cannot be opened: No such file or directory. Make its directory" in text
 
 
-def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_second_daemon_is_refused_and_the_first_undisturbed(tmp_path: Path, broker: DevBroker) -> None:
     """The same run directory, slab or socket: each is refused by its name."""
     for name in ("first", "second", "third", "fourth"):
         (tmp_path / name).mkdir()
@@ -222,7 +222,7 @@ def test_a_second_daemon_touches_nothing_of_the_first(tmp_path: Path, broker: De
 # --- the daemon's own life -------------------------------------------------------------------------------------------
 
 
-def test_a_log_file_that_was_moved_away_is_opened_anew(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_moved_log_file_is_reopened(tmp_path: Path, broker: DevBroker) -> None:
     """Every process reopens the file, with or without a signal."""
     path, moved = tmp_path / "bruce.log", tmp_path / "bruce.log.1"
     settings = {"logging.file.enable": "true", "logging.file.path": path}
@@ -244,7 +244,7 @@ def test_a_log_file_that_was_moved_away_is_opened_anew(tmp_path: Path, broker: D
         assert moved.read_text() == before
 
 
-def test_when_the_supervisor_is_killed_all_die_and_the_next_run_adopts(tmp_path: Path, broker: DevBroker) -> None:
+def test_processes_die_with_the_supervisor_and_the_next_run_adopts_the_slab(tmp_path: Path, broker: DevBroker) -> None:
     load = Load(TOPICS, senders=1, messages=2000, largest=3000)
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)

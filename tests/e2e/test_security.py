@@ -94,7 +94,7 @@ def counted(daemon: Daemon, counter: Counter) -> int:
     return next((row["value"] for row in daemon.get("/counters/json")["counters"] if row["name"] == counter.name), 0)
 
 
-def test_a_wrong_password_is_told_and_mended_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
+def test_a_wrong_password_is_reported_and_corrected_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
     file = tmp_path / "password"
     file.write_text("wrong-but-hidden\n")
     file.chmod(0o644)
@@ -120,7 +120,7 @@ def test_a_wrong_password_is_told_and_mended_without_a_restart(tmp_path: Path, k
         assert daemon.books().possible_duplicates == 0
 
 
-def test_an_expired_certificate_of_ours_is_renewed_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
+def test_an_expired_client_certificate_is_replaced_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
     file = tmp_path / "client.pem"
     shutil.copy(kafka.authority.issue("stale", days=-1).both, file)
     settings = {**over_tls(kafka), "kafka.tls.certificate_file": file}
@@ -150,7 +150,7 @@ def test_an_expired_certificate_of_ours_is_renewed_without_a_restart(tmp_path: P
         ("hidden", False, "hide topic hidden from our user, TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
-def test_without_permission_messages_wait_for_it(
+def test_messages_without_permission_wait_for_it(
     tmp_path: Path, kafka: SecureKafka, name: str, words: str, *, may_describe: bool
 ) -> None:
     """The topic and producer ids have no ACL; brokers also hide a topic without permission to describe it."""
@@ -208,7 +208,7 @@ def test_a_login_that_ends_is_renewed_on_the_same_connection(
     assert [record.value for record in records] == [b"%d" % number for number in range(sent)]
 
 
-def test_brokers_that_refuse_us_are_not_asked_in_a_busy_loop(tmp_path: Path, kafka: SecureKafka) -> None:
+def test_brokers_that_refuse_the_login_are_retried_with_a_backoff(tmp_path: Path, kafka: SecureKafka) -> None:
     file = tmp_path / "password"
     file.write_text("wrong")
     settings = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice", "kafka.sasl.password_file": file}
@@ -222,7 +222,7 @@ def test_brokers_that_refuse_us_are_not_asked_in_a_busy_loop(tmp_path: Path, kaf
         assert daemon.log().count("does not let in") <= 2
 
 
-def test_a_reload_goes_over_to_other_credentials_and_authorities(tmp_path: Path, kafka: SecureKafka) -> None:
+def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: SecureKafka) -> None:
     """The first reload names a wrong authority, the second the right one and a wrong password."""
     wrong, right = tmp_path / "wrong", tmp_path / "right"
     wrong.write_text("wrong-but-hidden")

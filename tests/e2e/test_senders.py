@@ -156,7 +156,7 @@ def test_members_of_a_group_in_the_list_may_send(tmp_path: Path, place: Path, br
         assert sorted(read_back(broker), key=str) == sorted(let_in, key=str)
 
 
-def test_a_killed_input_lets_nobody_else_in(tmp_path: Path, place: Path, broker: DevBroker) -> None:
+def test_a_killed_input_admits_no_unlisted_sender(tmp_path: Path, place: Path, broker: DevBroker) -> None:
     """Messages of admitted senders are not lost or doubled; no message of the others passes."""
     first, *others = SENDERS
     count = 3000
@@ -179,7 +179,7 @@ def test_a_killed_input_lets_nobody_else_in(tmp_path: Path, place: Path, broker:
         assert read_back(broker) == values_of(first, count)
 
 
-def test_a_name_that_nobody_has_is_told_at_the_start(tmp_path: Path, place: Path, broker: DevBroker) -> None:
+def test_an_unknown_user_name_is_reported_at_the_start(tmp_path: Path, place: Path, broker: DevBroker) -> None:
     lists = {"input.unix_stream.allow_users": '["nobody-has-this-name"]', "input.quota.users.nor-this": 5}
     daemon = daemon_in(tmp_path, place, broker, **lists)
     with pytest.raises(AssertionError, match="ended at once"):
@@ -250,7 +250,7 @@ def test_connections_wait_for_the_next_interval(tmp_path: Path, place: Path, bro
         daemon.wait_for(lambda: "connections are not read before the next interval" in daemon.log(), "a word", 10)
 
 
-def test_lists_and_quotas_are_reloaded(tmp_path: Path, place: Path, broker: DevBroker) -> None:
+def test_reloaded_allow_lists_and_quotas_apply(tmp_path: Path, place: Path, broker: DevBroker) -> None:
     """Connections that wait for a removed quota continue; removed senders may not send any more."""
     first = SENDERS[0]
     quota = {"interval_ms": DAY_MS, "max_messages": 5}
@@ -277,7 +277,7 @@ def test_lists_and_quotas_are_reloaded(tmp_path: Path, place: Path, broker: DevB
         assert daemon.wait_settled(COUNT).received == COUNT
 
 
-def test_a_stop_does_not_wait_for_a_quota(tmp_path: Path, place: Path, broker: DevBroker) -> None:
+def test_shutdown_does_not_wait_for_a_quota(tmp_path: Path, place: Path, broker: DevBroker) -> None:
     first = SENDERS[0]
     with daemon_in(
         tmp_path, place, broker, **{"input.quota.interval_ms": DAY_MS, "input.quota.max_messages": 5}

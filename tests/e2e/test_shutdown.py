@@ -13,9 +13,9 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.daemon import Daemon
+from support.daemon_runs import Sender, run_until_exit
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there
-from support.whole_runs import Sender, run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -63,7 +63,7 @@ def assert_accepted_arrived(senders: list[Sender], broker: DevBroker) -> None:
         assert_all_there(load, read_back(broker, load.topics))
 
 
-def test_with_everything_delivered_nothing_is_left(tmp_path: Path, broker: DevBroker) -> None:
+def test_shutdown_leaves_no_slab_when_everything_is_delivered(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         with DatagramClient(daemon.socket_path) as client:
             for number in range(100):
@@ -75,7 +75,7 @@ def test_with_everything_delivered_nothing_is_left(tmp_path: Path, broker: DevBr
     assert sum(map(len, broker.fetch("red"))) == 100
 
 
-def test_under_load_all_that_was_accepted_is_delivered(tmp_path: Path, broker: DevBroker) -> None:
+def test_shutdown_under_load_delivers_every_accepted_message(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         senders = start_senders(daemon)
         daemon.wait_for(lambda: daemon.books().received > 3000, "traffic", 30)
@@ -87,7 +87,7 @@ def test_under_load_all_that_was_accepted_is_delivered(tmp_path: Path, broker: D
     assert_accepted_arrived(senders, broker)
 
 
-def test_without_time_to_deliver_the_next_run_delivers_the_rest(tmp_path: Path, slow_broker: DevBroker) -> None:
+def test_the_next_run_delivers_the_rest_after_a_short_shutdown(tmp_path: Path, slow_broker: DevBroker) -> None:
     """The acks are slow: some batches are in flight at the end, and must not be doubled."""
     with Daemon(tmp_path, slow_broker.bootstrap, {"delivery.shutdown_max_delay_ms": 100}) as daemon:
         senders = start_senders(daemon)
@@ -107,7 +107,7 @@ def test_without_time_to_deliver_the_next_run_delivers_the_rest(tmp_path: Path, 
     assert_accepted_arrived(senders, slow_broker)
 
 
-def test_with_the_broker_down_it_ends_in_time_and_keeps_all(tmp_path: Path, broker: DevBroker) -> None:
+def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 1500}) as daemon:
         lose_broker(daemon, broker)
         with DatagramClient(daemon.socket_path) as client:
@@ -132,7 +132,7 @@ def test_with_the_broker_down_it_ends_in_time_and_keeps_all(tmp_path: Path, brok
     assert sum(map(len, broker.fetch("green"))) == 10
 
 
-def test_a_second_sigterm_hurries(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_second_sigterm_hurries_the_shutdown(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         lose_broker(daemon, broker)
         with DatagramClient(daemon.socket_path) as client:
@@ -151,12 +151,12 @@ def test_a_second_sigterm_hurries(tmp_path: Path, broker: DevBroker) -> None:
 # --- involuntary ends ------------------------------------------------------------------------------------------------
 
 
-def test_five_failing_boots_end_it_with_the_reason(tmp_path: Path) -> None:
+def test_five_failed_boots_end_the_daemon_with_the_reason(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, "127.0.0.1:1")
     daemon.run_dir.mkdir(mode=0o700)
     in_the_way = daemon.run_dir / "router-runs.ipc"
     in_the_way.mkdir()
-    ended = run_to_the_end(daemon.config_path)
+    ended = run_until_exit(daemon.config_path)
     assert ended.code == 70
     assert "Process router failed 5 times in a row before it was ready; last: " in ended.text
     assert f"The socket {in_the_way} cannot be created: " in ended.text
@@ -174,11 +174,11 @@ def test_five_failing_boots_end_it_with_the_reason(tmp_path: Path) -> None:
     ],
     ids=["unknown key", "bad value", "contradiction"],
 )
-def test_a_mistake_in_the_configuration_ends_it_at_once(
+def test_a_config_error_ends_the_daemon_immediately(
     tmp_path: Path, settings: Mapping[str, object], words: list[str]
 ) -> None:
     daemon = Daemon(tmp_path, "127.0.0.1:1")
-    ended = run_to_the_end(daemon.config_path, settings)
+    ended = run_until_exit(daemon.config_path, settings)
     assert ended.code == 1
     for word in words:
         assert word in ended.text
@@ -189,7 +189,7 @@ def test_a_mistake_in_the_configuration_ends_it_at_once(
 # --- a slab that is full ---------------------------------------------------------------------------------------------
 
 
-def test_full_it_discards_and_counts_and_recovers_when_the_broker_is_back(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_full_slab_discards_and_recovers_when_the_broker_returns(tmp_path: Path, broker: DevBroker) -> None:
     """Fill, unblock, drain."""
     with (
         Daemon(tmp_path, broker.bootstrap, {**SMALL_SLAB, "topic_share.alpha": 0}) as daemon,
@@ -253,7 +253,7 @@ def block_settings(max_delay_ms: int = 30_000) -> dict[str, object]:
     }
 
 
-def test_where_senders_wait_nothing_is_discarded_and_everything_arrives(tmp_path: Path, broker: DevBroker) -> None:
+def test_blocked_senders_lose_no_message(tmp_path: Path, broker: DevBroker) -> None:
     load = Load(TOPICS, senders=1, messages=8000, smallest=100, largest=40_000)
     with Daemon(tmp_path, broker.bootstrap, block_settings()) as daemon:
         lose_broker(daemon, broker)
@@ -268,7 +268,7 @@ def test_where_senders_wait_nothing_is_discarded_and_everything_arrives(tmp_path
         assert_all_there(load, read_back(broker, TOPICS))
 
 
-def test_ended_while_senders_wait_nothing_vanishes_without_a_trace(tmp_path: Path, broker: DevBroker) -> None:
+def test_shutdown_accounts_for_messages_of_blocked_senders(tmp_path: Path, broker: DevBroker) -> None:
     """Messages in the kernel's queue without room in the slab are counted as discarded and logged."""
     load = Load(TOPICS, senders=1, messages=8000, smallest=100, largest=40_000)
     with Daemon(tmp_path, broker.bootstrap, block_settings(1000)) as daemon:

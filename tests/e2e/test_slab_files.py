@@ -15,10 +15,10 @@ from bruce_mp.cli.commands import main
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab import layout as lay
 from support.daemon import Daemon
+from support.daemon_runs import run_until_exit
 from support.discard_lines import parse_line
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all
-from support.whole_runs import run_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def assert_adopted_and_delivered(daemon: Daemon, broker: DevBroker) -> None:
 
 
 @pytest.mark.parametrize("place", ["shared memory", "disk"])
-def test_whatever_the_file_system_what_was_held_is_delivered(tmp_path: Path, broker: DevBroker, place: str) -> None:
+def test_a_slab_on_any_file_system_is_adopted_and_delivered(tmp_path: Path, broker: DevBroker, place: str) -> None:
     directory = SHARED_MEMORY / f"bruce-test-{os.getpid()}" if place == "shared memory" else tmp_path / "disk"
     directory.mkdir()
     try:
@@ -69,7 +69,7 @@ def test_whatever_the_file_system_what_was_held_is_delivered(tmp_path: Path, bro
         shutil.rmtree(directory)
 
 
-def test_a_slab_of_another_layout_is_moved_aside_as_it_is(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_slab_of_another_layout_is_moved_aside_unchanged(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         hold_a_load(daemon, broker)
         daemon.kill_all()
@@ -80,7 +80,7 @@ def test_a_slab_of_another_layout_is_moved_aside_as_it_is(tmp_path: Path, broker
         assert aside.read_bytes() == before
 
 
-def test_the_messages_of_a_damaged_slab_are_got_out_of_it(tmp_path: Path, broker: DevBroker) -> None:
+def test_messages_of_a_damaged_slab_are_exported(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         hold_a_load(daemon, broker)
         daemon.kill_all()
@@ -112,13 +112,13 @@ def start_beside(daemon: Daemon, broker: DevBroker) -> Path:
     return aside
 
 
-def test_a_slab_in_use_is_left_alone(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_slab_in_use_is_not_touched(tmp_path: Path, broker: DevBroker) -> None:
     """Neither a second daemon nor the tools change the slab."""
     (tmp_path / "second").mkdir()
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         hold_a_load(daemon, broker)
         second = Daemon(tmp_path / "second", broker.bootstrap)
-        ended = run_to_the_end(second.config_path, {"slab.path": daemon.slab_path})
+        ended = run_until_exit(second.config_path, {"slab.path": daemon.slab_path})
         assert ended.code == 1
         assert f"The slab {daemon.slab_path} belongs to a daemon that is running" in ended.text
         assert main(["slab", "export", str(daemon.slab_path)]) != 0
@@ -128,7 +128,7 @@ def test_a_slab_in_use_is_left_alone(tmp_path: Path, broker: DevBroker) -> None:
 
 
 @pytest.mark.parametrize("end", ["killed", "terminated"])
-def test_another_release_with_the_same_layout_goes_on(tmp_path: Path, broker: DevBroker, end: str) -> None:
+def test_another_release_with_the_same_layout_adopts_the_slab(tmp_path: Path, broker: DevBroker, end: str) -> None:
     """The restarted package is a copy with another version number."""
     with Daemon(tmp_path, broker.bootstrap, {"delivery.shutdown_max_delay_ms": 100}) as daemon:
         hold_a_load(daemon, broker)

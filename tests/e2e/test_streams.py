@@ -59,7 +59,7 @@ def read_back(broker: DevBroker) -> list[bytes]:
     ]
 
 
-def test_two_thousand_connections_at_once_are_served_each(tmp_path: Path, broker: DevBroker) -> None:
+def test_two_thousand_concurrent_connections_are_served(tmp_path: Path, broker: DevBroker) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
@@ -79,7 +79,7 @@ def test_two_thousand_connections_at_once_are_served_each(tmp_path: Path, broker
         daemon.wait_for(lambda: not sum(connections_of(daemon)), "the connections to end", 30)
 
 
-def test_clients_that_stall_in_a_message_hurt_nobody(tmp_path: Path, broker: DevBroker) -> None:
+def test_clients_that_stall_within_a_message_delay_no_other(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, ExitStack() as stack:
         large = encode_any_partition(TOPICS[0], b"1:0:" + bytes(900_000), timestamp_ms=0)
         stalled = [stack.enter_context(connect(daemon)) for _ in range(100)]
@@ -123,7 +123,7 @@ class Sender(threading.Thread):
             time.sleep(0.01)
 
 
-def test_of_a_killed_worker_all_that_it_appended_is_delivered(tmp_path: Path, broker: DevBroker) -> None:
+def test_messages_appended_by_a_killed_worker_are_delivered(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon:
         senders = [Sender(daemon, who, "unix" if who % 2 else "tcp") for who in range(8)]
         for sender in senders:
@@ -151,7 +151,7 @@ def test_of_a_killed_worker_all_that_it_appended_is_delivered(tmp_path: Path, br
             assert gaps <= sender.breaks
 
 
-def test_fewer_workers_take_over_what_more_of_them_held(tmp_path: Path, broker: DevBroker) -> None:
+def test_fewer_workers_deliver_messages_held_by_more_workers(tmp_path: Path, broker: DevBroker) -> None:
     nobody = DevBroker(brokers=1, topics={})
     with nobody:
         unreachable = nobody.bootstrap
@@ -177,7 +177,7 @@ def damaged(rng: random.Random) -> bytes:
     return bytes(data[: rng.randrange(len(data) + 1)]) if rng.random() < 0.3 else bytes(data)
 
 
-def test_damaged_bytes_on_all_inputs_harm_no_good_message(tmp_path: Path, broker: DevBroker) -> None:
+def test_random_bytes_on_all_inputs_affect_no_valid_message(tmp_path: Path, broker: DevBroker) -> None:
     rng = random.Random(5)
     with daemon_in(tmp_path, broker) as daemon, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
         datagrams.settimeout(30)
@@ -208,7 +208,7 @@ def good_ones(values: list[bytes]) -> list[bytes]:
     return [value for value in values if value.split(b":")[0] in {b"10", b"11", b"12"} and value.endswith(b":")]
 
 
-def test_who_sent_bad_messages_is_in_the_report(tmp_path: Path, broker: DevBroker) -> None:
+def test_the_report_names_the_sender_of_bad_messages(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon, connect(daemon) as client, connect(daemon, "tcp") as other:
         client.sendall(bytes.fromhex("00000004") * 3 + bytes.fromhex("ffffffff"))
         other.sendall(bytes.fromhex("00000004"))

@@ -115,7 +115,7 @@ def broker() -> Iterator[DevBroker]:
         yield running
 
 
-def test_every_client_with_a_wrong_clock_gets_the_time_of_arrival(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_message_from_a_wrong_clock_gets_its_arrival_time(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
         began_ms = now_ms()
         sent = send_from_all_clocks(daemon)
@@ -127,7 +127,7 @@ def test_every_client_with_a_wrong_clock_gets_the_time_of_arrival(tmp_path: Path
         assert wrong in daemon.get_text("/metrics")
 
 
-def test_the_warning_names_the_process_that_sends_by_whatever_input(tmp_path: Path, broker: DevBroker) -> None:
+def test_the_timestamp_warning_names_the_sending_process_on_every_input(tmp_path: Path, broker: DevBroker) -> None:
     me = f"process {os.getpid()} ("
     with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
         with StreamClient(daemon.directory / "in.stream", timeout=30) as client:
@@ -147,7 +147,7 @@ def test_the_warning_names_the_process_that_sends_by_whatever_input(tmp_path: Pa
         assert daemon.wait_settled(count).delivered == count
 
 
-def test_a_policy_is_found_by_topic_and_by_input(tmp_path: Path, broker: DevBroker) -> None:
+def test_a_timestamp_policy_is_chosen_by_topic_and_input(tmp_path: Path, broker: DevBroker) -> None:
     for topic in ("as-sent", "as-arrived"):
         broker.add_topic(topic, 1)
     policies = {
@@ -188,9 +188,7 @@ def test_a_reload_changes_the_policy(tmp_path: Path, broker: DevBroker) -> None:
         assert found[b"behind"] > now_ms() - HOUR_MS
 
 
-def test_a_client_that_insists_keeps_old_timestamps_and_only_up_to_its_next_attempt(
-    tmp_path: Path, broker: DevBroker
-) -> None:
+def test_explicit_timestamps_are_kept_until_the_next_attempt(tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
         with StreamClient(daemon.directory / "in.stream", timeout=30) as client:
             with client.attempt("old", keep_timestamps=True):
@@ -216,7 +214,9 @@ def test_rows_that_spark_backfills_keep_their_old_timestamps(tmp_path: Path, bro
 
 
 @pytest.mark.parametrize(("refusals", "delivered"), [(1, 1), (2, 0)])
-def test_error_32_is_answered_by_one_more_try(tmp_path: Path, broker: DevBroker, refusals: int, delivered: int) -> None:
+def test_error_32_is_retried_once_with_the_arrival_time(
+    tmp_path: Path, broker: DevBroker, refusals: int, delivered: int
+) -> None:
     broker.inject(Fault(action=FaultAction.ERROR, code=32, topic=TOPIC, times=refusals))
     with daemon_in(tmp_path, broker) as daemon:
         began_ms = now_ms()
@@ -257,7 +257,7 @@ def wait_for_retention(daemon: Daemon, cluster: KafkaCluster, topic: str) -> Non
 
 
 @pytest.mark.kafka
-def test_kafka_neither_refuses_nor_deletes_messages_of_wrong_clocks(tmp_path: Path, kafka: KafkaCluster) -> None:
+def test_kafka_accepts_and_keeps_messages_from_wrong_clocks(tmp_path: Path, kafka: KafkaCluster) -> None:
     topics = [f"clamped-{number}" for number in range(len(CLOCKS))]  # a good timestamp would protect its neighbours
     for topic in topics:
         kafka.create_topic(topic, config=RETENTION)
@@ -272,7 +272,7 @@ def test_kafka_neither_refuses_nor_deletes_messages_of_wrong_clocks(tmp_path: Pa
 
 
 @pytest.mark.kafka
-def test_what_kafka_refuses_under_policy_client_comes_with_the_time_of_arrival(
+def test_messages_refused_under_policy_client_are_resent_with_the_arrival_time(
     tmp_path: Path, kafka: KafkaCluster
 ) -> None:
     kafka.create_topic("refused")

@@ -21,10 +21,10 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
 from support.daemon import Daemon
+from support.daemon_runs import Sender
 from support.processes import wait_until
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there
-from support.whole_runs import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,7 @@ def assert_arrived(sender: Sender, load: Load, daemon: Daemon, broker: DevBroker
     assert_all_there(load, read_back(broker, TOPICS))
 
 
-def test_upgrades_in_a_row_under_load(
+def test_successive_upgrades_under_load_lose_nothing(
     tmp_path: Path, broker: DevBroker, installed: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
@@ -150,7 +150,7 @@ def upgrade_to(version: str, daemon: Daemon, installed: Installation) -> None:
     assert not set(old.values()) & set(daemon.pids().values())
 
 
-def test_what_would_not_start_is_refused(daemon: Daemon, installed: Installation) -> None:
+def test_an_upgrade_to_broken_code_or_config_is_refused(daemon: Daemon, installed: Installation) -> None:
     before = daemon.pids()
     right = daemon.config_path.read_text()
     daemon.config_path.write_text(right + "\n[compression]\nsise = 1\n")
@@ -180,7 +180,9 @@ def test_what_would_not_start_is_refused(daemon: Daemon, installed: Installation
     assert not daemon.slab_path.exists()
 
 
-def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker, installed: Installation) -> None:
+def test_an_upgrade_to_another_layout_drains_the_slab_first(
+    daemon: Daemon, broker: DevBroker, installed: Installation
+) -> None:
     sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
     sender.start()
     daemon.wait_received(500)
@@ -197,7 +199,7 @@ def test_another_layout_empties_the_slab_first(daemon: Daemon, broker: DevBroker
     assert daemon.terminate() == 0
 
 
-def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
+def test_shutdown_while_the_slab_drains_receives_queued_messages(
     daemon: Daemon, broker: DevBroker, installed: Installation
 ) -> None:
     """The old inputs have ended, and senders still succeed: the kernel queues their messages for the new code."""
@@ -226,7 +228,7 @@ def test_an_end_while_the_slab_is_emptied_takes_in_what_waits(
     assert not daemon.socket_path.exists()
 
 
-def test_a_daemon_that_ends_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:
+def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker) -> None:
     """The socket is closed to senders: the new code would receive nothing and never be stopped."""
     supervisor = psutil.Process(daemon.pid)
     broker.broker_down(1)
@@ -243,7 +245,7 @@ def test_a_daemon_that_ends_is_not_upgraded(daemon: Daemon, broker: DevBroker) -
     assert not daemon.slab_path.exists()
 
 
-def test_a_supervisor_that_is_killed_in_the_middle_loses_nothing(
+def test_a_supervisor_killed_during_an_upgrade_loses_nothing(
     tmp_path: Path, broker: DevBroker, installed: Installation
 ) -> None:
     """The socket belongs to a service manager; the daemon's own would die with it and lose its queue."""
@@ -266,7 +268,7 @@ def test_a_supervisor_that_is_killed_in_the_middle_loses_nothing(
         assert daemon.socket_path.is_socket()
 
 
-def test_streams_go_on(tmp_path: Path, broker: DevBroker, installed: Installation) -> None:
+def test_stream_connections_survive_an_upgrade(tmp_path: Path, broker: DevBroker, installed: Installation) -> None:
     path = tmp_path / "in.stream"
     settings = {**BLOCKING, "input.unix_stream.enable": "true", "input.unix_stream.path": path}
     daemon = Daemon(tmp_path, broker.bootstrap, settings).start(installed.path)
@@ -285,7 +287,7 @@ def test_streams_go_on(tmp_path: Path, broker: DevBroker, installed: Installatio
     ]
 
 
-def test_without_a_daemon_there_is_nothing_to_upgrade(tmp_path: Path) -> None:
+def test_the_upgrade_command_reports_an_absent_daemon(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, "127.0.0.1:1")
     done = upgrade(daemon)
     assert (done.returncode, done.stdout) == (1, "")

@@ -32,7 +32,7 @@ def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Backpressure:
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_an_empty_slab_takes_whole_batches_without_rest(blocks: bool) -> None:
+def test_an_empty_slab_admits_whole_batches_without_a_pause(blocks: bool) -> None:
     with new_slab(Geometry(chunks=1024, landing_slots=BATCH, landing_slot_size=LARGEST)) as slab:
         assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).allowance(100) == (
             BATCH if blocks else MOST_MESSAGES,
@@ -40,7 +40,7 @@ def test_an_empty_slab_takes_whole_batches_without_rest(blocks: bool) -> None:
         )
 
 
-def test_from_three_quarters_on_it_rests_longer_the_fuller_the_slab_is() -> None:
+def test_pauses_grow_with_the_fill_level_from_three_quarters() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         watch = pressure(slab, pool, blocks=False)
@@ -55,7 +55,7 @@ def test_from_three_quarters_on_it_rests_longer_the_fuller_the_slab_is() -> None
         assert (under_pressure[0], under_pressure[-1]) == pytest.approx((SHORTEST_S, LONGEST_S))
 
 
-def test_a_full_slab_goes_on_taking_batches_where_messages_are_discarded() -> None:
+def test_a_full_slab_admits_batches_when_messages_are_discarded() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
@@ -64,7 +64,7 @@ def test_a_full_slab_goes_on_taking_batches_where_messages_are_discarded() -> No
 
 
 @pytest.mark.parametrize(("chunks_a_message", "long"), [(1, False), (0.001, True)])
-def test_a_turn_takes_no_more_than_a_part_of_what_is_left(chunks_a_message: float, long: bool) -> None:
+def test_a_round_takes_only_a_part_of_the_free_chunks(chunks_a_message: float, long: bool) -> None:
     with new_slab(replace(GEOMETRY, chunks=4096)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         watch = pressure(slab, pool, blocks=False)
@@ -78,7 +78,7 @@ def test_a_turn_takes_no_more_than_a_part_of_what_is_left(chunks_a_message: floa
         assert (watch.allowance(100).messages == MOST_MESSAGES) == long
 
 
-def test_a_full_slab_takes_nothing_where_senders_wait() -> None:
+def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
@@ -86,7 +86,7 @@ def test_a_full_slab_takes_nothing_where_senders_wait() -> None:
         assert pressure(slab, pool, blocks=True).allowance(0) == (0, LONGEST_S)
 
 
-def test_a_small_message_comes_alone_where_there_is_no_room_for_a_large_one() -> None:
+def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         watch = pressure(slab, pool, blocks=True)
@@ -97,7 +97,7 @@ def test_a_small_message_comes_alone_where_there_is_no_room_for_a_large_one() ->
         assert watch.allowance(20_000).messages == 0
 
 
-def test_what_was_delivered_makes_room_again() -> None:
+def test_delivered_messages_make_room() -> None:
     with new_slab(GEOMETRY) as slab:
         daemon = Input(slab, topics=[(b"t", 4)])
         watch = pressure(slab, daemon.pool, blocks=True)
@@ -115,7 +115,7 @@ sizes = st.integers(0, 200) | st.integers(0, LARGEST - 100) | st.sampled_from([8
 
 @given(st.integers(0, 2**32), st.lists(st.lists(sizes, min_size=1, max_size=BATCH), max_size=60))
 @examples(60)
-def test_in_block_mode_whatever_is_admitted_finds_room(seed: int, arriving: list[list[int]]) -> None:
+def test_block_mode_admits_only_messages_that_find_room(seed: int, arriving: list[list[int]]) -> None:
     """Messages of any size and topic arrive; those in the slab are delivered at random times, in any order."""
     rng = random.Random(seed)
     topics = [(b"t%d" % number, 3) for number in range(6)]
@@ -143,7 +143,7 @@ def test_in_block_mode_whatever_is_admitted_finds_room(seed: int, arriving: list
                 set_state(slab, done, RunState.DELIVERED)
 
 
-def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -> None:
+def test_block_mode_delivers_everything_without_overfilling() -> None:
     """The messages exceed the slab's size and are delivered as they arrive."""
     rng = random.Random(5)
     waiting = [datagram(b"t%d" % rng.randrange(5), bytes(rng.randrange(LARGEST - 100))) for _ in range(300)]
@@ -162,7 +162,7 @@ def test_block_mode_gets_everything_through_although_it_never_takes_too_much() -
                 set_state(slab, daemon.close_all(), RunState.DELIVERED)
 
 
-def test_what_is_stuck_is_neither_full_nor_room() -> None:
+def test_stuck_chunks_count_neither_as_used_nor_as_free() -> None:
     """Nine tenths are stuck; the input rests once less than a quarter of the last tenth is free."""
     with new_slab(replace(GEOMETRY, chunks=640)) as slab:
         sender = Input(slab, topics=[(b"t", 1)])

@@ -59,14 +59,14 @@ def last(worker: StreamInput) -> tuple[StreamClientState, BarrierAnswer]:
     return worker.answers[-1]
 
 
-def test_what_is_received_is_said_at_once(worker: StreamInput) -> None:
+def test_a_received_barrier_is_answered_immediately(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() * 3 + BAD + ask(7, Level.RECEIVED) + datagram()))
     reasons: dict[DiscardReason | int, int] = {DiscardReason.MALFORMED: 1}
     assert worker.answers == [(client, BarrierAnswer((7).to_bytes(8, "big"), BarrierStatus.DONE, 4, 0, 1, reasons))]
 
 
-def test_an_answer_comes_when_the_last_message_is_settled_and_counts_what_came_before(worker: StreamInput) -> None:
+def test_a_delivered_barrier_is_answered_after_the_last_settlement(worker: StreamInput) -> None:
     client, other = worker.connect(), worker.connect()
     worker.feed((client, datagram() * 3 + ask(1)), (other, datagram() * 2))
     worker.feed((client, datagram() * 4 + ask(2)))
@@ -83,13 +83,13 @@ def test_an_answer_comes_when_the_last_message_is_settled_and_counts_what_came_b
     assert last(worker) == (other, BarrierAnswer((3).to_bytes(8, "big"), BarrierStatus.DONE, 2, 2, 0, {}))
 
 
-def test_a_barrier_without_messages_is_answered_at_once(worker: StreamInput) -> None:
+def test_a_barrier_without_messages_is_answered_immediately(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, ask(1) + ask(2)))
     assert [answer.status for _, answer in worker.answers] == [BarrierStatus.DONE] * 2
 
 
-def test_two_barriers_with_nothing_in_between_say_the_same(worker: StreamInput) -> None:
+def test_adjacent_barriers_have_equal_answers(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() + ask(1) + ask(2) + datagram() * 5))
     deliver(worker)
@@ -97,7 +97,7 @@ def test_two_barriers_with_nothing_in_between_say_the_same(worker: StreamInput) 
     assert [(answer.token[-1], answer.received) for _, answer in worker.answers] == [(1, 1), (2, 1)]
 
 
-def test_discards_are_told_by_reason(worker: StreamInput) -> None:
+def test_answers_count_discards_by_reason(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() * 2 + BAD + datagram(b"nothing", b"?") + ask()))
     deliver(worker, reason=DiscardReason.BAD_TOPIC)
@@ -107,7 +107,7 @@ def test_discards_are_told_by_reason(worker: StreamInput) -> None:
     assert answer.reasons == {DiscardReason.MALFORMED: 1, DiscardReason.BAD_TOPIC: 3}
 
 
-def test_when_the_time_is_up_the_counts_so_far_are_told(worker: StreamInput) -> None:
+def test_a_timed_out_barrier_is_answered_with_the_present_counts(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram(b"t1")))
     deliver(worker)
@@ -123,7 +123,7 @@ def test_when_the_time_is_up_the_counts_so_far_are_told(worker: StreamInput) -> 
     assert last(worker)[1] == BarrierAnswer((3).to_bytes(8, "big"), BarrierStatus.DONE, 4, 4, 0, {})
 
 
-def test_at_the_end_everybody_is_answered(worker: StreamInput) -> None:
+def test_shutdown_answers_every_waiting_barrier(worker: StreamInput) -> None:
     client, other = worker.connect(), worker.connect()
     worker.feed((client, datagram() + ask(1)))
     deliver(worker)
@@ -145,7 +145,7 @@ def test_malformed_barriers_are_answered_and_counted_nowhere(worker: StreamInput
     assert client.section.received == 2
 
 
-def test_who_is_gone_is_not_answered_and_leaves_nothing(worker: StreamInput) -> None:
+def test_a_disconnected_client_is_not_answered_and_leaves_no_state(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() + ask() + datagram()))
     worker.waiting.remove_client(client)
@@ -156,7 +156,7 @@ def test_who_is_gone_is_not_answered_and_leaves_nothing(worker: StreamInput) -> 
     assert not len(worker.sections)
 
 
-def test_what_a_predecessor_took_in_is_nobodys(slab: Slab) -> None:
+def test_messages_of_a_previous_worker_belong_to_no_section(slab: Slab) -> None:
     before = StreamInput(slab, topics=[(b"t1", 2)])
     before.feed((before.connect(), datagram() * 5))
     worker = StreamInput(slab)
@@ -180,7 +180,7 @@ def test_outcomes_are_counted_before_a_chunk_is_used_again(worker: StreamInput) 
     assert last(worker)[1].delivered == 2000
 
 
-def test_numbers_of_sections_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_section_numbers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bruce_mp.input.outcomes._MOST", 3)
     sections = Sections()
     first, second, third = (sections.open() for _ in range(3))

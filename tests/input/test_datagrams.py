@@ -122,7 +122,7 @@ def values(slab: Slab) -> list[bytes]:
     return [content.value for content in sorted(contents(slab), key=lambda content: content.arrival)]
 
 
-def test_good_messages_are_counted_by_type(slab: Slab) -> None:
+def test_valid_messages_are_counted_by_type(slab: Slab) -> None:
     Life(slab).receive(*GOOD)
     assert counted(slab) == {
         "MsgReceived": 5,
@@ -164,7 +164,7 @@ KEYED: Final = {"InputAgentProcessPartitionKeyMsg": 1}
         ),
     ],
 )
-def test_a_bad_message_is_counted_and_the_others_are_taken(
+def test_a_bad_message_is_counted_and_the_others_are_received(
     slab: Slab, bad: bytes, reason: DiscardReason, counters: dict[str, int]
 ) -> None:
     life = Life(slab)
@@ -203,7 +203,7 @@ def of_length(length: int) -> bytes:
 
 
 @pytest.mark.parametrize("length", [LONGEST - 1, LONGEST, LONGEST + 1, GEOMETRY.landing_slot_size])
-def test_the_limit_is_exact_although_a_slot_is_larger(slab: Slab, length: int) -> None:
+def test_the_size_limit_is_exact_in_a_larger_slot(slab: Slab, length: int) -> None:
     say_that_it_was_cut(slab, 0, cut=False)
     life = Life(slab)
     life.receive(of_length(length), GOOD[0])
@@ -218,9 +218,7 @@ def test_the_limit_is_exact_although_a_slot_is_larger(slab: Slab, length: int) -
 
 @pytest.mark.parametrize("longest", [GEOMETRY.landing_slot_size, 5000])
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_datagram_that_the_kernel_cut_is_malformed_even_if_it_looks_right(
-    slab: Slab, longest: int, cut: bool
-) -> None:
+def test_a_truncated_datagram_is_malformed_even_with_a_matching_size(slab: Slab, longest: int, cut: bool) -> None:
     """Its Size field agrees with the remaining bytes.  5000: the slab was made for smaller datagrams."""
     say_that_it_was_cut(slab, 0, cut=cut)
     life = Life(slab, longest)
@@ -232,7 +230,7 @@ def test_a_datagram_that_the_kernel_cut_is_malformed_even_if_it_looks_right(
 # --- no room ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_finds_no_room_is_counted_and_reported_by_topic(slab: Slab) -> None:
+def test_messages_without_room_are_counted_and_reported_by_topic(slab: Slab) -> None:
     life = Life(slab)
     sent = 0
     while not read_books(slab).discarded:
@@ -249,7 +247,7 @@ def test_what_finds_no_room_is_counted_and_reported_by_topic(slab: Slab) -> None
 
 
 @pytest.mark.parametrize("size", [3, 2000])
-def test_what_finds_no_room_is_copied_to_the_discard_file(slab: Slab, size: int) -> None:
+def test_messages_without_room_are_copied_to_the_discard_file(slab: Slab, size: int) -> None:
     life = Life(slab, copy_size=size)
     sent = 0
     while not read_books(slab).discarded:
@@ -302,7 +300,7 @@ RECEIVED: Final = [GOOD[0], BAD[0], *GOOD[1:4], BAD[1], GOOD[4]]
         (ProcessRow, "_redo", 1),
     ],
 )
-def test_whenever_it_dies_the_next_life_has_each_message_once_and_counts_it_once(
+def test_a_death_at_any_call_keeps_and_counts_each_message_once(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int
 ) -> None:
     with kernels("pure"), monkeypatch.context() as patch:  # the compiled ones cannot be interrupted
@@ -329,7 +327,7 @@ def test_whenever_it_dies_the_next_life_has_each_message_once_and_counts_it_once
     assert landing.landed_lengths(slab) == []
 
 
-def test_after_a_recovery_it_goes_on_where_it_was(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrival_numbers_continue_after_a_recovery(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
     life = Life(slab)
     life.receive(*GOOD)
     with monkeypatch.context() as patch:
@@ -349,7 +347,7 @@ KEYS: Final = (3, 10, 9, 17, 2, 16)
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("appends", [2, 3, 4])
-def test_the_rest_of_a_batch_is_cut_as_its_beginning_when_the_topic_has_grown(
+def test_recovery_partitions_a_batch_by_the_count_at_its_start(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, variant: str, appends: int
 ) -> None:
     """Otherwise an uncopied message of one lane could follow a later one of another lane."""
@@ -375,7 +373,7 @@ def head_of_run(slab: Slab, segment: Segment) -> tuple[int, int]:
     return run.partition_index, run.partition_count
 
 
-def test_a_first_life_has_nothing_to_recover(slab: Slab) -> None:
+def test_the_first_start_has_nothing_to_recover(slab: Slab) -> None:
     assert Life(slab).admission.recover(INPUT_ROW, 1) == []
     assert counted(slab) == {}
 
@@ -399,7 +397,7 @@ def receive_from(life: Life, uids: list[int], *datagrams: bytes) -> None:
     life.receive(*datagrams)
 
 
-def test_what_others_send_is_discarded_whatever_it_is(slab: Slab) -> None:
+def test_messages_of_unlisted_senders_are_discarded(slab: Slab) -> None:
     life = Life(slab, rules=ONLY_ALICE)
     receive_from(life, SENT_BY, *RECEIVED)
     assert values(slab) == [b"one", b"two", b"four", b"five"]
@@ -419,13 +417,13 @@ def test_what_others_send_is_discarded_whatever_it_is(slab: Slab) -> None:
     }
 
 
-def test_first_groups_count_as_well(slab: Slab) -> None:
+def test_a_listed_primary_group_admits_its_sender(slab: Slab) -> None:
     life = Life(slab, rules=rules_of(AllowList(frozenset(), frozenset({2000 + BOB}))))
     receive_from(life, [ALICE, BOB, CAROL, BOB, BOB], *GOOD)
     assert values(slab) == [b"two", b"four", b"five"]
 
 
-def test_the_report_names_who_sent_what_was_not_let_in_or_was_bad(slab: Slab) -> None:
+def test_the_report_names_unlisted_senders_and_senders_of_bad_messages(slab: Slab) -> None:
     life = Life(slab, rules=ONLY_ALICE)
     receive_from(life, [BOB, ALICE, BOB], GOOD[0], bytes(7), GOOD[1])
     life.reporter.flush()
@@ -452,7 +450,7 @@ def test_the_first_messages_of_an_interval_are_within_the_quota(slab: Slab) -> N
     assert read_senders(slab)[ALICE] == SenderSums(received=7, over_quota=3)
 
 
-def test_what_is_beyond_a_quota_is_reported_by_topic_and_copied(slab: Slab) -> None:
+def test_messages_over_the_quota_are_reported_by_topic_and_copied(slab: Slab) -> None:
     life = Life(slab, copy_size=100, rules=rules_of(limits=QuotaLimits(1000, 1, None, {})))
     receive_from(life, [ALICE] * 4, GOOD[0], datagram(b"t1", b"v", b"k", 7, 33), bytes(7), datagram(b"u", b"w"))
     reasons = [(event.reason.name, event.topic, event.count) for event in life.events()]
@@ -466,7 +464,7 @@ def test_what_is_beyond_a_quota_is_reported_by_topic_and_copied(slab: Slab) -> N
     ]
 
 
-def test_what_came_while_nobody_asked_for_senders_is_let_in(slab: Slab) -> None:
+def test_messages_landed_without_credentials_are_admitted(slab: Slab) -> None:
     """A predecessor without an allow list received it, and died."""
     Life(slab)
     put_in_landing_zone(slab, GOOD)
@@ -484,7 +482,7 @@ def test_what_came_while_nobody_asked_for_senders_is_let_in(slab: Slab) -> None:
         (ProcessRow, "_redo", 1),
     ],
 )
-def test_a_successor_judges_what_it_finds_by_the_same_senders(
+def test_recovery_applies_the_allow_list_to_landed_messages(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int
 ) -> None:
     with kernels("pure"), monkeypatch.context() as patch:
@@ -501,7 +499,7 @@ def test_a_successor_judges_what_it_finds_by_the_same_senders(
 
 
 @pytest.mark.parametrize("number", range(1, 4))
-def test_what_was_copied_before_a_crash_is_in_whatever_the_quota_says(
+def test_recovery_keeps_messages_copied_before_a_crash_despite_the_quota(
     slab: Slab, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     rules = rules_of(limits=QuotaLimits(1000, 4, None, {}))
@@ -544,7 +542,7 @@ def outside(request: pytest.FixtureRequest) -> Iterator[Outside]:
     made.close()
 
 
-def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside: Outside) -> None:
+def test_the_next_message_is_awaited_while_a_run_lingers(slab: Slab, outside: Outside) -> None:
     """The compiled kernel waits; the pure one never does."""
     life = Life(slab)
     now_ms = 1_000_000  # a tick of any linger
@@ -558,7 +556,7 @@ def test_while_a_run_lingers_the_next_message_is_waited_for(slab: Slab, outside:
 
 
 @pytest.mark.parametrize("left_ms", [5, 40], ids=["by poll alone", "by the socket's timer first"])
-def test_it_waits_as_long_as_told(slab: Slab, outside: Outside, left_ms: int) -> None:
+def test_receive_waits_until_the_given_time(slab: Slab, outside: Outside, left_ms: int) -> None:
     life = Life(slab)
     outside.send(b"one")
     now_ms = steady_ms()
@@ -566,7 +564,7 @@ def test_it_waits_as_long_as_told(slab: Slab, outside: Outside, left_ms: int) ->
     assert DatagramIntake is PureIntake or steady_ms() - now_ms >= left_ms
 
 
-def test_nobody_waits_when_told_not_to(slab: Slab, outside: Outside) -> None:
+def test_receive_without_a_deadline_does_not_wait(slab: Slab, outside: Outside) -> None:
     life = Life(slab)
     outside.send(b"one")
     assert life.admission.receive(outside.receiving.fileno(), 16, steady_ms()) == 1

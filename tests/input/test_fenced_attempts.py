@@ -104,7 +104,7 @@ def test_a_begin_frame_with_the_option_keeps_timestamps_up_to_the_next(slab: Sla
     assert worker.row.counters[Counter.InputAgentReplaceTimestamp] == 5
 
 
-def test_the_option_keeps_a_window_of_zero_from_nothing(slab: Slab) -> None:
+def test_the_begin_option_does_not_override_the_arrival_policy(slab: Slab) -> None:
     """Policy `arrival` is the operator's decision."""
     worker = StreamInput(slab, topics=TOPICS, windows=lambda _: TimestampWindow(0, 0, is_clamp=False))
     worker.now_ms = 10**9
@@ -113,7 +113,7 @@ def test_the_option_keeps_a_window_of_zero_from_nothing(slab: Slab) -> None:
     assert worker.row.counters[Counter.InputAgentReplaceTimestamp] == 0
 
 
-def test_the_name_of_an_attempt_ends_where_its_options_begin(slab: Slab) -> None:
+def test_an_attempts_name_excludes_its_options(slab: Slab) -> None:
     worker = StreamInput(slab, topics=TOPICS)
     client = worker.connect()
     worker.feed((client, INSISTS))
@@ -121,7 +121,7 @@ def test_the_name_of_an_attempt_ends_where_its_options_begin(slab: Slab) -> None
     assert client.attempt.name == b"backfill"
 
 
-def test_a_warning_names_the_process_at_the_other_end(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_timestamp_warning_names_the_peer_process(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
     worker = StreamInput(slab, topics=TOPICS, windows=lambda _: CLAMP)
     worker.now_ms = 10**9
     good, wrong = worker.connect(), worker.connect()
@@ -132,7 +132,7 @@ def test_a_warning_names_the_process_at_the_other_end(slab: Slab, caplog: pytest
     assert "such as 12345: 2 messages get" in line
 
 
-def test_who_leaves_before_the_end_takes_the_attempt_along(slab: Slab) -> None:
+def test_a_disconnect_before_the_end_frame_abandons_the_attempt(slab: Slab) -> None:
     worker = StreamInput(slab, topics=TOPICS)
     client = worker.connect()
     worker.feed((client, messages(3) + BEGIN + messages(500, 3, 200) + message(7)[:5]))
@@ -147,7 +147,7 @@ def test_who_leaves_before_the_end_takes_the_attempt_along(slab: Slab) -> None:
 @pytest.mark.parametrize(
     "frames", [[END], [BEGIN, BEGIN], [BEGIN, END, END], [BEGIN, END[:-1] + b"\1"], [BEGIN[:3] + b"\x0c" + BEGIN[4:12]]]
 )
-def test_frames_that_are_not_to_be_there(slab: Slab, frames: list[bytes]) -> None:
+def test_an_unexpected_frame_closes_the_connection(slab: Slab, frames: list[bytes]) -> None:
     worker = StreamInput(slab, topics=TOPICS)
     client = worker.connect()
     worker.feed((client, messages(2) + b"".join(frame + messages(3, 2) for frame in frames)))
@@ -160,7 +160,7 @@ def test_frames_that_are_not_to_be_there(slab: Slab, frames: list[bytes]) -> Non
     assert books.discarded.get("ABANDONED_ATTEMPT", 0) == before
 
 
-def test_an_attempt_that_is_too_large_ends_and_leaves_the_slab_to_the_others(slab: Slab) -> None:
+def test_an_oversized_attempt_ends_and_releases_its_room(slab: Slab) -> None:
     worker = StreamInput(slab, topics=TOPICS, max_attempt=16)
     client, other = worker.connect(), worker.connect()
     worker.feed((client, BEGIN))
@@ -190,7 +190,7 @@ def test_all_attempts_together_are_bounded(slab: Slab) -> None:
     assert books.received - books.discarded["ABANDONED_ATTEMPT"] == 6 * sum(not each.is_refused for each in clients)
 
 
-def test_barriers_inside_and_behind(slab: Slab) -> None:
+def test_barriers_inside_an_attempt_are_answered_immediately_and_after_it_wait(slab: Slab) -> None:
     worker = StreamInput(slab, topics=TOPICS)
     client = worker.connect()
     worker.feed((client, BEGIN + messages(3) + BARRIER))
@@ -234,7 +234,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
         assert_books(slab, number, **({"ABANDONED_ATTEMPT": abandoned} if abandoned else {}))
 
 
-def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
+def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
     """The crash happens at each store of sending, releasing and leaving."""
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = StreamInput(slab, topics=TOPICS, max_attempt=8)
@@ -255,7 +255,7 @@ def test_a_death_anywhere_delivers_all_of_an_attempt_or_nothing() -> None:
             assert books.received == len(found) + books.discarded.get("ABANDONED_ATTEMPT", 0)
 
 
-def test_an_attempt_takes_long_spans_only_within_its_limit() -> None:
+def test_an_attempt_uses_long_spans_only_within_its_limit() -> None:
     """Large allocations must not make an attempt exceed its limit."""
     with new_slab(replace(SMALL, chunks=8192)) as slab:
         worker = StreamInput(slab, topics=TOPICS, max_attempt=6)

@@ -23,16 +23,16 @@ from bruce_mp.input.linger import linger_ms
         (BatchLimits(time_ms=10, messages=10, bytes=10), 5),
     ],
 )
-def test_half_of_the_batching_time_and_250_ms_at_the_most(kind: BatchingKind, limits: BatchLimits, linger: int) -> None:
+def test_linger_is_half_of_the_batching_time_up_to_250_ms(kind: BatchingKind, limits: BatchLimits, linger: int) -> None:
     assert linger_ms(TopicBatching(kind, limits)) == linger
 
 
-def test_what_is_not_batched_does_not_wait() -> None:
+def test_an_unbatched_topic_does_not_linger() -> None:
     assert linger_ms(UNBATCHED) == 0
 
 
 @pytest.mark.parametrize(("time_ms", "linger"), [(10, 5), (500, 25)])
-def test_a_topic_with_a_limit_has_short_runs(time_ms: int, linger: int) -> None:
+def test_a_rate_limited_topic_has_a_short_linger(time_ms: int, linger: int) -> None:
     """A rate limit counts a run in the window in which it began."""
     batching = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=time_ms))
     assert linger_ms(batching, is_limited=True) == linger

@@ -46,13 +46,13 @@ def made(loop: FakeLoop, *until_ms: int) -> PausedConnections:
     return found
 
 
-def test_for_room_it_is_looked_often_for_a_quota_when_its_interval_is_over(loop: FakeLoop) -> None:
+def test_retries_are_frequent_for_room_and_at_the_interval_end_for_quotas(loop: FakeLoop) -> None:
     made(loop, 5000, 3000).pause()
     made(loop, 5000, 0).pause()
     assert [seconds for seconds, _ in loop.calls] == [2.0, 0.005]
 
 
-def test_who_has_to_be_looked_at_earlier_moves_the_time(loop: FakeLoop) -> None:
+def test_an_earlier_deadline_reschedules_the_timer(loop: FakeLoop) -> None:
     found = made(loop, 5000)
     found.pause()
     found.pause()
@@ -61,7 +61,7 @@ def test_who_has_to_be_looked_at_earlier_moves_the_time(loop: FakeLoop) -> None:
     assert [(seconds, timer.cancelled) for seconds, timer in loop.calls] == [(4.0, True), (1.0, False)]
 
 
-def test_of_those_with_a_quota_others_go_first_the_next_time(loop: FakeLoop) -> None:
+def test_connections_over_a_quota_are_retried_in_rotation(loop: FakeLoop) -> None:
     found = made(loop, 2000, 0, 2000, 4000)
     assert found.due(1999) == [1]
     assert found.due(2000) == [0, 1, 2]
@@ -72,7 +72,7 @@ def test_of_those_with_a_quota_others_go_first_the_next_time(loop: FakeLoop) -> 
     assert len(found) == 3
 
 
-def test_new_quotas_have_everybody_looked_at(loop: FakeLoop) -> None:
+def test_a_quota_reload_retries_every_connection(loop: FakeLoop) -> None:
     found = made(loop, 90_000, 0)
     found.retry_soon()
     assert found.due(1000) == [0, 1]
@@ -101,9 +101,7 @@ def look(found: PausedConnections, now_ms: int, *, may_go_on: bool) -> tuple[lis
 
 
 @pytest.mark.parametrize("may_go_on", [False, True])
-def test_one_connection_is_retried_for_each_topic_and_another_one_in_the_next_look(
-    loop: FakeLoop, may_go_on: bool
-) -> None:
+def test_one_connection_per_stuck_topic_is_retried_in_rotation(loop: FakeLoop, may_go_on: bool) -> None:
     found = made(loop)
     for descriptor in range(6):
         found.add(descriptor, waiting_for(b"t%d" % (descriptor % 2)))
@@ -113,7 +111,7 @@ def test_one_connection_is_retried_for_each_topic_and_another_one_in_the_next_lo
         loop.calls.append((0, FakeTimer()))
 
 
-def test_pauses_for_a_stuck_topic_double_up_to_a_bound(loop: FakeLoop) -> None:
+def test_backoff_for_a_stuck_topic_doubles_up_to_a_limit(loop: FakeLoop) -> None:
     found, now_ms, pauses = made(loop), 1000, []
     client = waiting_for(b"t")
     found.add(1, client)
@@ -125,7 +123,7 @@ def test_pauses_for_a_stuck_topic_double_up_to_a_bound(loop: FakeLoop) -> None:
     assert pauses == [5, 10, 20, 40, 50, 50]
 
 
-def test_pauses_for_a_topic_begin_again_after_progress(loop: FakeLoop) -> None:
+def test_backoff_for_a_stuck_topic_restarts_after_progress(loop: FakeLoop) -> None:
     found, client = made(loop), waiting_for(b"t")
     found.add(1, client)
     look(found, 1000, may_go_on=False)

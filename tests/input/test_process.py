@@ -29,7 +29,7 @@ def process(tmp_path: Path) -> Iterator[InputProcess]:
         yield running
 
 
-def test_what_is_sent_is_handed_to_the_router(process: InputProcess) -> None:
+def test_sent_messages_are_published_to_the_router(process: InputProcess) -> None:
     for number in range(5):
         process.sender.send(datagram(b"t", b"%d" % number))
     found = 0
@@ -48,7 +48,7 @@ def wake_ups(pid: int) -> int:
 
 
 @pytest.mark.quiet
-def test_while_nothing_comes_it_wakes_up_for_its_heartbeat_only(process: InputProcess) -> None:
+def test_an_idle_input_wakes_up_only_for_its_heartbeat(process: InputProcess) -> None:
     pid = process.process.pid
     assert pid is not None
     process.sender.send(datagram(b"t", b"x"))
@@ -63,7 +63,7 @@ def test_while_nothing_comes_it_wakes_up_for_its_heartbeat_only(process: InputPr
 # --- the end ---------------------------------------------------------------------------------------------------------
 
 
-def test_drain_takes_in_what_waits_and_ends(process: InputProcess) -> None:
+def test_drain_receives_queued_messages_and_ends(process: InputProcess) -> None:
     for number in range(8):
         process.sender.send(datagram(b"t", b"%d" % number))
     process.close_intake()
@@ -73,7 +73,7 @@ def test_drain_takes_in_what_waits_and_ends(process: InputProcess) -> None:
     assert process.books().received == 8
 
 
-def test_stop_takes_in_what_waits_as_well(process: InputProcess) -> None:
+def test_stop_receives_queued_messages_and_ends(process: InputProcess) -> None:
     for number in range(8):
         process.sender.send(datagram(b"t", b"%d" % number))
     process.control.send(Stop())
@@ -81,7 +81,7 @@ def test_stop_takes_in_what_waits_as_well(process: InputProcess) -> None:
     assert process.deliver_all() == 8
 
 
-def test_a_full_slab_discards_and_says_so(process: InputProcess) -> None:
+def test_a_full_slab_discards_and_reports(process: InputProcess) -> None:
     for number in range(1000):
         process.sender.send(datagram(b"t", b"%d" % number + bytes(1000)))
     process.wait_received(1000)
@@ -93,7 +93,7 @@ def test_a_full_slab_discards_and_says_so(process: InputProcess) -> None:
     assert process.books().discarded == books.discarded
 
 
-def test_where_senders_wait_nothing_is_discarded_and_all_arrives(tmp_path: Path) -> None:
+def test_block_mode_discards_nothing_and_receives_everything(tmp_path: Path) -> None:
     with InputProcess(tmp_path, "block") as process:
         sent = process.fill()
         received = process.books().received
@@ -113,7 +113,7 @@ def test_where_senders_wait_nothing_is_discarded_and_all_arrives(tmp_path: Path)
         assert process.books().discarded == {}
 
 
-def test_blocked_and_told_to_drain_it_waits_for_room_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_a_blocked_drain_waits_for_room_until_stop(tmp_path: Path) -> None:
     """Messages that find no room even then are counted."""
     with InputProcess(tmp_path, "block") as process:
         sent = process.fill()
@@ -166,7 +166,7 @@ def test_a_socket_that_cannot_be_read_is_reported_and_does_not_end_the_process(
         assert "Traceback" not in text
 
 
-def test_a_socket_that_tells_the_time_of_receipt_tells_who_sends_instead(tmp_path: Path) -> None:
+def test_receive_timestamps_are_replaced_by_sender_credentials(tmp_path: Path) -> None:
     """A service manager can request the time of receipt, but a control message has room for only one of the two."""
     process = InputProcess(tmp_path)
     process.listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMP, 1)

@@ -29,11 +29,11 @@ BY_TOPIC: Final = TopicRule(action="per_topic", config="short")
         (Batching(configs=SHORT, default=DefaultBatching(action="per_topic", config="short")), 10),
     ],
 )
-def test_the_topic_that_may_wait_shortest_counts(batching: Batching, linger_ms: int) -> None:
+def test_coalescing_uses_the_shortest_linger_of_all_topics(batching: Batching, linger_ms: int) -> None:
     assert shortest_linger_ms(a_config(batching=batching)) == linger_ms
 
 
-def test_a_topic_with_a_limit_counts_as_well() -> None:
+def test_coalescing_respects_the_linger_of_a_rate_limited_topic() -> None:
     limit = RateLimit(configs={"few": RateLimitConfig(interval_ms=1000, max_count=10)}, topics={"some": "few"})
     assert shortest_linger_ms(a_config(rate_limit=limit)) == 25
 
@@ -41,7 +41,7 @@ def test_a_topic_with_a_limit_counts_as_well() -> None:
 @pytest.mark.parametrize(
     ("granted", "room"), [("212992\n", 53_248), ("4194304\n", 53_248), ("16384\n", 4096), ("", 53_248)]
 )
-def test_a_queue_that_is_long_enough_allows_it(
+def test_a_long_socket_queue_enables_coalescing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, granted: str, room: int
 ) -> None:
     """The expected messages fit into a send buffer, also below the usual size."""
@@ -51,11 +51,11 @@ def test_a_queue_that_is_long_enough_allows_it(
 
 
 @pytest.mark.parametrize("queue", [0, 10, 127])
-def test_a_short_queue_does_not_nor_one_of_which_nobody_knows(queue: int) -> None:
+def test_a_short_or_unknown_socket_queue_disables_coalescing(queue: int) -> None:
     assert coalescing_for(a_config(), queue) == NO_COALESCING
 
 
-def test_a_message_may_be_later_by_a_small_part_of_its_linger_only() -> None:
+def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
     assert coalescing_for(a_config(batching=batching), 512).longest_us == 625
     unbatched = a_config(batching=Batching(topics={"urgent": UNBATCHED}))

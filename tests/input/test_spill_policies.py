@@ -130,9 +130,7 @@ def send_in_parts(worker: StreamInput, begin: bytes, timestamp: int) -> None:
 
 @pytest.mark.parametrize("window", [CLAMP, ARRIVAL])
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_spilled_message_gets_the_time_of_its_arrival_when_it_comes_back_later(
-    slab: Slab, window: TimestampWindow, is_killed: bool
-) -> None:
+def test_a_spilled_message_gets_its_original_arrival_time(slab: Slab, window: TimestampWindow, is_killed: bool) -> None:
     worker, sink = worker_of(slab, window), Sink(slab)
     began_ms = worker.now_ms
     send_in_parts(worker, BEGIN, 1)
@@ -178,7 +176,7 @@ def test_a_spilled_message_counts_once_by_its_type(slab: Slab) -> None:
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_a_spilled_attempt_waits_for_its_topic_and_loses_nothing(slab: Slab, blocks: bool) -> None:
+def test_a_spilled_attempt_waits_for_its_stuck_topic_and_loses_nothing(slab: Slab, blocks: bool) -> None:
     """The other attempt, and the other topic of the slice, go on."""
     worker, sink = worker_of(slab, alpha=1, blocks=blocks), Sink(slab)
     sink.stuck = STUCK
@@ -201,7 +199,7 @@ def test_a_spilled_attempt_waits_for_its_topic_and_loses_nothing(slab: Slab, blo
     assert not list(Path(f"{slab.path}.spill").iterdir())
 
 
-def test_a_spilled_attempt_that_waits_for_its_topic_is_delivered_once_by_a_successor(slab: Slab) -> None:
+def test_a_spilled_attempt_of_a_stuck_topic_is_delivered_once_by_a_successor(slab: Slab) -> None:
     worker, sink = worker_of(slab, alpha=1), Sink(slab)
     sink.stuck = STUCK
     client = worker.connect()
@@ -218,7 +216,7 @@ def test_a_spilled_attempt_that_waits_for_its_topic_is_delivered_once_by_a_succe
     assert read_books(slab).discarded == {}
 
 
-def test_attempt_of_a_topic_over_its_part_spills_and_does_not_wait(slab: Slab) -> None:
+def test_an_attempt_of_a_topic_over_its_share_spills_and_does_not_wait(slab: Slab) -> None:
     worker = worker_of(slab, alpha=1)
     hog = worker.connect()
     while not hog.is_blocked:
@@ -231,7 +229,7 @@ def test_attempt_of_a_topic_over_its_part_spills_and_does_not_wait(slab: Slab) -
     assert spilled(slab) == 20
 
 
-def test_an_attempt_stays_behind_messages_that_wait_for_their_topic(slab: Slab) -> None:
+def test_an_attempt_keeps_its_order_behind_waiting_messages(slab: Slab) -> None:
     worker, sink = worker_of(slab, alpha=1), Sink(slab)
     sink.stuck = STUCK
     client = worker.connect()
@@ -252,7 +250,7 @@ def test_an_attempt_stays_behind_messages_that_wait_for_their_topic(slab: Slab) 
     assert read_books(slab).discarded == {}
 
 
-def test_a_death_at_any_step_keeps_a_slice_of_which_a_part_waits() -> None:
+def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
     """At each store to the slab and each act on a file while a topic is over its part."""
     rows = [SMALL.rows_at + row * lay.ROW_BYTES for row in (WORKER_ROW, DISPATCHER_ROW)]
     regions = [

@@ -133,7 +133,7 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_and_in_order(slab: Sl
     assert [(answer.status, answer.delivered) for _, answer in worker.answers] == [(BarrierStatus.DONE, 2000)]
 
 
-def test_messages_behind_an_attempt_wait_until_it_is_back_in_the_slab(slab: Slab) -> None:
+def test_messages_after_an_attempt_wait_until_its_spill_file_is_fed_back(slab: Slab) -> None:
     worker, sink = worker_of(slab), Sink(slab)
     client, other = worker.connect(), worker.connect()
     worker.feed((client, BEGIN + messages(range(300))))
@@ -150,7 +150,7 @@ def test_messages_behind_an_attempt_wait_until_it_is_back_in_the_slab(slab: Slab
     assert_books(slab, 610)
 
 
-def test_a_client_that_leaves_takes_its_spill_file_along(slab: Slab) -> None:
+def test_a_disconnect_removes_the_clients_spill_file(slab: Slab) -> None:
     worker, sink = worker_of(slab), Sink(slab)
     client = worker.connect()
     worker.feed((client, BEGIN + messages(range(500))))
@@ -164,7 +164,7 @@ def test_a_client_that_leaves_takes_its_spill_file_along(slab: Slab) -> None:
     assert sum(event.count for event in worker.reported()) == 500
 
 
-def test_bad_messages_of_a_spilled_attempt_are_discarded_when_they_come_back(slab: Slab) -> None:
+def test_bad_messages_of_a_spilled_attempt_are_discarded_when_fed_back(slab: Slab) -> None:
     worker, sink = worker_of(slab), Sink(slab)
     client = worker.connect()
     worker.feed((client, BEGIN + messages(range(200)) + b"\0\0\0\4" * 10 + messages(range(200, 220)) + END))
@@ -173,7 +173,7 @@ def test_bad_messages_of_a_spilled_attempt_are_discarded_when_they_come_back(sla
     assert_books(slab, 230, MALFORMED=10)
 
 
-def test_an_attempt_larger_than_the_bound_is_ended_with_a_sentence(slab: Slab) -> None:
+def test_an_attempt_over_the_spill_limit_is_ended_with_a_reason(slab: Slab) -> None:
     worker = worker_of(slab, max_spill=1 << 20)
     client = worker.connect()
     worker.feed((client, BEGIN))
@@ -209,7 +209,7 @@ def test_an_attempt_waits_for_room_that_another_gives_back(slab: Slab) -> None:
     assert_books(slab, 3000)
 
 
-def test_of_attempts_that_wait_for_one_another_the_youngest_is_ended(slab: Slab) -> None:
+def test_the_youngest_of_deadlocked_attempts_is_ended(slab: Slab) -> None:
     worker, sink = worker_of(slab, max_spill=2 << 20), Sink(slab)
     old, young = worker.connect(), worker.connect()
     worker.feed((old, BEGIN))
@@ -229,7 +229,7 @@ def test_of_attempts_that_wait_for_one_another_the_youngest_is_ended(slab: Slab)
     assert sorted(sink.numbers) == list(range(number))
 
 
-def test_a_disk_that_refuses_the_file_ends_the_attempt_with_a_sentence(slab: Slab) -> None:
+def test_a_failed_spill_file_ends_the_attempt_with_a_reason(slab: Slab) -> None:
     Path(f"{slab.path}.spill").write_text("somebody's")
     worker = worker_of(slab)
     client = worker.connect()
@@ -298,7 +298,7 @@ def test_files_of_another_slab_are_removed(slab: Slab) -> None:
     assert files_of(slab) == []
 
 
-def test_a_death_anywhere_delivers_all_of_a_spilled_attempt_or_nothing() -> None:
+def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
     """At each store to the slab and each act on a file of sending, releasing, feeding and leaving."""
     rows = [SMALL.rows_at + row * lay.ROW_BYTES for row in (WORKER_ROW, DISPATCHER_ROW)]
     regions = [

@@ -63,7 +63,7 @@ def connect(worker: _Worker, listener: socket.socket) -> socket.socket:
     return client
 
 
-def test_clients_that_wait_for_room_are_not_all_looked_at_while_there_is_none(
+def test_only_one_client_is_retried_while_the_slab_has_no_room(
     worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = [connect(worker, listener) for _ in range(3)]
@@ -79,7 +79,7 @@ def test_clients_that_wait_for_room_are_not_all_looked_at_while_there_is_none(
         client.close()
 
 
-def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
+def test_an_event_of_a_closed_connection_is_ignored(
     worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(worker, listener)
@@ -96,7 +96,7 @@ def test_an_event_of_a_connection_that_was_just_closed_is_passed_over(
         worker._connections.serve()
 
 
-def test_who_is_no_longer_in_the_list_is_not_heard_any_more(worker: _Worker, listener: socket.socket) -> None:
+def test_a_sender_removed_from_the_allow_list_is_disconnected(worker: _Worker, listener: socket.socket) -> None:
     """This holds also for an old connection, and for one that waits."""
     clients = [connect(worker, listener) for _ in range(2)]
     clients[0].sendall(datagram(value=bytes(4000)) * 40)

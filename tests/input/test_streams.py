@@ -69,7 +69,7 @@ def assert_books(slab: Slab, received: int, **discarded: int) -> None:
 
 @examples(25)
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from([1, 3, 50, 200])), max_size=60))
-def test_a_stream_may_come_in_any_pieces(steps: list[tuple[int, int]]) -> None:
+def test_a_stream_may_be_split_anywhere(steps: list[tuple[int, int]]) -> None:
     count = 6
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=[(b"t1", 2)])
@@ -90,7 +90,9 @@ def test_a_stream_may_come_in_any_pieces(steps: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
 @pytest.mark.parametrize("size", [3, 0, -1])
-def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: StreamKind, size: int) -> None:
+def test_an_invalid_size_is_one_malformed_message_and_ends_the_connection(
+    slab: Slab, kind: StreamKind, size: int
+) -> None:
     worker = StreamInput(slab)
     client = worker.connect(kind)
     worker.feed((client, datagram(value=b"good") + size.to_bytes(4, "big", signed=True) + datagram(value=b"lost")))
@@ -103,7 +105,7 @@ def test_an_invalid_size_is_one_malformed_message_and_the_end(slab: Slab, kind: 
 
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
-def test_a_report_tells_what_is_no_message_from_a_disconnect(slab: Slab, kind: StreamKind) -> None:
+def test_a_report_separates_malformed_bytes_from_disconnects(slab: Slab, kind: StreamKind) -> None:
     worker = StreamInput(slab)
     refused, gone = worker.connect(kind), worker.connect(kind)
     worker.feed((refused, b"GET / HTTP/1.1"), (gone, datagram()[:20]))
@@ -117,7 +119,7 @@ def test_a_report_tells_what_is_no_message_from_a_disconnect(slab: Slab, kind: S
     assert report.counts[DiscardReason.UNCLEAN_DISCONNECT] == (kind is UNIX)
 
 
-def test_what_is_too_large_is_refused_by_its_size_alone(slab: Slab) -> None:
+def test_an_oversized_message_is_refused_by_its_size_field(slab: Slab) -> None:
     worker = StreamInput(slab, longest=100)
     client, other = worker.connect(), worker.connect()
     fits = datagram(value=bytes(100 - 30))
@@ -140,7 +142,7 @@ BAD: Final = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_message_harms_no_other(slab: Slab, name: str) -> None:
+def test_a_bad_message_affects_no_other(slab: Slab, name: str) -> None:
     bad, reason = BAD[name]
     worker = StreamInput(slab)
     client, other = worker.connect(), worker.connect()
@@ -155,7 +157,7 @@ def test_a_bad_message_harms_no_other(slab: Slab, name: str) -> None:
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
 @pytest.mark.parametrize("kept", [0, 2, 20])
-def test_who_hangs_up_within_a_message_is_told_from_who_does_not(slab: Slab, kind: StreamKind, kept: int) -> None:
+def test_a_disconnect_within_a_message_is_unclean(slab: Slab, kind: StreamKind, kept: int) -> None:
     worker = StreamInput(slab)
     client = worker.connect(kind)
     worker.feed((client, datagram(value=b"whole") + datagram(value=b"cut")[:kept]))
@@ -166,7 +168,7 @@ def test_who_hangs_up_within_a_message_is_told_from_who_does_not(slab: Slab, kin
     assert counter(slab, kind.clean) == (kept == 0)
 
 
-def test_a_barrier_parts_what_came_before_from_what_comes_behind(slab: Slab) -> None:
+def test_a_barrier_separates_earlier_from_later_messages(slab: Slab) -> None:
     worker = StreamInput(slab)
     client = worker.connect()
     before = client.section
@@ -178,7 +180,7 @@ def test_a_barrier_parts_what_came_before_from_what_comes_behind(slab: Slab) -> 
     assert sorted(sources) == [before.number] * 2 + [before.number + 1] * 3
 
 
-def test_without_room_messages_wait_in_order_where_clients_are_blocked(slab: Slab) -> None:
+def test_messages_without_room_wait_in_order_when_clients_are_blocked(slab: Slab) -> None:
     worker = StreamInput(slab, topics=[(b"t1", 1)], linger_ms=0)
     client = worker.connect()
     sent = [datagram(value=b"%06d" % number + bytes(3000)) for number in range(400)]
@@ -200,7 +202,7 @@ def test_without_room_messages_wait_in_order_where_clients_are_blocked(slab: Sla
     assert read_books(slab).discarded == {}
 
 
-def test_without_room_messages_are_discarded_where_that_is_configured(slab: Slab) -> None:
+def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None:
     worker = StreamInput(slab, blocks=False, topics=[(b"t1", 1)])
     client = worker.connect()
     worker.feed((client, datagram(value=bytes(3000)) * 400))
@@ -211,7 +213,7 @@ def test_without_room_messages_are_discarded_where_that_is_configured(slab: Slab
     assert books.discarded["NO_MEM"] == client.section.discards[DiscardReason.NO_MEM] > 200
 
 
-def test_what_is_larger_than_the_slab_does_not_wait_for_ever(slab: Slab) -> None:
+def test_a_message_larger_than_the_slab_is_discarded(slab: Slab) -> None:
     worker = StreamInput(slab)
     client, other = worker.connect(), worker.connect()
     huge = datagram(value=bytes(64 * lay.CHUNK_BYTES))
@@ -221,7 +223,7 @@ def test_what_is_larger_than_the_slab_does_not_wait_for_ever(slab: Slab) -> None
     assert client.section.discards == {DiscardReason.NO_MEM: 1}
 
 
-def test_a_crash_at_any_store_counts_what_is_in_lanes_and_nothing_else() -> None:
+def test_a_crash_at_any_store_counts_exactly_the_messages_in_lanes() -> None:
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = StreamInput(slab, topics=[(b"t1", 2)])
         worker.feed((worker.connect(), datagram(value=b"early") * 2))
@@ -256,7 +258,7 @@ def three(who: int) -> bytes:
     return b"".join(datagram(value=b"%d:%d" % (who, number)) for number in range(3))
 
 
-def test_what_is_beyond_a_quota_waits_in_order_for_the_next_interval(slab: Slab) -> None:
+def test_messages_over_a_quota_wait_in_order_for_the_next_interval(slab: Slab) -> None:
     worker = StreamInput(slab, rules=quota(4))
     clients = [worker.connect(user=user) for user in (ALICE, ALICE, BOB)]
     worker.feed(*((client, three(who) + BARRIER) for who, client in enumerate(clients)))
@@ -296,7 +298,7 @@ def test_workers_share_a_quota(slab: Slab) -> None:
     assert len(values(slab)) == 5
 
 
-def test_what_is_within_the_quota_waits_for_room_only(slab: Slab) -> None:
+def test_messages_within_the_quota_wait_only_for_room(slab: Slab) -> None:
     """The message does not wait for the next interval, which may be a day."""
     worker = StreamInput(slab, rules=quota(150))
     client = worker.connect(user=ALICE)
@@ -308,7 +310,7 @@ def test_what_is_within_the_quota_waits_for_room_only(slab: Slab) -> None:
     assert counter(slab, Counter.StreamInputOverQuota) == 0
 
 
-def test_a_quota_holds_in_a_slab_without_room_too(slab: Slab) -> None:
+def test_a_quota_applies_in_a_slab_without_room(slab: Slab) -> None:
     """Messages without room wait for room; messages within the quota that find room are admitted."""
     worker = StreamInput(slab, rules=quota(10_000))
     client = worker.connect(user=ALICE)

@@ -59,7 +59,7 @@ def values(slab: Slab) -> list[bytes]:
     return [each.value for each in found if len(each.value) < 100]
 
 
-def test_only_the_connection_waits_that_sends_for_the_topic() -> None:
+def test_only_the_connection_that_sends_to_the_stuck_topic_waits() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
         assert (client.is_blocked, client.stuck_topic) == (True, b"stuck")
@@ -73,7 +73,7 @@ def test_only_the_connection_waits_that_sends_for_the_topic() -> None:
         assert worker.row.counters[Counter.StreamInputTopicOverShare] == 1
 
 
-def test_what_waits_is_taken_in_order_once_the_topic_is_delivered() -> None:
+def test_waiting_messages_are_admitted_in_order_after_delivery() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
         deliver(worker)
@@ -84,7 +84,7 @@ def test_what_waits_is_taken_in_order_once_the_topic_is_delivered() -> None:
         assert worker.barriers == [(client, BARRIER)]
 
 
-def test_messages_of_other_topics_go_past_what_waits_but_no_barrier_does() -> None:
+def test_messages_of_other_topics_overtake_waiting_ones_but_barriers_do_not() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, _ = stuck_worker(slab)
         mixed, other = worker.connect(), worker.connect()
@@ -103,7 +103,7 @@ def test_messages_of_other_topics_go_past_what_waits_but_no_barrier_does() -> No
         assert read_books(slab).discarded == {}
 
 
-def test_what_waits_counts_once_in_the_quota() -> None:
+def test_waiting_messages_count_once_in_the_quota() -> None:
     with new_slab(GEOMETRY) as slab:
         rules = SenderRules("input.unix_stream", None, QuotaLimits(10**9, 10**6, None, {}))
         worker, client = stuck_worker(slab, rules=rules)
@@ -115,7 +115,7 @@ def test_what_waits_counts_once_in_the_quota() -> None:
         assert read_senders(slab)[ALICE] == SenderSums(received=worker.row.counters[Counter.MsgReceived])
 
 
-def test_where_messages_are_discarded_it_is_for_the_share_of_their_topic() -> None:
+def test_discard_mode_discards_messages_over_the_topics_share() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab, blocks=False)
         assert not client.is_blocked
@@ -126,7 +126,7 @@ def test_where_messages_are_discarded_it_is_for_the_share_of_their_topic() -> No
         assert client.section.discards.total() == books.discarded["TOPIC_OVER_SHARE"]
 
 
-def test_a_successor_goes_on_after_messages_that_waited() -> None:
+def test_a_successor_continues_numbering_after_waiting_messages() -> None:
     """The numbers of returned messages are not reused, so no message is counted twice."""
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
@@ -194,7 +194,7 @@ def test_a_small_message_of_an_attempt_does_not_pass_a_large_one_over_the_share(
         assert values(slab) == [b"after"]
 
 
-def test_the_chunks_of_an_attempt_count_for_its_topic_from_its_release_on() -> None:
+def test_chunks_of_an_attempt_count_for_its_topic_after_release() -> None:
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=TOPICS, alpha=16)
         client = worker.connect()

@@ -41,14 +41,14 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
         yield ours, theirs
 
 
-def test_every_word_arrives_as_it_was_said(ends: tuple[Connection, Connection]) -> None:
+def test_messages_arrive_as_sent(ends: tuple[Connection, Connection]) -> None:
     ours, theirs = map(Control, ends)
     for word in WORDS:
         ours.send(word)
     assert [theirs.receive() for _ in WORDS] == WORDS
 
 
-def test_when_the_other_side_is_gone_there_is_no_word_and_none_can_be_said(
+def test_receive_returns_none_and_send_is_ignored_after_the_peer_closes(
     ends: tuple[Connection, Connection],
 ) -> None:
     control = Control(ends[0])
@@ -60,7 +60,7 @@ def test_when_the_other_side_is_gone_there_is_no_word_and_none_can_be_said(
 
 
 @pytest.mark.process
-def test_a_loop_hears_that_the_other_side_was_killed(ends: tuple[Connection, Connection]) -> None:
+def test_a_loop_is_notified_when_the_peer_is_killed(ends: tuple[Connection, Connection]) -> None:
     control, loop = Control(ends[0]), Loop()
     heard: list[Word | None] = []
 

@@ -20,11 +20,11 @@ SEGMENT = 24
 
 @given(st.lists(parcels, max_size=5))
 @examples(100)
-def test_what_is_packed_comes_out_again(sent: list[Parcel]) -> None:
+def test_packed_parcels_unpack_unchanged(sent: list[Parcel]) -> None:
     assert [parcel._replace(segments=list(parcel.segments)) for parcel in unpack_parcels(pack_parcels(sent))] == sent
 
 
-def test_the_layout_is_as_documented() -> None:
+def test_the_layout_matches_the_documentation() -> None:
     data = pack_parcels([Parcel(FrameKind.QUEUE, 7, -1, [Segment(1, 2, 3, 4, 5, 6)])])
     assert data.hex(" ", 4) == (
         "03000000 07000000 ffffffff 01000000 01000000 02000000 03000000 04000000 05000000 06000000"
@@ -33,7 +33,7 @@ def test_the_layout_is_as_documented() -> None:
 
 @given(st.binary(max_size=200))
 @examples(300)
-def test_garbage_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
+def test_garbage_is_unpacked_or_raises_only_slab_error(data: bytes) -> None:
     try:
         found = unpack_parcels(data)
     except SlabError:
@@ -43,7 +43,7 @@ def test_garbage_is_refused_or_understood_and_nothing_else(data: bytes) -> None:
 
 @given(st.lists(parcels, min_size=1, max_size=3), st.data())
 @examples(100)
-def test_no_message_that_was_cut_is_taken_for_a_whole_one(sent: list[Parcel], data: st.DataObject) -> None:
+def test_a_truncated_message_is_never_accepted_as_complete(sent: list[Parcel], data: st.DataObject) -> None:
     whole = pack_parcels(sent)
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
     ends = {len(pack_parcels(sent[:count])) for count in range(len(sent) + 1)}
@@ -60,7 +60,7 @@ def test_an_unknown_kind_is_refused(kind: int) -> None:
         unpack_parcels(bytes([kind]) + bytes(HEAD - 1))
 
 
-def test_more_segments_than_there_are_bytes_are_refused() -> None:
+def test_a_segment_count_beyond_the_message_is_refused() -> None:
     data = bytearray(pack_parcels([Parcel(FrameKind.RUNS, segments=[Segment(0, 0, 0, 0, 0, 0)] * 2)]))
     assert len(data) == HEAD + 2 * SEGMENT
     data[12:16] = (2**32 - 1).to_bytes(4, "little")

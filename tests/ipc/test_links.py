@@ -66,7 +66,7 @@ def number(count: int) -> list[Parcel]:
     return [Parcel(FrameKind.FROM, topic=count)]
 
 
-def test_what_is_sent_is_received(links: Links) -> None:
+def test_sent_parcels_are_received(links: Links) -> None:
     receiver = links.receiver(LINK)
     sender = links.sender(LINK)
     sender.send(PARCELS)
@@ -82,7 +82,7 @@ def test_a_sender_may_start_before_its_receiver(links: Links) -> None:
     assert [receive(receiver) for _ in range(1000)] == [number(count) for count in range(1000)]
 
 
-def test_nothing_is_sent_for_no_parcels(links: Links) -> None:
+def test_an_empty_send_transmits_nothing(links: Links) -> None:
     receiver = links.receiver(LINK)
     sender = links.sender(LINK)
     sender.send([])
@@ -90,7 +90,7 @@ def test_nothing_is_sent_for_no_parcels(links: Links) -> None:
     assert receive(receiver) == PARCELS
 
 
-def test_there_is_no_limit_to_what_waits(links: Links) -> None:
+def test_the_send_queue_is_unlimited(links: Links) -> None:
     sender = links.sender(LINK)
     for count in range(20_000):
         sender.send(number(count))  # never blocks or refuses
@@ -98,7 +98,7 @@ def test_there_is_no_limit_to_what_waits(links: Links) -> None:
     assert [receive(receiver) for _ in range(20_000)][-1] == number(19_999)
 
 
-def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None:
+def test_reports_beyond_the_queue_limit_stay_with_their_sender(links: Links) -> None:
     sender = links.sender(REPORTS)
     taken = 0
     while sender.send_bytes(b"sums"):
@@ -112,7 +112,7 @@ def test_discards_that_nobody_takes_stay_with_their_sender(links: Links) -> None
 
 
 @pytest.mark.process
-def test_a_sender_goes_on_when_its_receiver_was_killed_and_started_again(tmp_path: Path, links: Links) -> None:
+def test_a_sender_reconnects_after_its_receiver_restarts(tmp_path: Path, links: Links) -> None:
     """Frames accepted by the dead receiver are lost, as documented; later frames arrive in order."""
     sender = links.sender(LINK)
     for life in range(2):
@@ -151,13 +151,13 @@ def test_the_socket_file_of_a_dead_receiver_is_replaced(tmp_path: Path, links: L
     assert path.is_socket()
 
 
-def test_a_place_that_cannot_be_bound_is_named(tmp_path: Path, links: Links) -> None:
+def test_an_impossible_socket_path_is_named(tmp_path: Path, links: Links) -> None:
     (tmp_path / f"{LINK}.ipc").mkdir()
     with pytest.raises(StartError, match=rf"{tmp_path}/{LINK}\.ipc cannot be created: .* Check that path"):
         links.receiver(LINK)
 
 
-def test_garbage_is_logged_and_passed_over(tmp_path: Path, links: Links, caplog: pytest.LogCaptureFixture) -> None:
+def test_garbage_is_logged_and_skipped(tmp_path: Path, links: Links, caplog: pytest.LogCaptureFixture) -> None:
     receiver = links.receiver(LINK)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with context, context.socket(zmq.PUSH) as stranger:
@@ -183,7 +183,7 @@ def test_each_dispatcher_has_a_link_of_its_own(links: Links) -> None:
     assert [receive(receiver) for receiver in receivers] == [number(slot) for slot in range(3)]
 
 
-def test_closing_waits_a_moment_for_what_is_under_way(tmp_path: Path) -> None:
+def test_close_waits_briefly_for_queued_messages(tmp_path: Path) -> None:
     ours, theirs = KeptLinks(tmp_path), KeptLinks(tmp_path)
     receiver = theirs.receiver(LINK)
     sender = ours.sender(LINK)
@@ -194,7 +194,7 @@ def test_closing_waits_a_moment_for_what_is_under_way(tmp_path: Path) -> None:
     theirs.close()
 
 
-def test_closing_does_not_wait_for_a_receiver_that_is_not_there(tmp_path: Path) -> None:
+def test_close_does_not_wait_for_an_absent_receiver(tmp_path: Path) -> None:
     links = KeptLinks(tmp_path)
     sender = links.sender(LINK)
     sender.send(PARCELS)

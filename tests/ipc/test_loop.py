@@ -33,7 +33,7 @@ def run_for(loop: Loop, seconds: float) -> None:
     loop.run()
 
 
-def test_timers_fire_in_the_order_of_their_times_and_never_early(loop: Loop) -> None:
+def test_timers_fire_in_order_and_never_early(loop: Loop) -> None:
     fired: list[tuple[str, float]] = []
     start = time.monotonic()
 
@@ -73,7 +73,7 @@ def test_a_timer_may_set_another(loop: Loop) -> None:
     assert called == [0, 1, 2]
 
 
-def test_without_anything_to_do_it_sleeps(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_an_idle_loop_sleeps(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
     rounds: list[None] = []
     loop.watch(pair[0], lambda _: None)
     loop.call_later(0.2, loop.stop)
@@ -81,7 +81,7 @@ def test_without_anything_to_do_it_sleeps(loop: Loop, pair: tuple[socket.socket,
     assert len(rounds) <= 2
 
 
-def test_after_each_round_comes_what_belongs_there(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_the_after_round_callback_runs_after_each_round(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     seen: list[str] = []
 
@@ -95,7 +95,7 @@ def test_after_each_round_comes_what_belongs_there(loop: Loop, pair: tuple[socke
     assert seen == ["x", "after"]
 
 
-def test_a_source_that_is_forgotten_in_a_callback_is_not_called_any_more(loop: Loop) -> None:
+def test_a_source_unwatched_in_a_callback_is_not_called(loop: Loop) -> None:
     """Both are ready in the same round; the first callback unregisters the other source."""
     with closing(Pipes(2)) as pipes:
         called: list[int] = []
@@ -112,7 +112,7 @@ def test_a_source_that_is_forgotten_in_a_callback_is_not_called_any_more(loop: L
         assert len(called) == 1
 
 
-def test_a_new_descriptor_with_the_number_of_a_closed_one_is_not_told_what_was_not_meant_for_it(loop: Loop) -> None:
+def test_a_reused_descriptor_gets_no_event_of_its_predecessor(loop: Loop) -> None:
     """Both are ready in the same round; the first callback replaces the other's descriptor by one that is not ready."""
     with closing(Pipes(2)) as pipes:
         told: list[str] = []
@@ -148,7 +148,7 @@ def test_the_events_of_a_source_can_be_changed(loop: Loop, pair: tuple[socket.so
     assert seen == [zmq.POLLOUT, zmq.POLLIN]
 
 
-def test_to_forget_what_was_never_watched_is_no_error(loop: Loop) -> None:
+def test_unwatching_an_unknown_source_is_no_error(loop: Loop) -> None:
     loop.unwatch(0)
 
 

@@ -34,20 +34,22 @@ def after(messages_per_ms: int, size: int, coalescing: Coalescing = NAPS) -> int
         (20, 10_000, 0),
     ],
 )
-def test_how_long_it_sleeps(messages_per_ms: int, size: int, coalescing_us: int) -> None:
+def test_the_pause_depends_on_the_arrival_rate_and_the_message_size(
+    messages_per_ms: int, size: int, coalescing_us: int
+) -> None:
     assert after(messages_per_ms, size) == coalescing_us
 
 
-def test_no_more_messages_are_to_be_expected_than_may_wait() -> None:
+def test_the_pause_is_bounded_by_the_queue_length() -> None:
     assert after(50, 10, NAPS._replace(messages=32)) == 640
 
 
-def test_it_never_sleeps_where_it_may_not() -> None:
+def test_the_pause_is_zero_when_coalescing_is_disabled() -> None:
     assert after(20, 100, Coalescing(0, 0, 0)) == 0
     assert after(20, 100, NAPS._replace(longest_us=399)) == 0
 
 
-def test_the_pace_is_that_of_the_last_two_milliseconds() -> None:
+def test_the_rate_covers_the_last_two_milliseconds() -> None:
     pace = ArrivalRate(NAPS)
     pace.coalescing_us(1_000_000)
     pace.add(40, 4000)
@@ -58,7 +60,7 @@ def test_the_pace_is_that_of_the_last_two_milliseconds() -> None:
     assert pace.coalescing_us(1_004_000) == 0
 
 
-def test_a_sender_that_waits_for_it_counts_as_fast_as_it_was() -> None:
+def test_a_blocked_sender_counts_with_its_earlier_rate() -> None:
     """A sender that blocks during naps fills its buffer and then sends nothing."""
     pace = ArrivalRate(NAPS)
     pace.coalescing_us(1_000_000)
@@ -77,7 +79,7 @@ def test_a_sender_that_waits_for_it_counts_as_fast_as_it_was() -> None:
     assert pace.coalescing_us(1_004_000) == 640
 
 
-def test_once_in_a_while_it_stays_awake_to_see_how_fast_they_are() -> None:
+def test_the_pause_is_skipped_periodically_to_measure_the_rate() -> None:
     pace = ArrivalRate(NAPS)
     pace.coalescing_us(1_000_000)
     coalescing = []

@@ -65,7 +65,7 @@ def chosen(wish: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.process
-def test_the_environment_chooses() -> None:
+def test_the_environment_variable_selects_the_variant() -> None:
     assert chosen("pure").stdout.split() == ["False", "function"]
     if CHOICE.compiled:
         assert chosen("compiled").stdout.split() == ["True", "cython_function_or_method"]

@@ -66,7 +66,7 @@ def nulls(records: list[KafkaRecord]) -> list[KafkaRecord]:
 @examples(80)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
 @example(runs=[LARGEST] * 3)
-def test_it_writes_what_the_plain_encoder_writes(runs: list[list[KafkaRecord]]) -> None:
+def test_encode_equals_the_reference_encoder(runs: list[list[KafkaRecord]]) -> None:
     records = [record for run in runs for record in run]
     with new_slab(ROOMY) as slab:
         encoded = encode(slab, put_records(slab, runs))
@@ -91,7 +91,7 @@ def test_a_whole_batch_has_the_header_of_its_records(records: list[KafkaRecord],
     assert header + data == whole_batch(*encoded, producer=producer)
 
 
-def test_no_records_are_no_batch() -> None:
+def test_an_empty_batch_is_refused() -> None:
     with new_slab(ROOMY) as slab, pytest.raises(LocalProtocolError):
         record_batch(slab, [], NO_PRODUCER)
 
@@ -103,7 +103,7 @@ def _readable(record: KafkaRecord) -> KafkaRecord:
 
 @examples(30)
 @given(records=lists)
-def test_kafka_python_reads_it(records: list[KafkaRecord]) -> None:
+def test_kafka_python_reads_an_encoded_batch(records: list[KafkaRecord]) -> None:
     first = records[0].timestamp
     records = [_readable(record) for record in records if abs(record.timestamp - first) < 2**62][:2]
     with new_slab(ROOMY) as slab:
@@ -111,7 +111,7 @@ def test_kafka_python_reads_it(records: list[KafkaRecord]) -> None:
     assert read_by_kafka_python(whole_batch(*encoded)) == nulls(records)
 
 
-def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does() -> None:
+def test_keeps_empty_preserves_empty_values_but_not_empty_keys() -> None:
     records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
     with new_slab() as slab:
         encoded = encode(slab, put_records(slab, [records]), keeps_empty=True)
@@ -122,19 +122,19 @@ def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does() -> N
     ]
 
 
-def test_more_records_than_small_numbers() -> None:
+def test_encode_handles_more_than_8192_records() -> None:
     records = [KafkaRecord(NOW + index * 3, b"", b"v") for index in range(9000)]
     with new_slab(Geometry(chunks=128, topics=16, partitions=16, landing_slots=16, landing_slot_size=64)) as slab:
         encoded = encode(slab, put_records(slab, [records]))
     assert encoded.data == encode_records(records)
 
 
-def test_nothing_is_an_empty_batch() -> None:
+def test_encode_of_no_segment_is_empty() -> None:
     with new_slab() as slab:
         assert encode(slab, []) == (b"", 0, 0, 0)
 
 
-def test_it_refuses_what_is_not_what_it_claims() -> None:
+def test_encode_refuses_a_segment_that_does_not_match_its_run() -> None:
     records = [KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]
     with new_slab() as slab:
         [segment] = put_records(slab, [records])
@@ -156,7 +156,7 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 6])
-def test_it_refuses_headers_that_were_damaged_in_the_slab(at: int) -> None:
+def test_encode_refuses_damaged_headers(at: int) -> None:
     with new_slab() as slab:
         [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"v", ((b"a", b"1"),)), KafkaRecord(NOW, b"k", b"v")]])
         headers_at = slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_HEADER + 2
@@ -167,7 +167,7 @@ def test_it_refuses_headers_that_were_damaged_in_the_slab(at: int) -> None:
 
 @pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
 @pytest.mark.parametrize("which", [0, 1])
-def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
+def test_encode_refuses_a_record_beyond_its_run(field: int, which: int) -> None:
     with new_slab() as slab:
         [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
         at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field

@@ -76,9 +76,9 @@ def pair() -> Iterator[Pair]:
 
 
 @contextmanager
-def later(delay_s: float, deed: Callable[[], object]) -> Iterator[None]:
+def later(delay_s: float, action: Callable[[], object]) -> Iterator[None]:
     """Call a function after a delay in another thread, unless the block ends earlier."""
-    timer = Timer(delay_s, deed)
+    timer = Timer(delay_s, action)
     timer.start()
     yield
     timer.cancel()
@@ -86,7 +86,7 @@ def later(delay_s: float, deed: Callable[[], object]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("wait_ms", range(7, 14))
-def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: DatagramIntake, wait_ms: int) -> None:
+def test_the_first_wait_ends_in_time_for_any_duration(pair: Pair, intake: DatagramIntake, wait_ms: int) -> None:
     """A late message is not received; without a timer the call would wait for it."""
     sender, receiver = pair
     sender.send(datagram())
@@ -96,7 +96,7 @@ def test_its_first_wait_ends_in_time_however_short_it_is(pair: Pair, intake: Dat
     assert taken.landed + taken.waiting == 1
 
 
-def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pair, intake: DatagramIntake) -> None:
+def test_run_never_exceeds_its_message_limit(pair: Pair, intake: DatagramIntake) -> None:
     sender, receiver = pair
     until_ms = steady_ms() + LONG_MS
     taken = 0
@@ -110,7 +110,7 @@ def test_it_takes_no_more_than_it_is_told_to_however_the_messages_come(pair: Pai
     assert receiver.recv(1000) == datagram()
 
 
-def test_runs_that_are_full_wait_only_a_little_for_company(pair: Pair, intake: DatagramIntake) -> None:
+def test_full_runs_wait_only_briefly(pair: Pair, intake: DatagramIntake) -> None:
     sender, receiver = pair
     for _ in range(3):  # two of them fill a chunk
         sender.send(datagram(value=bytes(3000)))
@@ -135,7 +135,7 @@ def test_a_run_of_a_lane_that_lingers_again_is_due_in_time(pair: Pair, slab: Sla
         assert [segment.records for segment in lanes.drain_closed()] == [1]
 
 
-def test_how_long_a_lane_lingers_is_asked_again_when_it_changed(pair: Pair, slab: Slab) -> None:
+def test_a_changed_linger_applies_to_the_next_run_of_a_lane(pair: Pair, slab: Slab) -> None:
     intake, lanes = an_intake(slab, lambda _: 60_000)
     sender, receiver = pair
     sender.send(datagram())
@@ -148,7 +148,7 @@ def test_how_long_a_lane_lingers_is_asked_again_when_it_changed(pair: Pair, slab
     assert [segment.records for segment in lanes.drain_closed()] == [1, 1]
 
 
-def test_the_end_of_the_socket_is_no_datagram(pair: Pair, slab: Slab, intake: DatagramIntake) -> None:
+def test_a_socket_shutdown_is_not_a_datagram(pair: Pair, slab: Slab, intake: DatagramIntake) -> None:
     """When the socket is shut down, a blocking call returns an empty datagram that no sender sent."""
     sender, receiver = pair
     sender.send(datagram())
@@ -205,7 +205,7 @@ def batches_at_a_pace(pair: Pair, intake: DatagramIntake, row: ProcessRow) -> in
     return batches + (row.version - before) // 2  # the second term counts batches that the intake landed itself
 
 
-def test_it_sleeps_while_messages_come_fast_and_finds_several(
+def test_coalescing_receives_several_messages_at_a_fast_rate(
     roomy_pair: Pair, slab: Slab, intake: DatagramIntake
 ) -> None:
     """One of several tries succeeds on a busy machine; without naps each tick has at least one batch."""
@@ -214,7 +214,7 @@ def test_it_sleeps_while_messages_come_fast_and_finds_several(
     assert any(batches_at_a_pace(roomy_pair, intake, row) < 60 for _ in range(3))
 
 
-def test_it_does_not_sleep_over_what_is_due(pair: Pair, intake: DatagramIntake) -> None:
+def test_coalescing_does_not_exceed_the_deadline(pair: Pair, intake: DatagramIntake) -> None:
     """Naps may be long where runs linger long, but this call has an earlier deadline."""
     sender, receiver = pair
     intake.apply_config(Coalescing(longest_us=8_000_000, messages=1 << 30, room=1 << 40))

@@ -20,7 +20,7 @@ from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import Segment, read_run
 from bruce_mp.slab.tables import TopicTable
 from support.examples import examples
-from support.sent import Message, check_runs, expected, records, send, slab_topic
+from support.lane_checks import Message, check_runs, expected, records, send, slab_topic
 from support.slabs import CAPACITY, INPUT_ROW, SMALL, Input, contents, datagram, new_slab
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def slab() -> Iterator[Slab]:
     batches=st.lists(st.lists(messages, min_size=1, max_size=8), min_size=1, max_size=5),
     linger_ms=st.sampled_from([0, 25]),
 )
-def test_all_messages_are_in_runs_in_order(batches: list[list[Message]], linger_ms: int) -> None:
+def test_messages_stay_in_order_within_runs(batches: list[list[Message]], linger_ms: int) -> None:
     with new_slab() as slab:
         sender = Input(slab, linger_ms=linger_ms, topics=TOPICS)
         segments: list[Segment] = []
@@ -67,7 +67,7 @@ def test_all_messages_are_in_runs_in_order(batches: list[list[Message]], linger_
         assert sorted(segments) == sorted(found.segment for found in sweep(slab, {RunState.FILLED}))
 
 
-def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:
+def test_a_full_slab_drops_and_reports_messages_without_room(slab: Slab) -> None:
     sender = Input(slab, topics=TOPICS)
     sent = 0
     while True:
@@ -84,7 +84,7 @@ def test_a_full_slab_drops_what_does_not_fit_and_says_so(slab: Slab) -> None:
     assert not sender.receive([datagram(b"t1", bytes(3000))]).no_room
 
 
-def test_a_large_message_gets_a_span_and_company(slab: Slab) -> None:
+def test_a_large_message_shares_its_span_with_small_ones(slab: Slab) -> None:
     sender = Input(slab, topics=TOPICS)
     large = datagram(b"t1", bytes(range(256)) * 100)
     batch = memoryview(large + datagram(b"t1", b"small"))
@@ -104,7 +104,7 @@ def test_a_chunk_is_filled_to_its_last_byte(slab: Slab, size: int, span: int) ->
     assert [found for _, state, found, _ in chunk_heads(slab) if state] == [span]
 
 
-def test_a_run_is_handed_over_when_its_linger_is_over(slab: Slab) -> None:
+def test_a_run_is_published_when_its_linger_ends(slab: Slab) -> None:
     sender = Input(slab, linger_ms=25, topics=TOPICS)
     sender.now_ms = 100
     send(sender, [(b"t1", b"a", b"", None)])
@@ -115,7 +115,7 @@ def test_a_run_is_handed_over_when_its_linger_is_over(slab: Slab) -> None:
     assert [segment.records for segment in sender.lanes.drain_closed()] == [1]
 
 
-def test_where_all_runs_linger_long_they_may_be_handed_over_a_little_early(slab: Slab) -> None:
+def test_long_lingering_runs_may_be_published_slightly_early(slab: Slab) -> None:
     sender = Input(slab, linger_ms=250, topics=TOPICS)
     send(sender, [(b"t1", b"a", b"", None)])
     leeway = sender.lanes.leeway_ms
@@ -125,7 +125,7 @@ def test_where_all_runs_linger_long_they_may_be_handed_over_a_little_early(slab:
     assert [segment.records for segment in sender.lanes.drain_closed()] == [1]
 
 
-def test_a_topic_that_lingers_shortly_is_not_handed_over_late_nor_early(slab: Slab) -> None:
+def test_a_short_lingering_run_is_published_exactly_on_time(slab: Slab) -> None:
     sender = Input(slab, linger_ms=250, topics=TOPICS)
     sender.lanes.apply_lingers(lambda topic: 250 if topic == b"t1" else 20)
     send(sender, [(b"t1", b"a", b"", None), (b"t2", b"a", b"", None)])
@@ -194,7 +194,7 @@ class Withheld(HandoverTickets):
         pass
 
 
-def test_runs_that_are_withheld_are_not_handed_over_when_they_are_due(slab: Slab) -> None:
+def test_withheld_runs_are_not_published_when_due(slab: Slab) -> None:
     sender = Input(slab, topics=TOPICS)
     sender.lanes = Lanes(slab, sender.pool, TopicTable(slab), lambda _: 25, Withheld(slab, INPUT_ROW))
     send(sender, [(b"t1", b"a", b"", None), (b"new", b"b", b"", None)])
@@ -205,7 +205,7 @@ def test_runs_that_are_withheld_are_not_handed_over_when_they_are_due(slab: Slab
 
 @pytest.mark.parametrize("linger_ms", [0, 25])
 @pytest.mark.parametrize("topic", [b"t1", b"new"])
-def test_an_idle_lane_gives_its_chunk_up_when_its_messages_are_settled(
+def test_an_idle_lane_releases_its_chunk_when_its_messages_are_settled(
     slab: Slab, linger_ms: int, topic: bytes
 ) -> None:
     sender = Input(slab, linger_ms=linger_ms, topics=TOPICS)
@@ -247,7 +247,7 @@ def test_keys_keep_their_order_when_a_topic_gets_partitions(slab: Slab) -> None:
     check_runs(slab, segments, batches)
 
 
-def test_the_number_of_partitions_is_noticed_only_with_the_version(slab: Slab) -> None:
+def test_a_partition_count_applies_only_after_the_version_changes(slab: Slab) -> None:
     """The router stores the number, then the version: a batch in between must not open a second lane for a key."""
     sender = Input(slab, topics=[(b"t1", 2)])
     send(sender, [(b"t1", b"1", b"", 5)])
@@ -267,7 +267,7 @@ def test_lanes_keep_their_chunks_when_another_topic_gets_a_number(slab: Slab) ->
     assert len(chunks) == 2
 
 
-def test_runs_of_shared_lanes_carry_the_number_of_partitions_that_they_were_cut_by(slab: Slab) -> None:
+def test_runs_of_shared_lanes_store_the_partition_count_that_split_them(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 6)])
     send(sender, [(b"t1", b"x", b"", key) for key in range(12)])
     runs = [read_run(slab, segment.chunk, segment.run) for segment in sender.close_all()]
@@ -275,7 +275,7 @@ def test_runs_of_shared_lanes_carry_the_number_of_partitions_that_they_were_cut_
     assert {run.partition_count for run in runs} == {6}
 
 
-def test_runs_of_topics_without_a_number_carry_no_number_of_partitions(slab: Slab) -> None:
+def test_runs_of_topics_without_a_number_store_no_partition_count(slab: Slab) -> None:
     sender = Input(slab)
     send(sender, [(b"t1", b"x", b"", key) for key in range(12)])
     [segment] = sender.close_all()
@@ -294,7 +294,7 @@ def test_topics_without_numbers_are_spread_over_shared_lanes() -> None:
         assert len(set.union(*chunks.values())) == slab.geometry.chunks // 64
 
 
-def test_with_too_many_lanes_topics_share_one(slab: Slab) -> None:
+def test_topics_share_a_lane_when_lanes_run_out(slab: Slab) -> None:
     names = [b"t%d" % number for number in range(8)]
     sender = Input(slab, topics=[(name, 1) for name in names])
     send(sender, [(name, b"x", b"", None) for name in names])
@@ -309,7 +309,7 @@ def spans_in_use(slab: Slab) -> list[int]:
     return [span for _, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
 
 
-def test_a_busy_lane_takes_longer_and_longer_spans() -> None:
+def test_a_busy_lane_allocates_longer_spans() -> None:
     with new_slab(replace(SMALL, chunks=4096)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         value = bytes(1500)
@@ -334,7 +334,7 @@ def test_a_span_that_is_full_in_few_runs_is_followed_by_a_longer_one(messages_a_
         assert spans_in_use(slab) == [1, span]
 
 
-def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
+def test_a_lane_with_short_runs_returns_to_single_chunks() -> None:
     with new_slab(replace(SMALL, chunks=4096)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         for _ in range(6):
@@ -347,7 +347,7 @@ def test_a_lane_whose_runs_are_short_goes_back_to_single_chunks() -> None:
         assert spans_in_use(slab)[-1] == 1
 
 
-def test_small_messages_behind_a_large_one_do_not_take_as_much() -> None:
+def test_small_messages_after_a_large_one_get_a_short_span() -> None:
     with new_slab(replace(SMALL, chunks=1024, landing_slot_size=64_000)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         for size in (63_000, 3000):
@@ -357,7 +357,7 @@ def test_small_messages_behind_a_large_one_do_not_take_as_much() -> None:
         assert spans_in_use(slab) == [8, 2]
 
 
-def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:
+def test_a_short_span_is_allocated_when_a_long_one_finds_no_room() -> None:
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         sender = Input(slab, linger_ms=25, topics=TOPICS)
         sent = 0
@@ -368,7 +368,7 @@ def test_where_there_is_no_room_for_a_long_span_a_short_one_does() -> None:
         assert len(contents(slab)) == sent
 
 
-def test_keys_without_a_lane_of_their_own_never_go_to_another_topic() -> None:
+def test_keys_in_the_shared_lane_are_never_stored_under_another_topic() -> None:
     """The one shared lane serves a topic for the time of one group only."""
     names = [b"t1", b"t2"]
     with new_slab() as slab:

@@ -15,7 +15,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from support.crash_images import crash_images, machine_images
-from support.sent import Message, check_runs, expected, records, send
+from support.lane_checks import Message, check_runs, expected, records, send
 from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone
 from support.variants import VARIANTS
 
@@ -64,7 +64,7 @@ CASES: Final = [
 
 @pytest.mark.process
 @pytest.mark.parametrize(("variant", "name"), CASES, indirect=["variant"])
-def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, variant: str, name: str) -> None:
+def test_a_kill_at_any_store_neither_loses_nor_duplicates_messages(slab: Slab, variant: str, name: str) -> None:
     batch = BATCHES[name]
     sender = Input(slab, topics=TOPICS)
     send(sender, BEFORE)
@@ -92,7 +92,7 @@ def test_killed_at_any_store_nothing_is_lost_or_doubled(slab: Slab, variant: str
 
 
 @pytest.mark.parametrize("variant", ["pure"], indirect=True)
-def test_a_copy_that_was_delivered_before_the_crash_is_not_made_again(slab: Slab) -> None:
+def test_recovery_does_not_repeat_a_copy_delivered_before_the_crash(slab: Slab) -> None:
     """The router may claim a run of a batch that is not landed yet, because it is in the slab like any other."""
     sender = Input(slab, topics=TOPICS)
     batch: list[Message] = [(b"t1", bytes([i]) * 3500, b"", None) for i in range(8)]

@@ -69,7 +69,7 @@ def read_by_kafka_python(data: bytes) -> list[KafkaRecord]:
     return found
 
 
-def test_known_bytes_of_format_0() -> None:
+def test_format_0_encodes_to_known_bytes() -> None:
     with new_slab() as slab:
         segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
         encoded = encode_message_set(slab, segments, MessageFormat.V0)
@@ -80,7 +80,7 @@ def test_known_bytes_of_format_0() -> None:
     assert encoded.records == 2
 
 
-def test_known_bytes_of_format_1() -> None:
+def test_format_1_encodes_to_known_bytes() -> None:
     with new_slab() as slab:
         segments = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW + 1, b"", b"")]])
         encoded = encode_message_set(slab, segments, MessageFormat.V1)
@@ -92,7 +92,7 @@ def test_known_bytes_of_format_1() -> None:
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
-def test_record_headers_are_left_out(message_format: MessageFormat) -> None:
+def test_message_sets_omit_record_headers(message_format: MessageFormat) -> None:
     headers = ((b"a", b"1"), (b"b", None))
     with new_slab() as slab:
         plain = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
@@ -105,7 +105,7 @@ def test_record_headers_are_left_out(message_format: MessageFormat) -> None:
 @pytest.mark.parametrize("message_format", FORMATS)
 @examples(60)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
-def test_it_writes_what_kafka_python_writes(runs: list[list[KafkaRecord]], message_format: MessageFormat) -> None:
+def test_encode_message_set_equals_kafka_python(runs: list[list[KafkaRecord]], message_format: MessageFormat) -> None:
     records = [record for run in runs for record in run]
     if sum(len(record.value or b"") for record in records) > 48 * lay.CHUNK_BYTES:
         records = records[:1]
@@ -128,7 +128,7 @@ def test_it_writes_what_kafka_python_writes(runs: list[list[KafkaRecord]], messa
 )
 @examples(20)
 @given(records=lists)
-def test_kafka_python_unpacks_a_wrapper(
+def test_kafka_python_unpacks_a_compressed_wrapper(
     records: list[KafkaRecord], message_format: MessageFormat, codec: Codec
 ) -> None:
     records = records[:3]
@@ -139,7 +139,7 @@ def test_kafka_python_unpacks_a_wrapper(
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
-def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does(message_format: MessageFormat) -> None:
+def test_keeps_empty_preserves_empty_values_but_not_empty_keys(message_format: MessageFormat) -> None:
     records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
     with new_slab() as slab:
         data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty=True)
@@ -150,12 +150,12 @@ def test_an_empty_value_stays_empty_if_wanted_and_an_empty_key_never_does(messag
     ]
 
 
-def test_nothing_is_an_empty_set() -> None:
+def test_encode_of_no_segment_is_empty() -> None:
     with new_slab() as slab:
         assert encode_message_set(slab, [], MessageFormat.V1) == (b"", 0, 0)
 
 
-def test_it_refuses_what_is_not_what_it_claims() -> None:
+def test_encode_refuses_a_segment_that_does_not_match_its_run() -> None:
     with new_slab() as slab:
         [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
         for changed in (
@@ -173,7 +173,7 @@ def test_it_refuses_what_is_not_what_it_claims() -> None:
 
 @pytest.mark.parametrize("field", [lay.RECORD_KEY_LENGTH, lay.RECORD_VALUE_LENGTH])
 @pytest.mark.parametrize("which", [0, 1])
-def test_it_refuses_a_record_that_goes_past_its_run(field: int, which: int) -> None:
+def test_encode_refuses_a_record_beyond_its_run(field: int, which: int) -> None:
     with new_slab() as slab:
         [segment] = put_records(slab, [[KafkaRecord(NOW, b"k", b"value"), KafkaRecord(NOW, b"k", b"value")]])
         at = slab.chunk_at(segment.chunk) + segment.first + which * (lay.RECORD_HEADER + 8) + field

@@ -69,7 +69,7 @@ def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedUpTo, dict[tuple[
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_counts_what_the_headers_say(seed: int) -> None:
+def test_count_outcomes_matches_the_run_headers(seed: int) -> None:
     with new_slab(GEOMETRY) as slab:
         fill(slab, random.Random(seed))
         for chunk in chunks_of(slab):
@@ -79,7 +79,7 @@ def test_it_counts_what_the_headers_say(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damage_ends_the_count_and_nothing_else(seed: int) -> None:
+def test_damage_stops_the_count_without_an_error(seed: int) -> None:
     rng = random.Random(seed)
     with new_slab(GEOMETRY) as slab:
         fill(slab, rng)

@@ -122,7 +122,7 @@ def as_oracle_says(batch: ParsedBatch, buffer: bytes, count: int, first_arrival:
 
 
 @pytest.mark.parametrize("data", [bytes.fromhex(text) for text in VECTORS.values()], ids=VECTORS.keys())
-def test_vectors(data: bytes) -> None:
+def test_documented_vectors_parse_as_the_reference_parser(data: bytes) -> None:
     assert outcomes([data], 7, b"", b"") == [parse_message(data)]
     assert outcomes([data], 7, b"\xff" * 5, b"\xff" * 70000) == [parse_message(data)]
     assert outcomes([data], 7, b"", bytes(70000)) == [parse_message(data)]
@@ -135,7 +135,7 @@ def test_vectors(data: bytes) -> None:
     before=st.binary(max_size=4),
     after=st.binary(max_size=4) | st.just(bytes(100)),
 )
-def test_it_says_what_the_readable_parser_says(
+def test_parse_equals_the_reference_parser(
     datagrams: list[bytes], first_arrival: int, before: bytes, after: bytes
 ) -> None:
     assert outcomes(datagrams, first_arrival, before, after) == [parse_message(data) for data in datagrams]
@@ -143,7 +143,7 @@ def test_it_says_what_the_readable_parser_says(
 
 @examples(100)
 @given(data=damaged(), behind=damaged())
-def test_what_stands_behind_a_message_does_not_change_it(data: bytes, behind: bytes) -> None:
+def test_bytes_after_a_message_do_not_change_it(data: bytes, behind: bytes) -> None:
     """A slot of the landing zone still holds the bytes of an earlier datagram."""
     assume(len(behind) > len(data))
     assert outcomes([data], 0, b"", behind[len(data) :]) == [parse_message(data)]

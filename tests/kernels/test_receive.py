@@ -45,7 +45,7 @@ def landed(slab: Slab) -> list[bytes]:
     return found
 
 
-def test_bursts_come_in_order(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_bursts_are_received_in_order(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     sender.setblocking(False)
     kernel = DatagramReceiver(slab)
@@ -66,7 +66,7 @@ def test_bursts_come_in_order(slab: Slab, pair: tuple[socket.socket, socket.sock
     assert got == sent[: len(got)]
 
 
-def test_an_empty_datagram_is_one(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_an_empty_datagram_is_received(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     for data in (b"", b"x", b""):
         sender.send(data)
@@ -74,7 +74,7 @@ def test_an_empty_datagram_is_one(slab: Slab, pair: tuple[socket.socket, socket.
     assert landed(slab) == [b"", b"x", b""]
 
 
-def test_a_datagram_longer_than_a_slot_is_cut(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_datagram_longer_than_a_slot_is_truncated(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     for size in (SLOT, SLOT + 1, 3 * SLOT):
         sender.send(b"x" * size)
@@ -83,7 +83,7 @@ def test_a_datagram_longer_than_a_slot_is_cut(slab: Slab, pair: tuple[socket.soc
     assert landed(slab) == [b"x" * SLOT] * 3 + [b"next"]
 
 
-def test_the_largest_datagram_with_the_default_buffer(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_the_largest_datagram_fits_the_default_send_buffer(pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     size = sender.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
     with new_slab(Geometry.for_size(1 << 20, size)) as slab:
@@ -93,7 +93,7 @@ def test_the_largest_datagram_with_the_default_buffer(pair: tuple[socket.socket,
         assert landed(slab) == [data]
 
 
-def test_a_descriptor_that_is_no_socket(slab: Slab) -> None:
+def test_a_descriptor_of_a_pipe_is_an_error(slab: Slab) -> None:
     read, write = os.pipe()
     try:
         with pytest.raises(OSError, match="Socket operation on non-socket"):
@@ -103,7 +103,7 @@ def test_a_descriptor_that_is_no_socket(slab: Slab) -> None:
         os.close(write)
 
 
-def test_a_new_receiver_keeps_what_has_landed(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_new_receiver_keeps_landed_datagrams(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     sender.send(b"before the crash")
     DatagramReceiver(slab).receive(receiver.fileno(), 99)
@@ -111,7 +111,7 @@ def test_a_new_receiver_keeps_what_has_landed(slab: Slab, pair: tuple[socket.soc
     assert landed(slab) == [b"before the crash"]
 
 
-def test_no_more_than_the_limit(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_receive_stops_at_the_limit(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     for number in range(5):
         sender.send(b"%d" % number)
@@ -143,7 +143,7 @@ def send_all(sender: socket.socket) -> None:
 
 
 @pytest.mark.process
-def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_kills_under_load_neither_lose_nor_duplicate_datagrams(pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     delays = random.Random(7)
     with slab_file(GEOMETRY) as path, child(send_all, sender):
@@ -169,7 +169,7 @@ def test_killed_under_load_nothing_is_lost_or_doubled(pair: tuple[socket.socket,
 # --- senders --------------------------------------------------------------------------------------------------------
 
 
-def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_requested_credentials_name_the_sender(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     kernel = DatagramReceiver(slab)
     sender.send(b"before the socket passed credentials")
@@ -187,7 +187,7 @@ def test_the_kernel_tells_who_sent_what_it_is_asked_for(slab: Slab, pair: tuple[
     assert landing.senders_of(slab, 2) == senders
 
 
-def test_without_asking_nobody_is_told(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_credentials_are_absent_unless_requested(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sender.send(b"x")
@@ -196,7 +196,9 @@ def test_without_asking_nobody_is_told(slab: Slab, pair: tuple[socket.socket, so
     assert landed(slab) == [b"x"]
 
 
-def test_nothing_else_is_taken_for_the_sender(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_another_control_message_is_not_read_as_credentials(
+    slab: Slab, pair: tuple[socket.socket, socket.socket]
+) -> None:
     """A service manager may request the time of receipt, which precedes the sender and leaves no room for it."""
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -209,9 +211,7 @@ def test_nothing_else_is_taken_for_the_sender(slab: Slab, pair: tuple[socket.soc
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_descriptors_that_somebody_passes_are_not_taken(
-    slab: Slab, pair: tuple[socket.socket, socket.socket], asks: bool
-) -> None:
+def test_passed_descriptors_are_not_accepted(slab: Slab, pair: tuple[socket.socket, socket.socket], asks: bool) -> None:
     """Otherwise any sender could exhaust the daemon's descriptors."""
     sender, receiver = pair
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

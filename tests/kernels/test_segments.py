@@ -85,7 +85,7 @@ def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
 
 @examples(60)
 @given(sizes=payloads, count=st.integers(0, 13), limit=st.integers(0, 2500))
-def test_head_of_takes_as_many_as_fit(sizes: list[int], count: int, limit: int) -> None:
+def test_split_at_takes_as_many_records_as_fit(sizes: list[int], count: int, limit: int) -> None:
     with new_slab() as slab:
         whole = of_sizes(slab, sizes)
         head, rest = split_at(slab, whole, count, limit)
@@ -98,7 +98,7 @@ def test_head_of_takes_as_many_as_fit(sizes: list[int], count: int, limit: int) 
 
 @examples(60)
 @given(keys=partition_keys, partitions=st.lists(st.integers(0, 5), min_size=1, max_size=5))
-def test_by_partition_follows_the_unsigned_key(keys: list[int], partitions: list[int]) -> None:
+def test_split_by_partition_uses_the_unsigned_key(keys: list[int], partitions: list[int]) -> None:
     with new_slab() as slab:
         whole = one_run(slab, [datagram(partition_key=key) for key in keys])
         parts = split_by_partition(slab, whole, partitions)
@@ -118,7 +118,7 @@ def test_a_lane_of_one_key_is_not_walked_or_split(slab: Slab) -> None:
 
 @examples(40)
 @given(sizes=payloads, limit=st.integers(0, 400))
-def test_by_size_parts_what_fits_from_what_does_not(sizes: list[int], limit: int) -> None:
+def test_by_size_separates_fitting_from_oversized_records(sizes: list[int], limit: int) -> None:
     with new_slab() as slab:
         whole = of_sizes(slab, sizes)
         parts = by_size(slab, whole, limit)
@@ -128,7 +128,7 @@ def test_by_size_parts_what_fits_from_what_does_not(sizes: list[int], limit: int
         ]
 
 
-def test_cutting_a_part_again(slab: Slab) -> None:
+def test_a_part_can_be_split_again(slab: Slab) -> None:
     whole = of_sizes(slab, [10] * 9)
     head, rest = split_at(slab, whole, 6, 1000)
     assert head
@@ -143,7 +143,7 @@ def test_cutting_a_part_again(slab: Slab) -> None:
     assert claim(slab, [whole], MINE, MINE) == [whole]
 
 
-def test_each_is_bound_to_its_partition_without_numbers(slab: Slab) -> None:
+def test_bind_partition_binds_each_segment_without_sequence_numbers(slab: Slab) -> None:
     whole = of_sizes(slab, [1] * 6)
     [(_, cut), (_, rest)] = split_by_partition(
         slab, one_run(slab, [datagram(partition_key=key) for key in (0, 1, 1)]), [5, 6]
@@ -160,7 +160,7 @@ def test_each_is_bound_to_its_partition_without_numbers(slab: Slab) -> None:
         bind_partition(slab, [whole, rest], [1])
 
 
-def test_a_doorbell_may_ring_twice(slab: Slab) -> None:
+def test_a_repeated_doorbell_claims_once(slab: Slab) -> None:
     whole = of_sizes(slab, [1, 2])
     assigned = state_word(RunState.ASSIGNED, 3)
     assert claim(slab, [whole, whole], MINE, assigned) == [whole]
@@ -168,7 +168,7 @@ def test_a_doorbell_may_ring_twice(slab: Slab) -> None:
     assert claim(slab, [whole], state_word(RunState.ASSIGNED, 4), MINE) == []
 
 
-def test_take_passes_over_what_is_not_a_sound_place(slab: Slab) -> None:
+def test_claim_skips_invalid_segments(slab: Slab) -> None:
     whole = of_sizes(slab, [1, 2])
     bad = [
         whole._replace(chunk=2**32 - 1),
@@ -185,7 +185,7 @@ def test_take_passes_over_what_is_not_a_sound_place(slab: Slab) -> None:
             set_state(slab, [segment], MINE)
 
 
-def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
+def test_every_kernel_refuses_a_segment_of_an_older_generation(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(value=b"old")])
     [old] = sender.close_all()
@@ -210,7 +210,7 @@ def test_a_segment_of_an_older_generation_is_refused_by_all(slab: Slab) -> None:
     assert claim(slab, [new], RunState.FILLED, MINE) == [new]
 
 
-def test_looks(slab: Slab) -> None:
+def test_time_span_and_messages_read_a_segment(slab: Slab) -> None:
     sender = Input(slab)
     stamps = [5, -(2**63), 2**63 - 1]
     sender.receive([datagram(value=b"value", key=b"key", timestamp=stamp) for stamp in stamps])
@@ -239,7 +239,7 @@ def numbers(slab: Slab, segment: Segment) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("first", [0, 2**31 - 2])
-def test_numbered_batches_follow_each_other(slab: Slab, first: int) -> None:
+def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> None:
     whole = of_sizes(slab, [1] * 5)
     head, rest = split_at(slab, whole, 3, 1000)
     assert head
@@ -263,9 +263,7 @@ IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
 
 
 @pytest.mark.process
-def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next_number(
-    slab: Slab, with_variant: str
-) -> None:
+def test_a_kill_at_any_store_finds_sequences_before_states(slab: Slab, with_variant: str) -> None:
     cut, whole = of_sizes(slab, [1] * 3), of_sizes(slab, [1, 1])
     head, rest = split_at(slab, cut, 1, 1000)
     assert head
@@ -290,14 +288,14 @@ def test_killed_at_any_store_numbers_come_before_words_and_words_before_the_next
 
 
 @pytest.mark.parametrize(("epoch", "is_numbered"), [(lay.LAST_EPOCH, True), (7, False)])
-def test_without_numbers_the_next_one_stays(slab: Slab, epoch: int, is_numbered: bool) -> None:
+def test_unnumbered_batches_leave_the_next_sequence_unchanged(slab: Slab, epoch: int, is_numbered: bool) -> None:
     whole = of_sizes(slab, [1, 2])
     entry = entry_of(slab, 11, epoch)
     assert assign_sequences(slab, [(entry, 3, [whole])], MINE, is_numbered=is_numbered) == [(-1, -1)]
     assert PartitionTable(slab).current(1, 3) == (epoch, 11)
 
 
-def test_a_batch_that_is_not_what_it_claims_is_not_numbered_and_the_next_one_is(slab: Slab) -> None:
+def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> None:
     head, rest = split_at(slab, of_sizes(slab, [1] * 4), 1, 1000)
     assert head
     assert rest

@@ -50,7 +50,7 @@ messages = st.lists(
 @examples(80)
 @given(sent=messages, kept=st.integers(0, 20))
 @example(sent=[framed(SHORTEST_FENCE)], kept=0)
-def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[bytes], kept: int) -> None:
+def test_whole_messages_are_split_and_a_partial_one_remains(sent: list[bytes], kept: int) -> None:
     data = b"".join(sent)
     beginning = (100).to_bytes(4, "big")[:kept] + bytes(max(0, kept - 4))
     found = cut_all(data + beginning)
@@ -62,9 +62,7 @@ def test_whole_messages_are_cut_and_the_beginning_of_one_is_left(sent: list[byte
 @examples(80)
 @given(sent=messages, cuts=st.lists(st.integers(0, 2000), max_size=30), bytewise=st.booleans())
 @example(sent=[framed(SHORTEST_FENCE)], cuts=[], bytewise=True)
-def test_however_a_stream_is_cut_it_says_what_datagrams_would(
-    sent: list[bytes], cuts: list[int], bytewise: bool
-) -> None:
+def test_a_stream_split_anywhere_yields_the_datagrams(sent: list[bytes], cuts: list[int], bytewise: bool) -> None:
     data = b"".join(sent)
     if len(data) > 3000:
         bytewise = False
@@ -81,27 +79,27 @@ def test_however_a_stream_is_cut_it_says_what_datagrams_would(
 
 
 @pytest.mark.parametrize("size", [3, 2, 1, 0, -1, -(2**31)])
-def test_a_size_less_than_its_own_length_ends_everything(size: int) -> None:
+def test_a_size_smaller_than_its_own_field_stops_the_split(size: int) -> None:
     first = encode_any_partition("t", b"v", timestamp_ms=0)
     found = cut_all(first + size.to_bytes(4, "big", signed=True) + first)
     assert found == ([(0, len(first))], len(first), SplitStop.INVALID_SIZE, size)
 
 
 @pytest.mark.parametrize("excess", [0, 1])
-def test_a_message_that_is_too_large_is_told_by_its_size_alone(excess: int) -> None:
+def test_an_oversized_message_is_detected_by_its_size_field(excess: int) -> None:
     found = cut_all((1000 + excess).to_bytes(4, "big"), longest=1000)
     assert found.stop is (SplitStop.TOO_LARGE if excess else SplitStop.MORE)
 
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7])
-def test_messages_too_short_for_a_header_are_messages(size: int) -> None:
+def test_messages_too_short_for_a_header_are_split(size: int) -> None:
     short = size.to_bytes(4, "big") + b"\x01\x02\0"[: size - 4]
     found = cut_all(short + short + BARRIER)
     assert found == ([(0, size), (size, size)], 2 * size, SplitStop.BARRIER, len(BARRIER))
 
 
 @pytest.mark.parametrize("missing", [0, 1, 18, 19, 21])
-def test_a_barrier_is_one_when_it_is_complete(missing: int) -> None:
+def test_a_barrier_is_detected_only_when_complete(missing: int) -> None:
     first = encode_any_partition("t", b"v", timestamp_ms=0)
     found = cut_all((first + BARRIER)[: len(first) + len(BARRIER) - missing])
     stop, size = (SplitStop.MORE, 24 if missing < 21 else 0) if missing else (SplitStop.BARRIER, 24)
@@ -109,7 +107,7 @@ def test_a_barrier_is_one_when_it_is_complete(missing: int) -> None:
 
 
 @pytest.mark.parametrize("key", [BEGIN_KEY, END_KEY])
-def test_a_fence_without_a_body_stops_a_stream_and_is_an_unsupported_key_in_a_datagram(key: int) -> None:
+def test_an_empty_fence_stops_a_stream_and_is_unsupported_as_a_datagram(key: int) -> None:
     fence = (8).to_bytes(4, "big") + key.to_bytes(2, "big") + b"\0\0"
     assert cut_all(fence) == ([], 0, SplitStop.FENCE, 8)
     assert parse_message(fence) == Rejection(DiscardReason.UNSUPPORTED_API_KEY, key)

@@ -56,7 +56,7 @@ def kept(timestamp: int, window: TimestampWindow | None) -> bool:
 
 @examples(50)
 @given(sent=st.lists(messages, min_size=1, max_size=12), window=windows)
-def test_a_record_has_the_clients_timestamp_within_the_window_and_else_the_arrival_time(
+def test_a_timestamp_outside_the_window_is_replaced_by_the_arrival_time(
     sent: list[tuple[bytes, int, int | None]], window: TimestampWindow | None
 ) -> None:
     with new_slab() as slab:
@@ -79,7 +79,7 @@ def test_a_record_has_the_clients_timestamp_within_the_window_and_else_the_arriv
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_both_ways_into_lanes_replace(landed: bool) -> None:
+def test_both_ingest_functions_replace_timestamps(landed: bool) -> None:
     with new_slab() as slab:
         sender = an_input(slab, CLAMP)
         put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
@@ -93,7 +93,7 @@ def test_both_ways_into_lanes_replace(landed: bool) -> None:
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_replaced_timestamps_count_only_for_messages_that_find_room(keyed: bool) -> None:
+def test_replaced_timestamps_are_counted_only_for_stored_messages(keyed: bool) -> None:
     with new_slab() as slab:
         sender, sent, counted = an_input(slab, CLAMP), [], []
         for number in range(40 * slab.geometry.chunks):
@@ -110,7 +110,7 @@ def test_replaced_timestamps_count_only_for_messages_that_find_room(keyed: bool)
 
 
 @pytest.mark.parametrize("size", [3000, 9000])
-def test_the_first_message_of_a_batch_that_finds_room_stands_for_its_replaced_timestamps(size: int) -> None:
+def test_the_first_stored_message_represents_replaced_timestamps(size: int) -> None:
     with new_slab() as slab:
         sender = an_input(slab, CLAMP)
         large, small = bytes(slab.geometry.chunks * 8192), bytes(size)
@@ -140,7 +140,7 @@ def test_explicit_timestamps_are_marked_and_kept_unless_the_policy_is_arrival(
         assert [record.timestamp for record in found[:4]] == (WRONG[:4] if keeps else [ARRIVED_MS] * 4)
 
 
-def test_a_topic_that_is_known_already_gets_a_new_window_when_the_rules_change() -> None:
+def test_changed_windows_apply_to_known_topics() -> None:
     with new_slab() as slab:
         sender = an_input(slab, None)
         for window in (None, CLAMP, None):
@@ -149,7 +149,7 @@ def test_a_topic_that_is_known_already_gets_a_new_window_when_the_rules_change()
         assert [stored(slab)[arrival] for arrival in range(6)] == [5, 5, ARRIVED_MS, 5, 5, 5]
 
 
-def test_many_topics_share_an_entry_when_they_are_too_many() -> None:
+def test_excess_topics_share_one_entry() -> None:
     with new_slab() as slab:
         sender = an_input(slab, CLAMP)
         for start in range(0, 90, 10):

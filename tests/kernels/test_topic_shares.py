@@ -116,7 +116,7 @@ def test_stuck_topics_fill_their_shares_and_leave_room(stuck: int, least: float,
             sender.now_ms += 1
 
 
-def test_without_a_threshold_one_topic_fills_everything() -> None:
+def test_one_topic_fills_the_slab_without_a_threshold() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab, alpha=0)
         (dropped,) = sender.stick(TOPICS[:1], CHUNKS + 10)
@@ -144,7 +144,7 @@ def test_names_without_numbers_have_thresholds_of_their_own() -> None:
             sender.deliver(b"new-%d" % number)
 
 
-def test_a_refused_topic_goes_on_when_its_messages_are_delivered() -> None:
+def test_a_refused_topic_is_admitted_after_its_delivery() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab)
         assert sender.stick(TOPICS[:1], CHUNKS)
@@ -154,7 +154,7 @@ def test_a_refused_topic_goes_on_when_its_messages_are_delivered() -> None:
 
 
 @pytest.mark.parametrize("keeps_order", [False, True])
-def test_what_follows_a_refused_message_is_refused_where_order_counts(keeps_order: bool) -> None:
+def test_messages_after_a_refused_one_are_refused_when_order_is_kept(keeps_order: bool) -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab)
         sender.lanes.keeps_order = keeps_order
@@ -165,7 +165,7 @@ def test_what_follows_a_refused_message_is_refused_where_order_counts(keeps_orde
         assert [each.arrival for each in dropped] == [sender.number - 3, sender.number - 2][: 1 + keeps_order]
 
 
-def test_a_batch_that_is_refused_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_batch_requests_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab)
         sender.stick(TOPICS[:1], CHUNKS)
@@ -184,7 +184,7 @@ def test_a_batch_that_is_refused_asks_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert len(asked) == 1
 
 
-def test_a_changed_factor_applies_at_once() -> None:
+def test_a_changed_factor_applies_immediately() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab, alpha=1)
         sender.stick(TOPICS[:1], CHUNKS)
@@ -240,7 +240,7 @@ def pressed(slab: Slab, *topics: bytes) -> Sender:
 
 
 @pytest.mark.parametrize("others", [[], [b"other"]])
-def test_a_socket_that_rests_for_stuck_topics_alone_takes_a_trial_each_second(others: list[bytes]) -> None:
+def test_a_socket_paused_for_stuck_topics_tries_once_a_second(others: list[bytes]) -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck", *others)
         rests = []
@@ -253,7 +253,7 @@ def test_a_socket_that_rests_for_stuck_topics_alone_takes_a_trial_each_second(ot
         assert not sender.shares.is_on_trial
 
 
-def test_a_trial_discards_messages_of_stuck_topics_and_takes_the_others() -> None:
+def test_a_trial_discards_stuck_topics_and_admits_others() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck")
         sender.now_ms += PATIENCE_MS
@@ -262,7 +262,7 @@ def test_a_trial_discards_messages_of_stuck_topics_and_takes_the_others() -> Non
         assert (dropped.topic, dropped.reason) == (b"stuck", DiscardReason.TOPIC_OVER_SHARE)
 
 
-def test_a_trial_refuses_no_topic_that_is_over_its_threshold_for_the_first_time() -> None:
+def test_a_trial_admits_a_topic_newly_over_its_threshold() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck", b"burst")
         sender.now_ms += PATIENCE_MS
@@ -270,7 +270,7 @@ def test_a_trial_refuses_no_topic_that_is_over_its_threshold_for_the_first_time(
         assert sender.send(*[(b"burst", LARGE)] * 60) == []
 
 
-def test_a_socket_rests_only_for_a_moment_if_others_are_delivered() -> None:
+def test_a_pause_is_short_while_other_topics_are_delivered() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck", b"other")
         sender.deliver(b"other")
@@ -284,7 +284,7 @@ def test_a_socket_rests_only_for_a_moment_if_others_are_delivered() -> None:
         assert dropped.reason is DiscardReason.TOPIC_OVER_SHARE
 
 
-def test_a_socket_goes_on_when_its_topic_was_only_slow() -> None:
+def test_a_socket_resumes_when_its_topic_is_delivered() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"slow", b"other")
         sender.deliver(b"slow")
@@ -356,7 +356,7 @@ def ticket_of(slab: Slab, segment: Segment) -> int:
     return slab.longs[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TICKET) >> 3]
 
 
-def test_the_chunks_of_a_name_count_for_its_number_once_it_has_one() -> None:
+def test_chunks_of_a_name_are_reassigned_when_it_gets_a_number() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab, topics=())
         sender.stick([b"late"], 20)

@@ -181,7 +181,7 @@ def _settle(it: Variant, segment: Segment, amount: int) -> Any:
     damage=st.none() | st.integers(0, 2**32),
     window=st.none() | st.builds(TimestampWindow, spans, spans, st.booleans()),
 )
-def test_both_do_the_same(
+def test_pure_and_compiled_kernels_produce_equal_slabs(
     sent: list[list[bytes]], todo: list[Action], linger_ms: int, damage: int | None, window: TimestampWindow | None
 ) -> None:
     with new_slab(GEOMETRY) as first, new_slab(GEOMETRY) as second:

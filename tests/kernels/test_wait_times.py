@@ -51,7 +51,7 @@ def test_messages_count_in_the_bucket_of_their_delay(filled: FilledSlab, delay_m
     assert wait_times(filled.slab, [batch(NEWS, segment)], BOUNDS_MS, NOW_MS + delay_ms) == (found, {NEWS: found})
 
 
-def test_batches_of_a_topic_count_together_whatever_is_between_them(filled: FilledSlab) -> None:
+def test_batches_of_a_topic_are_summed_across_other_topics(filled: FilledSlab) -> None:
     first, second, third = put(filled, 2, NOW_MS - 3), put(filled, 3, NOW_MS - 4), put(filled, 4, NOW_MS - 100)
     other = put(filled, 5, NOW_MS, b"clicks")
     sent = [batch(NEWS, first, second), batch(CLICKS, other), batch(NEWS, third)]
@@ -62,11 +62,11 @@ def test_batches_of_a_topic_count_together_whatever_is_between_them(filled: Fill
     )
 
 
-def test_nothing_has_waited_for_nothing(filled: FilledSlab) -> None:
+def test_no_batch_has_no_wait_time(filled: FilledSlab) -> None:
     assert wait_times(filled.slab, [], BOUNDS_MS, NOW_MS) == (WaitTimes(0, 0, 0, {}), {})
 
 
-def test_a_place_that_is_not_what_it_claims_is_refused(filled: FilledSlab) -> None:
+def test_an_invalid_segment_is_refused(filled: FilledSlab) -> None:
     segment = put(filled, 1, NOW_MS)
     bad = [
         segment._replace(chunk=10**6),

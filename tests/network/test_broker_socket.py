@@ -187,14 +187,14 @@ def agree_on_versions(peer: socket.socket) -> None:
 # --- connecting ------------------------------------------------------------------------------------------------------
 
 
-def test_versions_are_agreed_on(stack: ExitStack, server: Server) -> None:
+def test_a_connection_negotiates_versions(stack: ExitStack, server: Server) -> None:
     played = server.play(agree_on_versions)
     client = Client(stack, Names(server.address))
     client.wait_ready()
     played.result()
 
 
-def test_an_answer_that_comes_byte_by_byte_is_put_together(stack: ExitStack, server: Server) -> None:
+def test_a_response_in_single_bytes_is_assembled(stack: ExitStack, server: Server) -> None:
     def script(peer: socket.socket) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -240,7 +240,7 @@ def test_all_addresses_are_tried(stack: ExitStack, server: Server, dead_address:
     ],
     ids=["port too large", "port negative", "unknown family", "other family", "broadcast"],
 )
-def test_an_address_that_cannot_be_one_is_passed_over(stack: ExitStack, server: Server, bad: Address) -> None:
+def test_an_invalid_address_is_skipped(stack: ExitStack, server: Server, bad: Address) -> None:
     server.play(agree_on_versions)
     Client(stack, Names(bad, server.address)).wait_ready()
     alone = Client(stack, Names(bad))
@@ -256,7 +256,7 @@ def test_a_silent_address_leaves_time_for_the_others(stack: ExitStack, server: S
     assert time.monotonic() - start >= 4 * SHORT_S
 
 
-def test_a_connection_that_stands_outlives_the_time_for_its_address(
+def test_an_established_connection_outlives_the_connect_timeout(
     stack: ExitStack, server: Server, dead_address: Address
 ) -> None:
     def script(peer: socket.socket) -> bytes:
@@ -273,7 +273,7 @@ def test_a_connection_that_stands_outlives_the_time_for_its_address(
     assert played.result() == sent
 
 
-def test_a_connection_that_nobody_accepts_fails_in_time(stack: ExitStack, silent_address: Address) -> None:
+def test_an_unaccepted_connection_times_out(stack: ExitStack, silent_address: Address) -> None:
     start = time.monotonic()
     event = Client(stack, Names(silent_address), timeout_s=SHORT_S).next_event()
     assert isinstance(event, Failed)
@@ -282,7 +282,7 @@ def test_a_connection_that_nobody_accepts_fails_in_time(stack: ExitStack, silent
     assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
 
 
-def test_a_broker_that_says_nothing_fails_in_time(stack: ExitStack, server: Server) -> None:
+def test_a_silent_broker_times_out(stack: ExitStack, server: Server) -> None:
     server.play(read_request)
     event = Client(stack, Names(server.address), timeout_s=SHORT_S).next_event()
     assert isinstance(event, Failed)
@@ -313,7 +313,7 @@ def test_a_large_request_is_written_in_parts_and_in_order(stack: ExitStack, serv
     assert client.events == []
 
 
-def test_after_a_slow_write_the_connection_sleeps(stack: ExitStack, server: Server) -> None:
+def test_a_connection_sleeps_after_a_slow_write(stack: ExitStack, server: Server) -> None:
     """The connection must not poll for writability without unsent bytes."""
 
     def script(peer: socket.socket) -> None:
@@ -328,7 +328,7 @@ def test_after_a_slow_write_the_connection_sleeps(stack: ExitStack, server: Serv
     assert client.run_for(0.2) <= 2
 
 
-def test_an_idle_connection_that_is_closed_is_no_failure(stack: ExitStack, server: Server) -> None:
+def test_an_idle_connection_closed_by_the_broker_is_no_failure(stack: ExitStack, server: Server) -> None:
     def script(peer: socket.socket) -> None:
         agree_on_versions(peer)
         peer.close()
@@ -341,7 +341,7 @@ def test_an_idle_connection_that_is_closed_is_no_failure(stack: ExitStack, serve
 
 
 @pytest.mark.parametrize("how", ["orderly", "reset"])
-def test_a_request_that_was_cut_off_is_named(stack: ExitStack, server: Server, how: str) -> None:
+def test_a_connection_lost_with_a_request_in_flight_names_it(stack: ExitStack, server: Server, how: str) -> None:
     def script(peer: socket.socket) -> None:
         agree_on_versions(peer)
         read_request(peer)
@@ -361,7 +361,7 @@ def test_a_request_that_was_cut_off_is_named(stack: ExitStack, server: Server, h
     assert len(event.unanswered) == 1
 
 
-def test_a_broker_that_vanishes_while_much_is_written_fails_once(stack: ExitStack, server: Server) -> None:
+def test_a_broker_that_closes_during_a_large_write_fails_once(stack: ExitStack, server: Server) -> None:
     go = Flag()
 
     def script(peer: socket.socket) -> None:
@@ -382,7 +382,7 @@ def test_a_broker_that_vanishes_while_much_is_written_fails_once(stack: ExitStac
     assert not client.socket.is_writing
 
 
-def test_a_request_without_an_answer_fails_in_time(stack: ExitStack, server: Server) -> None:
+def test_a_request_without_a_response_times_out(stack: ExitStack, server: Server) -> None:
     """A half-open connection: it stands, and the peer is gone."""
     server.play(agree_on_versions)
     client = Client(stack, Names(server.address), timeout_s=SHORT_S)
@@ -409,7 +409,7 @@ def test_garbage_from_the_broker_fails_the_connection(stack: ExitStack, server: 
 # --- closing ---------------------------------------------------------------------------------------------------------
 
 
-def test_after_close_nothing_is_heard(stack: ExitStack, server: Server) -> None:
+def test_no_event_follows_close(stack: ExitStack, server: Server) -> None:
     """Two answers come at once; the owner closes at the first."""
 
     def script(peer: socket.socket) -> None:
@@ -424,14 +424,14 @@ def test_after_close_nothing_is_heard(stack: ExitStack, server: Server) -> None:
     assert [type(event) for event in client.events] == [ConnectionReady]
 
 
-def test_closing_while_connecting_is_silent(stack: ExitStack, silent_address: Address) -> None:
+def test_close_while_connecting_reports_no_event(stack: ExitStack, silent_address: Address) -> None:
     client = Client(stack, Names(silent_address, silent_address), timeout_s=SHORT_S)
     client.socket.close()
     client.run_for(2 * SHORT_S)
     assert client.events == []
 
 
-def test_closing_before_the_name_is_resolved_is_silent(stack: ExitStack, server: Server) -> None:
+def test_close_before_name_resolution_reports_no_event(stack: ExitStack, server: Server) -> None:
     waiting: list[Callable[[list[Address], str], None]] = []
     names = Names()
     names.resolve = lambda _host, _port, callback: waiting.append(callback)  # type: ignore[method-assign]

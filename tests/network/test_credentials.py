@@ -37,13 +37,13 @@ TIMEOUT_S: Final = 20.0
 @pytest.mark.parametrize(
     ("content", "secret"), [("a\n", "a"), ("a\r\n", "a"), ("a", "a"), (" a \n\n", " a \n"), ("ä", "ä")]
 )
-def test_only_one_line_feed_is_none_of_a_secret(tmp_path: Path, content: str, secret: str) -> None:
+def test_a_secret_loses_one_trailing_line_feed(tmp_path: Path, content: str, secret: str) -> None:
     file = tmp_path / "secret"
     file.write_bytes(content.encode())
     assert read_secret(str(file), None, "The password") == secret
 
 
-def test_a_secret_that_is_not_there_is_named_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_secret_is_named_by_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_SUCH", raising=False)
     with pytest.raises(ConfigError, match="environment variable NO_SUCH"):
         read_secret(None, "NO_SUCH", "The password")
@@ -52,7 +52,7 @@ def test_a_secret_that_is_not_there_is_named_by_its_place(tmp_path: Path, monkey
     assert read_secret(None, None, "The password") is None
 
 
-def test_bytes_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
+def test_undecodable_secret_bytes_are_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(b"hidden\xff")
     with pytest.raises(ConfigError, match="is not UTF-8") as caught:
@@ -61,7 +61,7 @@ def test_bytes_that_are_no_text_are_not_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "count"), [(0o600, 0), (0o640, 0), (0o644, 3), (0o602, 3)])
-def test_files_that_everybody_can_read_are_named(tmp_path: Path, mode: int, count: int) -> None:
+def test_world_accessible_secret_files_are_named(tmp_path: Path, mode: int, count: int) -> None:
     file = tmp_path / "secret"
     file.write_text("x")
     file.chmod(mode)
@@ -71,7 +71,7 @@ def test_files_that_everybody_can_read_are_named(tmp_path: Path, mode: int, coun
     assert all(f"chmod o-rw {file}" in text for text in found)
 
 
-def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     there, away = tmp_path / "there", str(tmp_path / "away")
     there.write_text("x")
     kafka = Kafka(("b:1",), tls=Tls(ca_file=str(there), certificate_file=away), sasl=Sasl(password_file=away))
@@ -98,7 +98,7 @@ def jwt(lifetime_s: float) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (1000.0, 1), (-1.0, 3), ("a.b.c", 3)])
-def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, runs: int) -> None:
+def test_a_token_is_cached_until_it_expires(tmp_path: Path, token: str | float, runs: int) -> None:
     if isinstance(token, float):  # a token from the time of collection would have expired
         token = jwt(lifetime_s=token)
     count = tmp_path / "count"
@@ -113,7 +113,7 @@ def test_a_token_is_used_until_it_gets_old(tmp_path: Path, token: str | float, r
 
 
 @pytest.mark.process
-def test_a_token_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_command_over_its_time_limit_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_command, "_PATIENCE_S", 0.2)
     loop = Loop()
     logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sleep", "100")), loop)
@@ -122,7 +122,7 @@ def test_a_token_command_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyP
     assert "did not end within 0.2 s, and was killed" in trouble
 
 
-def test_a_password_that_changes_is_taken_up(tmp_path: Path) -> None:
+def test_a_changed_password_is_used(tmp_path: Path) -> None:
     file = tmp_path / "password"
     logins = SaslSessions(Sasl(mechanism="PLAIN", username="alice", password_file=str(file)), Loop())
     for password in ("one", "other"):
@@ -155,7 +155,7 @@ def server_of(certificate: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.process
-def test_an_authority_that_is_replaced_is_taken_up(tmp_path: Path) -> None:
+def test_a_replaced_authority_is_used(tmp_path: Path) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     file = tmp_path / "ca.pem"
     file.write_bytes(old.certificate.read_bytes())
@@ -169,7 +169,9 @@ def test_an_authority_that_is_replaced_is_taken_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_files_that_do_not_fit_each_other_for_a_moment(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mismatched_certificate_files_keep_the_previous_context(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path)
     first, second = authority.issue("first"), authority.issue("second")
     tls = Tls(
@@ -196,14 +198,14 @@ def test_files_that_do_not_fit_each_other_for_a_moment(tmp_path: Path, caplog: p
         ({"certificate_file": "/nowhere/c.pem"}, "kafka.tls.certificate_file = /nowhere/c.pem cannot be used"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(settings: dict[str, Any], words: str) -> None:
+def test_an_unusable_file_is_named(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         TlsContexts(Tls(enable=True, **settings)).current()
     assert words in str(caught.value)
 
 
 @pytest.mark.process
-def test_a_key_whose_password_is_missing_or_wrong_asks_nobody(tmp_path: Path) -> None:
+def test_a_wrong_key_password_fails_without_a_prompt(tmp_path: Path) -> None:
     made = Authority(tmp_path).issue("ours", password="right")
     wrong = tmp_path / "password"
     wrong.write_text("not it")
@@ -219,12 +221,12 @@ def test_a_key_whose_password_is_missing_or_wrong_asks_nobody(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("host", ["", ".x", "a" * 300])
-def test_what_is_no_host_name(host: str) -> None:
+def test_an_invalid_host_name_is_rejected(host: str) -> None:
     with pytest.raises(TlsError, match="no certificate can contain"):
         TlsSession(ssl.create_default_context(), host, "Broker b:1")
 
 
-def test_an_end_in_the_handshake_may_be_a_plain_listener() -> None:
+def test_a_close_during_the_handshake_suggests_a_plain_listener() -> None:
     session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
     session.start()
     with pytest.raises(TlsError, match=r"kafka\.tls\.enable = false") as caught:
@@ -240,7 +242,7 @@ def test_close_notify_in_the_handshake_is_explained_as_the_end_of_the_stream() -
     assert caught.value.is_closed
 
 
-def test_plain_text_for_an_answer() -> None:
+def test_a_plain_text_response_is_explained() -> None:
     session = TlsSession(ssl.create_default_context(), "localhost", "Broker b:1")
     session.start()
     with pytest.raises(TlsError, match="does not speak TLS on this port"):
@@ -273,7 +275,7 @@ HEAD: Final = '[kafka]\nbootstrap_servers = ["b:1"]\n'
         ),
     ],
 )
-def test_settings_that_do_not_fit_each_other(tmp_path: Path, text: str, words: str) -> None:
+def test_conflicting_security_settings_are_rejected(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "bruce.toml"
     file.write_text(f"{HEAD}{text}\n")
     with pytest.raises(ConfigError) as caught:
@@ -290,6 +292,6 @@ def test_settings_that_do_not_fit_each_other(tmp_path: Path, text: str, words: s
         ({"tls": Tls(ca_file="/ca")}, "are not encrypted"),
     ],
 )
-def test_settings_with_a_catch_are_remarked(kafka: dict[str, Any], words: str) -> None:
+def test_risky_security_settings_cause_a_remark(kafka: dict[str, Any], words: str) -> None:
     (remark,) = remarks(Config(kafka=Kafka(("b:1",), **kafka)))
     assert words in remark

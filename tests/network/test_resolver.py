@@ -75,14 +75,14 @@ def test_a_name_becomes_its_addresses(loop: Loop, resolver: Resolver) -> None:
     assert (socket.AF_INET, "127.0.0.1", 9093) in addresses
 
 
-def test_a_numeric_address_is_its_own(loop: Loop, resolver: Resolver) -> None:
+def test_a_numeric_address_resolves_to_itself(loop: Loop, resolver: Resolver) -> None:
     assert ask(loop, resolver, "127.0.0.7") == ([(socket.AF_INET, "127.0.0.7", 9092)], "")
 
 
 @pytest.mark.parametrize(
     "host", ["", "nowhere.invalid", "a\0b", "." * 10, "x" * 300, "under_score..dots", "\u2603" * 100]
 )
-def test_for_a_bad_name_there_is_a_reason_and_no_address(loop: Loop, resolver: Resolver, host: str) -> None:
+def test_an_invalid_name_has_an_error_and_no_address(loop: Loop, resolver: Resolver, host: str) -> None:
     addresses, error = ask(loop, resolver, host)
     assert addresses == []
     assert error
@@ -103,7 +103,7 @@ def test_a_slow_name_holds_up_neither_the_loop_nor_other_names(
     assert slow == [([(socket.AF_INET, "127.0.0.1", 1)], "")] * 5
 
 
-def test_a_name_is_asked_for_once_at_a_time_and_anew_later(loop: Loop, resolver: Resolver, names: SlowNames) -> None:
+def test_concurrent_requests_for_a_name_share_one_lookup(loop: Loop, resolver: Resolver, names: SlowNames) -> None:
     found: list[Answer] = []
     for _ in range(100):
         resolver.resolve("slow", 9092, lambda addresses, error: found.append((addresses, error)))
@@ -122,7 +122,7 @@ def wait_for(loop: Loop, found: list[Any], count: int) -> None:
     assert len(found) == count
 
 
-def test_a_resolver_may_be_closed_while_a_name_is_asked_for(loop: Loop, names: SlowNames) -> None:
+def test_a_resolver_can_be_closed_during_a_lookup(loop: Loop, names: SlowNames) -> None:
     resolver = Resolver(loop)
     resolver.resolve("slow", 1, lambda *_: pytest.fail("It was closed."))
     thread = next(thread for thread in threading.enumerate() if thread.name == "resolver-slow")
@@ -133,7 +133,7 @@ def test_a_resolver_may_be_closed_while_a_name_is_asked_for(loop: Loop, names: S
 
 
 @pytest.mark.process
-def test_a_name_that_nobody_answers_does_not_keep_the_process_from_ending() -> None:
+def test_a_pending_lookup_does_not_delay_the_process_exit() -> None:
     program = (
         "import socket, time\n"
         "from bruce_mp.ipc.loop import Loop\n"

@@ -101,7 +101,7 @@ def as_user(mechanism: Any, file: str, user: str = "alice") -> Sasl:
 
 
 # --- successes --------------------------------------------------------------------------------------------------------
-def test_tls_with_an_authority_of_our_own(stack: ExitStack, kafka: SecureKafka) -> None:
+def test_tls_connects_with_a_private_authority(stack: ExitStack, kafka: SecureKafka) -> None:
     client = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(kafka.authority.certificate)), Sasl())
     client.assert_good()
     ends_s = client.socket.certificate_ends_s
@@ -110,7 +110,7 @@ def test_tls_with_an_authority_of_our_own(stack: ExitStack, kafka: SecureKafka) 
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
-def test_a_certificate_of_ours_with_a_password(
+def test_mutual_tls_connects_with_an_encrypted_key(
     stack: ExitStack, kafka: SecureKafka, tmp_path: Path, version: Any
 ) -> None:
     ours = kafka.authority.issue("client", password="of the key")
@@ -125,14 +125,14 @@ def test_a_certificate_of_ours_with_a_password(
     Client(stack, kafka.at("MTLS"), tls, Sasl()).assert_good()
 
 
-def test_a_host_name_that_is_not_to_be_verified(stack: ExitStack, kafka: SecureKafka) -> None:
+def test_host_name_verification_can_be_disabled(stack: ExitStack, kafka: SecureKafka) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), verify_host_name=False)
     Client(stack, kafka.at("ELSEWHERE"), tls, Sasl()).assert_good()
 
 
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAIN"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
-def test_a_password(
+def test_a_password_logs_in(
     stack: ExitStack, kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch, mechanism: Any, listener: str
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORDS["alice"])
@@ -141,20 +141,20 @@ def test_a_password(
     Client(stack, kafka.at(listener), tls, sasl).assert_good()
 
 
-def test_a_token_from_a_file(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+def test_a_token_file_logs_in(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", unsigned_token("carol")))
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     Client(stack, kafka.at("SASL_SSL"), tls, sasl).assert_good()
 
 
-def test_a_token_from_a_command(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+def test_a_token_command_logs_in(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     file = a_file(tmp_path, "token", unsigned_token("carol"))
     sasl = Sasl(mechanism="OAUTHBEARER", token_command=("/bin/cat", file))
     Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).assert_good()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
-def test_a_login_is_renewed_before_it_ends(
+def test_a_login_is_renewed_before_it_expires(
     stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any
 ) -> None:
     """The broker closes a connection at its first use after the login has expired."""
@@ -174,7 +174,7 @@ def test_a_login_is_renewed_before_it_ends(
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-def test_an_authority_that_we_do_not_know(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+def test_an_unknown_authority_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     failure = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
     assert failure.cause is Cause.NOT_TRUSTED
@@ -186,7 +186,9 @@ def test_an_authority_that_we_do_not_know(stack: ExitStack, kafka: SecureKafka, 
     ("listener", "words"),
     [("EXPIRED", "has expired, or that of its authority has. Renew it"), ("ELSEWHERE", "certificate for other hosts")],
 )
-def test_a_certificate_that_is_not_good(stack: ExitStack, kafka: SecureKafka, listener: str, words: str) -> None:
+def test_an_invalid_broker_certificate_is_explained(
+    stack: ExitStack, kafka: SecureKafka, listener: str, words: str
+) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     failure = Client(stack, kafka.at(listener), tls, Sasl()).failure()
     assert failure.cause is Cause.NOT_TRUSTED
@@ -194,14 +196,14 @@ def test_a_certificate_that_is_not_good(stack: ExitStack, kafka: SecureKafka, li
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
-def test_no_certificate_where_one_is_wanted(stack: ExitStack, kafka: SecureKafka, version: Any) -> None:
+def test_a_missing_client_certificate_is_explained(stack: ExitStack, kafka: SecureKafka, version: Any) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), min_version=version)
     failure = Client(stack, kafka.at("MTLS"), tls, Sasl()).failure()
     assert "kafka.tls.certificate_file" in str(failure.error)
     assert failure.cause is Cause.NOT_TRUSTED
 
 
-def test_a_certificate_that_the_broker_does_not_trust(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+def test_an_untrusted_client_certificate_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     ours = Authority(tmp_path).issue("client")
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), certificate_file=str(ours.both))
     failure = Client(stack, kafka.at("MTLS"), tls, Sasl()).failure()
@@ -209,19 +211,19 @@ def test_a_certificate_that_the_broker_does_not_trust(stack: ExitStack, kafka: S
     assert failure.cause is Cause.NOT_TRUSTED
 
 
-def test_plain_text_to_a_listener_with_tls(stack: ExitStack, kafka: SecureKafka) -> None:
+def test_plain_text_to_a_tls_listener_is_explained(stack: ExitStack, kafka: SecureKafka) -> None:
     failure = Client(stack, kafka.at("SSL"), Tls(), Sasl()).failure()
     assert "TLS on this port" in str(failure.error)
 
 
-def test_tls_to_a_plain_listener(stack: ExitStack, kafka: SecureKafka) -> None:
+def test_tls_to_a_plain_listener_is_explained(stack: ExitStack, kafka: SecureKafka) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     failure = Client(stack, kafka.at("SASL_PLAIN"), tls, Sasl()).failure()
     assert "may speak plain text on this port: then set kafka.tls.enable = false" in str(failure.error)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
-def test_a_wrong_password(stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any) -> None:
+def test_a_wrong_password_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path, mechanism: Any) -> None:
     failure = Client(
         stack, kafka.at("SASL_PLAIN"), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))
     ).failure()
@@ -232,7 +234,7 @@ def test_a_wrong_password(stack: ExitStack, kafka: SecureKafka, tmp_path: Path, 
     assert "wrong!" not in text
 
 
-def test_a_token_that_has_expired(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+def test_an_expired_token_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     token = unsigned_token("carol", -120)
     sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", token))
     failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).failure()
@@ -241,7 +243,7 @@ def test_a_token_that_has_expired(stack: ExitStack, kafka: SecureKafka, tmp_path
     assert token not in str(failure.error)
 
 
-def test_a_login_where_none_is_expected(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
+def test_an_unexpected_login_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     sasl = as_user("PLAIN", a_file(tmp_path, "p", PASSWORDS["alice"]))
     failure = Client(stack, kafka.at("SSL"), tls, sasl).failure()
@@ -249,7 +251,7 @@ def test_a_login_where_none_is_expected(stack: ExitStack, kafka: SecureKafka, tm
     assert "expects no login on this port. Remove kafka.sasl.mechanism" in str(failure.error)
 
 
-def test_no_login_where_one_is_expected(stack: ExitStack, kafka: SecureKafka) -> None:
+def test_a_missing_login_is_explained(stack: ExitStack, kafka: SecureKafka) -> None:
     client = Client(stack, kafka.at("SASL_PLAIN"), Tls(), Sasl())
     client.run_until(lambda: client.events)
     assert isinstance(client.events[-1], ConnectionReady)
@@ -261,7 +263,7 @@ def test_no_login_where_one_is_expected(stack: ExitStack, kafka: SecureKafka) ->
 
 
 @pytest.mark.parametrize("content", ["", None])
-def test_a_password_that_is_not_there(
+def test_a_missing_password_is_explained(
     stack: ExitStack, kafka: SecureKafka, tmp_path: Path, content: str | None
 ) -> None:
     path = tmp_path / "password"
@@ -280,7 +282,9 @@ def test_a_password_that_is_not_there(
         (("/nowhere/program",), "cannot be started: No such file"),
     ],
 )
-def test_a_token_command_that_fails(stack: ExitStack, kafka: SecureKafka, command: tuple[str, ...], words: str) -> None:
+def test_a_failed_token_command_is_explained(
+    stack: ExitStack, kafka: SecureKafka, command: tuple[str, ...], words: str
+) -> None:
     sasl = Sasl(mechanism="OAUTHBEARER", token_command=command)
     failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).failure()
     assert failure.cause is Cause.NO_CREDENTIALS
@@ -295,13 +299,15 @@ def old_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
-def test_a_password_with_an_old_broker(stack: ExitStack, old_kafka: OldKafka, tmp_path: Path, mechanism: Any) -> None:
+def test_a_password_logs_in_to_an_old_broker(
+    stack: ExitStack, old_kafka: OldKafka, tmp_path: Path, mechanism: Any
+) -> None:
     password = PASSWORDS["alice"] if mechanism == "PLAIN" else OLD_PASSWORD
     Client(stack, old_kafka.at(), Tls(), as_user(mechanism, a_file(tmp_path, "p", password))).assert_good()
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM_HASHES])
-def test_a_wrong_password_with_an_old_broker(
+def test_a_wrong_password_on_an_old_broker_is_explained(
     stack: ExitStack, old_kafka: OldKafka, tmp_path: Path, mechanism: Any
 ) -> None:
     """An old broker only closes the connection."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 10.0
 VERSIONS_TIMEOUT_S: Final = 1.0
 VERSIONS, METADATA = 18, 3
-Deed = Callable[[socket.socket, bytes], None]
+Reaction = Callable[[socket.socket, bytes], None]
 """The reaction to a request; its second argument is the four bytes of the correlation id."""
 
 
@@ -46,7 +46,7 @@ def is_silent(_peer: socket.socket, _: bytes) -> None:
     pass
 
 
-def answers(response: Any) -> Deed:
+def answers(response: Any) -> Reaction:
     response.with_header(correlation_id=0)
     frame = bytes(response.encode(header=True, framed=True))
     return lambda peer, number: peer.sendall(frame[:4] + number + frame[8:])
@@ -68,13 +68,13 @@ says_versions: Final = answers(
     )
 )
 
-Script = list[dict[int, Deed]]
+Script = list[dict[int, Reaction]]
 """For each connection, the expected requests in order, and the reactions."""
 
 
-def old_broker(deed: Deed) -> Script:
-    """Return the script of a broker that reacts with `deed` to the request for versions."""
-    return [{VERSIONS: deed}, {METADATA: gives_metadata, VERSIONS: deed}, {METADATA: gives_metadata}]
+def old_broker(reaction: Reaction) -> Script:
+    """Return the script of a broker that reacts with `reaction` to the request for versions."""
+    return [{VERSIONS: reaction}, {METADATA: gives_metadata, VERSIONS: reaction}, {METADATA: gives_metadata}]
 
 
 class Numbers:
@@ -99,21 +99,21 @@ class Server:
 
     def _play(self, script: Script) -> None:
         with ExitStack() as open_connections:
-            for deeds in script:
+            for reactions in script:
                 peer, _ = self._listener.accept()
                 open_connections.enter_context(peer)
                 peer.settimeout(TIMEOUT_S)
-                self._serve(peer, deeds)
+                self._serve(peer, reactions)
             self._over.wait(TIMEOUT_S)
 
-    def _serve(self, peer: socket.socket, deeds: dict[int, Deed]) -> None:
+    def _serve(self, peer: socket.socket, reactions: dict[int, Reaction]) -> None:
         self.asked.append([])
-        for key, deed in deeds.items():
+        for key, reaction in reactions.items():
             size = int.from_bytes(peer.recv(4, socket.MSG_WAITALL), "big")
             request = peer.recv(size, socket.MSG_WAITALL)
             self.asked[-1].append(int.from_bytes(request[:2], "big"))
             assert self.asked[-1][-1] == key
-            deed(peer, request[4:8])
+            reaction(peer, request[4:8])
 
     def close(self) -> None:
         self._over.set()
@@ -164,14 +164,14 @@ def connect(stack: ExitStack, server: Server, openings: VersionProbes | None = N
     return events
 
 
-@pytest.mark.parametrize("deed", [closes, resets, is_silent])
-def test_an_old_broker_is_found_out(stack: ExitStack, deed: Deed) -> None:
-    server = serve(stack, old_broker(deed))
+@pytest.mark.parametrize("reaction", [closes, resets, is_silent])
+def test_an_old_broker_is_detected(stack: ExitStack, reaction: Reaction) -> None:
+    server = serve(stack, old_broker(reaction))
     assert connect(stack, server) == [ConnectionReady(BEFORE_API_VERSIONS)]
     assert server.asked == [[VERSIONS], [METADATA, VERSIONS], [METADATA]]
 
 
-def test_what_was_found_out_spares_the_next_connection_the_question(stack: ExitStack) -> None:
+def test_a_detected_version_skips_the_probe_on_the_next_connection(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: gives_metadata}])
     openings = VersionProbes()
     connect(stack, server, openings)
@@ -179,13 +179,13 @@ def test_what_was_found_out_spares_the_next_connection_the_question(stack: ExitS
     assert server.asked[3:] == [[METADATA]]
 
 
-@pytest.mark.parametrize("deed", [closes, is_silent])
-def test_a_broker_of_today_is_not_taken_for_an_old_one(stack: ExitStack, deed: Deed) -> None:
-    server = serve(stack, [{VERSIONS: deed}, {METADATA: gives_metadata, VERSIONS: says_versions}])
+@pytest.mark.parametrize("reaction", [closes, is_silent])
+def test_a_current_broker_is_not_mistaken_for_an_old_one(stack: ExitStack, reaction: Reaction) -> None:
+    server = serve(stack, [{VERSIONS: reaction}, {METADATA: gives_metadata, VERSIONS: says_versions}])
     assert connect(stack, server) == [ConnectionReady(BrokerAbilities(9, 9, 4))]
 
 
-def test_a_broker_that_goes_down_is_not_taken_for_an_old_one(stack: ExitStack) -> None:
+def test_a_stopping_broker_is_not_mistaken_for_an_old_one(stack: ExitStack) -> None:
     server = serve(stack, [{VERSIONS: closes}, {METADATA: closes}])
     (event,) = connect(stack, server)
     assert isinstance(event, Failed)
@@ -193,7 +193,7 @@ def test_a_broker_that_goes_down_is_not_taken_for_an_old_one(stack: ExitStack) -
     assert server.asked == [[VERSIONS], [METADATA]]
 
 
-def test_a_broker_that_was_replaced_by_a_newer_one_is_asked_again(stack: ExitStack) -> None:
+def test_an_upgraded_broker_is_probed_again(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: closes}, {VERSIONS: says_versions}])
     openings = VersionProbes()
     connect(stack, server, openings)
@@ -202,6 +202,6 @@ def test_a_broker_that_was_replaced_by_a_newer_one_is_asked_again(stack: ExitSta
     assert connect(stack, server, openings) == [ConnectionReady(BrokerAbilities(9, 9, 4))]
 
 
-def test_a_release_that_is_told_is_not_asked(stack: ExitStack) -> None:
+def test_a_configured_release_is_not_probed(stack: ExitStack) -> None:
     server = serve(stack, [{METADATA: gives_metadata}])
     assert connect(stack, server, VersionProbes("0.9.0.1")) == [ConnectionReady(BEFORE_API_VERSIONS)]

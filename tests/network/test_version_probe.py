@@ -11,18 +11,18 @@ OTHER = ("b1", 9093)
 OLD = assume(BEFORE_API_VERSIONS)
 
 
-def test_a_broker_that_is_not_known_is_asked() -> None:
+def test_an_unknown_broker_is_probed() -> None:
     assert VersionProbes().start(PLACE, 0.0) is ASK
 
 
-def test_an_assumption_that_served_is_used_again_for_that_broker() -> None:
+def test_a_successful_assumption_is_reused_for_the_same_broker() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     assert openings.start(PLACE, 2.0) is OLD
     assert openings.start(OTHER, 2.0) is ASK
 
 
-def test_what_a_broker_said_itself_is_not_remembered() -> None:
+def test_negotiated_versions_are_not_remembered() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, LOOK_AGAIN, 1.0)
     assert openings.start(PLACE, 2.0) is ASK
@@ -36,7 +36,7 @@ def test_a_failure_ends_the_assumption() -> None:
     assert openings.start(PLACE, 2.0) is ASK
 
 
-def test_success_does_not_prolong_it() -> None:
+def test_a_success_does_not_prolong_an_assumption() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     openings.succeeded(PLACE, OLD, TRUSTED_S)
@@ -46,7 +46,7 @@ def test_success_does_not_prolong_it() -> None:
     assert openings.start(PLACE, TRUSTED_S + 3.0) is OLD
 
 
-def test_a_release_that_is_told_stays() -> None:
+def test_a_configured_release_survives_failures() -> None:
     openings = VersionProbes("0.9.0.1")
     assert openings.start(PLACE, 0.0) == OLD
     openings.failed(PLACE)

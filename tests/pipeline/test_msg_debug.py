@@ -19,7 +19,7 @@ class Sender:
         return True
 
 
-def test_what_is_damaged_is_not_copied_and_stops_nobody() -> None:
+def test_damaged_messages_are_not_copied_and_others_are() -> None:
     sender = Sender()
     with new_slab() as slab:
         tap = WireTap(slab, Copies(sender, lambda *_: None))

@@ -96,7 +96,7 @@ limits = st.builds(
 
 @examples(80)
 @given(runs=runs, limits=limits)
-def test_batches_are_those_of_the_rules(runs: list[tuple[int, list[int]]], limits: BatchLimits) -> None:
+def test_batches_follow_the_configured_limits(runs: list[tuple[int, list[int]]], limits: BatchLimits) -> None:
     with new_slab() as slab:
         source, model, builder = Input(slab), Model(limits), PendingBatch(slab, limits)
         now_ms = 0
@@ -112,7 +112,7 @@ def test_batches_are_those_of_the_rules(runs: list[tuple[int, list[int]]], limit
 
 
 @pytest.mark.parametrize("limits", [BatchLimits(bytes=10), BatchLimits(messages=10)])
-def test_empty_messages_fill_a_batch_too(limits: BatchLimits) -> None:
+def test_empty_messages_count_towards_batch_limits(limits: BatchLimits) -> None:
     """An empty message counts one byte: a flood of them must not wait without limit."""
     with new_slab() as slab:
         source, builder = Input(slab), PendingBatch(slab, limits)
@@ -133,7 +133,7 @@ def test_a_batch_is_due_by_the_age_of_its_oldest_message() -> None:
         assert builder.due_ms == 990 + 100
 
 
-def test_what_arrived_in_another_life_is_no_younger_than_now() -> None:
+def test_an_arrival_time_in_the_future_is_replaced_by_now() -> None:
     with new_slab() as slab:
         source, builder = Input(slab), PendingBatch(slab, BatchLimits(time_ms=100))
         source.receive([datagram(b"t1", b"v")])
@@ -143,7 +143,7 @@ def test_what_arrived_in_another_life_is_no_younger_than_now() -> None:
 
 
 @pytest.mark.parametrize(("is_cut", "batches"), [(False, [[300] * 4]), (True, [[300] * 3])])
-def test_what_completes_a_batch_is_cut_only_where_that_matters(*, is_cut: bool, batches: list[Batch]) -> None:
+def test_a_completing_run_is_split_only_when_required(*, is_cut: bool, batches: list[Batch]) -> None:
     with new_slab() as slab:
         source, builder = Input(slab), PendingBatch(slab, BatchLimits(bytes=1000))
         found: list[Batch] = []

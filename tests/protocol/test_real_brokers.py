@@ -107,7 +107,7 @@ def some_records(first: int, count: int) -> list[KafkaRecord]:
     return [KafkaRecord(NOW_MS - 7 * n, b"key %d" % n, b"value " * (n % 50 + 1), ((b"h", b"%d" % n),)) for n in numbers]
 
 
-def test_learns_what_the_cluster_is(kafka_versions: KafkaCluster) -> None:
+def test_metadata_describes_the_cluster(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("protocol-metadata", partitions=3)
     with connected(kafka_versions) as client:
         assert client.connection.abilities.idempotence
@@ -120,7 +120,7 @@ def test_learns_what_the_cluster_is(kafka_versions: KafkaCluster) -> None:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_consumer_reads_what_was_produced(kafka_versions: KafkaCluster, codec: Codec) -> None:
+def test_a_consumer_reads_produced_records(kafka_versions: KafkaCluster, codec: Codec) -> None:
     topic = f"protocol-{codec.name.lower()}"
     kafka_versions.create_topic(topic)
     records = some_records(0, 500)
@@ -159,7 +159,7 @@ def test_a_gap_in_the_sequence_is_error_45(kafka_versions: KafkaCluster) -> None
         assert [client.ack().error, client.ack().error] == [0, 45]
 
 
-def test_acks_0_and_1(kafka_versions: KafkaCluster) -> None:
+def test_acks_0_and_acks_1_are_stored(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("protocol-acks")
     with connected(kafka_versions) as client:
         client.produce("protocol-acks", batch_of(some_records(0, 1)), acks=0)

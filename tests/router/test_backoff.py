@@ -47,18 +47,18 @@ def delays(share: float, count: int) -> list[int]:
         (1.0, [3000, 7500, 15_000, 30_000, 60_000, 120_000]),
     ],
 )
-def test_the_first_pause_is_short_and_the_others_grow(share: float, expected: list[int]) -> None:
+def test_the_first_pause_is_short_and_later_ones_double(share: float, expected: list[int]) -> None:
     assert delays(share, len(expected)) == expected
 
 
-def test_time_since_the_last_pause_counts() -> None:
+def test_time_since_the_last_pause_is_deducted() -> None:
     backoff = PauseBackoff(INITIAL, DOUBLINGS, 0, Drawn(0.5))
     assert backoff.next_delay_ms(0) == 0
     assert backoff.next_delay_ms(2000) == INITIAL - 2000
     assert backoff.next_delay_ms(INITIAL + 60_000) == 0
 
 
-def test_a_window_ends_and_all_begins_again() -> None:
+def test_a_window_ends_and_the_backoff_restarts() -> None:
     backoff = PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5))
     assert backoff.next_delay_ms(0) == MINIMUM
     assert backoff.next_delay_ms(MINIMUM) == INITIAL
@@ -67,7 +67,7 @@ def test_a_window_ends_and_all_begins_again() -> None:
     assert backoff.next_delay_ms(WINDOW + MINIMUM) == INITIAL
 
 
-def test_many_partitions_without_a_leader_ask_as_often_as_one() -> None:
+def test_many_leaderless_partitions_request_as_often_as_one() -> None:
     drought = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
     first = {drought.due_ms(0, now) for now in range(100)}
     assert first == {min(MINIMUM, LONGEST_DROUGHT_MS)}
@@ -75,7 +75,7 @@ def test_many_partitions_without_a_leader_ask_as_often_as_one() -> None:
     assert later - MINIMUM - 5 == min(INITIAL - 5, LONGEST_DROUGHT_MS)
 
 
-def test_the_earliest_wish_counts_but_fetches_keep_apart() -> None:
+def test_the_earliest_request_counts_and_fetches_keep_their_spacing() -> None:
     refresh = RefreshSchedule()
     dues = [refresh.due_ms]
     refresh.on_started(1000)
@@ -86,7 +86,7 @@ def test_the_earliest_wish_counts_but_fetches_keep_apart() -> None:
     assert dues == [0, None, 1000 + SPACING_MS]
 
 
-def test_when_no_broker_answered_nobody_can_wish_for_more() -> None:
+def test_requests_do_not_shorten_the_backoff_of_a_failed_fetch() -> None:
     refresh = RefreshSchedule()
     refresh.on_started(1000)
     refresh.on_failed(6000, 3000)
@@ -94,7 +94,7 @@ def test_when_no_broker_answered_nobody_can_wish_for_more() -> None:
     assert refresh.due_ms == 9000
 
 
-def test_however_long_no_broker_answers_they_are_asked_every_few_seconds() -> None:
+def test_the_backoff_of_failed_fetches_is_bounded() -> None:
     refresh = RefreshSchedule()
     refresh.on_started(1000)
     refresh.on_failed(6000, 1_000_000)

@@ -76,7 +76,7 @@ def settle(world: World) -> None:
 
 # --- which partition --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("action", ["none", "combined"])
-def test_brokers_are_served_in_proportion_to_the_partitions_that_they_lead(make: MakeWorld, action: str) -> None:
+def test_brokers_receive_in_proportion_to_the_partitions_they_lead(make: MakeWorld, action: str) -> None:
     world = make({b"t": [1] * 3 + [2] * 7}, a_config(action=action))
     world.boot()
     for _ in range(100):
@@ -87,7 +87,7 @@ def test_brokers_are_served_in_proportion_to_the_partitions_that_they_lead(make:
     assert shares(world, b"t") == {1: 30, 2: 70}
 
 
-def test_what_had_to_wait_is_shared_out_as_well(make: MakeWorld) -> None:
+def test_waiting_messages_are_distributed_in_proportion(make: MakeWorld) -> None:
     world = make({b"t": [1] * 3 + [2] * 7})
     for _ in range(320):
         world.send_one(b"t", b"v" * 3000)  # before the first metadata and while all dispatchers start
@@ -100,14 +100,14 @@ def test_what_had_to_wait_is_shared_out_as_well(make: MakeWorld) -> None:
     ("key", "partitions", "expected"),
     [(-1, 3, 0), (-2, 3, 2), (-1, 4, 3), (-(2**31), 4, 0), (5, 3, 2), (0, 1, 0), (2**32 - 1, 3, 0)],
 )
-def test_a_partition_key_designates_its_partition(make: MakeWorld, key: int, partitions: int, expected: int) -> None:
+def test_a_partition_key_selects_its_partition(make: MakeWorld, key: int, partitions: int, expected: int) -> None:
     world = make({b"t": [1] * partitions})
     world.send_one(b"t", key=key & 0xFFFFFFFF)
     settle(world)
     assert [len(world.cluster.log(b"t", number)) for number in range(partitions)].index(1) == expected
 
 
-def test_a_key_whose_partition_has_no_leader_goes_to_the_next_one_that_has(make: MakeWorld) -> None:
+def test_a_key_of_a_leaderless_partition_moves_to_the_next_led_partition(make: MakeWorld) -> None:
     world = make({b"t": [1, 2, 3, 1]})
     world.cluster.leaders[b"t", 2] = None
     world.cluster.leaders[b"t", 3] = None
@@ -123,7 +123,7 @@ def test_a_key_whose_partition_has_no_leader_goes_to_the_next_one_that_has(make:
 
 
 @pytest.mark.parametrize("key", [None, 1])
-def test_messages_wait_while_nobody_leads(make: MakeWorld, key: int | None) -> None:
+def test_messages_wait_while_no_partition_has_a_leader(make: MakeWorld, key: int | None) -> None:
     world = make({b"t": [1, 2]})
     world.cluster.leaders.update({(b"t", 0): None, (b"t", 1): None})
     for _ in range(5):
@@ -138,7 +138,7 @@ def test_messages_wait_while_nobody_leads(make: MakeWorld, key: int | None) -> N
     assert world.router.leaderless() == []
 
 
-def test_what_is_bound_to_a_partition_waits_for_its_leader(make: MakeWorld) -> None:
+def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> None:
     world = make({b"t": [1, 2]})
     world.boot()
     world.send_one(b"t", key=1)
@@ -189,7 +189,7 @@ def test_an_unknown_topic_costs_one_fetch_in_five_seconds(make: MakeWorld) -> No
     assert world.fetches == before + 2
 
 
-def test_the_first_answers_of_our_life_make_no_topic_unknown(make: MakeWorld) -> None:
+def test_early_metadata_makes_no_topic_unknown(make: MakeWorld) -> None:
     """A broker that has just started answers before it has heard of all topics."""
     world = make({b"t": [1], b"late": [2]})
     del world.topics[b"late"]
@@ -204,7 +204,7 @@ def test_the_first_answers_of_our_life_make_no_topic_unknown(make: MakeWorld) ->
     assert not world.reporter.discarded
 
 
-def test_what_is_damaged_is_refused_and_the_rest_goes_on(make: MakeWorld) -> None:
+def test_a_damaged_run_is_quarantined_and_others_are_routed(make: MakeWorld) -> None:
     world = make({b"t": [1, 1]}, a_config(action="none"))
     world.boot()
     for damage in (with_a_damaged_record, of_no_topic):
@@ -222,7 +222,7 @@ def test_what_is_damaged_is_refused_and_the_rest_goes_on(make: MakeWorld) -> Non
     world.boot()
 
 
-def test_what_is_damaged_while_it_waits_for_a_leader_is_refused(make: MakeWorld) -> None:
+def test_a_run_damaged_while_waiting_for_a_leader_is_quarantined(make: MakeWorld) -> None:
     world = make({b"t": [1, 2]}, a_config(action="none"))
     world.boot()
     for partition in (0, 1):
@@ -249,7 +249,7 @@ def keyed_runs(world: World) -> list[Segment]:
     return segments
 
 
-def test_runs_of_many_partitions_go_to_a_dispatcher_in_one_parcel(make: MakeWorld) -> None:
+def test_runs_of_many_partitions_are_sent_to_a_dispatcher_in_one_parcel(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="none"))
     world.boot()
     keyed_runs(world)
@@ -263,7 +263,7 @@ def test_runs_of_many_partitions_go_to_a_dispatcher_in_one_parcel(make: MakeWorl
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
 
 
-def test_each_flush_goes_to_the_dispatchers_that_got_something_since_the_last(make: MakeWorld) -> None:
+def test_a_flush_is_sent_only_to_dispatchers_with_new_runs(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="combined"))
     world.boot()
     for _ in range(3):  # the first time it is found out which partitions are open, then that is known
@@ -279,7 +279,7 @@ def flushed(world: World) -> int:
     return sum(Parcel(FrameKind.FLUSH, 1) in sent for sent in world.router.drain_outbox().values())
 
 
-def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(make: MakeWorld) -> None:
+def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="none"))
     world.boot()
     keyed_runs(world)
@@ -295,9 +295,7 @@ def test_nothing_follows_a_leader_that_has_moved_to_the_dispatcher_that_it_left(
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
 
 
-def test_a_run_that_is_damaged_between_two_looks_keeps_none_back(
-    make: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_damaged_between_two_reads_blocks_no_other(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make({b"t": [1, 1, 1]}, a_config(action="none"))
     world.boot()
     keyed_runs(world)
@@ -327,7 +325,7 @@ def with_a_damaged_record(slab: Slab, segment: Segment) -> None:
     slab.words[(slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
 
 
-def test_a_topic_that_is_made_just_now_is_found(make: MakeWorld) -> None:
+def test_a_topic_created_just_now_is_found(make: MakeWorld) -> None:
     world = make({b"t": [1], b"new": [2]})
     del world.topics[b"new"]
     world.boot()
@@ -337,7 +335,7 @@ def test_a_topic_that_is_made_just_now_is_found(make: MakeWorld) -> None:
     assert shares(world, b"new") == {2: 1}
 
 
-def test_a_topic_that_vanishes_is_given_up_after_a_while(make: MakeWorld) -> None:
+def test_messages_of_a_missing_topic_are_discarded_after_the_grace_period(make: MakeWorld) -> None:
     world = make({b"t": [1], b"doomed": [2]})
     world.send_one(b"doomed")
     settle(world)
@@ -356,7 +354,7 @@ def test_a_topic_that_vanishes_is_given_up_after_a_while(make: MakeWorld) -> Non
     assert world.fetches == quiet_from, "a topic that is gone goes on costing fetches"
 
 
-def test_a_full_table_of_topics_refuses_further_ones(make: MakeWorld) -> None:
+def test_a_full_topic_table_refuses_further_topics(make: MakeWorld) -> None:
     world = make({b"a": [1], b"b": [1], b"c": [1]}, geometry=replace(GEOMETRY, topics=3))
     for topic in (b"a", b"b", b"c"):
         world.send_one(topic)
@@ -365,7 +363,7 @@ def test_a_full_table_of_topics_refuses_further_ones(make: MakeWorld) -> None:
     assert sum(len(world.cluster.log(topic, 0)) for topic in (b"a", b"b", b"c")) == 2
 
 
-def test_a_full_table_of_partitions_discards_and_stops_nothing_else(make: MakeWorld) -> None:
+def test_a_full_partition_table_discards_and_blocks_nothing_else(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 1]}, geometry=replace(GEOMETRY, partitions=2))
     for key in (0, 1, 2, 0, 1, 2):
         world.send_one(b"t", key=key)
@@ -390,7 +388,7 @@ def refresh(world: World) -> None:
     run_for(world, 1)
 
 
-def test_entries_of_topics_that_are_gone_go_to_others(make: MakeWorld) -> None:
+def test_entries_of_missing_topics_are_reused(make: MakeWorld) -> None:
     names = [b"t%d" % number for number in range(40)]
     world = make({name: [1] for name in names}, geometry=replace(GEOMETRY, topics=5, partitions=4))
     for name in names:
@@ -409,7 +407,7 @@ def test_entries_of_topics_that_are_gone_go_to_others(make: MakeWorld) -> None:
     world.check()
 
 
-def test_a_dispatcher_forgets_the_queues_of_topics_that_are_gone(make: MakeWorld) -> None:
+def test_a_dispatcher_discards_queues_of_missing_topics(make: MakeWorld) -> None:
     names = [b"t%d" % number for number in range(30)]
     world = make({b"stays": [1], **{name: [1] for name in names}}, geometry=replace(GEOMETRY, topics=3, partitions=4))
     for name in names:
@@ -428,7 +426,7 @@ def test_a_dispatcher_forgets_the_queues_of_topics_that_are_gone(make: MakeWorld
     world.check()
 
 
-def test_a_topic_of_which_something_is_held_keeps_its_entry(make: MakeWorld) -> None:
+def test_a_topic_with_held_messages_keeps_its_entry(make: MakeWorld) -> None:
     world = make({b"gone": [1], b"held": [1], b"new": [2]}, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
     for topic in (b"gone", b"held"):
@@ -447,7 +445,7 @@ def test_a_topic_of_which_something_is_held_keeps_its_entry(make: MakeWorld) -> 
     assert world.reporter.discarded == {}
 
 
-def test_what_an_input_still_files_under_a_freed_number_does_not_go_to_another_topic(make: MakeWorld) -> None:
+def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -> None:
     world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
     for topic in (b"old", b"other"):
@@ -468,7 +466,7 @@ def test_what_an_input_still_files_under_a_freed_number_does_not_go_to_another_t
     assert stale not in world.router._topics.numbered
 
 
-def test_a_new_router_discards_what_is_filed_under_a_freed_number(make: MakeWorld) -> None:
+def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> None:
     world = make({b"old": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
     for topic in (b"old", b"other"):
@@ -490,7 +488,7 @@ def test_a_new_router_discards_what_is_filed_under_a_freed_number(make: MakeWorl
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 0
 
 
-def test_a_topic_that_comes_back_after_its_entry_was_freed_is_not_taken_for_a_repetition(make: MakeWorld) -> None:
+def test_a_topic_that_returns_after_its_entry_was_freed_is_no_duplicate(make: MakeWorld) -> None:
     world = make({b"back": [1], b"other": [1], b"new": [1]}, geometry=replace(GEOMETRY, topics=3))
     del world.topics[b"new"]
     for topic in (b"back", b"other"):
@@ -508,7 +506,7 @@ def test_a_topic_that_comes_back_after_its_entry_was_freed_is_not_taken_for_a_re
     assert len(world.cluster.log(b"back", 0)) == 2, "the broker took it for the message of before"
 
 
-def test_full_tables_are_told(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     count = lay.DISPATCHER_SLOTS + 1
     world = make(
         {b"a": list(range(1, count + 1)), b"b": [1], b"c": [1]}, geometry=replace(GEOMETRY, topics=3, partitions=4)
@@ -534,7 +532,7 @@ def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) 
     assert world.reporter.discarded == {DiscardReason.LONG_MSG: 2}
 
 
-def test_a_topic_with_its_own_batch_goes_out_batch_by_batch(make: MakeWorld) -> None:
+def test_a_per_topic_batch_is_routed_as_a_whole(make: MakeWorld) -> None:
     batching = Batching(default=DefaultBatching(action="per_topic", config="standard"))
     world = make({b"t": [1] * 4}, a_config(batching=batching))
     world.boot()
@@ -558,7 +556,7 @@ def hear_all(world: World) -> None:
             world.peer_hears(slot)
 
 
-def test_a_flush_wakes_only_dispatchers_that_gather_some_of_the_topic(make: MakeWorld) -> None:
+def test_a_flush_wakes_only_dispatchers_that_accumulate_the_topic(make: MakeWorld) -> None:
     world = make({b"t": [1], b"u": [2]})
     world.boot()
     world.send_one(b"t")
@@ -598,7 +596,7 @@ def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, p
     settle(world)
 
 
-def test_partitions_without_leaders_for_a_minute_cost_few_fetches(make: MakeWorld) -> None:
+def test_leaderless_partitions_for_a_minute_cost_few_fetches(make: MakeWorld) -> None:
     world = make({b"t": [1] * 20}, a_config(delivery=SLOW, action="none"))
     world.boot()
     for partition in range(20):
@@ -614,7 +612,7 @@ def test_partitions_without_leaders_for_a_minute_cost_few_fetches(make: MakeWorl
     settle(world)
 
 
-def test_one_broker_down_stops_nothing_else(make: MakeWorld) -> None:
+def test_one_down_broker_delays_no_other(make: MakeWorld) -> None:
     world = make({b"t": [1, 2, 3]})
     world.boot()
     world.down.add(1)
@@ -628,7 +626,7 @@ def test_one_broker_down_stops_nothing_else(make: MakeWorld) -> None:
 
 
 @pytest.mark.parametrize("action", ["none", "combined"])
-def test_messages_for_any_partition_go_round_a_broker_that_is_down(make: MakeWorld, action: str) -> None:
+def test_any_partition_messages_avoid_a_down_broker(make: MakeWorld, action: str) -> None:
     world = make({b"t": [1, 2, 3]}, a_config(delivery=SLOW, action=action))
     world.boot()
     world.down.add(1)
@@ -648,7 +646,7 @@ def test_messages_for_any_partition_go_round_a_broker_that_is_down(make: MakeWor
     settle(world)
 
 
-def test_the_slot_of_a_broker_that_is_gone_is_free_for_another(make: MakeWorld) -> None:
+def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
     world = make({b"t": [1]})
     world.send_one(b"t")
     settle(world)

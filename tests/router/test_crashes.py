@@ -114,7 +114,7 @@ def tell(story: Story, who: int, stores: int) -> bool:
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("who", [ROUTER, 0, 1], ids=["router", "old leader", "new leader"])
-def test_a_death_at_any_store_loses_and_doubles_nothing(story: Story, who: int) -> None:
+def test_a_death_at_any_store_neither_loses_nor_duplicates_messages(story: Story, who: int) -> None:
     for stores in range(MOST_STORES):
         if not tell(story, who, stores):
             return
@@ -141,7 +141,7 @@ def hear_all_but_answers(world: World) -> None:
         world.pass_time(10)
 
 
-def test_what_was_handed_back_goes_before_what_is_newer(world: World) -> None:
+def test_handed_back_runs_precede_newer_ones(world: World) -> None:
     """The router dies with a hand-back in its ear, and its successor hears of the new leader's dispatcher first."""
     several_batches(world)
     world.lose(0, carried_out=1)
@@ -160,7 +160,7 @@ def test_what_was_handed_back_goes_before_what_is_newer(world: World) -> None:
     world.check()
 
 
-def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(world: World) -> None:
+def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
     world.router.request_refresh(world.now_ms)
@@ -180,7 +180,7 @@ def test_a_new_router_knows_nothing_of_a_hand_back_that_the_dead_one_asked_for(w
 
 # --- frames of dead processes -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", [FrameKind.PAUSED, FrameKind.HANDED_BACK, FrameKind.HELLO])
-def test_words_of_a_dead_dispatcher_are_void(world: World, kind: FrameKind) -> None:
+def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: FrameKind) -> None:
     world.kill_peer(0)
     world.boot()
     peer = world.router._assignments._peers[0]
@@ -192,7 +192,7 @@ def test_words_of_a_dead_dispatcher_are_void(world: World, kind: FrameKind) -> N
 
 
 @pytest.mark.parametrize("kind", [FrameKind.RESYNC, FrameKind.HAND_BACK])
-def test_words_of_a_dead_router_are_void(world: World, kind: FrameKind) -> None:
+def test_messages_of_a_dead_router_are_void(world: World, kind: FrameKind) -> None:
     dead = world.router._mine >> 8
     world.kill_router()
     world.boot()
@@ -201,7 +201,7 @@ def test_words_of_a_dead_router_are_void(world: World, kind: FrameKind) -> None:
     assert not core.drain_outbox()
 
 
-def test_an_answer_to_a_router_that_is_dead_does_not_end_the_silence(world: World) -> None:
+def test_an_answer_to_a_dead_router_does_not_end_the_sync(world: World) -> None:
     """Both routers number their words from one."""
     peer = world.router._assignments._peers[0]
     incarnation, session, dead = peer.incarnation, peer.session, world.router._mine >> 8

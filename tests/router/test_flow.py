@@ -155,7 +155,7 @@ def test_every_message_is_delivered_once_and_in_order(script: list[Step], seed: 
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_long_stories_end_well(seed: int) -> None:
+def test_long_random_scripts_deliver_once_and_in_order(seed: int) -> None:
     """Hypothesis makes short scripts; some mishaps take many steps."""
     rng = random.Random(seed)
     weights = [rng.choice((0.3, 1, 1, 3)) * (0.3 if action in RARE else 1) for action in ACTIONS]

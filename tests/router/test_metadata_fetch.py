@@ -118,25 +118,27 @@ def test_metadata_and_a_producer_id_come_from_one_broker(results: list[FetchResu
     assert results == [metadata_fetch.FetchResult(METADATA, 7)]
 
 
-def test_without_the_wish_for_a_producer_id_metadata_is_all(results: list[FetchResult | None]) -> None:
+def test_a_fetch_without_a_producer_id_ends_with_metadata(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED], wants_producer=False)
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
-def test_brokers_that_know_no_producer_ids_are_not_asked(results: list[FetchResult | None]) -> None:
+def test_brokers_without_producer_ids_are_not_asked_for_one(results: list[FetchResult | None]) -> None:
     play(results, [TOO_OLD, ANSWERED])
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
 @pytest.mark.parametrize("story", [[REFUSED], [READY, REFUSED], [READY, Closed()], [READY, ANSWERED, REFUSED]])
-def test_the_next_one_is_asked_known_ones_first(results: list[FetchResult | None], story: list[Event]) -> None:
+def test_a_failed_broker_is_followed_by_known_ones_before_bootstrap_servers(
+    results: list[FetchResult | None], story: list[Event]
+) -> None:
     known = (Address("one", 1), Address("two", 2))
     asked = play(results, story, story, [READY, ANSWERED, producer(0)], known=known)
     assert (sorted(asked[:2]), asked[2:]) == (["one", "two"], ["seed"])
     assert len(results) == 1
 
 
-def test_whom_it_asks_and_who_was_asked_in_vain_can_be_told(results: list[FetchResult | None]) -> None:
+def test_the_attempt_names_the_present_and_the_failed_broker(results: list[FetchResult | None]) -> None:
     fetcher = make_fetcher(results)
     assert fetcher.attempt == ("", "")
     for _ in range(2):  # a fetch starts without the error of the fetch before
@@ -151,7 +153,7 @@ def test_whom_it_asks_and_who_was_asked_in_vain_can_be_told(results: list[FetchR
     assert results == [None, None]
 
 
-def test_who_failed_last_time_is_asked_last(results: list[FetchResult | None]) -> None:
+def test_the_broker_that_failed_last_is_asked_last(results: list[FetchResult | None]) -> None:
     """A silent broker costs its time once, not each time that chance picks it first."""
     fetcher = make_fetcher(results)
     silent, good = Address("silent", 1), Address("good", 2)
@@ -168,24 +170,24 @@ def test_who_failed_last_time_is_asked_last(results: list[FetchResult | None]) -
             FakeSocket.opened[-1].tell(one)
 
 
-def test_nobody_answers(results: list[FetchResult | None]) -> None:
+def test_a_fetch_without_any_response_fails(results: list[FetchResult | None]) -> None:
     play(results, [REFUSED])
     assert results == [None]
 
 
 @pytest.mark.parametrize("error", [14, 15, 16, 7, -1])
-def test_a_producer_id_that_is_not_to_be_had_yet_does_not_decide(results: list[FetchResult | None], error: int) -> None:
+def test_a_retriable_producer_id_error_fails_the_fetch(results: list[FetchResult | None], error: int) -> None:
     """A new cluster responds so for a while, but a decision holds for the life of the slab."""
     play(results, [READY, ANSWERED, producer(error)])
     assert results == [None]
 
 
-def test_a_producer_id_that_is_refused_decides(results: list[FetchResult | None]) -> None:
+def test_a_refused_producer_id_is_returned_with_its_error(results: list[FetchResult | None]) -> None:
     play(results, [READY, ANSWERED, producer(31)])
     assert results == [metadata_fetch.FetchResult(METADATA, None, 31)]
 
 
-def test_who_refused_a_producer_id_is_asked_for_one_again(results: list[FetchResult | None]) -> None:
+def test_a_broker_that_refused_a_producer_id_is_asked_again(results: list[FetchResult | None]) -> None:
     """An operator may have granted the permission since."""
     fetcher = make_fetcher(results)
     for story in ([READY, ANSWERED, producer(31)], [READY, ANSWERED, producer(0)]):
@@ -196,7 +198,7 @@ def test_who_refused_a_producer_id_is_asked_for_one_again(results: list[FetchRes
 
 
 @pytest.mark.parametrize("last", [Cause.NOT_LET_IN, Cause.CLOSED_BY_BROKER])
-def test_what_somebody_has_to_see_to_is_what_is_told(results: list[FetchResult | None], last: Cause) -> None:
+def test_the_error_that_needs_the_operator_is_reported(results: list[FetchResult | None], last: Cause) -> None:
     fetcher = make_fetcher(results)
     fetcher.start([], [Address("one", 1), Address("two", 2)], wants_producer=False)
     FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("Expired."), Cause.NOT_TRUSTED, ()))
@@ -205,7 +207,7 @@ def test_what_somebody_has_to_see_to_is_what_is_told(results: list[FetchResult |
     assert (fetcher.needs_operator, fetcher.last_error) == (True, "The last." if last.needs_operator else "Expired.")
 
 
-def test_a_topic_that_is_missing_is_asked_for_by_name(results: list[FetchResult | None]) -> None:
+def test_a_missing_topic_is_requested_by_name(results: list[FetchResult | None]) -> None:
     """Brokers hide forbidden topics, and report them only for a request by name."""
     fetcher = make_fetcher(results)
     shown = ClusterMetadata(METADATA.brokers, {b"shown": TopicMetadata(0, {})})
@@ -221,7 +223,7 @@ def test_a_topic_that_is_missing_is_asked_for_by_name(results: list[FetchResult 
     assert socket.connection.asked == [None, [b"hidden", b"gone"]]
 
 
-def test_an_old_broker_would_make_what_it_is_asked_for(results: list[FetchResult | None]) -> None:
+def test_an_old_broker_is_not_asked_for_a_missing_topic(results: list[FetchResult | None]) -> None:
     fetcher = make_fetcher(results)
     fetcher.start([], BOOTSTRAP, wants_producer=False, missed=[b"gone"])
     FakeSocket.opened[-1].tell(TOO_OLD)
@@ -229,7 +231,7 @@ def test_an_old_broker_would_make_what_it_is_asked_for(results: list[FetchResult
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
-def test_the_view_of_metadata() -> None:
+def test_view_of_metadata_has_leaders_and_partitions() -> None:
     partitions = {
         2: PartitionMetadata(0, 1),
         0: PartitionMetadata(9, 1),  # a follower is missing: the leader is good

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bruce_mp.router.metadata_refresh import SPACING_MS, RefreshSchedule
 
 
-def test_the_earliest_wish_counts_and_wishes_end_with_a_fetch() -> None:
+def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
     refresh = RefreshSchedule()
     dues = [refresh.due_ms]
     refresh.on_started(1000)

@@ -120,7 +120,7 @@ steps = st.one_of(
 @pytest.mark.parametrize("chunks", [MANY_LANES, FEW_LANES])
 @examples(60)
 @given(told=st.lists(steps, min_size=1, max_size=30))
-def test_order_within_a_partition_holds_however_a_topic_grows(chunks: int, told: list[Step]) -> None:
+def test_partition_order_holds_for_any_growth_of_a_topic(chunks: int, told: list[Step]) -> None:
     with a_world(chunks) as world:
         number_the_topic(world)
         story = Story(world)
@@ -167,7 +167,7 @@ KEYS: Final = (3, 10, 9, 17, 2, 16, 24, 23)
 """Modulo 7 each of them is 2 or 3; modulo 4 they are of all lanes."""
 
 
-def test_held_runs_go_where_their_lanes_went_when_a_new_router_finds_more_partitions(world: World) -> None:
+def test_held_runs_keep_their_lanes_partitions_under_a_new_router(world: World) -> None:
     receive(world, KEYS)
     world.hand_over()
     world.grow(b"t", [1, 2, 3])
@@ -176,7 +176,7 @@ def test_held_runs_go_where_their_lanes_went_when_a_new_router_finds_more_partit
     assert homes(world, KEYS) == [key % 4 for key in KEYS]
 
 
-def test_runs_on_their_way_keep_the_order_when_the_topic_grows(world: World) -> None:
+def test_published_runs_keep_their_order_when_the_topic_grows(world: World) -> None:
     receive(world, KEYS)
     world.grow(b"t", [1, 2, 3])
     hear(world)
@@ -198,7 +198,7 @@ def test_runs_of_shared_lanes_keep_the_order_when_the_topic_grows() -> None:
         assert homes(world, KEYS) == [key % 4 for key in KEYS]
 
 
-def test_a_new_partition_gets_keys_only_once_it_has_had_a_leader(world: World) -> None:
+def test_a_new_partition_gets_keys_only_after_it_had_a_leader(world: World) -> None:
     world.grow(b"t", [1, None, 3])
     hear(world)
     receive(world, KEYS)
@@ -213,7 +213,7 @@ def test_a_new_partition_gets_keys_only_once_it_has_had_a_leader(world: World) -
     assert homes(world, [key + 70 for key in KEYS]) == [key % 7 for key in KEYS]
 
 
-def test_a_broker_that_has_not_heard_of_the_increase_does_not_undo_it(world: World) -> None:
+def test_stale_metadata_does_not_undo_a_partition_increase(world: World) -> None:
     stale = world.view()
     world.grow(b"t", [1, 2, 3])
     hear(world)
@@ -225,7 +225,7 @@ def test_a_broker_that_has_not_heard_of_the_increase_does_not_undo_it(world: Wor
     assert homes(world, KEYS) == [key % 7 for key in KEYS]
 
 
-def test_any_partition_messages_go_on_while_a_broker_has_not_heard_of_the_increase(world: World) -> None:
+def test_any_partition_messages_are_delivered_under_stale_metadata(world: World) -> None:
     stale = world.view()
     world.grow(b"t", [1, 2, 3])
     hear(world)
@@ -244,7 +244,7 @@ def test_any_partition_messages_go_on_while_a_broker_has_not_heard_of_the_increa
     assert after - before == 5
 
 
-def test_a_topic_that_was_created_again_with_fewer_partitions_is_believed_after_a_while(world: World) -> None:
+def test_a_recreated_topic_with_fewer_partitions_is_accepted_after_a_delay(world: World) -> None:
     world.topics[b"t"] = 2
     receive(world, KEYS)
     world.hand_over()

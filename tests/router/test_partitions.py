@@ -39,7 +39,9 @@ def designated(key: int, known: Collection[int], available: Collection[int]) -> 
 
 @examples(300)
 @given(known=st.sets(st.integers(0, 50), min_size=1, max_size=20), data=st.data())
-def test_a_key_picks_from_all_known_partitions_and_walks_on(known: set[int], data: st.DataObject) -> None:
+def test_a_key_selects_from_all_known_partitions_and_skips_leaderless_ones(
+    known: set[int], data: st.DataObject
+) -> None:
     """Also where the numbers of partitions have gaps."""
     available = data.draw(st.sets(st.sampled_from(sorted(known))))
     key = data.draw(keys)
@@ -50,7 +52,7 @@ def test_a_key_picks_from_all_known_partitions_and_walks_on(known: set[int], dat
 
 @examples(40)
 @given(leaders=leaders, sent=st.lists(st.lists(keys, min_size=1, max_size=8), min_size=1, max_size=4))
-def test_messages_with_a_key_get_to_its_partition(leaders: Sequence[int | None], sent: list[list[int]]) -> None:
+def test_keyed_messages_reach_their_partition(leaders: Sequence[int | None], sent: list[list[int]]) -> None:
     """This holds for messages before the first metadata, in one lane, and for messages in a lane by partition."""
     available = [partition for partition, leader in enumerate(leaders) if leader is not None]
     expected: dict[int, list[int]] = {}
@@ -72,7 +74,7 @@ def test_messages_with_a_key_get_to_its_partition(leaders: Sequence[int | None],
 
 @examples(40)
 @given(leaders=leaders, action=actions, rounds=st.integers(1, 4))
-def test_any_partition_messages_go_to_brokers_in_proportion_to_what_they_lead(
+def test_brokers_get_any_partition_messages_in_proportion_to_led_partitions(
     leaders: Sequence[int | None], action: Literal["none", "combined", "per_topic"], rounds: int
 ) -> None:
     """In as many rounds each available partition has its turn as often, and so has each broker with its partitions."""

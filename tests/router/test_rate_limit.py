@@ -51,7 +51,7 @@ runs = st.lists(
 
 @examples(300)
 @given(runs=runs, interval_ms=st.integers(1, 20_000), max_count=st.integers(0, 50))
-def test_windows_are_those_of_the_rule(runs: list[tuple[int, int, int]], interval_ms: int, max_count: int) -> None:
+def test_windows_match_the_model(runs: list[tuple[int, int, int]], interval_ms: int, max_count: int) -> None:
     """Runs come from several inputs, so that some are looked at after others that arrived later."""
     windows, model = Windows(interval_ms, max_count), Model(interval_ms, max_count)
     now_ms = 1_000_000
@@ -61,12 +61,12 @@ def test_windows_are_those_of_the_rule(runs: list[tuple[int, int, int]], interva
         assert windows.pass_through(records, now_ms - late) == sum(passed)
 
 
-def test_what_is_later_than_that_counts_in_the_oldest_window_that_is_remembered() -> None:
+def test_very_late_messages_count_in_the_oldest_kept_window() -> None:
     windows = Windows(LATE_MS, 2)
     assert [windows.pass_through(2, at_ms) for at_ms in (0, 10 * LATE_MS, 0, 9 * LATE_MS)] == [2, 2, 2, 0]
 
 
-def test_few_windows_are_remembered() -> None:
+def test_the_number_of_kept_windows_is_bounded() -> None:
     windows = Windows(1, 1)
     for at_ms in range(10 * LATE_MS):
         windows.pass_through(1, at_ms)
@@ -101,7 +101,7 @@ def arrived(world: World, topic: bytes) -> int:
     return len(world.cluster.log(topic, 0))
 
 
-def test_the_first_of_a_window_pass_and_the_limit_cuts_a_run(world: World) -> None:
+def test_the_limit_splits_a_run_at_the_end_of_the_allowance(world: World) -> None:
     world.boot()
     for count in (4, 4, 4, 4):
         send(world, b"t", count)
@@ -120,7 +120,7 @@ def test_each_topic_has_its_own_count_and_each_window_a_new_one(world: World) ->
     assert [arrived(world, topic) for topic in (b"t", b"u", b"free")] == [30, 30, 36]
 
 
-def test_messages_that_are_discarded_before_use_nothing_up(world: World) -> None:
+def test_messages_discarded_earlier_use_no_allowance(world: World) -> None:
     world.boot()
     send(world, b"unknown", 15)
     world.send([(b"t", datagram(b"t", b"v" * size), None) for size in (1, 975, 1, 2000, 975)])
@@ -130,7 +130,7 @@ def test_messages_that_are_discarded_before_use_nothing_up(world: World) -> None
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 15, DiscardReason.LONG_MSG: 3}
 
 
-def test_messages_that_had_to_wait_count_when_they_arrived(world: World) -> None:
+def test_waiting_messages_count_in_the_window_of_their_arrival(world: World) -> None:
     """Without metadata for three seconds, the messages of each second are within the limit."""
     for _ in range(3):
         send(world, b"t", 10)
@@ -139,7 +139,7 @@ def test_messages_that_had_to_wait_count_when_they_arrived(world: World) -> None
     assert arrived(world, b"t") == 30
 
 
-def test_a_new_router_counts_nothing_twice(world: World) -> None:
+def test_a_new_router_counts_no_message_twice(world: World) -> None:
     """Runs admitted by its predecessor pass; a topic gets one extra allowance, because the count is lost."""
     world.boot()
     world.cluster.leaders[b"t", 0] = None
@@ -158,7 +158,7 @@ def test_a_new_router_counts_nothing_twice(world: World) -> None:
 
 
 @pytest.mark.parametrize("kill_at", range(12))
-def test_a_router_that_dies_while_it_counts(world: World, kill_at: int) -> None:
+def test_a_router_that_dies_while_counting_stays_within_one_allowance(world: World, kill_at: int) -> None:
     world.boot()
     world.send([(b"t", datagram(b"t", b"v"), None)] * 15)
     world.ring(kill_at=kill_at)

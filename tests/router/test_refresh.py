@@ -48,7 +48,7 @@ def router(timers: Timers, minutes: int, wishes: list[None]) -> Any:
     )
 
 
-def test_metadata_is_asked_for_80_to_120_percent_of_the_interval_after_the_last(timers: Timers) -> None:
+def test_refresh_delay_varies_from_80_to_120_percent_of_the_interval(timers: Timers) -> None:
     wishes: list[None] = []
     some = router(timers, 10, wishes)
     for _ in range(200):
@@ -61,6 +61,6 @@ def test_metadata_is_asked_for_80_to_120_percent_of_the_interval_after_the_last(
     assert len(wishes) == 1
 
 
-def test_with_0_there_is_none(timers: Timers) -> None:
+def test_interval_0_disables_the_refresh(timers: Timers) -> None:
     _RouterProcess._schedule_refresh(router(timers, 0, []))
     assert timers.set == []

@@ -18,7 +18,7 @@ from bruce_mp.slab import runs, tables
 from bruce_mp.slab.file import Geometry
 from support.examples import seeds
 from support.flow import ROUTER, World
-from support.flow_parts import MortalWords, a_config
+from support.flow_parts import CrashingWords, a_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
 
         def tick() -> None:
             words: object = made.words
-            if isinstance(words, MortalWords):
+            if isinstance(words, CrashingWords):
                 words.tick()
 
         def deadly_place(*arguments: Any, **options: Any) -> None:
@@ -136,7 +136,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_deaths_while_deaths_are_made_good_lose_and_double_nothing(slab: Slab, seed: int) -> None:
+def test_repeated_deaths_during_recovery_neither_lose_nor_duplicate_messages(slab: Slab, seed: int) -> None:
     rng = random.Random(seed)
     small = Batching(message_max_bytes=450, default=DefaultBatching(action="none"))
     world = DeadlyWorld(slab, {b"t": (1, 1)}, a_config(action="none", batching=rng.choice((None, small))), seed=seed)

@@ -21,7 +21,7 @@ def backoff() -> PauseBackoff:
 
 
 @pytest.mark.parametrize(("state", "event"), EVERY_STEP)
-def test_a_scope_follows_the_table_and_nothing_else(state: ScopeState, event: ScopeEvent) -> None:
+def test_a_scope_follows_exactly_the_transition_table(state: ScopeState, event: ScopeEvent) -> None:
     scope = Scope(backoff(), state)
     expected = TRANSITIONS.get((state, event))
     if expected is None:
@@ -32,7 +32,7 @@ def test_a_scope_follows_the_table_and_nothing_else(state: ScopeState, event: Sc
     assert scope.state is (expected or state)
 
 
-def test_a_pause_is_news_once_and_its_backoff_stays() -> None:
+def test_a_repeated_pause_keeps_the_backoff() -> None:
     scope = Scope(backoff())
     assert scope.pause(1000)
     until = scope.not_before_ms
@@ -42,7 +42,7 @@ def test_a_pause_is_news_once_and_its_backoff_stays() -> None:
     assert scope.paused
 
 
-def test_every_scope_can_flow_again() -> None:
+def test_every_scope_state_leads_back_to_flowing() -> None:
     """From each state there is a way back to FLOWING."""
     flowing = {ScopeState.FLOWING}
     for _ in ScopeState:
@@ -50,11 +50,11 @@ def test_every_scope_can_flow_again() -> None:
     assert flowing == set(ScopeState)
 
 
-def test_a_dispatcher_begins_in_silence() -> None:
+def test_a_dispatcher_scope_starts_in_syncing() -> None:
     assert DispatcherScope(backoff()).state is ScopeState.SYNCING
 
 
-def test_a_route_is_emptied_in_the_order_in_which_it_must_go_out() -> None:
+def test_a_route_is_emptied_in_send_order() -> None:
     route = Route(backoff())
     built, queued, late = (Segment(chunk, 1, 64, 152, 1, 1) for chunk in range(3))
     route.came_meanwhile.append(late)

@@ -28,7 +28,7 @@ def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
         assert set(tables.free(set(NAMES) - {b"t3"}, set, EVERY_MS)) == {numbers[2]}
 
 
-def test_the_slab_is_not_searched_all_the_time() -> None:
+def test_the_slab_is_searched_only_at_intervals() -> None:
     with new_slab() as slab:
         tables = SlabTables(slab)
         numbers = [tables.topics.add(name, 1) for name in NAMES]

@@ -100,7 +100,7 @@ def play(*stories: list[Event], sizes: TopicSize = TopicSize()) -> Mapping[bytes
 
 @pytest.mark.parametrize("sizes", [TopicSize(), TopicSize(6), TopicSize(None, 3), TopicSize(6, 3)])
 @pytest.mark.parametrize("version", [0, 3, 4, 7, None])
-def test_sizes_are_left_to_the_broker_if_it_takes_that(sizes: TopicSize, version: int | None) -> None:
+def test_topic_sizes_are_left_to_a_broker_that_supports_defaults(sizes: TopicSize, version: int | None) -> None:
     knows = version is not None and (version >= 4 or sizes == TopicSize(6, 3))
     answer = TopicsMade(1, {b"a": 0, b"b": 36}) if knows else metadata(a=5, b=0)
     assert play([ready(version), answer], sizes=sizes) == ({b"a": 0, b"b": 36} if knows else {b"a": 5, b"b": 0})
@@ -113,26 +113,26 @@ def metadata(**errors: int) -> MetadataReceived:
     return MetadataReceived(1, ClusterMetadata({1: BrokerAddress("one", 9092)}, topics))
 
 
-def test_a_topic_that_is_missing_from_the_answer_has_none() -> None:
+def test_a_topic_missing_from_the_response_has_no_code() -> None:
     assert play([ready(None), metadata(a=3)]) == {b"a": 3}
 
 
 @pytest.mark.parametrize("fault", [[REFUSED], [ready(7), REFUSED], [ready(7), Closed()]])
-def test_who_fails_is_passed_over(fault: list[Event]) -> None:
+def test_a_failed_broker_is_skipped(fault: list[Event]) -> None:
     assert play(fault, [ready(7), TopicsMade(1, {b"a": 0, b"b": 0})]) == {b"a": 0, b"b": 0}
     assert [socket.host for socket in FakeSocket.opened] == ["one", "two"]
 
 
-def test_with_nobody_left_nothing_is_known() -> None:
+def test_no_code_is_returned_when_every_broker_fails() -> None:
     assert play([REFUSED], [REFUSED]) == {}
 
 
-def test_who_is_not_the_controller_sends_us_on() -> None:
+def test_not_controller_moves_to_the_next_broker() -> None:
     no = TopicsMade(1, {b"a": NOT_CONTROLLER, b"b": NOT_CONTROLLER})
     assert play([ready(7), no], [ready(7), TopicsMade(1, {b"a": 0, b"b": 37})]) == {b"a": 0, b"b": 37}
     assert not FakeSocket.opened[0].is_open
 
 
-def test_if_nobody_is_the_controller_that_is_the_answer() -> None:
+def test_not_controller_from_every_broker_is_the_result() -> None:
     no = TopicsMade(1, dict.fromkeys(NAMES, NOT_CONTROLLER))
     assert set(play([ready(7), no], [ready(7), no]).values()) == {NOT_CONTROLLER}

@@ -73,7 +73,7 @@ def test_a_chunk_belongs_to_one_partition(slab: Slab) -> None:
     assert len(found) > 3 * PARTITIONS
 
 
-def test_all_partitions_get_the_same(slab: Slab) -> None:
+def test_all_partitions_get_equal_shares(slab: Slab) -> None:
     sender = Input(slab)
     segments = [sender.run(200) for _ in range(6000)]
     shares = Tally(bound(a_topic(slab), segments))
@@ -92,7 +92,7 @@ def test_large_messages_between_small_ones_are_spread(slab: Slab) -> None:
     assert max(large.values()) <= 80 / PARTITIONS * 2
 
 
-def test_a_partition_that_closes_gets_nothing_more_of_the_chunk_that_was_its(slab: Slab) -> None:
+def test_a_closed_partition_loses_the_rest_of_its_chunk(slab: Slab) -> None:
     sender = Input(slab)
     topic = a_topic(slab)
     [first] = bound(topic, [sender.run(10)])
@@ -103,25 +103,25 @@ def test_a_partition_that_closes_gets_nothing_more_of_the_chunk_that_was_its(sla
     assert bound(topic, [sender.run(10)]) == rest[:1]
 
 
-def test_partitions_that_are_closed_get_nothing_and_the_others_the_same(slab: Slab) -> None:
+def test_closed_partitions_get_nothing_and_the_others_equal_shares(slab: Slab) -> None:
     sender = Input(slab)
     shares = Tally(bound(a_topic(slab), [sender.run(2500) for _ in range(600)], closed=frozenset({0, 3})))
     assert set(shares) == set(range(PARTITIONS)) - {0, 3}
     assert max(shares.values()) < 1.5 * min(shares.values())
 
 
-def test_nothing_is_chosen_while_all_are_closed(slab: Slab) -> None:
+def test_no_partition_is_chosen_when_all_are_closed(slab: Slab) -> None:
     assert bound(a_topic(slab), [Input(slab).run(10)], closed=frozenset(range(PARTITIONS))) == []
 
 
-def test_large_batches_go_one_partition_further_each(slab: Slab) -> None:
+def test_each_large_batch_moves_to_the_next_partition(slab: Slab) -> None:
     sender, topic = Input(slab), a_topic(slab)
     batches = [[sender.run(500) for _ in range(30)] for _ in range(PARTITIONS)]
     chosen = [topic.next_partition(batch, lambda *_: True, 0) for batch in batches]
     assert sorted(chosen, key=str) == list(range(PARTITIONS))
 
 
-def test_combined_topics_stay_with_a_partition_for_the_time_of_a_batch(slab: Slab) -> None:
+def test_combined_topics_keep_a_partition_for_the_batch_time(slab: Slab) -> None:
     sender, topic = Input(slab), a_topic(slab, COMBINED)
     large = [sender.run(5000) for _ in range(30)]  # each in a separate chunk
     chosen = [topic.next_partition([segment], lambda *_: True, at * 20) for at, segment in enumerate(large)]
@@ -129,7 +129,7 @@ def test_combined_topics_stay_with_a_partition_for_the_time_of_a_batch(slab: Sla
     assert len(set(chosen)) == PARTITIONS
 
 
-def test_each_input_has_its_own_chunk(slab: Slab) -> None:
+def test_chunks_of_each_input_are_bound_separately(slab: Slab) -> None:
     """The chunks of two inputs take turns in the router, and still belong to one partition each."""
     sender = Input(slab)
     segments = [sender.run(200) for _ in range(300)]

@@ -70,7 +70,7 @@ def delivered(world: World, topic: bytes) -> int:
 
 
 @pytest.mark.parametrize("error", [0, 5, ALREADY_EXISTS])
-def test_the_messages_of_a_topic_wait_until_it_is_made(world: World, error: int) -> None:
+def test_messages_wait_until_their_topic_is_created(world: World, error: int) -> None:
     for key in (None, 3, None):
         world.send_one(b"new", key=key)
     assert wanted(world) == [b"new"]
@@ -86,7 +86,7 @@ def test_the_messages_of_a_topic_wait_until_it_is_made(world: World, error: int)
     assert delivered(world, b"new") == 4
 
 
-def test_a_topic_that_the_brokers_hear_of_late_is_looked_for_again(world: World) -> None:
+def test_a_created_topic_is_looked_up_until_metadata_shows_it(world: World) -> None:
     world.send_one(b"new")
     wanted(world)
     answer(world, {b"new": 0})
@@ -101,7 +101,7 @@ def test_a_topic_that_the_brokers_hear_of_late_is_looked_for_again(world: World)
     assert delivered(world, b"new") == 1
 
 
-def test_a_topic_that_never_shows_is_given_up(world: World) -> None:
+def test_messages_of_a_created_topic_that_never_appears_are_discarded(world: World) -> None:
     world.send_one(b"new")
     wanted(world)
     answer(world, {b"new": 0})
@@ -113,7 +113,7 @@ def test_a_topic_that_never_shows_is_given_up(world: World) -> None:
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
 
 
-def test_what_cannot_be_made_is_refused_for_a_while_without_asking(world: World) -> None:
+def test_a_failed_creation_is_not_retried_for_a_while(world: World) -> None:
     world.send_one(b"new")
     wanted(world)
     answer(world, {b"new": UNKNOWN_TOPIC})
@@ -129,7 +129,7 @@ def test_what_cannot_be_made_is_refused_for_a_while_without_asking(world: World)
 
 
 @pytest.mark.parametrize("errors", [{}, *({b"new": error} for error in sorted(TRY_AGAIN))])
-def test_a_broker_that_cannot_say_is_asked_again_but_not_for_ever(world: World, errors: dict[bytes, int]) -> None:
+def test_an_inconclusive_creation_is_retried_a_limited_number_of_times(world: World, errors: dict[bytes, int]) -> None:
     world.send_one(b"new")
     for _ in range(MOST_ATTEMPTS):
         assert wanted(world) == [b"new"]
@@ -140,13 +140,13 @@ def test_a_broker_that_cannot_say_is_asked_again_but_not_for_ever(world: World, 
 
 
 @pytest.mark.parametrize("name", [b".", b"..", b"a/b", b"gr\xc3\xb6\xc3\x9fe", b"\xff", b"x" * 250, b"a\n"])
-def test_no_broker_is_asked_for_a_name_that_no_topic_can_have(world: World, name: bytes) -> None:
+def test_an_invalid_topic_name_is_not_requested(world: World, name: bytes) -> None:
     world.send_one(name)
     assert wanted(world) == []
     assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 1}
 
 
-def test_no_more_topics_are_made_than_the_slab_has_room_for(world: World) -> None:
+def test_topics_are_created_only_while_the_table_has_room(world: World) -> None:
     world.send_one(b"t")
     for topic in MANY:
         world.send_one(topic)
@@ -158,7 +158,7 @@ def test_no_more_topics_are_made_than_the_slab_has_room_for(world: World) -> Non
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: len(MANY) - len(first)}
 
 
-def test_a_new_router_has_the_topic_made(world: World) -> None:
+def test_a_new_router_repeats_the_creation(world: World) -> None:
     world.send_one(b"new")
     wanted(world)
     world.router.on_creation_started([b"new"])
@@ -166,7 +166,7 @@ def test_a_new_router_has_the_topic_made(world: World) -> None:
     assert wanted(world) == [b"new"]
 
 
-def test_without_automatic_creation_nothing_is_made() -> None:
+def test_no_topic_is_created_without_automatic_creation() -> None:
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1]})
         world.boot()
@@ -194,7 +194,7 @@ STEPS = st.lists(
 
 @examples(60)
 @given(steps=STEPS)
-def test_whatever_happens_each_message_is_delivered_or_discarded(steps: list[tuple[str, object]]) -> None:
+def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps: list[tuple[str, object]]) -> None:
     """And messages of known topics never wait for those of unknown ones."""
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1], b"a": [2], b"b": [3]}, a_config(delivery=AUTOCREATE))
@@ -239,7 +239,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("autocreate", [True, False])
-def test_a_topic_that_is_hidden_from_us_waits_for_the_permission(*, autocreate: bool) -> None:
+def test_messages_of_an_unauthorized_topic_wait_for_permission(*, autocreate: bool) -> None:
     refresh = RefreshSchedule()
     unknown = UnknownTopics(Kept(), refresh, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
     segment = Segment(1, 1, 0, 0, 1, 1)
@@ -257,7 +257,7 @@ def test_a_topic_that_is_hidden_from_us_waits_for_the_permission(*, autocreate: 
     assert unknown.names_to_look_up == []
 
 
-def test_a_topic_that_was_known_and_is_hidden_now_is_not_gone() -> None:
+def test_a_known_topic_that_is_hidden_is_not_missing() -> None:
     missing = MissingTopics()
     nothing = ClusterView({}, {}, frozenset([b"secret"]))
     for now in (0, 100 * BELIEVED_AFTER_MS):
@@ -266,7 +266,7 @@ def test_a_topic_that_was_known_and_is_hidden_now_is_not_gone() -> None:
     assert set(missing.missing) == {b"secret", b"gone"}
 
 
-def test_a_view_with_fewer_partitions_keeps_the_leaders_that_it_shows() -> None:
+def test_a_view_with_fewer_partitions_keeps_its_leaders() -> None:
     lagging = ClusterView({}, {b"t": TopicView((0, 1), {0: 2})})
     topic = MissingTopics().complete(lagging, {b"t": 4}, 0).topics[b"t"]
     assert topic == TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)

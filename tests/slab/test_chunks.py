@@ -201,7 +201,7 @@ PoolMachine.TestCase.settings = examples(60, steps=60)
 TestPool = PoolMachine.TestCase
 
 
-def test_a_full_pool_looks_again_only_after_a_while() -> None:
+def test_a_full_pool_rescans_only_after_a_delay() -> None:
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         chunks = [pool.allocate(1, 0) for _ in range(CHUNKS)]
@@ -214,7 +214,7 @@ def test_a_full_pool_looks_again_only_after_a_while() -> None:
         assert pool.allocate(CHUNKS, DRY_MS) == 0
 
 
-def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> None:
+def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
     """Otherwise a second crash would find no trace of a delivered copy, and deliver it twice."""
     with slab_file() as path:
         slab = Slab(path)
@@ -237,7 +237,7 @@ def test_what_the_landing_zone_still_holds_is_not_reclaimed_after_a_crash() -> N
         slab.close()
 
 
-def test_generations_go_on_after_the_last_number() -> None:
+def test_generations_wrap() -> None:
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         chunk = pool.allocate(1, 0)
@@ -248,7 +248,7 @@ def test_generations_go_on_after_the_last_number() -> None:
         assert 0 < slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] < 64
 
 
-def test_a_crash_while_a_span_is_released_leaves_it_to_be_released_again() -> None:
+def test_a_span_partly_released_by_a_crash_is_released_again() -> None:
     """This holds also where the header of a record lies at a cleared place."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
@@ -287,7 +287,7 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     return lane.close_run(HandoverTickets(slab, INPUT_ROW))
 
 
-def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
+def test_long_held_chunks_count_as_stuck_until_settled() -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         old = [filled(slab, pool, span, 0) for span in (1, 3, 5)]
@@ -303,7 +303,7 @@ def test_what_is_not_settled_for_long_is_stuck_until_it_is() -> None:
         assert (pool.stuck_count, pool.free_count) == (0, 64)
 
 
-def test_stuck_chunks_do_not_hide_the_others() -> None:
+def test_stuck_chunks_do_not_delay_the_reclaim_of_others() -> None:
     """Most inspections are of chunks that are likely to be settled."""
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
@@ -318,7 +318,7 @@ def test_stuck_chunks_do_not_hide_the_others() -> None:
         assert pool.free_count == before + 50
 
 
-def test_what_was_stuck_comes_free_together() -> None:
+def test_stuck_chunks_are_reclaimed_together_when_settled() -> None:
     """Few inspections are of stuck chunks, but they continue while chunks become free."""
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
@@ -331,7 +331,7 @@ def test_what_was_stuck_comes_free_together() -> None:
         assert (pool.stuck_count, pool.free_count) == (0, 924)
 
 
-def test_who_shares_the_slab_with_more_than_before_may_have_more_stuck_than_its_part() -> None:
+def test_an_input_may_have_more_stuck_chunks_than_its_share() -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         held = [filled(slab, pool, 1, 0) for _ in range(64)]
@@ -345,7 +345,7 @@ def test_who_shares_the_slab_with_more_than_before_may_have_more_stuck_than_its_
         assert pool.usable + pool.stuck_count == pool.capacity == pool.free_count + pool.stuck_count
 
 
-def test_what_is_needed_later_is_not_spared() -> None:
+def test_reserved_chunks_are_not_spared() -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         assert (pool.can_spare(57), pool.can_spare(58)) == (True, False)
@@ -357,7 +357,7 @@ def test_what_is_needed_later_is_not_spared() -> None:
         assert (pool.can_spare(17), pool.can_spare(18)) == (True, False)
 
 
-def test_neighbours_that_are_needed_later_are_not_spared() -> None:
+def test_reserved_adjacent_chunks_are_not_spared() -> None:
     """Ten spans of nine are neighbours, and many free chunks are scattered; a long span would use one of the ten."""
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
@@ -375,14 +375,14 @@ def test_neighbours_that_are_needed_later_are_not_spared() -> None:
         assert pool.can_spare(4)
 
 
-def test_neighbours_are_spared_of_a_slab_that_is_free() -> None:
+def test_a_free_slab_spares_adjacent_chunks() -> None:
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         pool.secure(90, 9)
         assert pool.can_spare(32)
 
 
-def test_a_span_lies_across_what_just_came_free_and_what_nobody_has() -> None:
+def test_a_span_may_cover_reclaimed_and_unused_chunks() -> None:
     """The span becomes free only at a later inspection, behind other chunks."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
@@ -395,7 +395,7 @@ def test_a_span_lies_across_what_just_came_free_and_what_nobody_has() -> None:
         assert pool.allocate(CHUNKS - first, 0) == first
 
 
-def test_those_in_use_are_the_heads_that_are_not_free() -> None:
+def test_used_heads_lists_the_heads_of_occupied_spans() -> None:
     """A damaged header counts as free and hides no header behind it."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)

@@ -111,7 +111,7 @@ def headers(slab: Slab) -> list[int]:
 @given(
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255), st.booleans()), min_size=1, max_size=6),
 )
-def test_damaged_memory(flips: list[tuple[int, int, bool]]) -> None:
+def test_damaged_memory_raises_only_slab_errors(flips: list[tuple[int, int, bool]]) -> None:
     with new_slab() as slab:
         segments = fill(slab)
         places = headers(slab)
@@ -137,7 +137,7 @@ numbers = st.sampled_from([0, 1, 7, 8, 64, 2**31, 2**32 - 1, 2**32 - 8]) | st.in
 
 @examples(80)
 @given(fields=st.lists(st.none() | st.integers(-100, 100) | numbers, min_size=6, max_size=6), which=st.integers(0, 10))
-def test_damaged_segments(fields: list[int | None], which: int) -> None:
+def test_damaged_segments_raise_only_slab_errors(fields: list[int | None], which: int) -> None:
     with new_slab() as slab:
         segments = fill(slab)
         segment = segments[which % len(segments)]
@@ -162,7 +162,7 @@ def test_a_frame_of_segments_is_whole_or_refused(data: bytes) -> None:
         assert len(unpack_segments(data)) == len(data) // 24
 
 
-def test_what_comes_before_the_damage_is_found() -> None:
+def test_runs_before_the_damage_are_found() -> None:
     with new_slab() as slab:
         sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
         for number in range(4):
@@ -186,7 +186,7 @@ def test_a_damaged_chunk_is_never_reclaimed() -> None:
 
 @examples(50)
 @given(lengths=st.lists(numbers, min_size=1, max_size=16))
-def test_damaged_lengths_in_the_landing_zone(lengths: list[int]) -> None:
+def test_damaged_landing_zone_lengths_are_tolerated(lengths: list[int]) -> None:
     with new_slab() as slab:
         sender = Input(slab, topics=[(b"t1", 3)])
         for slot, length in enumerate(lengths):

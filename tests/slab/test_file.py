@@ -49,7 +49,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
 
 
-def test_a_full_file_system_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_file_system_is_reported_at_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -59,7 +59,7 @@ def test_a_full_file_system_is_noticed_at_once(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_directory(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SlabError, match="cannot be made: No such file"):
         create(tmp_path / "missing" / "slab", SMALL, now_ms=0)
     with pytest.raises(SlabError, match="cannot be opened: No such file"):
@@ -76,7 +76,7 @@ def test_no_directory(tmp_path: Path) -> None:
         (36, b"\x01", "damaged"),
     ],
 )
-def test_what_is_no_slab_of_ours_is_refused(tmp_path: Path, at: int, data: bytes, text: str) -> None:
+def test_an_invalid_superblock_is_refused(tmp_path: Path, at: int, data: bytes, text: str) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     with path.open("r+b") as file:
@@ -95,7 +95,7 @@ def test_a_file_of_the_wrong_size_is_refused(tmp_path: Path, size: int) -> None:
         Slab(path)
 
 
-def test_a_second_daemon_is_kept_out_as_long_as_a_copy_of_the_lock_lives(tmp_path: Path) -> None:
+def test_a_lock_lasts_while_any_copy_is_open(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     first = lock(path)
@@ -107,7 +107,7 @@ def test_a_second_daemon_is_kept_out_as_long_as_a_copy_of_the_lock_lives(tmp_pat
     os.close(lock(path))
 
 
-def test_all_see_the_same_memory(tmp_path: Path) -> None:
+def test_two_mappings_share_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     one, other = Slab(path), Slab(path)
@@ -119,7 +119,7 @@ def test_all_see_the_same_memory(tmp_path: Path) -> None:
     other.close()
 
 
-def test_closing_while_somebody_still_has_a_view(tmp_path: Path) -> None:
+def test_close_tolerates_an_open_view(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)
@@ -128,7 +128,7 @@ def test_closing_while_somebody_still_has_a_view(tmp_path: Path) -> None:
     assert row.counters[0] == 0
 
 
-def test_there_is_no_chunk_outside() -> None:
+def test_a_chunk_number_out_of_range_is_refused() -> None:
     with new_slab() as slab:
         for chunk in (-1, SMALL.chunks, 2**32):
             with pytest.raises(SlabError, match="There is no chunk"):
@@ -158,7 +158,7 @@ def test_parts_of_the_file_do_not_overlap(size: int, largest: int) -> None:
     assert geometry.landing_slot_size >= largest
 
 
-def test_the_landing_zone() -> None:
+def test_landed_places_contain_the_landed_datagrams() -> None:
     with new_slab() as slab:
         data = [datagram(value=b"x"), b"", b"yy"]
         put_in_landing_zone(slab, data)

@@ -49,27 +49,29 @@ def fill(slab: Slab, state: RunState, sequence: int) -> None:
     kernels.set_state(slab, segments, state_word(state, 1))
 
 
-def test_with_a_new_producer_id_all_partitions_begin_at_zero(slab: Slab) -> None:
+def test_a_new_producer_id_starts_all_partitions_at_zero(slab: Slab) -> None:
     assert producer_id.is_numbering(slab)
     assert slab.signed(lay.SUPER_PRODUCER_ID) == 4711
     assert PartitionTable(slab).current(1, 0) == (0, 0)
 
 
 @pytest.mark.parametrize("state", BUILT)
-def test_numbers_in_use_are_kept(slab: Slab, state: RunState) -> None:
+def test_sequence_numbers_in_use_keep_the_producer_id(slab: Slab, state: RunState) -> None:
     fill(slab, state, 3)
     producer_id.reset_idempotence(slab)
     assert producer_id.is_numbering(slab)
 
 
 @pytest.mark.parametrize(("state", "sequence"), [*((state, -1) for state in BUILT), *((state, 3) for state in OTHERS)])
-def test_without_numbers_in_use_the_brokers_are_asked_again(slab: Slab, state: RunState, sequence: int) -> None:
+def test_idempotence_is_negotiated_again_without_sequence_numbers_in_use(
+    slab: Slab, state: RunState, sequence: int
+) -> None:
     fill(slab, state, sequence)
     producer_id.reset_idempotence(slab)
     assert not producer_id.is_numbering(slab)
 
 
-def test_what_the_brokers_could_not_do_is_not_remembered(slab: Slab) -> None:
+def test_missing_idempotence_support_is_not_remembered(slab: Slab) -> None:
     producer_id.stop(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 2
     producer_id.reset_idempotence(slab)

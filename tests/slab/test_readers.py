@@ -99,7 +99,7 @@ def check(slab: Slab, found: Found) -> None:
 
 
 @pytest.mark.process
-def test_readers_never_fail_and_find_what_stays() -> None:
+def test_concurrent_readers_never_fail_and_find_held_records() -> None:
     rounds = checked = consistent = 0
     with slab_file(GEOMETRY) as path:
         pinned = pin(path)
@@ -128,7 +128,7 @@ def test_readers_never_fail_and_find_what_stays() -> None:
         slab.close()
 
 
-def test_a_chunk_that_is_reopened_while_it_is_read_is_read_again() -> None:
+def test_a_chunk_reopened_during_a_read_is_read_again() -> None:
     with slab_file() as path:
         slab = Slab(path)
         owner = Input(slab, topics=[(b"t1", 3)])
@@ -148,7 +148,7 @@ def test_a_chunk_that_is_reopened_while_it_is_read_is_read_again() -> None:
         slab.close()
 
 
-def test_a_chunk_that_is_reopened_again_and_again_is_given_up() -> None:
+def test_a_chunk_reopened_repeatedly_is_skipped() -> None:
     with slab_file() as path:
         slab = Slab(path)
         Input(slab, topics=[(b"t1", 3)]).receive([datagram(value=b"x")])
@@ -161,7 +161,7 @@ def test_a_chunk_that_is_reopened_again_and_again_is_given_up() -> None:
         slab.close()
 
 
-def test_what_is_released_while_it_is_read_holds_nothing() -> None:
+def test_a_chunk_released_during_a_read_yields_nothing() -> None:
     """The release overwrites the headers of a span's other chunks, where a record would look like a new header."""
     with new_slab(GEOMETRY) as slab:
         owner = Input(slab, topics=[(b"t1", 1)])

@@ -102,7 +102,7 @@ def spelled_out(slab: Slab, batches: list[SentBatch]) -> list[tuple[int, int, in
 
 @examples(80)
 @given(some=plans, run_length=st.integers(1, 9), order=st.randoms(use_true_random=False))
-def test_batches_come_back_with_their_boundaries(some: list[Plan], run_length: int, order: Random) -> None:
+def test_batches_are_recovered_with_their_boundaries(some: list[Plan], run_length: int, order: Random) -> None:
     with new_slab() as slab:
         sender = Input(slab, linger_ms=0, topics=[(b"t1", 3), (b"t2", 3)])
         sent = [batch for plan in some for batch in send(slab, sender, plan, run_length)]
@@ -118,9 +118,7 @@ def test_batches_come_back_with_their_boundaries(some: list[Plan], run_length: i
 
 @examples(40)
 @given(some=plans, run_length=st.integers(1, 9), data=st.data())
-def test_what_was_acknowledged_leaves_the_others_as_they_were(
-    some: list[Plan], run_length: int, data: st.DataObject
-) -> None:
+def test_acknowledged_batches_leave_others_unchanged(some: list[Plan], run_length: int, data: st.DataObject) -> None:
     with new_slab() as slab:
         sender = Input(slab, linger_ms=0, topics=[(b"t1", 3), (b"t2", 3)])
         sent = [batch for plan in some for batch in send(slab, sender, plan, run_length)]
@@ -146,7 +144,7 @@ def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None
     assert [found.topic for found in sweep(slab, {RunState.QUEUED})] == [2, 1, 2]
 
 
-def test_find_says_what_sweep_says(slab: Slab) -> None:
+def test_find_equals_sweep(slab: Slab) -> None:
     sender = Input(slab)
     sender.receive([datagram(partition_key=key) for key in (0, 1, 1)])
     [whole] = sender.close_all()
@@ -158,7 +156,7 @@ def test_find_says_what_sweep_says(slab: Slab) -> None:
         find(slab, parts[0]._replace(first=2**32 - 8))
 
 
-def test_open_runs_of_a_dead_input_are_counted_again(slab: Slab) -> None:
+def test_open_runs_of_a_dead_input_are_recounted(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(value=b"12345", timestamp=7), datagram(key=b"k", timestamp=-7)])
     [found] = sweep(slab, {RunState.OPEN})
@@ -174,7 +172,7 @@ def test_open_runs_of_a_dead_input_are_counted_again(slab: Slab) -> None:
     assert slab.signed(at + lay.RUN_MIN_TIMESTAMP) == -7
 
 
-def test_an_open_run_without_records_is_no_work(slab: Slab) -> None:
+def test_an_open_run_without_records_is_closed_empty(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram()])
     [found] = sweep(slab, {RunState.OPEN})
@@ -184,7 +182,7 @@ def test_an_open_run_without_records_is_no_work(slab: Slab) -> None:
     assert [some.state for some in sweep(slab, set(RunState))] == [RunState.DELIVERED]
 
 
-def test_arrivals_of_settled_records_count(slab: Slab) -> None:
+def test_arrivals_include_settled_records(slab: Slab) -> None:
     sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
     for _ in range(4):
         sender.receive([datagram(), datagram()])
@@ -195,7 +193,7 @@ def test_arrivals_of_settled_records_count(slab: Slab) -> None:
     assert {content.state for content in contents(slab)} == {RunState.DELIVERED}
 
 
-def test_damage_in_a_split_run_hides_only_what_is_behind_it_there(slab: Slab) -> None:
+def test_damage_in_a_split_run_hides_only_its_later_records(slab: Slab) -> None:
     sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
     for _ in range(2):
         sender.receive([datagram(value=b"x")] * 3)

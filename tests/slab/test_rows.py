@@ -83,7 +83,7 @@ def check_each_image(slab: Slab, row: int, images: CrashImages, check: Callable[
         check()
 
 
-def test_settle_is_whole_or_not_at_all(slab: Slab) -> None:
+def test_settle_is_atomic_at_any_store(slab: Slab) -> None:
     segments = in_flight(slab)
     put_in_landing_zone(slab, [b"of the input, which is in the middle of its batch"])
     row = ProcessRow(slab, DISPATCHER_ROW)
@@ -111,7 +111,7 @@ def test_settle_is_whole_or_not_at_all(slab: Slab) -> None:
     assert outcomes == sorted(outcomes)
 
 
-def test_land_is_whole_or_not_at_all(slab: Slab) -> None:
+def test_land_is_atomic_at_any_store(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
     slab.longs[landing.base_at(slab) >> 3] = 1000
     put_in_landing_zone(slab, [b"a", b"bb", b"", b"dddd"])
@@ -134,7 +134,7 @@ def test_land_is_whole_or_not_at_all(slab: Slab) -> None:
     assert outcomes == sorted(outcomes)
 
 
-def test_books_opened_for_a_batch_that_never_came_are_closed(slab: Slab) -> None:
+def test_books_opened_without_a_batch_are_closed_at_restart(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
     row.open_books()
     assert row.version % 2 == 1
@@ -150,7 +150,7 @@ def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
     assert versions == [0, 2, 4, 6]
 
 
-def test_what_was_reclaimed_since_is_not_touched_when_a_transaction_is_done_again(slab: Slab) -> None:
+def test_a_repeated_transaction_leaves_reclaimed_chunks_untouched(slab: Slab) -> None:
     """The records of a chunk may be settled before the crash, so that another process owns the chunk."""
     [segment] = _filled(slab, b"old")
     row = ProcessRow(slab, DISPATCHER_ROW)
@@ -194,7 +194,7 @@ def test_a_refused_transaction_changes_nothing(slab: Slab) -> None:
     assert bytes(slab.view[slab.geometry.rows_at : slab.geometry.file_size]) == before
 
 
-def test_the_largest_transaction(slab: Slab) -> None:
+def test_the_largest_transaction_is_settled(slab: Slab) -> None:
     [segment] = _filled(slab, b"x")
     row = ProcessRow(slab, DISPATCHER_ROW)
     row.settle([segment] * MAX_SETTLED_SEGMENTS, RunState.DELIVERED, 0, dict.fromkeys(range(32), 5))
@@ -202,14 +202,14 @@ def test_the_largest_transaction(slab: Slab) -> None:
     assert words(slab, [segment]) == [RunState.DELIVERED]
 
 
-def test_a_process_notes_its_start(slab: Slab) -> None:
+def test_a_process_records_its_start(slab: Slab) -> None:
     row = ProcessRow(slab, DISPATCHER_ROW)
     assert row.begin(pid=4711, now_ms=-1) == 1
     assert ProcessRow(slab, DISPATCHER_ROW).begin(pid=4712, now_ms=2) == 2
     assert row.pid == 4712
 
 
-def test_the_heartbeat_goes_on(slab: Slab) -> None:
+def test_the_heartbeat_repeats(slab: Slab) -> None:
     row = ProcessRow(slab, DISPATCHER_ROW)
     calls: list[Callable[[], None]] = []
     times = iter([10, 11])

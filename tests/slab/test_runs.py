@@ -66,7 +66,7 @@ def test_a_topic_without_a_number_has_its_name_with_the_run(slab: Slab) -> None:
     assert segment_of(segment.chunk, segment.run, run) == segment
 
 
-def test_runs_stand_one_behind_the_other(slab: Slab) -> None:
+def test_runs_are_stored_consecutively(slab: Slab) -> None:
     sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
     for _ in range(3):
         sender.receive([datagram(value=b"x")])
@@ -76,7 +76,7 @@ def test_runs_stand_one_behind_the_other(slab: Slab) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 5, LAST_SEQUENCE - 1, LAST_SEQUENCE])
-def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
+def test_split_records_inherit_the_fields_of_the_run(slab: Slab, first: int) -> None:
     whole = a_run(slab)
     place(slab, whole, 2, first, 9, opens_batch=True)
     set_state(slab, [whole], state_word(RunState.IN_FLIGHT, 6))
@@ -93,14 +93,14 @@ def test_splitting_keeps_what_the_run_said(slab: Slab, first: int) -> None:
         assert read_run(slab, whole.chunk, whole.run).state is RunState.SPLIT
 
 
-def test_splitting_what_has_no_place_yet(slab: Slab) -> None:
+def test_a_run_without_a_partition_can_be_split(slab: Slab) -> None:
     whole = a_run(slab)
     split(slab, whole.chunk, whole.run)
     placements = {(record.partition, record.sequence, record.epoch) for _, record in segment_records(slab, whole)}
     assert placements == {(-1, -1, -1)}
 
 
-def test_a_crash_while_a_run_is_split_leaves_it_whole_or_split(slab: Slab) -> None:
+def test_a_crash_during_a_split_leaves_the_run_whole_or_split(slab: Slab) -> None:
     whole = a_run(slab)
     place(slab, whole, 2, 5, 9, opens_batch=True)
     set_state(slab, [whole], state_word(RunState.QUEUED, 6))
@@ -117,7 +117,7 @@ def test_a_crash_while_a_run_is_split_leaves_it_whole_or_split(slab: Slab) -> No
 
 
 @pytest.mark.parametrize("is_split", [False, True])
-def test_placing(slab: Slab, is_split: bool) -> None:
+def test_place_writes_partition_sequence_and_epoch(slab: Slab, is_split: bool) -> None:
     whole = a_run(slab)
     if is_split:
         split(slab, whole.chunk, whole.run)
@@ -131,7 +131,7 @@ def test_placing(slab: Slab, is_split: bool) -> None:
     assert {(r.partition, r.sequence, r.epoch) for _, r in segment_records(slab, whole)} == {(4, -1, -1)}
 
 
-def test_the_words_of_a_segment(slab: Slab) -> None:
+def test_segment_words_cover_whole_and_split_runs(slab: Slab) -> None:
     whole = a_run(slab)
     part = whole._replace(records=1)
     assert len(segment_words(slab, whole)) == 1
@@ -149,5 +149,5 @@ def test_the_words_of_a_segment(slab: Slab) -> None:
     ("sequence", "count", "expected"),
     [(0, 1, 1), (5, 0, 5), (LAST_SEQUENCE, 1, 0), (LAST_SEQUENCE - 1, 5, 3), (-1, 7, -1)],
 )
-def test_sequence_numbers_start_again_at_0(sequence: int, count: int, expected: int) -> None:
+def test_sequence_numbers_wrap_to_0(sequence: int, count: int, expected: int) -> None:
     assert next_sequence(sequence, count) == expected

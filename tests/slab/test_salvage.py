@@ -68,7 +68,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 ALL = [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_everything_in_order_of_arrival(tmp_path: Path) -> None:
+def test_records_are_found_in_arrival_order(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     found = Found(tmp_path / "slab")
     assert found.values == ALL
@@ -92,7 +92,7 @@ def test_everything_in_order_of_arrival(tmp_path: Path) -> None:
     fates=st.lists(st.tuples(st.sampled_from([*HELD, *lay.SETTLED]), st.booleans()), min_size=60, max_size=60),
     leave_open=st.booleans(),
 )
-def test_what_is_held_is_found_whatever_its_state(
+def test_held_records_are_found_in_every_state(
     batches: list[list[tuple[bytes, int, bool]]], fates: list[tuple[RunState, bool]], leave_open: bool
 ) -> None:
     with slab_file() as path:
@@ -134,7 +134,7 @@ def test_what_is_held_is_found_whatever_its_state(
         slab.close()
 
 
-def test_states_of_whole_and_split_runs(tmp_path: Path) -> None:
+def test_states_of_whole_and_split_runs_are_read(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)
@@ -157,7 +157,7 @@ def test_states_of_whole_and_split_runs(tmp_path: Path) -> None:
     slab.close()
 
 
-def test_nothing_is_ever_written_to_the_file(tmp_path: Path) -> None:
+def test_salvage_never_writes_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     redo = SMALL.rows_at + lay.ROW_BYTES * DISPATCHER_ROW + lay.ROW_REDO
@@ -173,7 +173,7 @@ def test_nothing_is_ever_written_to_the_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_crash_at_any_store_of_a_batch_on_its_way_in_or_out_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_crash_at_any_store_neither_loses_nor_duplicates_records(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)
@@ -212,7 +212,7 @@ def _value(data: bytes) -> bytes:
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_chunk_without_a_sound_header_is_passed_over(tmp_path: Path) -> None:
+def test_a_chunk_without_a_valid_header_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     overwrite(path, SMALL.chunks_at + lay.CHUNK_BYTES, b"\xff\xff")
@@ -222,7 +222,7 @@ def test_a_chunk_without_a_sound_header_is_passed_over(tmp_path: Path) -> None:
     assert found.damage == ["Chunk 1 has no sound header; it was passed over."]
 
 
-def test_a_damaged_run_hides_only_what_lies_behind_it(tmp_path: Path) -> None:
+def test_a_damaged_run_hides_only_later_runs_of_its_chunk(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     second_run = path.read_bytes().index(b"RUN!", SMALL.chunks_at + lay.CHUNK_HEADER + lay.RUN_HEADER)
@@ -234,7 +234,7 @@ def test_a_damaged_run_hides_only_what_lies_behind_it(tmp_path: Path) -> None:
     assert text.endswith("of chunk 0 is damaged. It was skipped, with everything behind it in the chunk.")
 
 
-def test_a_damaged_record_hides_only_what_lies_behind_it_in_its_run(tmp_path: Path) -> None:
+def test_a_damaged_record_hides_only_later_records_of_its_run(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     records_at = SMALL.chunks_at + lay.CHUNK_HEADER + lay.RUN_HEADER
@@ -246,7 +246,7 @@ def test_a_damaged_record_hides_only_what_lies_behind_it_in_its_run(tmp_path: Pa
     ]
 
 
-def test_a_lost_name_leaves_the_messages(tmp_path: Path) -> None:
+def test_messages_survive_the_loss_of_their_topic_name(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     overwrite(path, SMALL.topics_at + lay.TOPIC_ENTRY, bytes(lay.TOPIC_ENTRY))
@@ -257,7 +257,7 @@ def test_a_lost_name_leaves_the_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
-def test_topics_are_counted_anew_where_the_number_cannot_be_right(tmp_path: Path, count: int) -> None:
+def test_topics_are_recounted_when_the_count_is_invalid(tmp_path: Path, count: int) -> None:
     path = tmp_path / "slab"
     fill(path)
     overwrite(path, lay.SUPER_TOPIC_COUNT, count.to_bytes(4, "little"))
@@ -268,7 +268,7 @@ def test_topics_are_counted_anew_where_the_number_cannot_be_right(tmp_path: Path
 
 @pytest.mark.parametrize("page", [bytes(lay.PAGE), os.urandom(lay.PAGE), b"BRUCESLX"])
 @pytest.mark.parametrize("largest", [10, 1000, 65536, 200_000])
-def test_a_superblock_that_is_lost_is_made_up_from_the_rest(tmp_path: Path, page: bytes, largest: int) -> None:
+def test_a_lost_superblock_is_reconstructed(tmp_path: Path, page: bytes, largest: int) -> None:
     path = tmp_path / "slab"
     geometry = Geometry.for_size(1 << 20, largest)
     fill(path, geometry)
@@ -285,7 +285,7 @@ def test_a_superblock_that_is_lost_is_made_up_from_the_rest(tmp_path: Path, page
     assert "is not a slab: it does not begin with BRUCESLB. It was read with 128 chunks" in found.damage[0]
 
 
-def test_a_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     os.truncate(path, SMALL.chunks_at + 2 * lay.CHUNK_BYTES + 100)
@@ -294,7 +294,7 @@ def test_a_file_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert "its superblock does not agree with its size. It was read with 2 chunks" in found.damage[0]
 
 
-def test_a_file_that_grew_is_read_as_the_superblock_says(tmp_path: Path) -> None:
+def test_an_extended_file_is_read_by_its_superblock(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     os.truncate(path, SMALL.file_size + 12345)
@@ -308,14 +308,14 @@ def test_a_file_that_grew_is_read_as_the_superblock_says(tmp_path: Path) -> None
     ("data", "text"),
     [(b"", "is not a slab"), (b"x" * 10_000, "is not a slab"), (bytes(3 << 20), "is not a slab")],
 )
-def test_what_is_no_slab_is_refused(tmp_path: Path, data: bytes, text: str) -> None:
+def test_a_file_that_is_not_a_slab_is_refused(tmp_path: Path, data: bytes, text: str) -> None:
     path = tmp_path / "slab"
     path.write_bytes(data)
     with pytest.raises(SlabError, match=text):
         Salvage(path, is_live=False)
 
 
-def test_a_file_cut_before_its_chunks_is_refused(tmp_path: Path) -> None:
+def test_a_file_truncated_before_its_chunks_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     os.truncate(path, SMALL.chunks_at)
@@ -323,7 +323,7 @@ def test_a_file_cut_before_its_chunks_is_refused(tmp_path: Path) -> None:
         Salvage(path, is_live=False)
 
 
-def test_another_layout_version_is_never_guessed_at(tmp_path: Path) -> None:
+def test_another_layout_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     overwrite(path, 8, b"\x63")
@@ -331,14 +331,14 @@ def test_another_layout_version_is_never_guessed_at(tmp_path: Path) -> None:
         Salvage(path, is_live=False)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SlabError, match="cannot be opened: No such file"):
         Salvage(tmp_path / "slab", is_live=False)
 
 
 @examples(80)
 @given(flips=st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 255)), min_size=1, max_size=20))
-def test_any_damage_ends_in_a_sentence(flips: list[tuple[int, int]]) -> None:
+def test_any_damage_raises_only_slab_errors(flips: list[tuple[int, int]]) -> None:
     with slab_file() as path:
         slab = Slab(path)
         sender = Input(slab, topics=TOPICS)
@@ -361,7 +361,7 @@ def test_any_damage_ends_in_a_sentence(flips: list[tuple[int, int]]) -> None:
 # --- living daemons --------------------------------------------------------------------------------------------------
 
 
-def test_whoever_reads_keeps_daemons_off_and_other_readers_not(tmp_path: Path) -> None:
+def test_salvage_excludes_daemons_but_not_other_readers(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     first, second = keep_off(path), keep_off(path)
@@ -378,7 +378,7 @@ def test_whoever_reads_keeps_daemons_off_and_other_readers_not(tmp_path: Path) -
         keep_off(tmp_path / "nothing")
 
 
-def test_a_record_whose_chunk_was_used_again_meanwhile_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+def test_a_record_of_a_reused_chunk_is_not_returned(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)
@@ -401,7 +401,7 @@ def test_a_record_whose_chunk_was_used_again_meanwhile_is_not_taken_for_what_it_
     slab.close()
 
 
-def test_the_transaction_of_a_living_process_is_left_to_it(tmp_path: Path) -> None:
+def test_a_transaction_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create(path, SMALL, now_ms=0)
     slab = Slab(path)

@@ -26,7 +26,7 @@ def slab() -> Iterator[Slab]:
         yield made
 
 
-def test_all_inputs_together_make_up_what_a_user_took(slab: Slab) -> None:
+def test_usage_of_a_user_sums_all_inputs(slab: Slab) -> None:
     tables = [SenderTable(slab, row, ROWS) for row in ROWS]
     for number, table in enumerate(tables, 1):
         table.record_received(1000, 7, number)
@@ -37,7 +37,7 @@ def test_all_inputs_together_make_up_what_a_user_took(slab: Slab) -> None:
     assert found == [[6, 3, 30, 300, 0]] * 3
 
 
-def test_a_window_begins_with_nothing(slab: Slab) -> None:
+def test_a_window_starts_at_zero(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
     table.record_received(1000, 7, 5)
     assert (table.used(1000, 7), table.used(1000, 8)) == (5, 0)
@@ -45,7 +45,7 @@ def test_a_window_begins_with_nothing(slab: Slab) -> None:
     assert (table.used(1000, 7), table.used(1000, 8)) == (0, 2)
 
 
-def test_a_successor_goes_on_with_the_table(slab: Slab) -> None:
+def test_a_successor_continues_the_table(slab: Slab) -> None:
     SenderTable(slab, INPUT_ROW).record_received(1000, 7, 5)
     successor = SenderTable(slab, INPUT_ROW)
     successor.record_received(1000, 7, 1)
@@ -53,7 +53,7 @@ def test_a_successor_goes_on_with_the_table(slab: Slab) -> None:
     assert SenderTable(slab, INPUT_ROW + 1, ROWS).used(1000, 7) == 6
 
 
-def test_a_full_table_forgets_who_was_not_heard_of_for_longest(slab: Slab) -> None:
+def test_a_full_table_evicts_the_least_recently_used_entry(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
     for user in range(lay.SENDERS_PER_INPUT):
         table.record_received(user, 10 + user, 1)

@@ -110,7 +110,7 @@ def fill(pool: ChunkPool, now_ms: int = 0) -> Iterator[int]:
         yield chunk
 
 
-def test_an_input_leaves_others_that_hold_messages_what_is_guaranteed() -> None:
+def test_an_input_leaves_busy_inputs_their_guaranteed_share() -> None:
     with new_slab(GEOMETRY) as slab:
         greedy, modest, third = (ChunkPool(slab, row, ROWS) for row in ROWS)
         share = Shares(slab, 0).size
@@ -121,7 +121,7 @@ def test_an_input_leaves_others_that_hold_messages_what_is_guaranteed() -> None:
         assert len(list(fill(modest))) in range(guaranteed - share, guaranteed + share)
 
 
-def test_an_input_may_use_nearly_all_while_the_others_hold_nothing() -> None:
+def test_an_input_may_use_nearly_all_chunks_while_others_are_idle() -> None:
     with new_slab(GEOMETRY) as slab:
         greedy, idle, _ = (ChunkPool(slab, row, ROWS) for row in ROWS)
         assert len(list(fill(greedy))) > 0.95 * CHUNKS
@@ -135,7 +135,7 @@ def test_an_input_may_use_nearly_all_while_the_others_hold_nothing() -> None:
         assert at_once + len(list(fill(idle, DRY_MS))) > CHUNKS // 6
 
 
-def test_secured_chunks_stay_until_the_input_tidies_when_their_share_becomes_empty() -> None:
+def test_secured_chunks_stay_until_the_input_tidies_their_share() -> None:
     with new_slab(GEOMETRY) as slab:
         greedy, *_ = (ChunkPool(slab, row, ROWS) for row in ROWS)
         used = set(fill(greedy))
@@ -152,7 +152,7 @@ def test_secured_chunks_stay_until_the_input_tidies_when_their_share_becomes_emp
         assert greedy.own_free == 0
 
 
-def test_what_a_busy_one_frees_in_scarcity_goes_to_whoever_wants_it() -> None:
+def test_shares_freed_by_a_busy_input_go_to_a_waiting_one() -> None:
     with new_slab(GEOMETRY) as slab:
         busy, hungry, _ = (ChunkPool(slab, row, ROWS) for row in ROWS)
         chunks = list(fill(busy))
@@ -167,7 +167,7 @@ def test_what_a_busy_one_frees_in_scarcity_goes_to_whoever_wants_it() -> None:
         assert got > len(chunks) // 3
 
 
-def test_alone_one_can_have_everything() -> None:
+def test_a_single_input_can_use_every_chunk() -> None:
     with new_slab(GEOMETRY) as slab:
         pool = ChunkPool(slab, ROWS[1], ROWS[1:2])
         assert pool.capacity == pool.free_count == CHUNKS
@@ -175,7 +175,7 @@ def test_alone_one_can_have_everything() -> None:
 
 
 @pytest.mark.process
-def test_a_lock_that_somebody_keeps_is_not_waited_for() -> None:
+def test_a_held_lock_is_not_awaited() -> None:
     with new_slab(GEOMETRY) as slab:
         reader, writer = os.pipe()
         child = os.fork()
@@ -193,7 +193,7 @@ def test_a_lock_that_somebody_keeps_is_not_waited_for() -> None:
         assert Shares(slab, ROWS[0], ROWS).claim_one() == 0
 
 
-def test_the_table_can_be_written_anew_from_the_chunks() -> None:
+def test_the_share_table_can_be_rebuilt_from_the_chunks() -> None:
     with new_slab(GEOMETRY) as slab:
         pools = [ChunkPool(slab, row, ROWS) for row in ROWS]
         for pool in pools:

@@ -49,7 +49,7 @@ def test_topics_keep_their_numbers(steps: list[tuple[bytes, int]]) -> None:
                 assert table.partitions_of(number) == partitions[name]
 
 
-def test_a_reader_looks_again_for_a_number_it_does_not_know(slab: Slab) -> None:
+def test_a_reader_reloads_the_table_for_an_unknown_number(slab: Slab) -> None:
     reader = TopicTable(slab)
     number = TopicTable(slab).add(b"t1", 1)
     assert reader.id_of(b"t1") == 0
@@ -59,7 +59,7 @@ def test_a_reader_looks_again_for_a_number_it_does_not_know(slab: Slab) -> None:
             reader.name_of(unknown)
 
 
-def test_a_full_table_and_a_name_that_is_too_long(slab: Slab) -> None:
+def test_a_full_table_and_an_overlong_name_are_refused(slab: Slab) -> None:
     table = TopicTable(slab)
     assert table.add(b"x" * 250, 1) == 0
     numbers = [table.add(b"%d" % index, 1) for index in range(SMALL.topics)]
@@ -67,7 +67,7 @@ def test_a_full_table_and_a_name_that_is_too_long(slab: Slab) -> None:
     assert table.add(b"0", 2) == 1
 
 
-def test_a_topic_that_is_half_added_is_not_seen(slab: Slab) -> None:
+def test_a_partly_added_topic_is_not_visible(slab: Slab) -> None:
     TopicTable(slab).add(b"t1", 3)
     for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).add(b"name", 7)):
         table = TopicTable(slab)
@@ -78,7 +78,7 @@ def test_a_topic_that_is_half_added_is_not_seen(slab: Slab) -> None:
         assert (TopicTable(slab).partitions_of(1), TopicTable(slab).partitions_of(2)) == (3, 7)
 
 
-def test_next_sequence_numbers(slab: Slab) -> None:
+def test_next_sequence_numbers_are_stored(slab: Slab) -> None:
     router, dispatcher = PartitionTable(slab), PartitionTable(slab)
     with pytest.raises(KeyError):
         dispatcher.current(1, 0)
@@ -93,7 +93,7 @@ def test_next_sequence_numbers(slab: Slab) -> None:
     assert router.current(1, 0) == (0, 0)
 
 
-def test_a_full_partition_table(slab: Slab) -> None:
+def test_a_full_partition_table_refuses_new_entries(slab: Slab) -> None:
     table = PartitionTable(slab)
     assert [table.ensure(1, index) for index in range(SMALL.partitions + 1)] == [True] * SMALL.partitions + [False]
     assert table.ensure(1, 0)
@@ -133,7 +133,7 @@ def test_a_number_that_was_freed_never_means_another_topic(slab: Slab) -> None:
             TopicTable(slab).name_of(numbers[0])
 
 
-def test_a_topic_that_is_half_removed_or_replaced(slab: Slab) -> None:
+def test_a_crash_during_removal_or_replacement_keeps_other_topics(slab: Slab) -> None:
     table = TopicTable(slab)
     old = [table.add(b"t%d" % index, 3) for index in range(SMALL.topics - 1)]
     for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).remove(old[:2])):
@@ -150,7 +150,7 @@ def test_a_topic_that_is_half_removed_or_replaced(slab: Slab) -> None:
         assert TopicTable(slab).add(b"a longer name", 7) not in {0, *old}
 
 
-def test_the_entries_of_partitions_are_used_again(slab: Slab) -> None:
+def test_partition_entries_are_reused(slab: Slab) -> None:
     router, dispatcher = PartitionTable(slab), PartitionTable(slab)
     for partition in range(SMALL.partitions):
         assert router.ensure(1 + partition % 2, partition)
@@ -168,7 +168,7 @@ def test_the_entries_of_partitions_are_used_again(slab: Slab) -> None:
     assert dispatcher.current(9, 106) == PartitionTable(slab).current(9, 106) == (5, 0)
 
 
-def test_partitions_that_are_half_freed(slab: Slab) -> None:
+def test_a_crash_while_partitions_are_freed_keeps_other_partitions(slab: Slab) -> None:
     table = PartitionTable(slab)
     for partition in range(SMALL.partitions):
         table.ensure(1 + partition % 2, partition)

@@ -25,14 +25,14 @@ def shares(case: Case) -> Share:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_stuck_messages_pin_little_more_than_themselves(name: str) -> None:
+def test_stuck_messages_pin_little_more_than_their_own_chunks(name: str) -> None:
     share = shares(BY_NAME[name])
     assert share.usable > 0.6
     assert share.pinned < share.stuck + 0.06
     assert share.usable_again > 0.9 * share.usable
 
 
-def test_two_runs_of_the_simulation_say_the_same() -> None:
+def test_the_simulation_is_deterministic() -> None:
     case = Case("small", BY_NAME[GOOD[0]].is_stuck, topics=5)
     assert measure(case, 128) == measure(case, 128)
 
@@ -51,18 +51,18 @@ SLOW = (
 
 
 @pytest.mark.parametrize("case", SLOW, ids=lambda case: case.name)
-def test_one_stuck_partition_of_twelve_does_not_pin_the_runs_of_the_others(case: Case) -> None:
+def test_one_stuck_partition_of_twelve_does_not_pin_other_runs(case: Case) -> None:
     share = shares(case)
     assert share.pinned < 2 * share.stuck
     assert share.usable_again > 0.9 * share.usable
 
 
-def test_a_stuck_topic_without_a_number_pins_what_is_in_its_lane() -> None:
+def test_a_stuck_topic_without_a_number_pins_its_shared_lane() -> None:
     share = shares(BY_NAME["unknown ones, up to 200 bytes"])
     assert share.pinned < 0.15  # 16 lanes
     assert share.usable_again > 0.8 * share.usable
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_quarter_of_the_slab_is_usable_whatever_the_traffic(case: Case) -> None:
+def test_a_quarter_of_the_slab_is_usable_under_any_traffic(case: Case) -> None:
     assert shares(case).usable > 0.25

@@ -21,7 +21,7 @@ HEADERS = "array<struct<key:string,value:binary>>"
         [("value", "string"), ("partition_key", "int"), ("timestamp", "timestamp")],
     ],
 )
-def test_good_columns(columns: list[tuple[str, str]]) -> None:
+def test_valid_columns_are_accepted(columns: list[tuple[str, str]]) -> None:
     check_columns(columns, "t")
 
 
@@ -38,11 +38,11 @@ def test_good_columns(columns: list[tuple[str, str]]) -> None:
         ([("value", "string"), ("id", "bigint")], "t", "Column 'id' is not known: columns are value, key, topic"),
     ],
 )
-def test_wrong_columns_say_what_is_expected(columns: list[tuple[str, str]], topic: str | None, text: str) -> None:
+def test_invalid_columns_name_the_expected_type(columns: list[tuple[str, str]], topic: str | None, text: str) -> None:
     with pytest.raises(SchemaError, match=r"^\[BRUCE_SCHEMA\] .*" + re.escape(text)):
         check_columns(columns, topic)
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_column_problems_are_reported_together() -> None:
     with pytest.raises(SchemaError, match=r"'id' is not known.*no column 'value'.*neither a column 'topic'"):
         check_columns([("id", "int")], None)

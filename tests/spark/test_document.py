@@ -34,20 +34,20 @@ def shown(value: Any) -> str:
     return f"`{text}`"
 
 
-def test_every_option_is_there_with_its_default() -> None:
+def test_every_option_is_documented_with_its_default() -> None:
     defaults = SinkOptions("")
     expected = {f"`{name}`": shown(getattr(defaults, field) or None) for name, (field, _) in _OPTIONS.items()}
     assert {name: default for name, default, *_ in rows_of("Options")} == expected
 
 
-def test_every_column_is_there_with_its_types() -> None:
+def test_every_column_is_documented_with_its_types() -> None:
     found = {name.strip("`"): set(re.split(" or ", kinds)) for name, kinds, *_ in rows_of("Columns")}
     assert found == {name: set(kinds) for name, kinds in _TYPES.items()}
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("page", [ROOT / "README.md", PAGE], ids=name_of)
-def test_the_python_shown_writes(page: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_the_documented_python_writes(page: Path, spark: SparkSession, tmp_path: Path) -> None:
     stream = tmp_path / "stream"
     settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{stream}"'}
     [shown] = [block.text for block in blocks_of(page) if "df." in block.text]

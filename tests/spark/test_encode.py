@@ -54,7 +54,7 @@ def by_hand(row: dict[str, Any], columns: set[str]) -> bytes:
 
 
 @given(rows=st.lists(ROW, max_size=20), columns=st.sets(st.sampled_from(sorted(TYPES))), cut=st.integers(0, 20))
-def test_version_0_is_what_the_readable_encoder_writes(rows: list[dict[str, Any]], columns: set[str], cut: int) -> None:
+def test_version_0_equals_the_reference_encoder(rows: list[dict[str, Any]], columns: set[str], cut: int) -> None:
     columns |= {"value"}
     encoder = MessageEncoder(b"fallback", None)
     encoded = encoder.rows(batch_of(rows, columns))
@@ -106,7 +106,7 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 
 @given(lists=HEADER_LISTS, start=st.integers(0, 3))
-def test_headers_come_as_they_are(lists: list[list[dict[str, Any]] | None], start: int) -> None:
+def test_headers_are_encoded_unchanged(lists: list[list[dict[str, Any]] | None], start: int) -> None:
     table = pa.record_batch([pa.array([b"v"] * len(lists)), pa.array(lists, HEADERS_TYPE)], ["value", "headers"])
     table = table.slice(min(start, len(lists) - 1))
     wanted = [[(h["key"].encode(), h["value"]) for h in one or []] for one in lists[min(start, len(lists) - 1) :]]
@@ -121,7 +121,7 @@ def test_headers_come_as_they_are(lists: list[list[dict[str, Any]] | None], star
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.large_binary(), pa.binary()])
-def test_all_of_arrows_types_for_bytes_do(kind: pa.DataType) -> None:
+def test_all_arrow_string_and_binary_types_are_accepted(kind: pa.DataType) -> None:
     encoder = MessageEncoder(b"t", None)
     value = pa.array([b"\xc3\xa9"], pa.binary()).cast(kind)
     data = bytes(encoder.encode(encoder.rows(pa.record_batch({"value": value})), 0, NOW))

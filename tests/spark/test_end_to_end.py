@@ -75,7 +75,7 @@ def check(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str)
     return copies
 
 
-def test_a_backfill_while_a_broker_and_the_daemon_are_killed(
+def test_a_backfill_survives_killed_brokers_and_daemons(
     spark: SparkSession, kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
 ) -> None:
     kafka_3.create_topic("spark-killed", partitions=3, replication=3)
@@ -93,7 +93,7 @@ def test_a_backfill_while_a_broker_and_the_daemon_are_killed(
     assert check(spark, kafka_3, tmp_path, "spark-killed") == 0, "the attempt that was hit had not ended"
 
 
-def test_a_stream_that_is_killed_goes_on_from_its_checkpoint(
+def test_a_killed_stream_resumes_from_its_checkpoint(
     spark: SparkSession, kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
 ) -> None:
     kafka_3.create_topic("spark-checkpoint", partitions=3, replication=3)
@@ -106,9 +106,7 @@ def test_a_stream_that_is_killed_goes_on_from_its_checkpoint(
     assert check(spark, kafka_3, tmp_path, "spark-checkpoint") == 0, "the only task of the chunk had not ended"
 
 
-def test_two_workers_each_beside_a_daemon_of_its_own(
-    spark: SparkSession, kafka_3: KafkaCluster, tmp_path: Path
-) -> None:
+def test_two_workers_write_to_separate_daemons(spark: SparkSession, kafka_3: KafkaCluster, tmp_path: Path) -> None:
     kafka_3.create_topic("spark-cluster", partitions=3, replication=3)
     write_input(spark, tmp_path, 2)
     sockets = [{"BRUCE_STREAM": f"{tmp_path}/daemon-{number}/stream"} for number in range(2)]

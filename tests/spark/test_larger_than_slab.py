@@ -73,7 +73,7 @@ def killed_once(last: int) -> Callable[[int, Iterable[int]], Iterable[tuple[str]
     return rows_of
 
 
-def test_a_killed_task_leaves_nothing(spark: SparkSession, tmp_path: Path, broker: DevBroker) -> None:
+def test_a_killed_task_delivers_nothing(spark: SparkSession, tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker) as daemon:
         made = spark.sparkContext.parallelize(range(ROWS), 2).mapPartitionsWithIndex(killed_once(ROWS - 1000))
         write(spark.createDataFrame(made, "value string"), daemon)
@@ -86,7 +86,7 @@ def test_a_killed_task_leaves_nothing(spark: SparkSession, tmp_path: Path, broke
     assert numbers(broker) == Counter(range(ROWS))
 
 
-def test_a_job_that_the_daemon_refuses_says_why(spark: SparkSession, tmp_path: Path, broker: DevBroker) -> None:
+def test_a_job_refused_by_the_daemon_names_the_reason(spark: SparkSession, tmp_path: Path, broker: DevBroker) -> None:
     with daemon_in(tmp_path, broker, **{"input.streams.max_spill_size": "1m"}) as daemon:
         with pytest.raises(PythonException, match=r"The daemon ended the fenced attempt .*max_spill_size"):
             write(rows(spark), daemon)

@@ -10,13 +10,13 @@ from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions, parse_options
 
 
-def test_defaults_are_the_safe_ones() -> None:
+def test_the_defaults_are_safe() -> None:
     parsed = parse_options({"path": "/run/s"})
     assert parsed == SinkOptions("/run/s")
     assert (parsed.acks, parsed.on_discard, parsed.stamp, parsed.fence) == (Acks.DELIVERED, OnDiscard.FAIL, True, True)
 
 
-def test_all_options_in_any_case() -> None:
+def test_options_are_case_insensitive() -> None:
     given = {
         "BRUCE.SOCKET": "/run/s", "Topic": "t", "ACKS": "Received", "ondiscard": "REPORT", "timeoutMS": "7",
         "maxrecordspersecond": "8", "maxRecordBytes": "100", "stamp": "False", "FENCE": "false", "ledger": "/l",
@@ -47,7 +47,7 @@ def test_all_options_in_any_case() -> None:
         ({"path": "/a", "bruce.socket": "/b"}, "names two places: '/a' and '/b'"),
     ],
 )
-def test_wrong_options_say_what_is_expected(given: dict[str, str], text: str) -> None:
+def test_invalid_options_name_the_expected_value(given: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=r"^\[BRUCE_OPTION\] ") as caught:
         parse_options(given if {"path", "topic"} & given.keys() or not given else {"path": "/s", **given})
     assert re.search(re.escape(text), str(caught.value))

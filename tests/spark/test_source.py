@@ -44,7 +44,7 @@ def ledger_rows(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in sorted(directory.iterdir()) for line in file.read_text().splitlines()]
 
 
-def test_a_batch_job_without_registration(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_job_writes_without_registration(spark: SparkSession, tmp_path: Path) -> None:
     with StreamSink(tmp_path / "s") as sink:
         writer(numbers(spark, 25_000), sink, ledger=str(tmp_path / "ledger")).save()
     assert Counter(values_of(sink)) == Counter(b"%d" % number for number in range(25_000))
@@ -56,7 +56,7 @@ def test_a_batch_job_without_registration(spark: SparkSession, tmp_path: Path) -
     assert len({row["query"] for row in rows}) == 1
 
 
-def test_the_path_may_be_the_argument_of_save_and_columns_win_over_options(spark: SparkSession, tmp_path: Path) -> None:
+def test_save_accepts_the_path_and_columns_override_options(spark: SparkSession, tmp_path: Path) -> None:
     row = "'own' as topic, 'k' as key, 'v' as value, 7 as partition_key, timestamp_millis(1234) as timestamp"
     with StreamSink(tmp_path / "s") as sink:
         writer(spark.range(1).selectExpr(*row.split(", ")), sink, **{"bruce.socket": None}).save(sink.path)
@@ -66,7 +66,7 @@ def test_the_path_may_be_the_argument_of_save_and_columns_win_over_options(spark
     assert (message.partition_key, message.timestamp_ms) == (7, 1234)
 
 
-def test_registration_by_hand(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_explicitly_registered_source_writes(spark: SparkSession, tmp_path: Path) -> None:
     bruce_mp.spark.register(spark)
     with StreamSink(tmp_path / "s") as sink:
         writer(numbers(spark, 10), sink).save()
@@ -84,7 +84,7 @@ def test_registration_by_hand(spark: SparkSession, tmp_path: Path) -> None:
         ("'v' as value", {"bruce.socket": None}, "[BRUCE_OPTION] Name the daemon's socket"),
     ],
 )
-def test_what_is_wrong_is_said_before_any_task_runs(
+def test_invalid_columns_and_options_fail_before_any_task_runs(
     spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
@@ -103,9 +103,7 @@ def test_no_daemon_fails_the_job_with_the_remedy(spark: SparkSession, tmp_path: 
         writer(numbers(spark, 1), str(tmp_path / "nobody")).save()
 
 
-def test_a_task_that_fails_is_run_again_and_only_the_good_attempt_is_in_the_ledger(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_ledger_has_only_the_successful_attempt_of_a_retried_task(spark: SparkSession, tmp_path: Path) -> None:
     failures = threading.Semaphore(2)
 
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:
@@ -119,7 +117,7 @@ def test_a_task_that_fails_is_run_again_and_only_the_good_attempt_is_in_the_ledg
     assert [(row["attempt"], row["rows"]) for row in ledger_rows(tmp_path / "ledger")] == [(2, 100)]
 
 
-def test_a_job_that_fails_for_good_says_why_and_enters_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_permanently_failed_job_names_the_reason_and_writes_no_ledger(spark: SparkSession, tmp_path: Path) -> None:
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:
         return BarrierAnswer(
             barrier.token, BarrierStatus.DONE, received, 0, received, {DiscardReason.BAD_TOPIC: received}
@@ -157,7 +155,7 @@ def run_stream(spark: SparkSession, directory: Path, sink: StreamSink) -> None:
         query.stop()
 
 
-def test_a_stream_names_query_and_batch_and_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_names_query_and_batch_and_resumes_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     files, ledger = tmp_path / "files", tmp_path / "ledger"
     files.mkdir()
     for number in range(3):

@@ -52,14 +52,14 @@ def test_rows_arrive_in_order_and_the_barrier_comes_last(tmp_path: Path) -> None
     assert {topic for topic, _ in sent.rows} == {"t"}
 
 
-def test_without_acks_nothing_is_asked(tmp_path: Path) -> None:
+def test_no_barrier_is_sent_without_acks(tmp_path: Path) -> None:
     with StreamSink(tmp_path / "s") as sink:
         sent = run_task(options(sink, acks=Acks.NONE), ATTEMPT, batches(b"v"))
     assert sent.delivered is None
     assert [connection.barriers for connection in sink.connections] == [[]]
 
 
-def test_a_fence_stands_around_all_messages_of_the_attempt(tmp_path: Path) -> None:
+def test_a_fence_encloses_all_messages_of_the_attempt(tmp_path: Path) -> None:
     with StreamSink(tmp_path / "s") as sink:
         run_task(options(sink, fence=True), ATTEMPT, batches(b"a", b"b"))
     (connection,) = sink.connections
@@ -68,7 +68,7 @@ def test_a_fence_stands_around_all_messages_of_the_attempt(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("fence", [True, False])
-def test_rows_with_a_column_of_timestamps_keep_them(tmp_path: Path, *, fence: bool) -> None:
+def test_rows_with_a_timestamp_column_keep_timestamps(tmp_path: Path, *, fence: bool) -> None:
     times = pa.array([0, 12_345_000], pa.timestamp("us", "UTC"))
     batch = pa.record_batch({"value": pa.array([b"a", b"b"]), "timestamp": times})
     with StreamSink(tmp_path / "s") as sink:
@@ -81,7 +81,7 @@ def test_rows_with_a_column_of_timestamps_keep_them(tmp_path: Path, *, fence: bo
 
 
 @pytest.mark.parametrize("fence", [True, False])
-def test_rows_without_timestamps_do_not_insist_on_them(tmp_path: Path, *, fence: bool) -> None:
+def test_rows_without_timestamps_do_not_set_the_keep_option(tmp_path: Path, *, fence: bool) -> None:
     with StreamSink(tmp_path / "s") as sink:
         run_task(options(sink, fence=fence), ATTEMPT, batches(b"a"))
     (connection,) = sink.connections
@@ -117,7 +117,7 @@ def test_discards_fail_the_task_with_their_reasons(tmp_path: Path) -> None:
         (BarrierStatus.UNSUPPORTED_VERSION, "upgrade it"),
     ],
 )
-def test_an_answer_that_is_not_done_fails_the_task(tmp_path: Path, status: BarrierStatus, words: str) -> None:
+def test_an_unsuccessful_answer_fails_the_task(tmp_path: Path, status: BarrierStatus, words: str) -> None:
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:
         return BarrierAnswer(barrier.token, status, received, 0, 0)
 
@@ -125,7 +125,7 @@ def test_an_answer_that_is_not_done_fails_the_task(tmp_path: Path, status: Barri
         run_task(options(sink), ATTEMPT, batches(b"a"))
 
 
-def test_counts_that_do_not_agree_fail_the_task(tmp_path: Path) -> None:
+def test_inconsistent_counts_fail_the_task(tmp_path: Path) -> None:
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:
         return BarrierAnswer(barrier.token, BarrierStatus.DONE, received - 1, received - 1, 0)
 
@@ -133,13 +133,13 @@ def test_counts_that_do_not_agree_fail_the_task(tmp_path: Path) -> None:
         run_task(options(sink), ATTEMPT, batches(b"a"))
 
 
-def test_no_daemon_is_said_with_the_remedy(tmp_path: Path) -> None:
+def test_a_missing_daemon_is_reported_with_the_remedy(tmp_path: Path) -> None:
     gone = SinkOptions(str(tmp_path / "s"), "t", connect_timeout_ms=200)
     with pytest.raises(TaskError, match=r"\[BRUCE_TASK\] .*/s on .*: no daemon .*unix_stream"):
         run_task(gone, ATTEMPT, batches(b"v"))
 
 
-def test_a_daemon_that_is_being_restarted_is_waited_for(tmp_path: Path) -> None:
+def test_a_task_waits_for_a_restarting_daemon(tmp_path: Path) -> None:
     done: list[Sent] = []
     wanted = SinkOptions(str(tmp_path / "s"), "t", stamp=False, connect_timeout_ms=60_000)
     task = threading.Thread(target=lambda: done.append(run_task(wanted, ATTEMPT, batches(b"v"))))
@@ -150,14 +150,14 @@ def test_a_daemon_that_is_being_restarted_is_waited_for(tmp_path: Path) -> None:
     assert [sent.delivered for sent in done] == [1]
 
 
-def test_the_path_may_name_a_variable_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_expands_environment_variables_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRUCE_STREAM", str(tmp_path / "s"))
     with StreamSink(tmp_path / "s") as sink:
         run_task(options(sink, socket="$BRUCE_STREAM"), ATTEMPT, batches(b"v"))
     assert values_of(sink) == [b"v"]
 
 
-def test_a_daemon_that_goes_away_is_said(tmp_path: Path) -> None:
+def test_a_daemon_that_disconnects_is_reported(tmp_path: Path) -> None:
     def die(_barrier: Barrier, _received: int) -> BarrierAnswer:
         raise ConnectionResetError
 
@@ -169,7 +169,7 @@ def test_a_daemon_that_goes_away_is_said(tmp_path: Path) -> None:
         threading.excepthook = hook
 
 
-def test_a_task_waits_on_while_messages_are_delivered(tmp_path: Path) -> None:
+def test_a_task_waits_while_delivery_progresses(tmp_path: Path) -> None:
     delivered = iter((1, 2, 3))
 
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:
@@ -191,7 +191,7 @@ def listener(path: Path) -> socket.socket:
 
 
 @pytest.mark.parametrize("rows", [1, 100_000])
-def test_the_reason_why_the_daemon_ends_an_attempt_is_the_error(tmp_path: Path, rows: int) -> None:
+def test_the_daemons_end_reason_is_the_error(tmp_path: Path, rows: int) -> None:
     """While the task waits for an answer, and while it sends more than the socket holds."""
 
     def end() -> None:
@@ -209,7 +209,7 @@ def test_the_reason_why_the_daemon_ends_an_attempt_is_the_error(tmp_path: Path, 
         thread.join()
 
 
-def test_a_bad_row_fails_the_task_and_names_itself(tmp_path: Path) -> None:
+def test_an_invalid_row_fails_the_task_and_is_named(tmp_path: Path) -> None:
     batch = pa.record_batch({"value": [b"v", b"w"], "key": ["one", "two"], "topic": ["t", None]})
     with (
         StreamSink(tmp_path / "s") as sink,
@@ -218,7 +218,7 @@ def test_a_bad_row_fails_the_task_and_names_itself(tmp_path: Path) -> None:
         run_task(options(sink, topic=None), ATTEMPT, [batch])
 
 
-def test_bad_rows_go_to_the_dead_letters_if_there_is_a_place(tmp_path: Path) -> None:
+def test_invalid_rows_are_written_to_the_dead_letter_path(tmp_path: Path) -> None:
     dead = tmp_path / "dead"
     batch = pa.record_batch({"value": [b"v", b"w" * 200, b"x", b"y"], "topic": ["t", "t", None, "x" * 250]})
     with StreamSink(tmp_path / "s") as sink:
@@ -236,7 +236,7 @@ def test_bad_rows_go_to_the_dead_letters_if_there_is_a_place(tmp_path: Path) -> 
     assert {row["writer"] for row in rows} == {"query/7/2/1"}
 
 
-def test_headers_that_are_too_long_are_a_bad_row(tmp_path: Path) -> None:
+def test_oversized_headers_make_a_row_invalid(tmp_path: Path) -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     headers = pa.array([[{"key": "k", "value": b"x" * size}] for size in (65_528, 65_529)], kind)
     batch = pa.record_batch({"value": [b"v", b"w"], "headers": headers})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.status_pages import PagesOfNoDaemon
+from support.status_pages import OfflineStatusPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[PagesOfNoDaemon]:
-    fake = PagesOfNoDaemon(tmp_path / "slab")
+def daemon(tmp_path: Path) -> Iterator[OfflineStatusPages]:
+    fake = OfflineStatusPages(tmp_path / "slab")
     yield fake
     fake.filled.close()

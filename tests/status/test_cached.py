@@ -24,13 +24,13 @@ class Slow:
         return self.now
 
 
-def test_a_quick_reading_is_made_each_time() -> None:
+def test_a_fast_reading_is_never_cached() -> None:
     quick = Slow(0.1)
     sampled = Cached(quick.read, quick.clock)
     assert [sampled(), sampled()] == [1, 2]
 
 
-def test_a_slow_reading_is_shown_for_a_while() -> None:
+def test_a_slow_reading_is_cached_for_a_while() -> None:
     slow = Slow(2.0)
     sampled = Cached(slow.read, slow.clock)
     assert sampled() == 1
@@ -40,7 +40,7 @@ def test_a_slow_reading_is_shown_for_a_while() -> None:
     assert sampled() == 2
 
 
-def test_who_asks_while_somebody_reads_gets_the_last_reading() -> None:
+def test_a_concurrent_caller_gets_the_previous_reading() -> None:
     begun, may_end = Event(), Event()
     readings = iter([1, 2])
 
@@ -61,7 +61,7 @@ def test_who_asks_while_somebody_reads_gets_the_last_reading() -> None:
     reader.join(30)
 
 
-def test_a_reading_that_fails_is_tried_again() -> None:
+def test_a_failed_reading_is_retried() -> None:
     answers = [7, 0]
 
     def read() -> int:

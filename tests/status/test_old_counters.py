@@ -10,26 +10,26 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
-from support import old_monitor
-from support.old_monitor import CRITICAL, OK, UNKNOWN, WARNING, check_counters
+from support import legacy_monitor
+from support.legacy_monitor import CRITICAL, OK, UNKNOWN, WARNING, check_counters
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 
-def counters(daemon: PagesOfNoDaemon) -> dict[str, int]:
+def counters(daemon: OfflineStatusPages) -> dict[str, int]:
     return {line["name"]: line["value"] for line in daemon.json("/counters/json")["counters"]}
 
 
-def raise_one(daemon: PagesOfNoDaemon, row: int, counter: int, amount: int = 1) -> None:
+def raise_one(daemon: OfflineStatusPages, row: int, counter: int, amount: int = 1) -> None:
     ProcessRow(daemon.slab, row).add(counter, amount)
 
 
-def test_every_counter_that_the_old_script_reads_is_there(daemon: PagesOfNoDaemon) -> None:
-    assert old_monitor.names() <= counters(daemon).keys()
+def test_every_counter_that_the_old_monitor_reads_exists(daemon: OfflineStatusPages) -> None:
+    assert legacy_monitor.counter_names() <= counters(daemon).keys()
 
 
-def test_created_less_destroyed_is_what_is_held(daemon: PagesOfNoDaemon) -> None:
+def test_created_minus_destroyed_equals_held(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 12)
     raise_one(daemon, lay.ROW_FIRST_DISPATCHER, Counter.MsgDelivered, 3)
     raise_one(daemon, lay.ROW_ROUTER, discarded(DiscardReason.BAD_TOPIC), 4)
@@ -52,8 +52,8 @@ def test_created_less_destroyed_is_what_is_held(daemon: PagesOfNoDaemon) -> None
         (lay.ROW_FIRST_INPUT, Counter.MsgReceived, 101, CRITICAL),
     ],
 )
-def test_the_old_script_finds_what_is_wrong(
-    daemon: PagesOfNoDaemon, row: int, counter: Counter, amount: int, expected: int
+def test_the_old_monitor_detects_errors(
+    daemon: OfflineStatusPages, row: int, counter: Counter, amount: int, expected: int
 ) -> None:
     before = counters(daemon)
     raise_one(daemon, lay.ROW_ROUTER, Counter.GetMetadataSuccess)
@@ -62,7 +62,9 @@ def test_the_old_script_finds_what_is_wrong(
 
 
 @pytest.mark.parametrize("counter", [discarded(DiscardReason.BUG), Counter.DiscardNoAvailablePartition])
-def test_discards_that_were_alarms_are_alarms(daemon: PagesOfNoDaemon, counter: int) -> None:
+def test_discards_that_the_old_monitor_treats_as_critical_stay_critical(
+    daemon: OfflineStatusPages, counter: int
+) -> None:
     before = counters(daemon)
     daemon.filled.receive(b"news", 1)
     raise_one(daemon, lay.ROW_ROUTER, Counter.GetMetadataSuccess)
@@ -70,7 +72,7 @@ def test_discards_that_were_alarms_are_alarms(daemon: PagesOfNoDaemon, counter: 
     assert check_counters(before, counters(daemon)) == CRITICAL
 
 
-def test_no_metadata_and_a_fallen_counter_are_noticed(daemon: PagesOfNoDaemon) -> None:
+def test_missing_metadata_and_a_decreased_counter_are_detected(daemon: OfflineStatusPages) -> None:
     now = counters(daemon)
     assert check_counters(now, now) == CRITICAL
     assert check_counters(now | {"MsgCreate": 5}, now) == UNKNOWN

@@ -29,7 +29,7 @@ from support.filled_slab import NOW_MS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 NASTY = b'\xff"\\\n\x00<b>]'
 NASTY_TEXT = r'\xff"\\\x0a\x00<b>]'
@@ -56,19 +56,19 @@ def named_in() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", [name for name in JSON_PAGES if name != "metadata_fetch_time"])
-def test_every_page_says_which_daemon_it_is_about(daemon: PagesOfNoDaemon, name: str) -> None:
+def test_every_json_page_identifies_the_daemon(daemon: OfflineStatusPages, name: str) -> None:
     page = daemon.json(f"/{name}/json")
     assert {key: page[key] for key in HEADER} == HEADER
 
 
 @pytest.mark.parametrize("name", PLAIN_PAGES)
-def test_every_plain_page_says_so_too(daemon: PagesOfNoDaemon, name: str) -> None:
+def test_every_plain_page_identifies_the_daemon(daemon: OfflineStatusPages, name: str) -> None:
     lines = daemon.text(f"/{name}/plain").splitlines()
     since = f"since: {SINCE} {time.ctime(SINCE)}"
     assert lines[:3] == [f"pid: {os.getpid()}", f"version: {__version__}", since]
 
 
-def test_the_name_alone_is_the_plain_page_and_without_one_the_json(daemon: PagesOfNoDaemon) -> None:
+def test_the_bare_name_serves_the_plain_page_or_else_json(daemon: OfflineStatusPages) -> None:
     rules = {rule.rule for rule in daemon.client.application.url_map.iter_rules()}
     names = {rule.removesuffix("/json") for rule in rules if rule.endswith("/json")}
     assert len(names) == len(JSON_PAGES) + len({"brokers", "certificates", "compression", "held", "senders"})
@@ -79,11 +79,11 @@ def test_the_name_alone_is_the_plain_page_and_without_one_the_json(daemon: Pages
             assert daemon.json(name).keys() == daemon.json(f"{name}/json").keys()
 
 
-def test_a_query_may_follow_the_name_alone(daemon: PagesOfNoDaemon) -> None:
+def test_the_bare_name_accepts_a_query(daemon: OfflineStatusPages) -> None:
     assert [line["topic"] for line in daemon.json("/overview?topic=nobody")["topics"]["shown"]] == []
 
 
-def test_every_page_that_a_message_or_a_document_names_is_there(daemon: PagesOfNoDaemon) -> None:
+def test_every_page_named_in_messages_and_documents_exists(daemon: OfflineStatusPages) -> None:
     named = {name: place for place, text in named_in() for name in NAMED_PAGE.findall(text)}
     assert named.keys() >= {"healthz", "discards", "brokers", "held"}
     missing = {
@@ -94,7 +94,7 @@ def test_every_page_that_a_message_or_a_document_names_is_there(daemon: PagesOfN
     assert missing == set()
 
 
-def test_a_request_is_counted(daemon: PagesOfNoDaemon) -> None:
+def test_a_request_is_counted(daemon: OfflineStatusPages) -> None:
     daemon.client.get("/books/json")
     daemon.client.get("/nowhere")
     assert daemon.counted == [Counter.MongooseHttpRequest] * 2
@@ -104,7 +104,7 @@ def test_a_request_is_counted(daemon: PagesOfNoDaemon) -> None:
     "path",
     ["/nowhere", "/counters/", "/counters/json/", "/books/plain", "/static/index.html", "/page.py", "/index.html"],
 )
-def test_an_unknown_path_is_not_found(daemon: PagesOfNoDaemon, path: str) -> None:
+def test_an_unknown_path_is_not_found(daemon: OfflineStatusPages, path: str) -> None:
     response = daemon.client.get(path)
     assert (response.status_code, response.mimetype) == (404, "text/plain")
     assert "/ lists" in response.get_data(as_text=True)
@@ -120,19 +120,19 @@ def test_an_unknown_path_is_not_found(daemon: PagesOfNoDaemon, path: str) -> Non
         ("GET", "/metadata_update"),
     ],
 )
-def test_a_wrong_method_is_refused(daemon: PagesOfNoDaemon, method: str, path: str) -> None:
+def test_a_wrong_method_is_refused(daemon: OfflineStatusPages, method: str, path: str) -> None:
     response = daemon.client.open(path, method=method)
     assert (response.status_code, response.mimetype) == (405, "text/plain")
     assert response.headers["Allow"]
     assert daemon.refreshes == 0
 
 
-def test_answers_are_not_kept_by_caches(daemon: PagesOfNoDaemon) -> None:
+def test_responses_forbid_caching(daemon: OfflineStatusPages) -> None:
     assert daemon.client.get("/books/json").headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize(("found", "delivery"), [(0, "not known yet"), (1, "exactly once"), (2, "at least once")])
-def test_server_info_says_what_delivery_is(daemon: PagesOfNoDaemon, found: int, delivery: str) -> None:
+def test_server_info_states_the_delivery_guarantee(daemon: OfflineStatusPages, found: int, delivery: str) -> None:
     daemon.slab.words[lay.SUPER_IDEMPOTENCE >> 2] = found
     assert daemon.json("/server_info/json")["delivery"] == delivery
     assert daemon.text("/server_info/plain").splitlines()[4] == f"delivery: {delivery}"
@@ -141,11 +141,11 @@ def test_server_info_says_what_delivery_is(daemon: PagesOfNoDaemon, found: int, 
 # --- counters ---------------------------------------------------------------------------------------------------------
 
 
-def counters(daemon: PagesOfNoDaemon, query: str = "") -> dict[str, int]:
+def counters(daemon: OfflineStatusPages, query: str = "") -> dict[str, int]:
     return {line["name"]: line["value"] for line in daemon.json(f"/counters/json{query}")["counters"]}
 
 
-def test_counters_are_summed_over_processes(daemon: PagesOfNoDaemon) -> None:
+def test_counters_are_summed_over_processes(daemon: OfflineStatusPages) -> None:
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.SerializeMsg, 3)
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 4).add(Counter.SerializeMsg, 4)
     assert counters(daemon)["SerializeMsg"] == 7
@@ -159,7 +159,7 @@ def test_counters_are_summed_over_processes(daemon: PagesOfNoDaemon) -> None:
     }
 
 
-def test_every_counter_is_there_once_and_at_first_zero(daemon: PagesOfNoDaemon) -> None:
+def test_every_counter_appears_once_and_starts_at_zero(daemon: OfflineStatusPages) -> None:
     lines = daemon.json("/counters/json")["counters"]
     names = [line["name"] for line in lines]
     assert len(set(names)) == len(names)
@@ -168,7 +168,7 @@ def test_every_counter_is_there_once_and_at_first_zero(daemon: PagesOfNoDaemon) 
     assert "processes" not in lines[0]
 
 
-def test_discards_have_a_counter_for_each_reason(daemon: PagesOfNoDaemon) -> None:
+def test_discards_have_a_counter_for_each_reason(daemon: OfflineStatusPages) -> None:
     ProcessRow(daemon.slab, lay.ROW_ROUTER).add(discarded(DiscardReason.NO_AVAILABLE_PARTITIONS), 2)
     page = counters(daemon)
     assert page["MsgDiscardedNoAvailablePartitions"] == 2
@@ -191,16 +191,16 @@ def test_discards_have_a_counter_for_each_reason(daemon: PagesOfNoDaemon) -> Non
         (135, "AckErrorUndocumented"),
     ],
 )
-def test_answers_have_a_counter_for_each_code(daemon: PagesOfNoDaemon, code: int, name: str) -> None:
+def test_each_ack_code_has_a_counter(daemon: OfflineStatusPages, code: int, name: str) -> None:
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).add(Counter.AckErrorFirst + 1 + code, 5)
     assert counters(daemon)[name] == 5
 
 
-def test_every_code_has_its_counter_from_the_start(daemon: PagesOfNoDaemon) -> None:
+def test_every_ack_counter_exists_from_the_start(daemon: OfflineStatusPages) -> None:
     assert sum(name.startswith("AckError") for name in counters(daemon)) == len(ERROR_TABLE) - 1 + 1
 
 
-def test_old_names_are_sums_of_new_counters(daemon: PagesOfNoDaemon) -> None:
+def test_legacy_counters_are_sums_of_new_counters(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 9)
     raises = {Counter.MsgDelivered: 3, discarded(DiscardReason.NO_MEM): 1, discarded(DiscardReason.BAD_TOPIC): 2}
     daemon.filled.input.land(0, raises)
@@ -208,7 +208,7 @@ def test_old_names_are_sums_of_new_counters(daemon: PagesOfNoDaemon) -> None:
     assert (page["MsgCreate"], page["MsgDestroy"], page["MsgUnprocessedDestroy"]) == (9, 6, 0)
 
 
-def test_what_falls_is_no_counter(daemon: PagesOfNoDaemon) -> None:
+def test_a_gauge_is_not_listed_as_a_counter(daemon: OfflineStatusPages) -> None:
     daemon.begin(lay.ROW_FIRST_INPUT + 1)
     ProcessRow(daemon.slab, lay.ROW_FIRST_INPUT + 1).add(Counter.StreamConnections, 7)
     assert "StreamConnections" not in counters(daemon)
@@ -216,7 +216,7 @@ def test_what_falls_is_no_counter(daemon: PagesOfNoDaemon) -> None:
     assert lines == {"supervisor": None, "input-1": 7}
 
 
-def test_plain_counters(daemon: PagesOfNoDaemon) -> None:
+def test_the_plain_page_lists_counters(daemon: OfflineStatusPages) -> None:
     ProcessRow(daemon.slab, lay.ROW_ROUTER).add(Counter.PauseStarted, 2)
     lines = daemon.text("/counters/plain").splitlines()
     assert lines[4] == ""
@@ -227,7 +227,7 @@ def test_plain_counters(daemon: PagesOfNoDaemon) -> None:
 # --- discards ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_daemon_has_no_finished_report(daemon: PagesOfNoDaemon) -> None:
+def test_a_new_daemon_has_no_finished_report(daemon: OfflineStatusPages) -> None:
     page = daemon.json("/discards/json")
     assert page["interval"] == 600
     assert "finished_report" not in page
@@ -266,7 +266,7 @@ EVENTS = (
 )
 
 
-def test_a_report(daemon: PagesOfNoDaemon) -> None:
+def test_a_report_counts_discards_by_reason(daemon: OfflineStatusPages) -> None:
     daemon.reports.record(EVENTS, daemon.now_ms)
     report = daemon.json("/discards/json")["unfinished_report"]
     assert {name: value for name, value in report.items() if value} == {
@@ -294,7 +294,7 @@ def test_a_report(daemon: PagesOfNoDaemon) -> None:
     }
 
 
-def test_a_plain_report(daemon: PagesOfNoDaemon) -> None:
+def test_the_plain_page_shows_a_report(daemon: OfflineStatusPages) -> None:
     daemon.reports.record(EVENTS, daemon.now_ms)
     lines = daemon.text("/discards/plain").splitlines()
     topic = f"{len(NASTY_TEXT)}[{NASTY_TEXT}]"
@@ -325,7 +325,7 @@ def test_a_plain_report(daemon: PagesOfNoDaemon) -> None:
     ]
 
 
-def test_finished_reports(daemon: PagesOfNoDaemon) -> None:
+def test_the_page_lists_finished_reports(daemon: OfflineStatusPages) -> None:
     for period in range(6):
         daemon.now_ms = (SINCE + 600 * period + 1) * 1000
         daemon.reports.record([DiscardEvent(DiscardReason.NO_MEM, b"t", period + 1, 0, 0)], daemon.now_ms)
@@ -337,7 +337,7 @@ def test_finished_reports(daemon: PagesOfNoDaemon) -> None:
     assert "latest finished reporting period:\n    report ID: 4\n" in daemon.text("/discards/plain")
 
 
-def test_a_period_without_a_reader_is_noticed(daemon: PagesOfNoDaemon) -> None:
+def test_a_period_without_a_reader_is_logged(daemon: OfflineStatusPages) -> None:
     daemon.json("/discards/json")
     daemon.now_ms += 600_000
     daemon.reports.rotate(daemon.now_ms)
@@ -351,7 +351,7 @@ def test_a_period_without_a_reader_is_noticed(daemon: PagesOfNoDaemon) -> None:
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_are_listed_by_how_far_they_have_come(daemon: PagesOfNoDaemon) -> None:
+def test_queues_count_messages_by_state(daemon: OfflineStatusPages) -> None:
     filled = daemon.filled
     filled.receive(b"news", 2, RunState.ROUTED)
     filled.receive(b"news", 3, RunState.QUEUED)
@@ -370,7 +370,7 @@ def test_messages_are_listed_by_how_far_they_have_come(daemon: PagesOfNoDaemon) 
     ]
 
 
-def test_each_record_of_a_split_run_counts_for_itself(daemon: PagesOfNoDaemon) -> None:
+def test_each_record_of_a_split_run_counts_in_its_queue(daemon: OfflineStatusPages) -> None:
     (segment,) = daemon.filled.receive(b"news", 4, RunState.IN_FLIGHT)
     split(daemon.slab, segment.chunk, segment.run)
     at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
@@ -378,11 +378,11 @@ def test_each_record_of_a_split_run_counts_for_itself(daemon: PagesOfNoDaemon) -
     assert daemon.json("/queues/json")["sending"] == [{"topic": "news", "batch": 0, "send_wait": 0, "ack_wait": 3}]
 
 
-def test_every_state_that_is_not_settled_has_a_queue() -> None:
+def test_every_unsettled_state_has_a_queue() -> None:
     assert set(QUEUE_OF) == set(RunState) - lay.SETTLED - {RunState.SPLIT}
 
 
-def test_plain_queues(daemon: PagesOfNoDaemon) -> None:
+def test_the_plain_page_lists_queues(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 2, RunState.ROUTED)
     daemon.filled.receive(b"news", 9, RunState.IN_FLIGHT)
     daemon.filled.receive(b"news", 1)
@@ -400,7 +400,7 @@ def test_plain_queues(daemon: PagesOfNoDaemon) -> None:
 # --- metadata ---------------------------------------------------------------------------------------------------------
 
 
-def test_metadata_times(daemon: PagesOfNoDaemon) -> None:
+def test_the_page_shows_metadata_times(daemon: OfflineStatusPages) -> None:
     assert daemon.json("/metadata_fetch_time/json") == HEADER | {"now": NOW_MS, "last_updated": 0, "last_modified": 0}
     daemon.fetch_metadata(NOW_MS - 5, NOW_MS - 10)
     page = daemon.json("/metadata_fetch_time/json")
@@ -409,7 +409,7 @@ def test_metadata_times(daemon: PagesOfNoDaemon) -> None:
     assert f"last_updated: {NOW_MS - 5} {time.ctime(NOW_MS // 1000 - 1)}\n" in text
 
 
-def test_an_update_of_the_metadata(daemon: PagesOfNoDaemon) -> None:
+def test_a_metadata_update_can_be_requested(daemon: OfflineStatusPages) -> None:
     response = daemon.client.post("/metadata_update")
     seconds = NOW_MS // 1000
     assert response.status_code == 200
@@ -417,7 +417,7 @@ def test_an_update_of_the_metadata(daemon: PagesOfNoDaemon) -> None:
     assert daemon.refreshes == 1
 
 
-def test_another_site_may_not_ask_for_one(daemon: PagesOfNoDaemon) -> None:
+def test_a_cross_site_metadata_update_is_refused(daemon: OfflineStatusPages) -> None:
     response = daemon.client.post("/metadata_update", headers={"Sec-Fetch-Site": "cross-site"})
     assert response.status_code == 403
     assert daemon.client.post("/metadata_update", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
@@ -427,7 +427,7 @@ def test_another_site_may_not_ask_for_one(daemon: PagesOfNoDaemon) -> None:
 # --- books and processes ----------------------------------------------------------------------------------------------
 
 
-def test_books(daemon: PagesOfNoDaemon) -> None:
+def test_the_books_page_balances(daemon: OfflineStatusPages) -> None:
     segments = daemon.filled.receive(b"news", 3, RunState.IN_FLIGHT)
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle(segments, RunState.DELIVERED, 0, {Counter.MsgDelivered: 3})
     daemon.filled.receive(b"news", 2)
@@ -445,13 +445,13 @@ def test_books(daemon: PagesOfNoDaemon) -> None:
     }
 
 
-def test_books_in_motion_say_so(daemon: PagesOfNoDaemon) -> None:
+def test_changing_books_are_marked_inconsistent(daemon: OfflineStatusPages) -> None:
     daemon.filled.input.open_books()
     assert daemon.json("/books/json")["consistent"] is False
 
 
 @pytest.mark.process
-def test_processes(daemon: PagesOfNoDaemon) -> None:
+def test_the_page_lists_processes_with_their_states(daemon: OfflineStatusPages) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     daemon.begin(lay.ROW_ROUTER)
@@ -473,7 +473,7 @@ def test_processes(daemon: PagesOfNoDaemon) -> None:
     assert lines["input"]["pss"] is None
 
 
-def test_pages_are_json_whatever_the_clients_send(daemon: PagesOfNoDaemon) -> None:
+def test_pages_are_valid_json_for_any_topic_bytes(daemon: OfflineStatusPages) -> None:
     for topic in (NASTY, b"\xed\xa0\x80", b"\xc3", "\u2028\U0001f600".encode(), b"\x80" * 249):
         daemon.filled.receive(topic, 1, RunState.ROUTED)
         daemon.reports.record([DiscardEvent(DiscardReason.BAD_TOPIC, topic, 1, 0, 0)], daemon.now_ms)

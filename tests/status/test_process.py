@@ -83,7 +83,9 @@ def ask_json(listener: socket.socket, path: str) -> Any:
     return json.loads(body)
 
 
-def test_it_serves_pages_and_marks_its_row(filled: FilledSlab, status: StatusProcess, listener: socket.socket) -> None:
+def test_the_process_serves_pages_and_updates_its_row(
+    filled: FilledSlab, status: StatusProcess, listener: socket.socket
+) -> None:
     filled.receive(b"news", 3, RunState.QUEUED)
     assert ask_json(listener, "/books/json")["held"]["queued"] == 3
     (line,) = ask_json(listener, "/processes/json")["processes"]
@@ -94,14 +96,14 @@ def test_it_serves_pages_and_marks_its_row(filled: FilledSlab, status: StatusPro
     )
 
 
-def test_its_heart_beats(filled: FilledSlab, status: StatusProcess) -> None:
+def test_the_process_writes_its_heartbeat(filled: FilledSlab, status: StatusProcess) -> None:
     at = filled.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
     first = filled.slab.signed(at)
     assert abs(first - time.time() * 1000) < 60_000
     wait_until(lambda: filled.slab.signed(at) > first, "another heartbeat")
 
 
-def test_discards_get_from_a_reporter_to_the_page(
+def test_discards_travel_from_a_reporter_to_the_page(
     status: StatusProcess, listener: socket.socket, tmp_path: Path
 ) -> None:
     links = Links(tmp_path)
@@ -119,13 +121,13 @@ def test_discards_get_from_a_reporter_to_the_page(
     links.close()
 
 
-def test_a_refresh_is_asked_of_the_supervisor(status: StatusProcess, listener: socket.socket) -> None:
+def test_a_metadata_update_is_forwarded_to_the_supervisor(status: StatusProcess, listener: socket.socket) -> None:
     assert ask(listener, "/metadata_update", "POST")[0] == 200
     assert status.connection.poll(TIMEOUT_S)
     assert status.control.receive() == RefreshMetadata()
 
 
-def test_it_ends_when_told_and_the_socket_lives_on(status: StatusProcess, listener: socket.socket) -> None:
+def test_stop_ends_the_process_and_the_socket_stays_open(status: StatusProcess, listener: socket.socket) -> None:
     status.control.send(Drain())
     assert ask(listener, "/server_info/json")[0] == 200  # the status process ignores Drain
     status.control.send(Stop())
@@ -136,13 +138,13 @@ def test_it_ends_when_told_and_the_socket_lives_on(status: StatusProcess, listen
     waiting.close()
 
 
-def test_it_ends_when_the_supervisor_does(status: StatusProcess) -> None:
+def test_the_process_ends_with_the_supervisor(status: StatusProcess) -> None:
     status.connection.close()
     status.process.join(TIMEOUT_S)
     assert status.process.exitcode == 0
 
 
-def test_a_second_one_goes_on_where_a_killed_one_was(
+def test_a_second_process_continues_after_a_killed_one(
     filled: FilledSlab, status: StatusProcess, listener: socket.socket, tmp_path: Path
 ) -> None:
     ask(listener, "/counters/json")
@@ -155,7 +157,7 @@ def test_a_second_one_goes_on_where_a_killed_one_was(
         assert counters["MongooseHttpRequest"] >= 2
 
 
-def test_it_serves_a_unix_socket(filled: FilledSlab, tmp_path: Path) -> None:
+def test_the_process_serves_a_unix_socket(filled: FilledSlab, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "http"))
         listener.listen()

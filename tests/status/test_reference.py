@@ -17,7 +17,7 @@ from support.examples import examples
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 HEADER: Final = {"pid": int, "version": str, "since": int, "now": int}
 TOPIC_RANGE: Final = {"topic": str, "min_timestamp": int, "max_timestamp": int, "count": int}
@@ -103,7 +103,7 @@ OTHER: Final = """MongooseUrlDecodeError MongooseStdException MongooseUnknownExc
 
 
 @pytest.fixture
-def full(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
+def full(daemon: OfflineStatusPages) -> OfflineStatusPages:
     """A daemon with an entry in every list of every page, also in a finished report."""
     versions = {DiscardReason.UNSUPPORTED_VERSION: 7}
     events = [DiscardEvent(reason, b"t", 1, 5, 6, (b"abc",), versions.get(reason)) for reason in DiscardReason]
@@ -128,13 +128,13 @@ def assert_shape(value: Any, shape: object, where: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_json_has_every_field(full: PagesOfNoDaemon, page: str) -> None:
+def test_the_json_has_every_field(full: OfflineStatusPages, page: str) -> None:
     full.now_ms -= 600_000
     assert_shape(full.json(f"/{page}/json"), HEADER | PAGES[page], page)
 
 
 @pytest.mark.parametrize("page", PLAIN)
-def test_the_plain_page_has_every_line(full: PagesOfNoDaemon, page: str) -> None:
+def test_the_plain_page_has_every_line(full: OfflineStatusPages, page: str) -> None:
     full.now_ms -= 600_000
     text = full.text(f"/{page}/plain")
     for line in PLAIN[page]:
@@ -142,7 +142,7 @@ def test_the_plain_page_has_every_line(full: PagesOfNoDaemon, page: str) -> None
 
 
 @pytest.mark.parametrize("names", [CRITICAL, WARNING, SOCKETS, OTHER], ids=["critical", "warning", "sockets", "other"])
-def test_every_counter_that_monitors_read_is_there(daemon: PagesOfNoDaemon, names: str) -> None:
+def test_every_counter_that_monitors_read_exists(daemon: OfflineStatusPages, names: str) -> None:
     found = {line["name"]: line["value"] for line in daemon.json("/counters/json")["counters"]}
     assert {name: found.get(name) for name in names.split()} == dict.fromkeys(names.split(), 0)
 
@@ -163,11 +163,11 @@ ANSWERS: Final = (
 )
 
 
-def test_message_debugging_answers_in_the_old_words(daemon: PagesOfNoDaemon) -> None:
+def test_message_debugging_answers_with_the_original_sentences(daemon: OfflineStatusPages) -> None:
     assert [daemon.text(f"/msg_debug/{path}") for path, _ in ANSWERS] == [text for _, text in ANSWERS]
 
 
-def test_message_debugging_may_be_asked_by_post_and_not_by_another_site(daemon: PagesOfNoDaemon) -> None:
+def test_message_debugging_accepts_post_and_refuses_cross_site_requests(daemon: OfflineStatusPages) -> None:
     assert daemon.client.post("/msg_debug/add_topic/a").get_data(as_text=True) == "Enabled debug topic [a]\n"
     for method in ("GET", "POST"):
         asked = daemon.client.open("/msg_debug/add_all_topics", method=method, headers={"Sec-Fetch-Site": "cross-site"})
@@ -188,15 +188,15 @@ def test_a_topic_is_shown_reversibly(topic: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> PagesOfNoDaemon:
-    from support.status_pages import PagesOfNoDaemon  # noqa: PLC0415
+def shared(tmp_path_factory: pytest.TempPathFactory) -> OfflineStatusPages:
+    from support.status_pages import OfflineStatusPages  # noqa: PLC0415
 
-    return PagesOfNoDaemon(tmp_path_factory.mktemp("pages") / "slab")
+    return OfflineStatusPages(tmp_path_factory.mktemp("pages") / "slab")
 
 
 @given(topic=nasty, data=st.binary(max_size=40))
 @examples(50)
-def test_pages_are_valid_whatever_clients_send(shared: PagesOfNoDaemon, topic: bytes, data: bytes) -> None:
+def test_pages_are_valid_for_any_bytes_from_clients(shared: OfflineStatusPages, topic: bytes, data: bytes) -> None:
     events = [DiscardEvent(reason, topic, 1, -(2**63), 2**63 - 1, (data,), -1, -1) for reason in DiscardReason]
     shared.reports.record([*events, DuplicateEvent(topic, 1, 0, 0)], NOW_MS)
     page = shared.json("/discards/json")["unfinished_report"]

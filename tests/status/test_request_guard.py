@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from werkzeug.test import TestResponse
 
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 CHANGES = (
     ("POST", "/metadata_update"),
@@ -32,12 +32,12 @@ NODE = os.uname().nodename
 
 
 def ask(
-    daemon: PagesOfNoDaemon, headers: Mapping[str, str], method: str = "POST", path: str = "/metadata_update"
+    daemon: OfflineStatusPages, headers: Mapping[str, str], method: str = "POST", path: str = "/metadata_update"
 ) -> TestResponse:
     return daemon.client.open(path, method=method, headers={"Host": "127.0.0.1:9090", **headers})
 
 
-def configure(daemon: PagesOfNoDaemon, http: Http) -> None:
+def configure(daemon: OfflineStatusPages, http: Http) -> None:
     daemon.settings = replace(daemon.settings, http=http)
 
 
@@ -57,7 +57,7 @@ def configure(daemon: PagesOfNoDaemon, http: Http) -> None:
         {"Sec-Fetch-Site": "none"},
     ],
 )
-def test_from_ourselves_and_from_no_page_it_is_done(daemon: PagesOfNoDaemon, headers: dict[str, str]) -> None:
+def test_same_origin_and_non_browser_requests_are_served(daemon: OfflineStatusPages, headers: dict[str, str]) -> None:
     configure(daemon, Http(listen="pages.example:9090"))
     assert ask(daemon, headers).status_code == 200
     assert daemon.refreshes == 1
@@ -78,8 +78,8 @@ def test_from_ourselves_and_from_no_page_it_is_done(daemon: PagesOfNoDaemon, hea
     ],
 )
 @pytest.mark.parametrize(("method", "path"), REFUSED)
-def test_what_a_browser_was_made_to_ask_is_refused(
-    daemon: PagesOfNoDaemon, headers: dict[str, str], words: str, method: str, path: str
+def test_cross_site_browser_requests_are_refused(
+    daemon: OfflineStatusPages, headers: dict[str, str], words: str, method: str, path: str
 ) -> None:
     answer = ask(daemon, headers, method, path)
     assert answer.status_code == 403
@@ -87,13 +87,13 @@ def test_what_a_browser_was_made_to_ask_is_refused(
     assert (daemon.refreshes, daemon.announced, daemon.reload_requests) == (0, [], [])
 
 
-def test_reading_is_open_to_everybody_who_gets_there(daemon: PagesOfNoDaemon) -> None:
+def test_reading_needs_no_token_or_matching_host(daemon: OfflineStatusPages) -> None:
     configure(daemon, Http(token_file="/nowhere"))
     for path in ("/books/json", "/msg_debug/get_topics", "/metrics"):
         assert ask(daemon, {"Host": "evil.example"}, "GET", path).status_code == 200
 
 
-def test_on_a_unix_socket_the_host_says_nothing(daemon: PagesOfNoDaemon) -> None:
+def test_the_host_header_is_ignored_on_a_unix_socket(daemon: OfflineStatusPages) -> None:
     configure(daemon, Http(listen="unix:/run/bruce.http"))
     assert ask(daemon, {"Host": "behind.a.proxy"}).status_code == 200
     assert ask(daemon, {"Host": "behind.a.proxy", "Origin": "http://evil.example"}).status_code == 403
@@ -110,8 +110,8 @@ def token_file(tmp_path: Path) -> Path:
     "given", [None, "", "Bearer", "Bearer ", "Bearer sesam", "Bearer sesame1", "Basic c2VzYW1l", "sesame"]
 )
 @pytest.mark.parametrize(("method", "path"), REFUSED)
-def test_without_the_token_nothing_is_changed(
-    daemon: PagesOfNoDaemon, token_file: Path, given: str | None, method: str, path: str
+def test_changes_without_the_token_are_refused(
+    daemon: OfflineStatusPages, token_file: Path, given: str | None, method: str, path: str
 ) -> None:
     configure(daemon, Http(token_file=str(token_file)))
     answer = ask(daemon, {} if given is None else {"Authorization": given}, method, path)
@@ -122,7 +122,7 @@ def test_without_the_token_nothing_is_changed(
 
 
 @pytest.mark.parametrize(("method", "path"), CHANGES)
-def test_with_the_token_it_is_done(daemon: PagesOfNoDaemon, token_file: Path, method: str, path: str) -> None:
+def test_changes_with_the_token_are_done(daemon: OfflineStatusPages, token_file: Path, method: str, path: str) -> None:
     configure(daemon, Http(token_file=str(token_file)))
     assert ask(daemon, {"Authorization": "Bearer sesame"}, method, path).status_code == 200
     token_file.write_text("another\n")
@@ -130,7 +130,7 @@ def test_with_the_token_it_is_done(daemon: PagesOfNoDaemon, token_file: Path, me
     assert ask(daemon, {"Authorization": "Bearer another"}, method, path).status_code == 200
 
 
-def test_a_token_from_the_environment(daemon: PagesOfNoDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_can_come_from_the_environment(daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_VARIABLE", "sesame")
     configure(daemon, Http(token_env="THE_VARIABLE"))
     assert ask(daemon, {"Authorization": "Bearer sesame"}).status_code == 200
@@ -138,7 +138,7 @@ def test_a_token_from_the_environment(daemon: PagesOfNoDaemon, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("text", [None, "", "\n"])
-def test_a_token_that_cannot_be_read_lets_nobody_in(daemon: PagesOfNoDaemon, tmp_path: Path, text: str | None) -> None:
+def test_an_unreadable_token_refuses_every_change(daemon: OfflineStatusPages, tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text)

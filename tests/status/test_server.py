@@ -13,7 +13,7 @@ from bruce_mp.status.server import HttpServer
 TIMEOUT_S = 20.0
 
 
-def test_it_stops_while_a_client_stays_connected() -> None:
+def test_the_server_stops_while_a_client_stays_connected() -> None:
     app = Flask(__name__)
     app.add_url_rule("/", "page", lambda: "here")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -28,7 +28,7 @@ def test_it_stops_while_a_client_stays_connected() -> None:
     client.close()
 
 
-def test_it_answers_what_it_has_begun_before_it_stops() -> None:
+def test_the_server_answers_pending_requests_before_it_stops() -> None:
     begun = Event()
     stopping = Event()
 

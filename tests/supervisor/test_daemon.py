@@ -35,7 +35,7 @@ def fill(path: Path, count: int = 3, topic: bytes = b"clicks") -> None:
     slab.close()
 
 
-def test_sigterm_with_nothing_left_removes_everything_and_exits_0(tmp_path: Path) -> None:
+def test_sigterm_without_held_messages_removes_everything_and_exits_0(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         assert daemon.socket_path.is_socket()
@@ -43,9 +43,9 @@ def test_sigterm_with_nothing_left_removes_everything_and_exits_0(tmp_path: Path
         assert daemon.end() == 0
         assert not daemon.socket_path.exists()
         assert not daemon.slab_path.exists()
-        assert daemon.heard("input") == [str(Drain())]
-        assert daemon.heard("router") == [str(Drain()), str(Stop())]
-        assert daemon.heard("status") == [str(Stop())]
+        assert daemon.received_by("input") == [str(Drain())]
+        assert daemon.received_by("router") == [str(Drain()), str(Stop())]
+        assert daemon.received_by("status") == [str(Stop())]
 
 
 def test_a_process_that_is_stopped_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,11 +60,11 @@ def test_a_process_that_is_stopped_is_killed_and_started_again(tmp_path: Path, m
         assert daemon.end() == 0
 
 
-def test_a_process_that_hangs_as_it_boots_is_killed_and_started_again(
+def test_a_process_that_hangs_during_boot_is_killed_and_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DAEMON_HUNG_BOOT_S", "3")
-    with FakeDaemon(tmp_path, router="support.fake_daemon.stuck") as daemon:
+    with FakeDaemon(tmp_path, router="support.fake_daemon.hanging_boot") as daemon:
         daemon.start_ready()
         assert (
             "Process router has died: signal 9 (Killed), sent by the supervisor because it gave no sign"
@@ -73,7 +73,7 @@ def test_a_process_that_hangs_as_it_boots_is_killed_and_started_again(
         assert daemon.end() == 0
 
 
-def test_sigint_ends_it_as_well(tmp_path: Path) -> None:
+def test_sigint_ends_the_daemon(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         daemon.signal(signal.SIGINT)
@@ -81,7 +81,7 @@ def test_sigint_ends_it_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["input", "router", "status"])
-def test_a_process_that_died_is_started_again_and_the_router_hears_of_it(tmp_path: Path, name: str) -> None:
+def test_a_dead_process_is_restarted_and_the_router_notified(tmp_path: Path, name: str) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         before = daemon.pid_of(name)
@@ -89,11 +89,11 @@ def test_a_process_that_died_is_started_again_and_the_router_hears_of_it(tmp_pat
         daemon.wait_for(f"Process {name} is ready", times=2)
         assert daemon.pid_of(name) != before
         assert f"Process {name} has died: signal 9" in daemon.text()
-        wait_until(lambda: name == "router" or daemon.heard("router") == [str(PeerDied(name))], "PeerDied")
+        wait_until(lambda: name == "router" or daemon.received_by("router") == [str(PeerDied(name))], "PeerDied")
         slab = Slab(daemon.slab_path)
         assert total(slab, Counter.ProcessRestarted) == 1
         assert daemon.end() == 0
-        assert str(PeerDied("router")) not in daemon.heard("router")
+        assert str(PeerDied("router")) not in daemon.received_by("router")
 
 
 def test_signals_of_the_terminal_do_not_end_a_process(tmp_path: Path) -> None:
@@ -102,53 +102,53 @@ def test_signals_of_the_terminal_do_not_end_a_process(tmp_path: Path) -> None:
         router = daemon.pid_of("router")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             os.kill(router, number)
-        daemon.say("status", RefreshMetadata())
-        wait_until(lambda: str(RefreshMetadata()) in daemon.heard("router"), "the forwarded word")
+        daemon.send_as("status", RefreshMetadata())
+        wait_until(lambda: str(RefreshMetadata()) in daemon.received_by("router"), "the forwarded word")
         assert daemon.pid_of("router") == router
         assert daemon.end() == 0
 
 
-def test_dispatchers_come_move_and_go_as_the_router_says(tmp_path: Path) -> None:
+def test_dispatchers_start_move_and_stop_on_the_routers_request(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
-        daemon.say("router", Dispatchers({0: FIRST, 7: SECOND}))
+        daemon.send_as("router", Dispatchers({0: FIRST, 7: SECOND}))
         daemon.wait_for("Process dispatcher-0 is ready")
         daemon.wait_for("Process dispatcher-7 is ready")
         kept = daemon.pid_of("dispatcher-7")
 
         moved = Broker(1, "elsewhere", 9092)
-        daemon.say("router", Dispatchers({0: moved, 7: SECOND}))
+        daemon.send_as("router", Dispatchers({0: moved, 7: SECOND}))
         daemon.wait_for("Process dispatcher-0 is ready", times=2)
-        assert daemon.heard("dispatcher-0") == [f"{Stop()} as broker 1 at kafka1"]
-        wait_until(lambda: daemon.heard("router") == [str(PeerDied("dispatcher-0"))], "PeerDied")
+        assert daemon.received_by("dispatcher-0") == [f"{Stop()} as broker 1 at kafka1"]
+        wait_until(lambda: daemon.received_by("router") == [str(PeerDied("dispatcher-0"))], "PeerDied")
         assert daemon.pid_of("dispatcher-7") == kept
 
-        daemon.say("router", Dispatchers({7: SECOND}))
+        daemon.send_as("router", Dispatchers({7: SECOND}))
         daemon.wait_for("Process dispatcher-0 has ended")
-        assert daemon.heard("dispatcher-0")[1:] == [f"{Stop()} as broker 1 at elsewhere"]
+        assert daemon.received_by("dispatcher-0")[1:] == [f"{Stop()} as broker 1 at elsewhere"]
         slab = Slab(daemon.slab_path)
         assert ProcessRow(slab, lay.ROW_FIRST_DISPATCHER).pid == 0
         assert ProcessRow(slab, lay.ROW_FIRST_DISPATCHER + 7).pid == kept
 
-        daemon.say("router", Dispatchers({0: moved, 7: SECOND}))
+        daemon.send_as("router", Dispatchers({0: moved, 7: SECOND}))
         daemon.wait_for("Process dispatcher-0 is ready", times=3)
         assert daemon.end() == 0
-        assert daemon.heard("dispatcher-7") == [f"{word} as broker 2 at kafka2" for word in (Drain(), Stop())]
+        assert daemon.received_by("dispatcher-7") == [f"{word} as broker 2 at kafka2" for word in (Drain(), Stop())]
 
 
-def test_a_dispatcher_that_died_comes_back_to_its_broker(tmp_path: Path) -> None:
+def test_a_dead_dispatcher_restarts_for_its_broker(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
-        daemon.say("router", Dispatchers({3: FIRST}))
+        daemon.send_as("router", Dispatchers({3: FIRST}))
         daemon.wait_for("Process dispatcher-3 is ready")
         os.kill(daemon.pid_of("dispatcher-3"), signal.SIGKILL)
         daemon.wait_for("Process dispatcher-3 is ready", times=2)
-        wait_until(lambda: daemon.heard("router") == [str(PeerDied("dispatcher-3"))], "PeerDied")
+        wait_until(lambda: daemon.received_by("router") == [str(PeerDied("dispatcher-3"))], "PeerDied")
         assert daemon.end() == 0
 
 
 def test_five_failed_boots_end_the_daemon_with_the_reason(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path, router="support.fake_daemon.refusing") as daemon:
+    with FakeDaemon(tmp_path, router="support.fake_daemon.failing_start") as daemon:
         daemon.start()
         assert daemon.wait(PATIENCE_S) == 70
         lives = re.findall(r"Process router (is started|has died)(?:.* Next start in (.*) s\.)?", daemon.text())
@@ -162,7 +162,7 @@ def test_five_failed_boots_end_the_daemon_with_the_reason(tmp_path: Path) -> Non
         assert daemon.slab_path.exists()
 
 
-def test_a_main_that_is_not_there_is_a_failed_boot_with_a_traceback(tmp_path: Path) -> None:
+def test_a_missing_main_module_is_a_failed_boot_with_a_traceback(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path, status="support.fake_daemon.nowhere") as daemon:
         daemon.start()
         assert daemon.wait() == 70
@@ -171,7 +171,7 @@ def test_a_main_that_is_not_there_is_a_failed_boot_with_a_traceback(tmp_path: Pa
         assert "Traceback" in daemon.text()
 
 
-def test_what_is_not_delivered_stays_and_is_named(tmp_path: Path) -> None:
+def test_undelivered_messages_stay_in_the_slab_and_are_reported(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     settings = "delivery.shutdown_max_delay_ms = 200\nlogging.stdout_stderr = false\n"
     with FakeDaemon(
@@ -187,7 +187,7 @@ def test_what_is_not_delivered_stays_and_is_named(tmp_path: Path) -> None:
         assert daemon.slab_path.exists()
 
 
-def test_delivery_ends_the_shutdown_before_its_time_is_over(tmp_path: Path) -> None:
+def test_a_completed_delivery_ends_the_shutdown_early(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:
         daemon.start_ready()
@@ -198,12 +198,12 @@ def test_delivery_ends_the_shutdown_before_its_time_is_over(tmp_path: Path) -> N
         assert not daemon.slab_path.exists()
 
 
-def test_a_second_sigterm_hurries(tmp_path: Path) -> None:
+def test_a_second_sigterm_hurries_the_shutdown(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         daemon.signal(signal.SIGTERM)
-        wait_until(lambda: str(Drain()) in daemon.heard("router"), "draining")
+        wait_until(lambda: str(Drain()) in daemon.received_by("router"), "draining")
         started = time.monotonic()
         assert daemon.end() == 0
         assert time.monotonic() - started < 10  # of the 30 s limit
@@ -215,38 +215,38 @@ def test_a_process_that_dies_while_draining_is_started_again_and_drains(tmp_path
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         daemon.signal(signal.SIGTERM)
-        wait_until(lambda: daemon.heard("router") == [str(Drain())], "draining")
+        wait_until(lambda: daemon.received_by("router") == [str(Drain())], "draining")
         os.kill(daemon.pid_of("router"), signal.SIGKILL)
-        wait_until(lambda: daemon.heard("router") == [str(Drain())] * 2, "draining again")
+        wait_until(lambda: daemon.received_by("router") == [str(Drain())] * 2, "draining again")
         assert daemon.end() == 0
 
 
-def test_a_process_that_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
-    deaf = "support.fake_daemon.deaf"
-    with FakeDaemon(tmp_path, input=deaf, status=deaf) as daemon:
+def test_a_process_that_ignores_the_shutdown_is_killed(tmp_path: Path) -> None:
+    unresponsive = "support.fake_daemon.unresponsive"
+    with FakeDaemon(tmp_path, input=unresponsive, status=unresponsive) as daemon:
         daemon.start_ready()
         assert daemon.end() == 0
         assert daemon.text().count("signal 9 (Killed), sent by the supervisor because it did not end in time") == 2
         assert not daemon.slab_path.exists()
 
 
-def test_senders_learn_at_once_that_nobody_takes_more(tmp_path: Path) -> None:
+def test_senders_fail_immediately_after_the_shutdown_begins(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     with FakeDaemon(tmp_path) as daemon, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         daemon.start_ready()
         sender.connect(str(daemon.socket_path))
         sender.send(b"taken")
         daemon.signal(signal.SIGTERM)
-        wait_until(lambda: str(Drain()) in daemon.heard("router"), "draining")
+        wait_until(lambda: str(Drain()) in daemon.received_by("router"), "draining")
         assert not daemon.socket_path.exists()
         with pytest.raises(BrokenPipeError):
             sender.send(b"not taken")
         assert daemon.end() == 0
 
 
-def test_the_processes_die_with_the_supervisor_even_if_they_do_not_listen(tmp_path: Path) -> None:
-    deaf = "support.fake_daemon.deaf"
-    with FakeDaemon(tmp_path, input=deaf, router=deaf, status=deaf) as daemon:
+def test_unresponsive_processes_die_with_the_supervisor(tmp_path: Path) -> None:
+    unresponsive = "support.fake_daemon.unresponsive"
+    with FakeDaemon(tmp_path, input=unresponsive, router=unresponsive, status=unresponsive) as daemon:
         daemon.start_ready()
         orphans = [psutil.Process(daemon.pid_of(name)) for name in ("input", "router", "status")]
         daemon.signal(signal.SIGKILL)
@@ -254,7 +254,7 @@ def test_the_processes_die_with_the_supervisor_even_if_they_do_not_listen(tmp_pa
         assert not psutil.wait_procs(orphans, timeout=5)[1]
 
 
-def test_a_new_daemon_adopts_the_slab_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_a_new_daemon_adopts_the_slab_of_a_killed_one(tmp_path: Path) -> None:
     fill(tmp_path / "slab", count=5)
     with FakeDaemon(tmp_path, router="support.fake_daemon.delivering") as daemon:
         daemon.start_ready()
@@ -266,7 +266,7 @@ def test_a_new_daemon_adopts_the_slab_of_one_that_was_killed(tmp_path: Path) -> 
         assert not daemon.slab_path.exists()
 
 
-def test_every_process_holds_the_locks_as_long_as_it_lives(tmp_path: Path) -> None:
+def test_every_process_holds_the_locks_for_its_lifetime(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         for name in ("input", "router", "status"):
@@ -308,7 +308,7 @@ def test_a_start_that_fails_leaves_no_empty_slab(tmp_path: Path) -> None:
         assert not daemon.slab_path.exists()
 
 
-def test_sighup_and_sigusr1_leave_it_running(tmp_path: Path) -> None:
+def test_sighup_and_sigusr1_do_not_end_the_daemon(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         daemon.signal(signal.SIGHUP)
@@ -334,7 +334,7 @@ def test_an_idle_supervisor_sleeps(tmp_path: Path) -> None:
         assert daemon.end() == 0
 
 
-def test_the_address_of_the_status_pages_can_be_found(tmp_path: Path) -> None:
+def test_the_address_of_the_status_pages_is_published(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         host, _, port = (daemon.run_dir / "http.address").read_text().rpartition(":")

@@ -35,7 +35,7 @@ PACKED: Final = {"compression.configs.quick.type": "lz4", "compression.topics.pa
 
 @pytest.mark.process
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_process_loads_no_more_than_it_needs(program: str) -> None:
+def test_a_process_loads_only_the_packages_it_needs(program: str) -> None:
     """As in a spawned process, which imports the daemon's command."""
     imports = f"import sys, multiprocessing.spawn, bruce_mp.cli, bruce_mp.supervisor.processes.bootstrap, {program}"
     command = [sys.executable, "-c", f"{imports}; print(*sys.modules)"]
@@ -50,7 +50,7 @@ def libraries(pid: int) -> str:
 
 
 @pytest.mark.process
-def test_a_dispatcher_has_the_codec_of_the_configuration_and_no_other(tmp_path: Path) -> None:
+def test_a_dispatcher_loads_only_the_configured_codec(tmp_path: Path) -> None:
     """Also after a delivery; and the codec is present before the first batch that uses it."""
     with DevBroker(topics={"plain": 1, "packed": 1}) as broker, Daemon(tmp_path, broker.bootstrap, PACKED) as daemon:
         with DatagramClient(daemon.socket_path) as client:

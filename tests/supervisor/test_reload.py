@@ -25,43 +25,43 @@ EVERYBODY = ("input", "router", "dispatcher-0", "status")
 def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
-        daemon.say("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
+        daemon.send_as("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
         daemon.wait_for("Process dispatcher-0 is ready")
         yield daemon
         assert daemon.end() == 0
 
 
 def configs(daemon: FakeDaemon, name: str) -> list[str]:
-    return [line for line in daemon.heard(name) if line.startswith("NewConfig")]
+    return [line for line in daemon.received_by(name) if line.startswith("NewConfig")]
 
 
 def begun(daemon: FakeDaemon) -> list[str]:
     """Return the configurations with which the lives of the dispatcher began."""
-    return [line for line in daemon.heard("dispatcher-0") if line.startswith("max_in_flight")]
+    return [line for line in daemon.received_by("dispatcher-0") if line.startswith("max_in_flight")]
 
 
 def outcomes(daemon: FakeDaemon) -> list[str]:
-    return [line for line in daemon.heard("status") if line.startswith("ReloadOutcome")]
+    return [line for line in daemon.received_by("status") if line.startswith("ReloadOutcome")]
 
 
 def ask(daemon: FakeDaemon, number: int, *, only_check: bool = False) -> str:
     before = len(outcomes(daemon))
-    daemon.say("status", ReloadRequest(number, only_check))
+    daemon.send_as("status", ReloadRequest(number, only_check))
     wait_until(lambda: len(outcomes(daemon)) > before, "an outcome")
     return outcomes(daemon)[-1]
 
 
-def test_sighup_hands_a_changed_configuration_to_everybody(daemon: FakeDaemon) -> None:
+def test_sighup_sends_a_changed_configuration_to_every_process(daemon: FakeDaemon) -> None:
     daemon.configure("delivery.max_in_flight = 2\nrate_limit.configs.few = { interval_ms = 1000 }")
     daemon.signal(signal.SIGHUP)
     daemon.wait_for(f"Reloaded {daemon.config}: delivery.max_in_flight, rate_limit.configs.few.interval_ms.")
     for name in EVERYBODY:
         (told,) = configs(daemon, name)
         assert "max_in_flight=2" in told
-    wait_until(lambda: "reloads=1, refused=''" in daemon.told_in_force()[-1], "status to be told")
+    wait_until(lambda: "reloads=1, refused=''" in daemon.active_config_messages()[-1], "status to be told")
 
 
-def test_what_needs_a_restart_is_refused_as_a_whole(daemon: FakeDaemon) -> None:
+def test_a_change_that_needs_a_restart_refuses_the_whole_reload(daemon: FakeDaemon) -> None:
     daemon.configure("input.tcp.enable = true\ninput.streams.workers = 2\ndelivery.max_in_flight = 2")
     outcome = ask(daemon, 7)
     why = (
@@ -72,11 +72,11 @@ def test_what_needs_a_restart_is_refused_as_a_whole(daemon: FakeDaemon) -> None:
     assert "number=7, accepted=False" in outcome
     assert f"Reload refused: {why} The old configuration stays in force." in outcome
     assert f"Reload refused: {why} The old configuration stays in force." in daemon.text()
-    assert f"refused='{why}'" in daemon.told_in_force()[-1]
+    assert f"refused='{why}'" in daemon.active_config_messages()[-1]
     assert not any(configs(daemon, name) for name in EVERYBODY)
     daemon.configure("delivery.max_in_flight = 2")
     assert "number=8, accepted=True" in ask(daemon, 8)
-    assert "reloads=1, refused=''" in daemon.told_in_force()[-1]
+    assert "reloads=1, refused=''" in daemon.active_config_messages()[-1]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_needs_a_restart_is_refused_as_a_whole(daemon: FakeDaemon) -> None:
         ("logging.file = { enable = true, path = '/nowhere/log' }", "The log file /nowhere/log cannot be opened"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_with_the_words_of_a_start(daemon: FakeDaemon, settings: str, why: str) -> None:
+def test_an_invalid_file_is_refused_with_the_error_of_a_start(daemon: FakeDaemon, settings: str, why: str) -> None:
     daemon.configure(settings)
     assert why in ask(daemon, 1)
     assert not any(configs(daemon, name) for name in EVERYBODY)
@@ -95,7 +95,7 @@ def test_a_file_that_is_wrong_is_refused_with_the_words_of_a_start(daemon: FakeD
     assert why in daemon.text()
 
 
-def test_a_check_changes_nothing_and_says_what_would(daemon: FakeDaemon) -> None:
+def test_a_check_changes_nothing_and_reports_the_outcome(daemon: FakeDaemon) -> None:
     assert "accepted=True, text='Nothing has changed.'" in ask(daemon, 1, only_check=True)
     daemon.configure("delivery.max_in_flight = 2")
     assert "accepted=True, text='It would be applied:\\n  delivery.max_in_flight from 5 to 2'" in ask(
@@ -104,21 +104,21 @@ def test_a_check_changes_nothing_and_says_what_would(daemon: FakeDaemon) -> None
     daemon.configure("input.tcp.enable = true")
     assert "accepted=False, text='It would be refused: input.tcp.enable" in ask(daemon, 3, only_check=True)
     assert not any(configs(daemon, name) for name in EVERYBODY)
-    assert "reloads=0, refused=''" in daemon.told_in_force()[-1]
+    assert "reloads=0, refused=''" in daemon.active_config_messages()[-1]
 
 
-def test_nothing_new_is_a_good_reload(daemon: FakeDaemon) -> None:
+def test_an_unchanged_file_is_a_successful_reload(daemon: FakeDaemon) -> None:
     assert f"accepted=True, text='Reloaded {daemon.config}: nothing has changed.'" in ask(daemon, 1)
     assert not any(configs(daemon, name) for name in EVERYBODY)
 
 
-def test_who_starts_later_begins_with_what_was_accepted(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path, dispatcher="support.fake_daemon.telling") as daemon:
+def test_a_process_started_later_gets_the_reloaded_configuration(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, dispatcher="support.fake_daemon.recording_setting") as daemon:
         daemon.start_ready()
         daemon.configure("delivery.max_in_flight = 2")
         daemon.signal(signal.SIGHUP)
         daemon.wait_for("Reloaded")
-        daemon.say("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
+        daemon.send_as("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
         wait_until(lambda: begun(daemon) == ["max_in_flight=2"], "a dispatcher with the new value")
         daemon.configure("delivery.max_in_flight = 3")
         daemon.signal(signal.SIGHUP)
@@ -128,7 +128,7 @@ def test_who_starts_later_begins_with_what_was_accepted(tmp_path: Path) -> None:
         assert daemon.end() == 0
 
 
-def test_who_does_not_take_it_in_time_is_killed_and_begins_anew_with_it(
+def test_a_process_that_does_not_apply_a_reload_is_killed_and_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_DAEMON_RELOAD_S", "1")
@@ -144,7 +144,7 @@ def test_who_does_not_take_it_in_time_is_killed_and_begins_anew_with_it(
         assert daemon.end() == 0
 
 
-def test_what_is_asked_for_meanwhile_is_done_once_more_afterwards(daemon: FakeDaemon) -> None:
+def test_requests_during_a_reload_are_done_once_afterwards(daemon: FakeDaemon) -> None:
     for number in range(20):
         daemon.configure(f"delivery.max_in_flight = {number % 4 + 1}")
         daemon.signal(signal.SIGHUP)
@@ -153,8 +153,8 @@ def test_what_is_asked_for_meanwhile_is_done_once_more_afterwards(daemon: FakeDa
         assert "max_in_flight=4" in configs(daemon, name)[-1]
 
 
-def test_a_daemon_that_ends_does_not_reload(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path, input="support.fake_daemon.deaf") as daemon:
+def test_a_daemon_in_shutdown_does_not_reload(tmp_path: Path) -> None:
+    with FakeDaemon(tmp_path, input="support.fake_daemon.unresponsive") as daemon:
         daemon.start_ready()
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("Shutting down")

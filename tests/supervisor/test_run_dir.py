@@ -20,7 +20,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_it_is_made_for_us_alone_and_taken_once(path: Path) -> None:
+def test_the_run_directory_is_private_and_locked(path: Path) -> None:
     lock = take_run_dir(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     with pytest.raises(StartError, match="belongs to a daemon that is running"):
@@ -29,27 +29,27 @@ def test_it_is_made_for_us_alone_and_taken_once(path: Path) -> None:
     os.close(take_run_dir(path))
 
 
-def test_one_that_others_can_enter_is_refused(path: Path) -> None:
+def test_a_run_directory_open_to_others_is_refused(path: Path) -> None:
     path.mkdir(mode=0o700)
     path.chmod(0o710)
     with pytest.raises(StartError, match=r"has mode 0710.*chmod 0700"):
         take_run_dir(path)
 
 
-def test_one_of_somebody_else_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_directory_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(StartError, match=r"belongs to user \d+, and the daemon runs as user 4711"):
         take_run_dir(path)
 
 
-def test_a_link_to_one_is_refused(path: Path) -> None:
+def test_a_link_to_a_run_directory_is_refused(path: Path) -> None:
     (path.parent / "real").mkdir(mode=0o700)
     path.symlink_to("real")
     with pytest.raises(StartError, match="is not a directory"):
         take_run_dir(path)
 
 
-def test_a_missing_parent_is_named(path: Path) -> None:
+def test_a_missing_parent_of_the_run_directory_is_named(path: Path) -> None:
     with pytest.raises(StartError, match=f"Make the directory {path},"):
         take_run_dir(path / "bruce")

@@ -35,7 +35,7 @@ def heard(systemd: socket.socket) -> list[str]:
             return words
 
 
-def test_ready_and_the_end_are_said_once(systemd: socket.socket) -> None:
+def test_ready_and_stopping_are_sent_once(systemd: socket.socket) -> None:
     manager = ServiceManager()
     for _ in range(3):
         manager.ready()
@@ -46,7 +46,7 @@ def test_ready_and_the_end_are_said_once(systemd: socket.socket) -> None:
     assert "NOTIFY_SOCKET" not in os.environ
 
 
-def test_signs_of_life_come_three_times_as_often_as_they_must(
+def test_watchdog_messages_are_sent_at_a_third_of_the_interval(
     systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
@@ -57,16 +57,14 @@ def test_signs_of_life_come_three_times_as_often_as_they_must(
     assert heard(systemd) == ["WATCHDOG=1"] * 3
 
 
-def test_signs_of_life_are_not_for_a_process_that_is_not_asked(
-    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_watchdog_message_is_sent_for_another_pid(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     monkeypatch.setenv("WATCHDOG_PID", "1")
     ServiceManager().alive(100.0)
     assert heard(systemd) == []
 
 
-def test_names_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abstract_socket_name_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"bruce-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name}")
@@ -75,13 +73,13 @@ def test_names_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
         assert heard(listener) == ["READY=1"]
 
 
-def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_notify_socket_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
     ServiceManager().ready()
 
 
 @pytest.mark.process
-def test_a_daemon_says_that_it_is_ready_lives_and_ends(
+def test_a_daemon_notifies_ready_watchdog_and_stopping(
     tmp_path: Path, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "1500000")
@@ -97,7 +95,7 @@ def test_a_daemon_says_that_it_is_ready_lives_and_ends(
     assert [word for word in heard(systemd) if word != "WATCHDOG=1"] == ["STOPPING=1"]
 
 
-def test_a_reload_is_told_once_and_its_end(systemd: socket.socket) -> None:
+def test_a_reload_is_notified_once_with_its_end(systemd: socket.socket) -> None:
     manager = ServiceManager()
     manager.reloading()
     assert heard(systemd) == []  # the daemon was never ready

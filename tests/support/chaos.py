@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from support.chaos_sites import Deed, Harm
-from support.endless import EndlessSenders
+from support.chaos_sites import FaultKind, WeightedFault
+from support.endless_senders import EndlessSenders
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from support.daemon import Daemon
     from support.traffic import Load
 
-__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "HARDLY_ANY", "Chaos", "Law", "Outcome", "check"]
+__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Law", "Outcome", "check"]
 
 QUEUE: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
 """Most datagrams in the kernel's queue."""
@@ -48,7 +48,7 @@ class Law(NamedTuple):
 
 EXACTLY_ONCE: Final = Law()
 AT_LEAST_ONCE: Final = Law(may_repeat=True)
-HARDLY_ANY: Final = Law(may_lose=True, may_repeat=True, may_reorder=True)
+NO_GUARANTEES: Final = Law(may_lose=True, may_repeat=True, may_reorder=True)
 """Without acks, a broker may still read the connection of a killed dispatcher while its successor writes on another."""
 
 
@@ -57,8 +57,8 @@ class Outcome:
     """The result of a run; `sent` has each sender's number of messages that the kernel accepted."""
 
     sent: dict[int, int] = field(default_factory=dict)
-    deeds: list[str] = field(default_factory=list)
-    looks: int = 0
+    faults: list[str] = field(default_factory=list)
+    checks: int = 0
     """Number of checks at which the books balanced."""
     sockets_lost: int = 0
     received: int = 0
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Chaos:
-    """One run with `seed`: harm of these kinds, and senders with `rate` messages per second each."""
+    """One run with `seed`: faults of these kinds, and senders with `rate` messages per second each."""
 
     def __init__(
         self,
@@ -80,39 +80,39 @@ class Chaos:
         *,
         rate: float,
         seed: int,
-        harms: Collection[Harm] = tuple(Harm),
+        fault_kinds: Collection[FaultKind] = tuple(FaultKind),
     ) -> None:
         self._daemon = daemon
         self._site = site
         self._senders = EndlessSenders(daemon, load, rate)
         self._rng = random.Random(seed)
-        self._harms = harms
-        deeds = [*self._deeds_to_ourselves(), *site.deeds(self._rng, self._note)]
-        self._deeds = [deed for deed in deeds if deed.harm in harms]
+        self._fault_kinds = fault_kinds
+        faults = [*self._process_faults(), *site.faults(self._rng, self._record)]
+        self._faults = [fault for fault in faults if fault.kind in fault_kinds]
         self._outcome = Outcome()
 
     def run(self, seconds: float) -> Outcome:
         """Send and inject faults for `seconds`, then repair everything and wait for the delivery of all messages."""
         with self._senders:
-            self._do_harm_for(seconds)
+            self._inject_faults_for(seconds)
             self._senders.stop()
         self._outcome.sent = self._senders.sent
         self._site.heal()
         self._settle()
         return self._outcome
 
-    def _do_harm_for(self, seconds: float) -> None:
+    def _inject_faults_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(self._rng.uniform(0.2, 1.5))
-            self._site.mend_if_due()
-            self._do_harm()
-            self._look()
+            self._site.repair_if_due()
+            self._inject_fault()
+            self._check_books()
 
-    def _look(self) -> None:
+    def _check_books(self) -> None:
         books = self._daemon.still_books()
         assert books.balanced, books
-        self._outcome.looks += 1
+        self._outcome.checks += 1
 
     def _settle(self) -> None:
         daemon, outcome = self._daemon, self._outcome
@@ -122,7 +122,7 @@ class Chaos:
         assert not books.discarded, books
         outcome.received += books.received
         outcome.possible_duplicates = books.possible_duplicates
-        if Harm.PROCESS not in self._harms:
+        if FaultKind.PROCESS not in self._fault_kinds:
             daemon.wait_for(self._is_all_reported, "the report of possible duplicates", 20)
             outcome.possible_by_topic = self._possible_by_topic()
 
@@ -133,22 +133,22 @@ class Chaos:
         report: dict[str, Any] = self._daemon.get("/discards/json")["unfinished_report"]
         return {item["topic"]: item["count"] for item in report["possible_duplicate_topic"]}
 
-    # --- deeds -------------------------------------------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------------------
 
-    def _deeds_to_ourselves(self) -> list[Deed]:
+    def _process_faults(self) -> list[WeightedFault]:
         return [
-            Deed(Harm.PROCESS, 30, self._kill_one),
-            Deed(Harm.PROCESS, 8, self._freeze_one),
-            Deed(Harm.PROCESS, 4, self._kill_supervisor),
-            Deed(Harm.PROCESS, 6, self._kill_everything),
-            Deed(Harm.RESTART, 4, self._restart_daemon),
+            WeightedFault(FaultKind.PROCESS, 30, self._kill_one),
+            WeightedFault(FaultKind.PROCESS, 8, self._freeze_one),
+            WeightedFault(FaultKind.PROCESS, 4, self._kill_supervisor),
+            WeightedFault(FaultKind.PROCESS, 6, self._kill_everything),
+            WeightedFault(FaultKind.RESTART, 4, self._restart_daemon),
         ]
 
-    def _do_harm(self) -> None:
-        self._rng.choices(self._deeds, [deed.weight for deed in self._deeds])[0].do()
+    def _inject_fault(self) -> None:
+        self._rng.choices(self._faults, [fault.weight for fault in self._faults])[0].do()
 
-    def _note(self, text: str) -> None:
-        self._outcome.deeds.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
+    def _record(self, text: str) -> None:
+        self._outcome.faults.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
 
     def _victim(self) -> tuple[str, int] | None:
         alive = sorted(self._daemon.pids().items())
@@ -156,26 +156,26 @@ class Chaos:
 
     def _kill_one(self) -> None:
         if victim := self._victim():
-            self._note(f"kill {victim[0]}")
+            self._record(f"kill {victim[0]}")
             with suppress(ProcessLookupError):
                 os.kill(victim[1], signal.SIGKILL)
 
     def _freeze_one(self) -> None:
         if victim := self._victim():
-            self._note(f"freeze {victim[0]}")
+            self._record(f"freeze {victim[0]}")
             with suppress(ProcessLookupError):
                 os.kill(victim[1], signal.SIGSTOP)
                 time.sleep(self._rng.uniform(0.1, 1.5))
                 os.kill(victim[1], signal.SIGCONT)
 
     def _kill_supervisor(self) -> None:
-        self._note("kill the supervisor")
+        self._record("kill the supervisor")
         self._outcome.sockets_lost += 1
         self._daemon.kill_supervisor()
         self._daemon.start()
 
     def _kill_everything(self) -> None:
-        self._note("kill everything")
+        self._record("kill everything")
         self._outcome.sockets_lost += 1
         self._daemon.kill_all()
         self._daemon.start()
@@ -185,7 +185,7 @@ class Chaos:
 
         A daemon that delivered everything removes the slab, and the counters with it.
         """
-        self._note("restart the daemon")
+        self._record("restart the daemon")
         assert self._daemon.terminate() == 0
         if not self._daemon.slab_path.exists():
             self._outcome.received += self._received_last()

@@ -1,6 +1,6 @@
 """The brokers of a chaos run, real or embedded, and their faults.
 
-A site hurts one broker at a time, and repairs it after some seconds, when `mend_if_due` is called. With real brokers,
+A site hits one broker at a time, and repairs it after some seconds, when `repair_if_due` is called. With real brokers,
 the next fault waits until every replica is in sync, because otherwise Kafka itself may lose acknowledged records.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.devbroker.control import DevBroker
     from support.kafka_cluster import KafkaCluster
 
-__all__ = ["CALM", "PARTITIONS", "Deed", "Embedded", "Harm", "Real", "Site"]
+__all__ = ["LEADER_PRESERVING", "PARTITIONS", "Embedded", "FaultKind", "Real", "Site", "WeightedFault"]
 
 PARTITIONS: Final = 3
 MOST_PARTITIONS: Final = 11
@@ -43,7 +43,7 @@ BROKEN: Final = (
 
 
 @unique
-class Harm(Enum):
+class FaultKind(Enum):
     """Kinds of faults; a run may exclude some."""
 
     BROKER = "a broker is killed, terminated or stopped"
@@ -54,14 +54,14 @@ class Harm(Enum):
     RESTART = "the daemon is terminated, which may remove the slab and its counters, and started again"
 
 
-CALM: Final = frozenset({Harm.PROCESS, Harm.RESTART, Harm.GROWTH})
-"""Kinds of harm that leave each partition its leader, so that no partition replaces another."""
+LEADER_PRESERVING: Final = frozenset({FaultKind.PROCESS, FaultKind.RESTART, FaultKind.GROWTH})
+"""Kinds of faults that leave each partition its leader, so that no partition replaces another."""
 
 
-class Deed(NamedTuple):
+class WeightedFault(NamedTuple):
     """A fault and its relative frequency."""
 
-    harm: Harm
+    kind: FaultKind
     weight: int
     do: Callable[[], None]
 
@@ -82,14 +82,14 @@ class Site(Protocol):
         """Return the partition counts that a topic has had, the present one last."""
         ...
 
-    def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
-        """Return the faults of these brokers; each describes itself through `note`."""
+    def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
+        """Return the faults of these brokers; each describes itself through `record`."""
         ...
 
-    def mend_if_due(self) -> None: ...
+    def repair_if_due(self) -> None: ...
 
     def heal(self) -> None:
-        """Undo all harm."""
+        """Undo all faults."""
         ...
 
     def read_back(self, topic: str) -> list[Seen]:
@@ -97,27 +97,27 @@ class Site(Protocol):
         ...
 
 
-class _Mending:
-    """The hurt broker, if any."""
+class _Repair:
+    """The repair of the disturbed broker, if any."""
 
     def __init__(self) -> None:
-        self._mend: Callable[[], object] | None = None
+        self._action: Callable[[], object] | None = None
         self._at = 0.0
 
     @property
     def is_pending(self) -> bool:
-        return self._mend is not None
+        return self._action is not None
 
-    def later(self, mend: Callable[[], object], seconds: float) -> None:
-        self._mend, self._at = mend, time.monotonic() + seconds
+    def later(self, repair: Callable[[], object], seconds: float) -> None:
+        self._action, self._at = repair, time.monotonic() + seconds
 
     def do_if_due(self) -> None:
-        if self._mend is not None and time.monotonic() >= self._at:
-            mend, self._mend = self._mend, None
-            mend()
+        if self._action is not None and time.monotonic() >= self._at:
+            repair, self._action = self._action, None
+            repair()
 
 
-class _Growing:
+class _Growth:
     """The partition counts that topics have had."""
 
     def __init__(self) -> None:
@@ -126,19 +126,19 @@ class _Growing:
     def begin(self, topics: Iterable[str]) -> None:
         self._counts.update({topic: [PARTITIONS] for topic in topics})
 
-    def note(self, topic: str, partitions: int) -> None:
+    def record(self, topic: str, partitions: int) -> None:
         """Record a count before the request: a request may succeed although it reports a failure."""
         self._counts[topic].append(partitions)
 
     def counts(self, topic: str) -> Sequence[int]:
         return self._counts[topic]
 
-    def deed(self, site: Site, rng: random.Random, note: Callable[[str], None]) -> None:
+    def grow_topic(self, site: Site, rng: random.Random, record: Callable[[str], None]) -> None:
         """Add one or two partitions to a topic, up to its limit."""
         topic = rng.choice(list(self._counts))
         wanted = self._counts[topic][-1] + rng.randint(1, 2)
         if wanted <= MOST_PARTITIONS:
-            note(f"{wanted} partitions for {topic}")
+            record(f"{wanted} partitions for {topic}")
             site.add_partitions(topic, wanted)
 
 
@@ -148,9 +148,9 @@ class Real:
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._topics: Sequence[str] = ()
-        self._growing = _Growing()
-        self.counts = self._growing.counts
-        self._mending = _Mending()
+        self._growth = _Growth()
+        self.counts = self._growth.counts
+        self._repair = _Repair()
 
     @property
     def bootstrap(self) -> str:
@@ -160,49 +160,49 @@ class Real:
         self._topics = topics
         for topic in topics:
             self._cluster.create_topic(topic, PARTITIONS, REPLICAS, MIN_IN_SYNC)
-        self._growing.begin(topics)
+        self._growth.begin(topics)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._growing.note(topic, partitions)
+        self._growth.record(topic, partitions)
         with suppress(KafkaException):  # a broker may have died that its neighbours still list
             self._cluster.create_partitions(topic, partitions)
 
-    def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
+    def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
         cluster = self._cluster
 
-        def hurt(word: str, harm: Callable[[int], None], mend: Callable[[int], None]) -> None:
+        def disturb(verb: str, strike: Callable[[int], None], repair: Callable[[int], None]) -> None:
             if self._is_whole():
                 node = rng.choice(cluster.node_ids)
-                note(f"{word} broker {node}")
-                harm(node)
-                self._mending.later(lambda: mend(node), rng.uniform(2, 8))
+                record(f"{verb} broker {node}")
+                strike(node)
+                self._repair.later(lambda: repair(node), rng.uniform(2, 8))
 
         def move_leader() -> None:
             if self._is_whole():
                 topic = rng.choice(self._topics)
                 replicas = list(cluster.node_ids)
                 rng.shuffle(replicas)
-                note(f"lead {topic}-0 from broker {replicas[0]}")
+                record(f"lead {topic}-0 from broker {replicas[0]}")
                 with suppress(AssertionError, TimeoutError):
                     cluster.move_leader(topic, 0, replicas)
 
         def grow() -> None:
             if self._is_whole():
-                self._growing.deed(self, rng, note)
+                self._growth.grow_topic(self, rng, record)
 
         return [
-            Deed(Harm.BROKER, 10, lambda: hurt("kill", cluster.kill, cluster.begin_restart)),
-            Deed(Harm.BROKER, 6, lambda: hurt("terminate", cluster.terminate, cluster.begin_restart)),
-            Deed(Harm.BROKER, 8, lambda: hurt("freeze", cluster.stop, cluster.cont)),
-            Deed(Harm.LEADER, 14, move_leader),
-            Deed(Harm.GROWTH, 8, grow),
+            WeightedFault(FaultKind.BROKER, 10, lambda: disturb("kill", cluster.kill, cluster.begin_restart)),
+            WeightedFault(FaultKind.BROKER, 6, lambda: disturb("terminate", cluster.terminate, cluster.begin_restart)),
+            WeightedFault(FaultKind.BROKER, 8, lambda: disturb("freeze", cluster.stop, cluster.cont)),
+            WeightedFault(FaultKind.LEADER, 14, move_leader),
+            WeightedFault(FaultKind.GROWTH, 8, grow),
         ]
 
     def _is_whole(self) -> bool:
-        return not self._mending.is_pending and self._cluster.is_whole(self._topics)
+        return not self._repair.is_pending and self._cluster.is_whole(self._topics)
 
-    def mend_if_due(self) -> None:
-        self._mending.do_if_due()
+    def repair_if_due(self) -> None:
+        self._repair.do_if_due()
 
     def heal(self) -> None:
         self._cluster.heal()
@@ -229,9 +229,9 @@ class Embedded:
         self._rows = [row for row in ERROR_TABLE.values() if _is_endless(row)]
         self._rows += [row for row in ERROR_TABLE.values() if epochs and row.action is Action.BUMP_EPOCH]
         self._topics: Sequence[str] = ()
-        self._mending = _Mending()
-        self._growing = _Growing()
-        self.counts = self._growing.counts
+        self._repair = _Repair()
+        self._growth = _Growth()
+        self.counts = self._growth.counts
 
     @property
     def bootstrap(self) -> str:
@@ -241,40 +241,40 @@ class Embedded:
         self._topics = topics
         for topic in topics:
             self._broker.add_topic(topic, PARTITIONS)
-        self._growing.begin(topics)
+        self._growth.begin(topics)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._growing.note(topic, partitions)
+        self._growth.record(topic, partitions)
         self._broker.add_partitions(topic, partitions)
 
-    def deeds(self, rng: random.Random, note: Callable[[str], None]) -> list[Deed]:
+    def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
         broker = self._broker
 
         def take_down() -> None:
-            if not self._mending.is_pending:
+            if not self._repair.is_pending:
                 node, elect, stale = rng.choice(self._ids), rng.random() < 0.5, rng.randrange(4)
                 port = rng.choice((None, 0))
-                note(f"broker {node} down, elect {elect}, stale {stale}, back on {port}")
+                record(f"broker {node} down, elect {elect}, stale {stale}, back on {port}")
                 broker.broker_down(node, elect=elect, stale=stale)
-                self._mending.later(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
+                self._repair.later(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
 
         def move_leader() -> None:
             topic = rng.choice(self._topics)
             partition = rng.randrange(self.counts(topic)[-1])
             node, stale = rng.choice(self._ids), rng.randrange(4)
-            note(f"lead {topic}-{partition} from broker {node}, stale {stale}")
+            record(f"lead {topic}-{partition} from broker {node}, stale {stale}")
             broker.move_leader(topic, partition, node, stale=stale)
 
         def inject(fault: Fault) -> None:
-            note(f"{fault.action} {fault.code or ''} {fault.topic} {fault.nth} {fault.every} {fault.times}")
+            record(f"{fault.action} {fault.code or ''} {fault.topic} {fault.nth} {fault.every} {fault.times}")
             broker.inject(fault)
 
         return [
-            Deed(Harm.BROKER, 15, take_down),
-            Deed(Harm.LEADER, 15, move_leader),
-            Deed(Harm.GROWTH, 8, lambda: self._growing.deed(self, rng, note)),
-            Deed(Harm.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
-            Deed(Harm.ANSWER, 30, lambda: inject(self._error(rng))),
+            WeightedFault(FaultKind.BROKER, 15, take_down),
+            WeightedFault(FaultKind.LEADER, 15, move_leader),
+            WeightedFault(FaultKind.GROWTH, 8, lambda: self._growth.grow_topic(self, rng, record)),
+            WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
+            WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._error(rng))),
         ]
 
     def _error(self, rng: random.Random) -> Fault:
@@ -293,8 +293,8 @@ class Embedded:
             ms=rng.choice((20, 200, 2000)),
         )
 
-    def mend_if_due(self) -> None:
-        self._mending.do_if_due()
+    def repair_if_due(self) -> None:
+        self._repair.do_if_due()
 
     def heal(self) -> None:
         self._broker.clear_faults()

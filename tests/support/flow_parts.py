@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["DiedError", "FakeReporter", "MortalWords", "a_config", "records_of"]
+__all__ = ["CrashingWords", "FakeReporter", "SimulatedCrashError", "a_config", "records_of"]
 
 QUICK: Final = Delivery(min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2)
 
@@ -63,11 +63,11 @@ class FakeReporter:
         self.duplicates += count
 
 
-class DiedError(BaseException):
+class SimulatedCrashError(BaseException):
     """A process was killed at a store; a BaseException, so that no handler catches it."""
 
 
-class MortalWords:
+class CrashingWords:
     """The slab's words, which kill a process at a chosen store."""
 
     def __init__(self, words: Any) -> None:
@@ -86,7 +86,7 @@ class MortalWords:
         if self.left is not None:
             if self.left == 0:
                 self.left = None
-                raise DiedError
+                raise SimulatedCrashError
             self.left -= 1
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from support.fake_broker import FakeCluster, Written
-from support.flow_parts import DiedError, FakeReporter, MortalWords, a_config
+from support.flow_parts import CrashingWords, FakeReporter, SimulatedCrashError, a_config
 from support.slabs import Input
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Machine:
         self.reporter = FakeReporter()
         self.topics = {topic: len(leaders) for topic, leaders in topics.items()}
         self.cluster = FakeCluster({(t, p): node for t, nodes in topics.items() for p, node in enumerate(nodes)})
-        self.words = MortalWords(slab.words)
+        self.words = CrashingWords(slab.words)
         slab.words = self.words  # type: ignore[assignment]
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if self.config.kafka.required_acks == -1 else 2
         self.input = Input(slab, linger_ms=0, topics=[])
@@ -171,7 +171,7 @@ class Machine:
         try:
             for action in actions:
                 action()
-        except DiedError:
+        except SimulatedCrashError:
             return False
         finally:
             if doomed and self.words.left is not None:

@@ -36,7 +36,7 @@ METADATA_MAX_AGE_MS = 60_000
 NO_TLS = Tls()
 
 
-class PagesOfNoDaemon:
+class OfflineStatusPages:
     """The contents and actions of the pages, in one place."""
 
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from support.accounts import Name, compare
-from support.chaos import AT_LEAST_ONCE, EXACTLY_ONCE, HARDLY_ANY, QUEUE, Outcome, check
+from support.chaos import AT_LEAST_ONCE, EXACTLY_ONCE, NO_GUARANTEES, QUEUE, Outcome, check
 from support.traffic import Load, Seen, messages_of
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def arrived() -> dict[str, list[Seen]]:
     return records
 
 
-def test_all_there() -> None:
+def test_complete_records_are_accounted_for() -> None:
     account = compare(LOAD, SENT, arrived(), {})
     assert (account.read, account.missing, account.repeated.total()) == (50, {}, 0)
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_messages_are_named() -> None:
     records = arrived()
     gone = records["red"].pop(3)
     account = compare(LOAD, SENT, records, {})
@@ -45,7 +45,7 @@ def test_what_is_missing_is_named() -> None:
     assert account.first_missing(1 - sender, SENT[1 - sender]) == SENT[1 - sender]
 
 
-def test_what_is_there_again_is_counted_by_topic() -> None:
+def test_repeated_messages_are_counted_by_topic() -> None:
     records = arrived()
     records["red"] += records["red"][2:5]
     account = compare(LOAD, SENT, records, {})
@@ -53,14 +53,14 @@ def test_what_is_there_again_is_counted_by_topic() -> None:
     assert account.read == 50
 
 
-def test_what_is_out_of_order_fails() -> None:
+def test_messages_out_of_order_fail_the_comparison() -> None:
     records = arrived()
     records["red"].reverse()
     with pytest.raises(AssertionError, match="came after"):
         compare(LOAD, SENT, records, {})
 
 
-def test_in_a_topic_that_has_grown_messages_of_one_home_by_one_count_may_pass() -> None:
+def test_messages_of_different_homes_may_be_reordered_in_a_grown_topic() -> None:
     """The two may have had different homes when they were received."""
     records = arrived()
     keys = {
@@ -72,7 +72,7 @@ def test_in_a_topic_that_has_grown_messages_of_one_home_by_one_count_may_pass() 
         compare(LOAD, SENT, records, {"red": (3,)})
 
 
-def test_messages_that_stand_in_elsewhere_may_pass() -> None:
+def test_messages_of_different_homes_may_be_reordered_on_stand_in_partitions() -> None:
     """With three partitions, records sorted by their home are in order; with one they are not."""
     records = arrived()
     keys = {
@@ -96,7 +96,7 @@ def test_messages_that_stand_in_elsewhere_may_pass() -> None:
     [{"key": b"other"}, {"timestamp_ms": 7}, {"value": b"0:0:other"}],
     ids=["key", "timestamp", "value"],
 )
-def test_what_was_changed_fails(change: dict[str, Any]) -> None:
+def test_a_changed_message_fails_the_comparison(change: dict[str, Any]) -> None:
     records = arrived()
     first = next(seen for some in records.values() for seen in some if (seen.value or b"").startswith(b"0:0:"))
     for some in records.values():
@@ -105,14 +105,14 @@ def test_what_was_changed_fails(change: dict[str, Any]) -> None:
         compare(LOAD, SENT, records, {})
 
 
-def test_what_is_in_another_topic_fails() -> None:
+def test_a_message_in_another_topic_fails_the_comparison() -> None:
     records = arrived()
     records["green"].insert(0, records["red"].pop(0))
     with pytest.raises(AssertionError, match="is not what was sent"):
         compare(LOAD, SENT, records, {})
 
 
-def test_what_nobody_sent_fails() -> None:
+def test_an_unsent_message_fails_the_comparison() -> None:
     records = arrived()
     records["red"].append(Seen(0, None, b"1:20:", 0))
     with pytest.raises(KeyError):
@@ -135,10 +135,10 @@ def account_of(*, lost: int = 0, repeated: int = 0) -> Account:
         (EXACTLY_ONCE, Outcome(received=50), account_of()),
         (EXACTLY_ONCE, Outcome(received=48, sockets_lost=1), account_of(lost=2)),
         (AT_LEAST_ONCE, Outcome(received=50, possible_duplicates=2), account_of(repeated=2)),
-        (HARDLY_ANY, Outcome(received=50), account_of(lost=2)),
+        (NO_GUARANTEES, Outcome(received=50), account_of(lost=2)),
     ],
 )
-def test_what_the_law_allows(law: Law, outcome: Outcome, account: Account) -> None:
+def test_check_accepts_outcomes_within_the_law(law: Law, outcome: Outcome, account: Account) -> None:
     check(law, outcome, account)
 
 
@@ -150,10 +150,10 @@ def test_what_the_law_allows(law: Law, outcome: Outcome, account: Account) -> No
         (EXACTLY_ONCE, Outcome(received=50, possible_duplicates=2), account_of(repeated=1), "were repeated"),
         (AT_LEAST_ONCE, Outcome(received=50, possible_duplicates=2), account_of(repeated=3), "were repeated"),
         (AT_LEAST_ONCE, Outcome(received=50), account_of(lost=1), "1 are missing"),
-        (HARDLY_ANY, Outcome(received=40), account_of(), "50 read of 40 received"),
+        (NO_GUARANTEES, Outcome(received=40), account_of(), "50 read of 40 received"),
     ],
 )
-def test_what_the_law_does_not_allow(law: Law, outcome: Outcome, account: Account, words: str) -> None:
+def test_check_rejects_outcomes_beyond_the_law(law: Law, outcome: Outcome, account: Account, words: str) -> None:
     assert len(account.missing) < QUEUE
     with pytest.raises(AssertionError, match=words):
         check(law, outcome, account)

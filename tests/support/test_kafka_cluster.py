@@ -29,7 +29,7 @@ def records(values: Sequence[bytes]) -> list[Record]:
     return [Record(n, b"key", value, NOW_MS + n, (("h", b"\x00"),)) for n, value in enumerate(values)]
 
 
-def test_what_is_produced_is_read_back_with_everything(kafka_versions: KafkaCluster) -> None:
+def test_produced_records_are_read_back_with_all_fields(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("read-back", partitions=3)
     produce(kafka_versions, "read-back", 0, [b"one", b"", b"three"])
     produce(kafka_versions, "read-back", 2, [b"x" * 100_000])
@@ -40,19 +40,19 @@ def test_what_is_produced_is_read_back_with_everything(kafka_versions: KafkaClus
     }
 
 
-def test_an_empty_topic_is_read_to_its_end_at_once(kafka_versions: KafkaCluster) -> None:
+def test_an_empty_topic_is_read_immediately(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("empty")
     assert kafka_versions.read_all("empty") == {0: []}
 
 
-def test_records_that_do_not_come_are_an_error_with_the_numbers(kafka_versions: KafkaCluster) -> None:
+def test_missing_records_are_an_error_with_the_counts(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("short")
     produce(kafka_versions, "short", 0, [b"one"])
     with pytest.raises(AssertionError, match=r"1 of 2 records after 1 s; not read to the end: \[\]"):
         kafka_versions.read_all("short", expected=2, timeout=1)
 
 
-def test_a_topic_can_have_settings(kafka_versions: KafkaCluster) -> None:
+def test_create_topic_applies_settings(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("small", config={"max.message.bytes": "1000"})
     refused: list[str] = []
     producer = Producer({**kafka_versions.librdkafka_config, "log_level": 0})
@@ -74,7 +74,7 @@ def hurt(kafka_3: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[tupl
 
 
 @pytest.mark.parametrize("fault", ["kill", "terminate", "stop"])
-def test_a_leader_that_fails_is_followed_by_another(hurt: tuple[KafkaCluster, str], fault: str) -> None:
+def test_a_failed_leader_is_replaced(hurt: tuple[KafkaCluster, str], fault: str) -> None:
     kafka, topic = hurt
     first = kafka.leader(topic)
     getattr(kafka, fault)(first)

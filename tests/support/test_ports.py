@@ -21,12 +21,12 @@ def port() -> Iterator[ReservedPort]:
     reserved.release()
 
 
-def test_nobody_answers_while_the_server_is_down(port: ReservedPort) -> None:
+def test_connections_are_refused_while_the_server_is_down(port: ReservedPort) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port.number), timeout=5)
 
 
-def test_the_server_can_have_it_again_and_again(port: ReservedPort) -> None:
+def test_the_server_can_bind_the_port_repeatedly(port: ReservedPort) -> None:
     for _ in range(3):
         with (
             socket.create_server(("127.0.0.1", port.number)),
@@ -35,7 +35,7 @@ def test_the_server_can_have_it_again_and_again(port: ReservedPort) -> None:
             assert client.getpeername()[1] == port.number
 
 
-def test_others_cannot_take_it(port: ReservedPort) -> None:
+def test_other_sockets_cannot_bind_the_port(port: ReservedPort) -> None:
     with socket.socket() as other, pytest.raises(OSError, match="in use") as caught:
         other.bind(("127.0.0.1", port.number))
     assert caught.value.errno == errno.EADDRINUSE

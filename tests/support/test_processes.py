@@ -21,7 +21,7 @@ TESTS: Final = Path(__file__).parents[1]
 SLEEP: Final = "import time; time.sleep(600)"
 
 
-def test_a_spawned_process_dies_with_the_one_that_spawned_it() -> None:
+def test_a_spawned_process_dies_with_its_parent() -> None:
     script = (
         "import sys; from support import processes; "
         f"print(processes.spawn([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); {SLEEP}"
@@ -46,7 +46,7 @@ def start_orphan() -> psutil.Process:
     return psutil.Process(int(done.stdout))
 
 
-def test_an_orphan_becomes_our_descendant() -> None:
+def test_an_orphan_becomes_a_descendant_of_the_subreaper() -> None:
     orphan = start_orphan()
     try:
         assert orphan in processes.descendants()
@@ -55,7 +55,7 @@ def test_an_orphan_becomes_our_descendant() -> None:
     assert orphan not in processes.descendants()
 
 
-def test_a_dead_orphan_is_reaped_unless_it_is_known() -> None:
+def test_a_dead_orphan_is_reaped_unless_excluded() -> None:
     orphan = start_orphan()
     orphan.kill()
     os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOWAIT)
@@ -65,7 +65,7 @@ def test_a_dead_orphan_is_reaped_unless_it_is_known() -> None:
     assert not psutil.pid_exists(orphan.pid)
 
 
-def test_a_process_that_ended_is_no_descendant() -> None:
+def test_an_ended_process_is_not_a_descendant() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # ended, and still a zombie
     assert ended.pid not in {process.pid for process in processes.descendants()}
@@ -76,7 +76,7 @@ def test_spawn_passes_the_exit_code_on() -> None:
     assert processes.spawn([sys.executable, "-c", "raise SystemExit(7)"]).wait(60) == 7
 
 
-def test_spawn_can_be_signalled_directly() -> None:
+def test_a_spawned_process_receives_signals() -> None:
     process = processes.spawn([sys.executable, "-c", SLEEP])
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM
@@ -103,7 +103,7 @@ def test_with_server(server):
 @pytest.mark.parametrize(
     ("source", "who"), [(LEAKING, "The test"), (LEAKING_SESSION, "The session")], ids=["test", "session"]
 )
-def test_what_leaves_a_process_fails(tmp_path: Path, source: str, who: str) -> None:
+def test_a_test_or_session_that_leaks_a_process_fails(tmp_path: Path, source: str, who: str) -> None:
     done = run_pytest(tmp_path, source)
     assert done.returncode == 1, done.stdout
     assert f"{who} left processes behind" in done.stdout
@@ -146,7 +146,7 @@ def test_an_unmarked_test_fails_when_it_starts_a_process(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_run_without_processes_says_how_many_tests_it_leaves_out(tmp_path: Path, workers: str) -> None:
+def test_a_unit_run_reports_the_number_of_skipped_process_tests(tmp_path: Path, workers: str) -> None:
     done = run_pytest(tmp_path, STARTING, "-W", "ignore", "--unit", "-n", workers, "-k", "marked or nothing")
     assert "Left out: 1 tests that start a process (test_it.py)." in done.stdout
     assert "1 passed" in done.stdout
@@ -170,7 +170,7 @@ def test_short():
     ],
     ids=["default", "soak"],
 )
-def test_a_run_names_the_tests_that_it_leaves_out_for_their_length(
+def test_a_run_names_the_skipped_tests_by_their_length(
     tmp_path: Path, options: list[str], ran: str, sentence: str
 ) -> None:
     done = run_pytest(tmp_path, SOAKING, "-W", "ignore", "--verbose", *options)

@@ -41,7 +41,7 @@ def test_every_state_that_holds_records_has_a_stage() -> None:
     assert set(STAGES) == set(RunState) - lay.SETTLED - {RunState.SPLIT}
 
 
-def test_an_empty_slab(slab: Slab) -> None:
+def test_books_of_an_empty_slab_are_zero_and_balanced(slab: Slab) -> None:
     books = read_books(slab)
     assert (books.received, books.delivered, books.discarded, books.possible_duplicates) == (0, 0, {}, 0)
     assert books.held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0, "spill": 0}
@@ -84,7 +84,7 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
         assert books.discarded.get("MALFORMED", 0) == len(sizes)
 
 
-def test_held_by_topic_names_what_has_no_number(slab: Slab) -> None:
+def test_held_by_topic_names_topics_without_a_number(slab: Slab) -> None:
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t2"), datagram(b"new"), datagram(b"new"), datagram(b"t2")])
     assert held_by_topic(slab) == {2: {"input": 2}, b"new": {"router": 2}}
@@ -98,7 +98,7 @@ def test_a_counter_is_the_sum_over_all_processes(slab: Slab) -> None:
     assert total(slab, Counter.MsgDelivered) == 2**40
 
 
-def test_a_reading_in_the_middle_says_so_and_one_that_says_nothing_balances(slab: Slab) -> None:
+def test_an_inconsistent_reading_is_marked_and_a_consistent_one_balances(slab: Slab) -> None:
     """At any store of a batch on its way in, and of a transaction that settles it."""
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"a")])
@@ -124,7 +124,7 @@ def test_a_reading_in_the_middle_says_so_and_one_that_says_nothing_balances(slab
     assert read_books(slab).delivered == 3
 
 
-def test_the_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
+def test_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
     ProcessRow(slab, INPUT_ROW).open_books()
     put_in_landing_zone(slab, [datagram(b"t1")])
     assert not read_books(slab).consistent

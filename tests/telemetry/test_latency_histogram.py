@@ -22,7 +22,7 @@ def filled(tmp_path: Path) -> Iterator[FilledSlab]:
     slab.close()
 
 
-def test_what_is_raised_is_read(filled: FilledSlab) -> None:
+def test_raised_counters_are_read_back(filled: FilledSlab) -> None:
     raises = raises_of({2: 5, BUCKETS - 1: 1}, 35)
     assert Counter.AckDelayFirst + BUCKETS - 1 in raises
     for counter, amount in raises.items():

@@ -43,7 +43,7 @@ def to_file(path: Path, mode: int | None = None, level: str = "NOTICE") -> Loggi
     return Logging(level=level, stdout_stderr=False, file=LogFile(enable=True, path=str(path), mode=mode))  # type: ignore[arg-type]
 
 
-def test_a_line_says_when_who_and_how_bad(path: Path) -> None:
+def test_a_line_has_time_process_and_level(path: Path) -> None:
     set_up_logging(to_file(path), "router")
     log.warning("Broker %d is gone.", 3)
     line = (
@@ -52,7 +52,7 @@ def test_a_line_says_when_who_and_how_bad(path: Path) -> None:
     assert re.fullmatch(line, path.read_text())
 
 
-def test_what_clients_chose_cannot_forge_a_line(path: Path) -> None:
+def test_client_data_cannot_forge_a_line(path: Path) -> None:
     set_up_logging(to_file(path), "router")
     log.error("Topic %s is bad.", "a\n2026-01-01 forged\x1b[31m\0")
     (line,) = path.read_text().splitlines()
@@ -89,7 +89,7 @@ def test_levels_have_the_names_of_syslog(path: Path, level: str, written: list[s
     assert re.findall(r"\] (\w+):", path.read_text()) == written
 
 
-def test_warnings_go_to_stderr_and_the_rest_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_written_to_stderr_and_the_rest_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(Logging(), "router")
     log.warning("bad")
     log.log(NOTICE, "good")
@@ -109,7 +109,7 @@ def test_a_daemon_without_a_log_still_warns(capsys: pytest.CaptureFixture[str]) 
     assert "good" not in out + err
 
 
-def test_a_log_in_a_file_leaves_stderr_alone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_file_replaces_stderr(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(to_file(path), "router")
     log.warning("bad")
     assert capsys.readouterr() == ("", "")
@@ -123,7 +123,7 @@ def test_the_file_has_the_configured_mode(path: Path, mode: int | None, expected
     assert stat.S_IMODE(path.stat().st_mode) == expected
 
 
-def test_a_file_that_was_moved_away_is_opened_anew(path: Path) -> None:
+def test_a_moved_file_is_reopened(path: Path) -> None:
     set_up_logging(to_file(path), "router")
     log.warning("first")
     path.rename(path.with_name("old"))
@@ -131,7 +131,7 @@ def test_a_file_that_was_moved_away_is_opened_anew(path: Path) -> None:
     assert "second" in path.read_text()
 
 
-def test_a_full_disk_costs_lines_and_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_loses_lines_and_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(to_file(Path("/dev/full")), "router")
     log.warning("first")
     log.error("second")
@@ -140,9 +140,7 @@ def test_a_full_disk_costs_lines_and_is_told_once(capsys: pytest.CaptureFixture[
     )
 
 
-def test_a_file_that_went_with_its_directory_costs_lines_until_it_is_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_removed_directory_loses_lines_until_it_returns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "log"
     home.mkdir()
     set_up_logging(to_file(home / "bruce.log"), "router")
@@ -160,7 +158,7 @@ def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
         set_up_logging(to_file(path / "nowhere"), "router")
 
 
-def test_syslog_gets_its_own_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_syslog_lines_have_the_syslog_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as syslog:
         syslog.bind(str(tmp_path / "devlog"))
@@ -169,7 +167,7 @@ def test_syslog_gets_its_own_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert syslog.recv(1000) == b"<29>bruce[%d]: router: good\0" % os.getpid()
 
 
-def test_a_missing_syslog_is_told_once_and_not_fatal(
+def test_a_missing_syslog_is_reported_once_and_not_fatal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
@@ -180,7 +178,7 @@ def test_a_missing_syslog_is_told_once_and_not_fatal(
     assert "There is no syslog at" in err[0]
 
 
-def test_a_missing_syslog_is_told_by_the_supervisor_where_nothing_else_is_logged(
+def test_a_missing_syslog_is_reported_by_the_supervisor_without_other_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logs, "_SYSLOG", tmp_path / "devlog")
@@ -194,7 +192,7 @@ def record(created: float, line: int = 1, about: object = None) -> logging.LogRe
     return logging.makeLogRecord({"created": created, "pathname": "x.py", "lineno": line, "about": about})
 
 
-def test_one_of_a_flood_is_written_in_30_s_and_the_next_counts_the_others() -> None:
+def test_repeated_lines_are_suppressed_for_30_s_and_counted() -> None:
     repeats = RepeatFilter()
     assert [repeats.filter(record(when)) for when in (0, 1, 29.9)] == [True, False, False]
     late = record(30)
@@ -203,26 +201,26 @@ def test_one_of_a_flood_is_written_in_30_s_and_the_next_counts_the_others() -> N
     assert not repeats.filter(record(59))
 
 
-def test_other_places_and_other_subjects_are_not_held_back() -> None:
+def test_lines_of_other_places_and_subjects_are_not_suppressed() -> None:
     repeats = RepeatFilter()
     items = [record(0), record(0, line=2), record(0, about="a"), record(0, about="b"), record(0, about="a")]
     assert [repeats.filter(item) for item in items] == [True, True, True, True, False]
 
 
-def test_a_clock_that_is_set_back_silences_nothing() -> None:
+def test_a_clock_that_is_set_back_suppresses_nothing() -> None:
     repeats = RepeatFilter()
     assert repeats.filter(record(1000))
     assert repeats.filter(record(10))
 
 
-def test_it_does_not_grow_without_bounds() -> None:
+def test_the_repeat_filter_is_bounded() -> None:
     repeats = RepeatFilter()
     for line in range(3000):
         repeats.filter(record(0, line))
     assert len(repeats._places) == 1000
 
 
-def test_the_line_says_how_many_were_left_out(path: Path) -> None:
+def test_a_line_states_the_number_of_suppressed_lines(path: Path) -> None:
     set_up_logging(to_file(path), "router")
     for created in (0.0, 1.0, 2.0, 31.0):
         logging.getLogger().handle(
@@ -250,7 +248,7 @@ def test_a_line_of_json_has_a_field_for_everything(path: Path) -> None:
     assert line == {"level": "WARNING", "process": "router", "pid": os.getpid(), "message": "Broker 3 is gone."}
 
 
-def test_what_clients_chose_cannot_forge_a_line_of_json(path: Path) -> None:
+def test_client_data_cannot_forge_a_json_line(path: Path) -> None:
     to_json(path)
     nasty = 'a\n{"level":"ERR"}"\x1b[31m\0\u2028'
     log.error("Topic %s is bad.", nasty)
@@ -259,7 +257,7 @@ def test_what_clients_chose_cannot_forge_a_line_of_json(path: Path) -> None:
     assert json.loads(line)["message"] == f"Topic {nasty} is bad."
 
 
-def test_json_has_the_traceback_and_how_many_were_left_out(path: Path) -> None:
+def test_json_has_the_traceback_and_the_number_of_suppressed_lines(path: Path) -> None:
     to_json(path)
     for created in (0.0, 1.0, 31.0):
         record = {"created": created, "msg": "Bug.", "levelno": 50, "levelname": "CRIT"}
@@ -322,13 +320,13 @@ def test_a_traceback_in_the_journal_keeps_its_lines(journal: socket.socket) -> N
     assert found[b"PRIORITY"] == b"2"
 
 
-def test_a_journal_that_ends_loses_lines_and_nothing_else(journal: socket.socket) -> None:
+def test_a_closed_journal_only_loses_lines(journal: socket.socket) -> None:
     set_up_logging(Logging(journald=True, stdout_stderr=False), "router")
     journal.close()
     log.warning("lost")
 
 
-def test_a_missing_journal_is_told_once(
+def test_a_missing_journal_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(logs, "_JOURNAL", tmp_path / "nowhere")

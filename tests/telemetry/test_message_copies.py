@@ -60,7 +60,7 @@ def test_copies_cross_the_link_unchanged(made: Made) -> None:
     assert (made.copies.pending, made.link.asked) == (False, 1)
 
 
-def test_a_frame_that_is_full_goes_at_once(made: Made) -> None:
+def test_a_full_frame_is_sent_immediately(made: Made) -> None:
     for number in range(9):
         made.copies.add(copy_of(FRAME_BYTES // 4, number))
     assert len(made.link.messages) == 2
@@ -68,7 +68,7 @@ def test_a_frame_that_is_full_goes_at_once(made: Made) -> None:
     assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
 
 
-def test_what_finds_no_room_is_counted(made: Made) -> None:
+def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
     made.link.full = True
     size = WAITING_BYTES // 8
     for number in range(10):
@@ -80,13 +80,13 @@ def test_what_finds_no_room_is_counted(made: Made) -> None:
     assert [copy.now_ms for copy in made.link.copies()] == list(range(7))
 
 
-def test_one_message_of_any_size_finds_room(made: Made) -> None:
+def test_one_copy_of_any_size_is_accepted(made: Made) -> None:
     made.copies.add(copy_of(WAITING_BYTES * 2))
     assert len(made.link.copies()) == 1
     assert not made.counted
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91\x80", b"\x91\x92\x09\x01"])
-def test_bytes_that_are_no_copies_are_refused(data: bytes) -> None:
+def test_invalid_copy_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="copies of messages"):
         decode_copies(data)

@@ -13,7 +13,7 @@ from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
 DELAYS = {0: 2, 3: 1}
 
 
-def test_batches_of_a_topic_are_added_up() -> None:
+def test_batches_of_a_topic_are_summed() -> None:
     sums = TrafficSums()
     assert not sums
     sums.delivered(b"news", 3, 500, DELAYS)
@@ -30,7 +30,7 @@ def test_batches_of_a_topic_are_added_up() -> None:
     assert not sums
 
 
-def test_of_too_many_topics_the_rest_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
     sums = TrafficSums()
     for topic in (b"a", b"b", b"c", b"d", b"a"):
@@ -58,6 +58,6 @@ def buckets(**messages: int) -> list[int]:
         (buckets(beyond=7), 300_000.0, 300_000.0),
     ],
 )
-def test_percentiles(counts: list[int], half: float | None, most: float | None) -> None:
+def test_percentile_interpolates_within_buckets(counts: list[int], half: float | None, most: float | None) -> None:
     assert percentile(counts, 0.5) == pytest.approx(half)
     assert percentile(counts, 0.99) == pytest.approx(most)

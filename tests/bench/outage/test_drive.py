@@ -33,7 +33,7 @@ def assert_sound(report: Report) -> None:
 
 
 @pytest.mark.quiet
-def test_embedded_brokers(tmp_path: Path) -> None:
+def test_embedded_outage_silences_dead_partitions_longer_than_others(tmp_path: Path) -> None:
     with Embedded.open(LOADS.topics) as site:
         observed = drive(site, LOADS, Times(warm_up=0, before=1, down=2, back=1, after=1), tmp_path)
     report = report_of(observed, site.traits, {"brokers": site.traits.name})
@@ -44,7 +44,7 @@ def test_embedded_brokers(tmp_path: Path) -> None:
     assert report.read_back.elsewhere > 0
 
 
-def test_real_brokers(tmp_path: Path, kafka_3: KafkaCluster) -> None:
+def test_real_brokers_outage_reports_log_append_times(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     site = RealKafka(kafka_3, LOADS.topics)
     try:
         observed = drive(site, LOADS, Times(warm_up=0, before=1, down=4, back=1, after=1), tmp_path)

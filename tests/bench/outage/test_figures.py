@@ -62,7 +62,7 @@ def observed(until_s: int = 5) -> Observed:
     )
 
 
-def test_a_datagram_bears_its_number_its_time_and_its_home() -> None:
+def test_a_datagram_carries_its_number_time_and_home_partition() -> None:
     load = Load()
     message = parse_message(load.datagram(17, 123_456_789))
     assert isinstance(message, Message)
@@ -79,11 +79,11 @@ def test_the_load_visits_every_partition_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("percent", "value"), [(1, 1), (50, 2), (51, 3), (99, 4), (100, 4)])
-def test_percentiles_are_values_that_were_there(percent: int, value: int) -> None:
+def test_percentile_returns_a_sample_value(percent: int, value: int) -> None:
     assert percentile([1, 2, 3, 4], percent) == value
 
 
-def test_groups_do_not_mix() -> None:
+def test_report_separates_the_partition_groups() -> None:
     report = report_of(observed(), EMBEDDED, {})
     before, down, _, after = report.spans
     for group in Group:
@@ -96,22 +96,22 @@ def test_groups_do_not_mix() -> None:
     assert report.per_second[Group.DEAD] == [5, 5, 0, 0, 0, 20, 5, 5]
 
 
-def test_a_silence_counts_from_the_return_where_nobody_takes_over() -> None:
+def test_silence_starts_at_the_brokers_return_when_no_replica_takes_over() -> None:
     silence = report_of(observed(), EMBEDDED, {}).silences[Group.DEAD]
     assert (silence.longest, silence.flowing, silence.caught_up) == pytest.approx((3.2, 1.01, 1.5))
 
 
-def test_a_silence_counts_from_the_death_where_others_take_over() -> None:
+def test_silence_starts_at_the_brokers_death_when_a_replica_takes_over() -> None:
     silence = report_of(observed(until_s=3), REAL, {}).silences[Group.DEAD]
     assert (silence.longest, silence.flowing, silence.caught_up) == pytest.approx((1.2, 1.01, 1.5))
 
 
-def test_a_silence_that_nothing_ends_ends_with_the_phase() -> None:
+def test_an_unfinished_silence_ends_with_the_phase() -> None:
     silence = report_of(observed(), REAL, {}).silences[Group.DEAD]
     assert (silence.longest, silence.flowing) == pytest.approx((4 - 1.81, 2.0))
 
 
-def test_what_went_elsewhere_breaks_no_silence() -> None:
+def test_records_diverted_to_another_partition_do_not_end_a_silence() -> None:
     seen = observed()
     diverted = Arrival(20, ALIVE, 2 * S, 3 * S)
     seen.arrivals = [diverted if one[:2] == (20, DEAD) else one for one in seen.arrivals]
@@ -120,13 +120,13 @@ def test_what_went_elsewhere_breaks_no_silence() -> None:
     assert report.spans[1].flows[Group.DEAD].arrived == 0.5
 
 
-def test_the_time_in_the_log_is_known_where_brokers_say_it() -> None:
+def test_report_has_log_append_times_only_where_brokers_supply_them() -> None:
     assert report_of(observed(), EMBEDDED, {}).spans[0].flows[Group.OTHERS].logged_p50 is None
     flow = report_of(observed(until_s=3), REAL, {}).spans[0].flows[Group.OTHERS]
     assert (flow.logged_p50, flow.logged_p99) == (4.0, 4.0)
 
 
-def test_reading_back_counts_what_is_wrong() -> None:
+def test_read_back_counts_missing_doubled_and_disordered_records() -> None:
     load = LOADS.load
     records = {DEAD: [record(load, number) for number in (2, 0, 0, 5)], ALIVE: [record(load, 1)]}
     assert check(load, 6, records) == ReadBack(6, 5, missing=2, doubled=1, disordered=1, elsewhere=1)
@@ -152,7 +152,7 @@ def test_a_report_is_refused_for_each_reason(change: dict[str, object], reason: 
     assert f"NO FIGURE: {refused.refusals[0]}" in render(refused)
 
 
-def test_unaffected_partitions_that_suffer_are_named() -> None:
+def test_report_names_unaffected_partitions_that_lose_throughput() -> None:
     seen = observed()
     seen.arrivals = [
         a._replace(seen_ns=5 * S) if a.place == ALIVE and 2 * S <= a.sent_ns < 3 * S else a for a in seen.arrivals
@@ -163,6 +163,6 @@ def test_unaffected_partitions_that_suffer_are_named() -> None:
     assert "kept 90% of their throughput: 100.0%" in render(report_of(observed(), EMBEDDED, {}))
 
 
-def test_a_report_survives_the_file() -> None:
+def test_a_report_survives_saving_and_loading() -> None:
     report = report_of(observed(until_s=3), REAL, {"cores": 2})
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report

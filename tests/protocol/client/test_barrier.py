@@ -72,14 +72,14 @@ answers = st.builds(
 
 
 @pytest.mark.parametrize(("vector", "request_"), REQUESTS)
-def test_requests_are_the_bytes_of_the_documentation(vector: str, request_: Barrier) -> None:
+def test_requests_equal_the_documented_bytes(vector: str, request_: Barrier) -> None:
     assert decode_barrier(bytes.fromhex(vector)) == request_
     assert encode_barrier(request_.token, request_.level, request_.limit_ms).hex() == vector
     assert vector in page()
 
 
 @pytest.mark.parametrize(("vector", "status"), BAD_REQUESTS)
-def test_unsound_requests_are_told_so(vector: str, status: BarrierStatus) -> None:
+def test_invalid_requests_get_an_error_status(vector: str, status: BarrierStatus) -> None:
     answer = decode_barrier(bytes.fromhex(vector))
     assert isinstance(answer, BarrierAnswer)
     assert answer.status is status
@@ -87,7 +87,7 @@ def test_unsound_requests_are_told_so(vector: str, status: BarrierStatus) -> Non
 
 
 @pytest.mark.parametrize(("vector", "answer"), ANSWERS)
-def test_answers_are_the_bytes_of_the_documentation(vector: str, answer: BarrierAnswer) -> None:
+def test_answers_equal_the_documented_bytes(vector: str, answer: BarrierAnswer) -> None:
     assert decode_answer(bytes.fromhex(vector)) == answer
     assert encode_answer(answer).hex() == vector
     assert vector in page()
@@ -98,7 +98,7 @@ def page() -> str:
 
 
 @given(found=st.lists(answers, max_size=4), cuts=st.lists(st.integers(0, 400)))
-def test_answers_are_read_however_they_are_cut(found: list[BarrierAnswer], cuts: list[int]) -> None:
+def test_answers_split_anywhere_are_read(found: list[BarrierAnswer], cuts: list[int]) -> None:
     data = b"".join(map(encode_answer, found))
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     reader = AnswerReader()
@@ -106,7 +106,7 @@ def test_answers_are_read_however_they_are_cut(found: list[BarrierAnswer], cuts:
     assert read == found
 
 
-def test_what_is_no_answer_is_refused() -> None:
+def test_an_invalid_answer_is_refused() -> None:
     for data in (b"HTTP/1.1 400 Bad Request\r\n", bytes.fromhex("7fffffff01030000"), bytes.fromhex("0000000801030000")):
         with pytest.raises(RemoteProtocolError, match="no answer"):
             AnswerReader().feed(data)
@@ -115,10 +115,10 @@ def test_what_is_no_answer_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("token", "limit_ms"), [(b"short", 0), (b"01234567", -1), (b"01234567", 2**31)])
-def test_requests_that_do_not_fit_are_not_built(token: bytes, limit_ms: int) -> None:
+def test_invalid_requests_are_not_encoded(token: bytes, limit_ms: int) -> None:
     with pytest.raises(LocalProtocolError):
         encode_barrier(token, Level.DELIVERED, limit_ms)
 
 
-def test_outstanding_is_what_has_no_outcome_yet() -> None:
+def test_outstanding_counts_messages_without_an_outcome() -> None:
     assert BarrierAnswer(bytes(8), BarrierStatus.TIMED_OUT, 7, 2, 3).outstanding == 2

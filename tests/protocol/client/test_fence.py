@@ -26,7 +26,7 @@ PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "protocol.md"
 ENDED: Final = encode_ended(EndReason.SHUTTING_DOWN, "The daemon shuts down.")
 
 
-def test_the_frames_are_the_bytes_of_the_documentation() -> None:
+def test_frames_equal_the_documented_bytes() -> None:
     page = PAGE.read_text()
     for frame in (encode_begin("job"), encode_end(), ENDED):
         assert f"`{frame.hex()}`" in page
@@ -35,30 +35,30 @@ def test_the_frames_are_the_bytes_of_the_documentation() -> None:
     assert decode_ended(ENDED) == (EndReason.SHUTTING_DOWN, "The daemon shuts down.")
 
 
-def test_the_documentation_has_every_reason() -> None:
+def test_every_end_reason_is_documented() -> None:
     section = PAGE.read_text().partition("does the same attempt help?")[2].partition("A connection that ends")[0]
     assert [int(line.split("|")[1]) for line in section.splitlines() if line[2:3].isdigit()] == list(EndReason)
 
 
 @given(st.sampled_from(EndReason), st.text(max_size=2000))
-def test_a_reason_comes_back_and_a_long_text_is_cut(reason: EndReason, text: str) -> None:
+def test_a_reason_survives_and_a_long_text_is_truncated(reason: EndReason, text: str) -> None:
     found, cut = decode_ended(encode_ended(reason, text))
     assert found is reason
     assert text.startswith(cut.rstrip("\ufffd"))
 
 
-def test_a_reason_of_a_later_version_stands_as_its_number() -> None:
+def test_an_unknown_reason_is_returned_as_its_number() -> None:
     assert decode_ended(ENDED[:8] + b"\0\x63" + ENDED[10:])[0] == 99
 
 
 @pytest.mark.parametrize("frame", [ENDED[:-1], ENDED[:8], ENDED + b"x", ENDED[:6] + b"\0\1" + ENDED[8:]])
-def test_an_unsound_frame_is_refused(frame: bytes) -> None:
+def test_an_invalid_frame_is_refused(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_ended(frame)
 
 
 @pytest.mark.parametrize("cut", range(1, len(ENDED)))
-def test_a_reader_of_answers_raises_the_sentence_however_it_is_cut(cut: int) -> None:
+def test_the_answer_reader_raises_the_reason_when_the_frame_is_split(cut: int) -> None:
     reader, answer = AnswerReader(), BarrierAnswer(bytes(8), BarrierStatus.FENCED, 1, 0, 0)
     assert reader.feed(encode_answer(answer) + ENDED[:cut]) == [answer]
     with pytest.raises(AttemptEndedError, match="The daemon shuts down"):

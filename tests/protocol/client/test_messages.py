@@ -129,21 +129,21 @@ BAD = [
 
 
 @pytest.mark.parametrize(("vector", "message"), GOOD)
-def test_good_vectors_are_parsed(vector: str, message: Message) -> None:
+def test_valid_vectors_are_parsed(vector: str, message: Message) -> None:
     assert parse_message(bytes.fromhex(vector)) == message
 
 
 @pytest.mark.parametrize(("vector", "message"), GOOD)
-def test_good_vectors_are_what_we_encode(vector: str, message: Message) -> None:
+def test_valid_vectors_are_encoded(vector: str, message: Message) -> None:
     assert encode(message) == bytes.fromhex(vector)
 
 
 @pytest.mark.parametrize(("vector", "rejection"), BAD)
-def test_bad_vectors_are_rejected(vector: str, rejection: Rejection) -> None:
+def test_invalid_vectors_are_rejected(vector: str, rejection: Rejection) -> None:
     assert parse_message(bytes.fromhex(vector)) == rejection
 
 
-def test_messages_of_a_stream_are_cut_out_by_their_size() -> None:
+def test_stream_messages_are_split_by_their_size() -> None:
     stream = bytes.fromhex("00000004" + A3 + P3)
     assert [parse_message(message) for message in split(stream)] == [
         MALFORMED,
@@ -152,7 +152,7 @@ def test_messages_of_a_stream_are_cut_out_by_their_size() -> None:
     ]
 
 
-def test_the_vectors_are_those_of_the_document() -> None:
+def test_the_vectors_match_the_protocol_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
     missing = [case.id for case in (*GOOD, *BAD) if str(case.values[0]) not in page]
     assert missing == []
@@ -229,14 +229,14 @@ def test_each_malformed_message_has_its_reason(datagram: bytes, rejection: Rejec
         (any_partition(version=9, flags=1), DiscardReason.UNSUPPORTED_VERSION),
     ],
 )
-def test_the_first_fault_in_the_protocol_s_order_decides(datagram: bytes, reason: DiscardReason) -> None:
+def test_the_first_fault_in_protocol_order_decides(datagram: bytes, reason: DiscardReason) -> None:
     rejection = parse_message(datagram)
     assert isinstance(rejection, Rejection)
     assert rejection.reason is reason
 
 
 @pytest.mark.parametrize("vector", [A2, P1])
-def test_a_message_cut_anywhere_is_malformed(vector: str) -> None:
+def test_a_message_truncated_anywhere_is_malformed(vector: str) -> None:
     whole = bytes.fromhex(vector)
     for length in range(len(whole)):
         cut = length.to_bytes(4) + whole[4:length]
@@ -257,30 +257,30 @@ messages = st.builds(
 
 
 @given(messages)
-def test_what_is_encoded_is_parsed_back(message: Message) -> None:
+def test_an_encoded_message_parses_back(message: Message) -> None:
     assert parse_message(encode(message)) == message
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_get_an_answer(junk: bytes) -> None:
+def test_parse_accepts_any_bytes_without_an_exception(junk: bytes) -> None:
     for api_key in (256, 257):
         framed = (8 + len(junk)).to_bytes(4) + api_key.to_bytes(2) + bytes(2) + junk
         assert isinstance(parse_message(framed), Message | Rejection)
 
 
 @given(messages, st.data())
-def test_buffers_of_any_type_are_parsed_alike(message: Message, data: st.DataObject) -> None:
+def test_all_buffer_types_parse_alike(message: Message, data: st.DataObject) -> None:
     encoded = bytearray(encode(message))
     position = data.draw(st.integers(0, len(encoded) - 1))
     encoded[position] = data.draw(st.integers(0, 255))
     assert parse_message(encoded) == parse_message(memoryview(encoded)) == parse_message(bytes(encoded))
 
 
-def test_no_headers_in_version_1() -> None:
+def test_version_1_without_headers_parses() -> None:
     assert parse_message(bytes.fromhex(H2)) == Message(b"t1", b"hello", b"", NOW, None)
 
 
-def test_headers_may_have_so_many_bytes_and_no_more() -> None:
+def test_headers_have_an_exact_size_limit() -> None:
     message = Message(b"t", b"v", b"", NOW, None, ((b"k", bytes(65528)),))
     data = encode(message)
     assert parse_message(data) == message
@@ -337,7 +337,7 @@ class HugeBytes(bytes):
         ({"partition_key": -(2**31) - 1}, "Partition key -2147483649"),
     ],
 )
-def test_what_the_format_cannot_hold_is_refused(arguments: dict[str, object], words: str) -> None:
+def test_a_message_that_exceeds_the_format_is_refused(arguments: dict[str, object], words: str) -> None:
     fitting: dict[str, object] = {"partition_key": 1, "topic": b"t", "value": b"v", "timestamp_ms": NOW}
     with pytest.raises(LocalProtocolError, match=words):
         encode_partition_key(**(fitting | arguments))  # type: ignore[arg-type]

@@ -44,11 +44,13 @@ def advertised(
         ("without producer ids", advertised((0, 9), (0, 9), None), BrokerAbilities(9, 9, None)),
     ],
 )
-def test_chooses_the_highest_common_version(release: str, apis: dict[int, ApiRange], chosen: BrokerAbilities) -> None:
+def test_choose_versions_takes_the_highest_common_version(
+    release: str, apis: dict[int, ApiRange], chosen: BrokerAbilities
+) -> None:
     assert choose_versions(apis) == chosen, release
 
 
-def test_says_what_the_versions_mean() -> None:
+def test_idempotence_requires_init_producer_id() -> None:
     assert BrokerAbilities(7, 9, 0).idempotence
     assert not BrokerAbilities(7, 9, None).idempotence
     assert not BEFORE_API_VERSIONS.idempotence
@@ -66,7 +68,7 @@ def test_says_what_the_versions_mean() -> None:
         (12, MessageFormat.BATCHES, "NONE GZIP SNAPPY LZ4 ZSTD"),
     ],
 )
-def test_the_produce_request_says_how_messages_are_written(
+def test_the_produce_version_determines_message_format_and_codecs(
     produce: int, message_format: MessageFormat, codecs: str
 ) -> None:
     abilities = BrokerAbilities(produce, 0, None)
@@ -75,7 +77,7 @@ def test_the_produce_request_says_how_messages_are_written(
 
 
 @pytest.mark.parametrize("highest", range(3, 20))
-def test_message_sets_are_not_sent_to_a_broker_that_takes_batches(highest: int) -> None:
+def test_a_broker_that_accepts_batches_gets_no_message_sets(highest: int) -> None:
     assert choose_versions(advertised((0, highest), (0, 2), None)).message_format is MessageFormat.BATCHES
 
 
@@ -90,10 +92,10 @@ def test_message_sets_are_not_sent_to_a_broker_that_takes_batches(highest: int) 
         ({0: ApiRange(0, 9), 3: ApiRange(-2, -1)}, "offers v-2 to v-1"),
     ],
 )
-def test_names_the_api_without_a_common_version(apis: dict[int, ApiRange], complaint: str) -> None:
+def test_an_api_without_a_common_version_is_named(apis: dict[int, ApiRange], complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
         choose_versions(apis)
 
 
-def test_no_common_version_of_producer_ids_only_costs_idempotence() -> None:
+def test_a_missing_common_producer_id_version_disables_idempotence() -> None:
     assert not choose_versions(advertised((0, 9), (0, 9), (8, 9))).idempotence

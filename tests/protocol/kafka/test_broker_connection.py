@@ -120,7 +120,7 @@ def the_failure(events: list[Event]) -> Failed:
 
 
 # --- agreeing on versions ---------------------------------------------------------------------------------------------
-def test_agrees_on_versions() -> None:
+def test_the_connection_negotiates_versions() -> None:
     connection = BrokerConnection("bruce", "b1:9092")
     connection.connecting(1.0)
     (asked,) = connection.connected(2.0)
@@ -131,7 +131,7 @@ def test_agrees_on_versions() -> None:
     assert connection.state is ConnectionState.READY
 
 
-def test_asks_again_in_version_0_after_error_35_whatever_its_shape() -> None:
+def test_error_35_in_any_form_retries_with_version_0() -> None:
     connection = negotiating()
     (again,) = connection.receive(refused_versions(35), 1.0)
     assert isinstance(again, Send)
@@ -139,7 +139,7 @@ def test_asks_again_in_version_0_after_error_35_whatever_its_shape() -> None:
     assert connection.receive(versions(KAFKA_2_8, 2, version=0), 2.0) == [ConnectionReady(BrokerAbilities(9, 11, 4))]
 
 
-def test_gives_up_when_version_0_is_refused_too() -> None:
+def test_a_refused_version_0_fails_the_connection() -> None:
     connection = negotiating()
     connection.receive(refused_versions(35), 1.0)
     failure = the_failure(connection.receive(refused_versions(35, 2), 2.0))
@@ -148,11 +148,11 @@ def test_gives_up_when_version_0_is_refused_too() -> None:
 
 
 @pytest.mark.parametrize("error", [1, 41, 58])
-def test_gives_up_after_another_error(error: int) -> None:
+def test_another_negotiation_error_fails_the_connection(error: int) -> None:
     assert f"error {error}" in str(the_failure(negotiating().receive(refused_versions(error), 1.0)).error)
 
 
-def test_a_broker_without_a_common_version_is_of_no_use() -> None:
+def test_a_broker_without_a_common_version_fails_the_connection() -> None:
     connection = negotiating()
     failure = the_failure(connection.receive(versions({0: (14, 15), 3: (0, 13)}), 1.0))
     assert failure.cause is Cause.NO_COMMON_VERSION
@@ -160,7 +160,7 @@ def test_a_broker_without_a_common_version_is_of_no_use() -> None:
     assert connection.state is ConnectionState.CLOSED
 
 
-def test_kafka_0_10_is_asked_once_more_and_speaks_what_it_says() -> None:
+def test_kafka_0_10_is_retried_in_version_0_and_gets_its_own_versions() -> None:
     connection = negotiating()
     connection.receive(refused_versions(35), 1.0)
     (event,) = connection.receive(versions(KAFKA_0_10, 2, version=0), 2.0)
@@ -170,13 +170,13 @@ def test_kafka_0_10_is_asked_once_more_and_speaks_what_it_says() -> None:
 
 
 # --- brokers that do not say their versions ---------------------------------------------------------------------------
-def test_a_broker_that_closes_at_the_question_may_be_0_8() -> None:
+def test_a_close_after_the_versions_request_suggests_kafka_0_8() -> None:
     failure = the_failure(negotiating().eof())
     assert (failure.cause, failure.unanswered) == (Cause.NO_API_VERSIONS, ())
     assert "closed the connection when asked which versions it speaks" in str(failure.error)
 
 
-def test_a_broker_that_is_silent_at_the_question_may_be_0_9() -> None:
+def test_a_timeout_after_the_versions_request_suggests_kafka_0_9() -> None:
     connection = negotiating()
     assert connection.next_deadline() == VERSIONS_TIMEOUT_S
     assert connection.check_deadline(VERSIONS_TIMEOUT_S - 0.1) == []
@@ -184,7 +184,7 @@ def test_a_broker_that_is_silent_at_the_question_may_be_0_9() -> None:
     assert (failure.cause, failure.unanswered) == (Cause.NO_API_VERSIONS, ())
 
 
-def test_the_shorter_of_the_timeouts_holds_for_the_question() -> None:
+def test_the_shorter_timeout_applies_to_the_versions_request() -> None:
     connection = BrokerConnection("bruce", "b1:9092", timeout=1.0)
     connection.connecting(0.0)
     connection.connected(0.0)
@@ -200,7 +200,7 @@ def looking_again() -> BrokerConnection:
     return connection
 
 
-def test_a_second_look_begins_with_metadata_which_every_broker_gives() -> None:
+def test_a_repeated_probe_starts_with_a_metadata_request() -> None:
     connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=LOOK_AGAIN)
     connection.connecting(0.0)
     (asked,) = connection.connected(0.0)
@@ -208,19 +208,19 @@ def test_a_second_look_begins_with_metadata_which_every_broker_gives() -> None:
     assert connection.next_deadline() == TIMEOUT
 
 
-def test_a_second_look_at_a_broker_of_today_finds_its_versions() -> None:
+def test_a_repeated_probe_of_a_current_broker_finds_its_versions() -> None:
     connection = looking_again()
     assert connection.receive(versions(KAFKA_2_8, 2), 11.0) == [ConnectionReady(BrokerAbilities(9, 11, 4))]
 
 
-def test_a_second_look_at_an_old_broker_finds_none_again() -> None:
+def test_a_repeated_probe_of_an_old_broker_fails_as_the_first() -> None:
     assert the_failure(looking_again().eof()).cause is Cause.NO_API_VERSIONS
     connection = looking_again()
     assert connection.next_deadline() == 10.0 + VERSIONS_TIMEOUT_S
     assert the_failure(connection.check_deadline(10.0 + VERSIONS_TIMEOUT_S)).cause is Cause.NO_API_VERSIONS
 
 
-def test_a_broker_that_gives_no_metadata_is_not_an_old_one() -> None:
+def test_a_broker_without_a_metadata_response_is_not_an_old_one() -> None:
     assert the_failure(negotiating(opening=LOOK_AGAIN).eof()).cause is Cause.CLOSED_BY_BROKER
     failure = the_failure(negotiating(opening=LOOK_AGAIN).check_deadline(TIMEOUT))
     assert failure.cause is Cause.SILENT
@@ -248,13 +248,13 @@ def test_an_assumption_is_verified_by_metadata() -> None:
         (b"\x15\x03\x01\0\x02\x02\x50", Cause.NOT_TRUSTED),
     ],
 )
-def test_an_assumption_that_is_wrong_is_dropped_and_named(answer: bytes, cause: Cause) -> None:
+def test_a_wrong_assumption_fails_and_names_the_setting(answer: bytes, cause: Cause) -> None:
     failure = the_failure(assumed_old().receive(answer, 1.0))
     assert failure.cause is cause
     assert "kafka.broker_version" in str(failure.error)
 
 
-def test_a_broker_that_refuses_what_was_assumed_gets_a_hint() -> None:
+def test_a_close_under_an_assumption_hints_at_the_setting() -> None:
     connection = assumed_old()
     connection.receive(metadata(1, version=0), 1.0)
     produce(connection)
@@ -264,7 +264,7 @@ def test_a_broker_that_refuses_what_was_assumed_gets_a_hint() -> None:
 
 
 # --- requests and their answers ---------------------------------------------------------------------------------------
-def test_produces() -> None:
+def test_a_produce_request_is_sent_and_acknowledged() -> None:
     connection = ready()
     sent = produce(connection)
     assert BATCH.records in b"".join(sent.buffers)
@@ -277,7 +277,7 @@ def test_produces() -> None:
     assert connection.unanswered == ()
 
 
-def test_gives_acks_in_the_order_of_the_request() -> None:
+def test_acks_keep_the_order_of_the_request() -> None:
     """Apache Kafka answers in the order of a hash map."""
     places = [("t", 1), ("u", 0), ("t", 0)]
     connection = ready()
@@ -287,7 +287,7 @@ def test_gives_acks_in_the_order_of_the_request() -> None:
     assert [(ack.topic.decode(), ack.partition) for ack in event.response.acks] == places
 
 
-def test_gives_error_acks_to_its_owner() -> None:
+def test_error_acks_are_returned_to_the_caller() -> None:
     connection = ready()
     sent = produce(connection)
     (event,) = connection.receive(acks(sent.correlation_id, ("t", 0), error=6), 1.0)
@@ -295,7 +295,7 @@ def test_gives_error_acks_to_its_owner() -> None:
     assert event.response.acks[0].error == 6
 
 
-def test_fetches_metadata() -> None:
+def test_metadata_is_requested_and_received() -> None:
     connection = ready()
     sent = connection.request_metadata(None, 0.0)
     (event,) = connection.receive(metadata(sent.correlation_id), 1.0)
@@ -303,7 +303,7 @@ def test_fetches_metadata() -> None:
     assert event.metadata.brokers == {1: BrokerAddress("b1", 9092)}
 
 
-def test_gets_a_producer_id() -> None:
+def test_a_producer_id_is_requested_and_received() -> None:
     connection = ready()
     sent = connection.init_producer_id(0.0)
     (event,) = connection.receive(producer_id(sent.correlation_id), 1.0)
@@ -311,14 +311,14 @@ def test_gets_a_producer_id() -> None:
     assert (event.response.producer_id, event.response.producer_epoch) == (99, 0)
 
 
-def test_refuses_to_ask_for_a_producer_id_where_there_is_none() -> None:
+def test_a_producer_id_request_without_broker_support_is_refused() -> None:
     connection = ready(NO_PRODUCER_IDS)
     with pytest.raises(LocalProtocolError, match="no producer ids"):
         connection.init_producer_id(0.0)
     assert connection.unanswered == ()
 
 
-def test_a_request_that_cannot_be_built_is_not_waited_for() -> None:
+def test_a_request_that_cannot_be_built_awaits_no_response() -> None:
     connection = ready()
     with pytest.raises(LocalProtocolError):
         produce(connection, 0.0, BATCH, BATCH)
@@ -327,7 +327,7 @@ def test_a_request_that_cannot_be_built_is_not_waited_for() -> None:
     assert (connection.unanswered, connection.next_deadline()) == ((), None)
 
 
-def test_acks_0_has_no_answer() -> None:
+def test_acks_0_awaits_no_response() -> None:
     connection = ready()
     unacknowledged = produce(connection, acks=0)
     assert (connection.unanswered, connection.next_deadline()) == ((), None)
@@ -358,19 +358,19 @@ def conversation(step: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 50, 10_000])
-def test_it_does_not_matter_how_the_stream_is_cut(step: int) -> None:
+def test_the_stream_may_be_split_anywhere(step: int) -> None:
     assert [type(event) for event in conversation(step)] == everything()[1]
     assert conversation(step) == conversation(10_000)
 
 
-def test_correlation_ids_go_round_within_31_bits() -> None:
+def test_correlation_ids_wrap_within_31_bits() -> None:
     connection = ready()
     connection._last_id = 0x7FFFFFFE
     assert [produce(connection).correlation_id for _ in range(3)] == [0x7FFFFFFF, 0, 1]
 
 
 # --- deadlines --------------------------------------------------------------------------------------------------------
-def test_has_no_deadline_while_nothing_is_awaited() -> None:
+def test_an_idle_connection_has_no_deadline() -> None:
     connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT)
     assert connection.next_deadline() is None
     assert ready().next_deadline() is None
@@ -396,14 +396,14 @@ def test_new_requests_do_not_move_the_deadline_of_an_old_one() -> None:
     assert failure.unanswered == (first.correlation_id, second.correlation_id)
 
 
-def test_bytes_that_complete_nothing_do_not_move_a_deadline() -> None:
+def test_an_incomplete_response_does_not_extend_the_deadline() -> None:
     connection = ready()
     sent = produce(connection, 10.0)
     connection.receive(acks(sent.correlation_id, ("t", 0))[:-1], 39.0)
     assert connection.expired(40.0)
 
 
-def test_the_time_of_a_request_runs_from_the_answer_before_it() -> None:
+def test_a_requests_timeout_starts_at_the_preceding_response() -> None:
     connection = ready()
     first, second = produce(connection, 10.0), produce(connection, 11.0)
     connection.receive(acks(first.correlation_id, ("t", 0)), 38.0)
@@ -413,14 +413,14 @@ def test_the_time_of_a_request_runs_from_the_answer_before_it() -> None:
 
 
 # --- the broker goes --------------------------------------------------------------------------------------------------
-def test_an_idle_connection_that_the_broker_closes_is_no_fault() -> None:
+def test_an_idle_connection_closed_by_the_broker_is_no_failure() -> None:
     connection = ready()
     assert connection.eof() == [Closed()]
     assert connection.eof() == []
     assert connection.state is ConnectionState.CLOSED
 
 
-def test_names_what_is_in_doubt_when_the_broker_goes() -> None:
+def test_a_close_by_the_broker_names_the_unanswered_requests() -> None:
     connection = ready()
     sent = [produce(connection).correlation_id for _ in range(3)]
     connection.receive(acks(sent[0], ("t", 0)), 1.0)
@@ -428,7 +428,7 @@ def test_names_what_is_in_doubt_when_the_broker_goes() -> None:
     assert (failure.cause, failure.unanswered) == (Cause.CLOSED_BY_BROKER, tuple(sent[1:]))
 
 
-def test_names_what_is_in_doubt_when_we_go() -> None:
+def test_close_returns_the_unanswered_requests() -> None:
     connection = ready()
     sent = produce(connection).correlation_id
     assert connection.close() == (sent,)
@@ -453,7 +453,7 @@ def test_names_what_is_in_doubt_when_we_go() -> None:
         (b"HTTP/1.1 400 Bad Request", "really Kafka"),
     ],
 )
-def test_a_broker_that_is_wrong_leaves_the_request_in_doubt(data: bytes, complaint: str) -> None:
+def test_a_protocol_violation_leaves_the_request_unanswered(data: bytes, complaint: str) -> None:
     connection = ready()
     assert produce(connection).correlation_id == 2
     failure = the_failure(connection.receive(data, 1.0))
@@ -463,12 +463,12 @@ def test_a_broker_that_is_wrong_leaves_the_request_in_doubt(data: bytes, complai
     assert connection.state is ConnectionState.CLOSED
 
 
-def test_refuses_a_response_that_nobody_asked_for() -> None:
+def test_an_unrequested_response_is_refused() -> None:
     connection = ready()
     assert "answers no request" in str(the_failure(connection.receive(acks(2, ("t", 0)), 1.0)).error)
 
 
-def test_what_came_before_the_fault_still_counts() -> None:
+def test_responses_before_a_protocol_violation_count() -> None:
     connection = ready()
     first, second = produce(connection).correlation_id, produce(connection).correlation_id
     events = connection.receive(acks(first, ("t", 0)) + acks(second, ("x", 0)), 1.0)
@@ -477,7 +477,7 @@ def test_what_came_before_the_fault_still_counts() -> None:
     assert len(events) == 2
 
 
-def test_obeys_the_limit_of_a_frame() -> None:
+def test_a_frame_over_the_limit_is_refused() -> None:
     connection = ready(max_frame=200)
     produce(connection)
     assert "201 bytes" in str(the_failure(connection.receive((201).to_bytes(4, "big"), 1.0)).error)
@@ -485,7 +485,7 @@ def test_obeys_the_limit_of_a_frame() -> None:
 
 @given(data=st.binary(max_size=400), at=st.integers(0, 400))
 @examples(250)
-def test_random_bytes_fail_the_connection_and_raise_nothing(data: bytes, at: int) -> None:
+def test_random_bytes_fail_the_connection_without_an_exception(data: bytes, at: int) -> None:
     connection = negotiating()
     stream = versions(KAFKA_2_8)[: at % 60] + data
     for event in connection.receive(stream, 0.0):
@@ -494,7 +494,7 @@ def test_random_bytes_fail_the_connection_and_raise_nothing(data: bytes, at: int
 
 @given(edits=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=4))
 @examples(250)
-def test_mutated_answers_are_answers_or_failures(edits: list[tuple[int, int]]) -> None:
+def test_mutated_responses_yield_acks_or_failures(edits: list[tuple[int, int]]) -> None:
     connection = ready()
     sent = [produce(connection).correlation_id for _ in range(3)]
     stream = bytearray(b"".join(acks(one, ("t", 0)) for one in sent))
@@ -544,7 +544,7 @@ def logging_in() -> BrokerConnection:
 
 @pytest.mark.parametrize("state", ConnectionState)
 @pytest.mark.parametrize("step", ACTIONS)
-def test_does_what_the_table_allows_and_nothing_else(state: ConnectionState, step: ConnectionStep) -> None:
+def test_the_connection_allows_exactly_the_steps_of_the_table(state: ConnectionState, step: ConnectionStep) -> None:
     connection = in_state(state)
     assert connection.state is state
     after = TRANSITIONS.get((state, step))
@@ -557,7 +557,7 @@ def test_does_what_the_table_allows_and_nothing_else(state: ConnectionState, ste
     assert connection.state is state
 
 
-def test_knows_no_versions_before_they_are_agreed_on() -> None:
+def test_abilities_are_unknown_before_negotiation() -> None:
     with pytest.raises(LocalProtocolError, match="not agreed"):
         _ = negotiating().abilities
 

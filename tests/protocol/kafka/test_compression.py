@@ -30,7 +30,7 @@ KAFKA_PYTHON = {
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_kafka_python_reads_what_we_compress(codec: Codec) -> None:
+def test_kafka_python_decompresses_every_codec(codec: Codec) -> None:
     packed = compress(codec, None, TEXT)
     assert len(packed) < len(TEXT) / 4
     assert KAFKA_PYTHON[codec](packed) == TEXT
@@ -38,12 +38,12 @@ def test_kafka_python_reads_what_we_compress(codec: Codec) -> None:
 
 @given(codec=st.sampled_from(Codec), data=st.binary(max_size=2000))
 @examples(150)
-def test_round_trip(codec: Codec, data: bytes) -> None:
+def test_compressed_data_decompresses_unchanged(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, None, data)) == data
 
 
 @pytest.mark.parametrize("codec", list(LEVELS))
-def test_takes_its_lowest_and_highest_level_and_no_other(codec: Codec) -> None:
+def test_every_codec_accepts_exactly_its_levels(codec: Codec) -> None:
     levels = LEVELS[codec]
     for level in (levels.lowest, levels.highest):
         assert decompress(codec, compress(codec, level, TEXT[:5000])) == TEXT[:5000]
@@ -52,7 +52,7 @@ def test_takes_its_lowest_and_highest_level_and_no_other(codec: Codec) -> None:
             compress(codec, level, TEXT)
 
 
-def test_a_higher_level_packs_tighter() -> None:
+def test_a_higher_level_compresses_better() -> None:
     data = random.Random(3).choices([b"GET /index", b" 200 ", b"10.0.0.", b"7", b"13", b"\n"], k=20_000)
     sizes = [len(compress(Codec.GZIP, level, b"".join(data))) for level in (1, 6, 9)]
     assert sizes[0] > sizes[1] > sizes[2]
@@ -62,7 +62,7 @@ def test_snappy_ignores_a_level_and_is_one_raw_block() -> None:
     assert compress(Codec.SNAPPY, 7, TEXT) == snappy.compress(TEXT)
 
 
-def test_gzip_is_the_same_at_all_times() -> None:
+def test_gzip_output_does_not_depend_on_the_time() -> None:
     assert compress(Codec.GZIP, 6, TEXT)[4:8] == bytes(4)  # the time of the container
 
 
@@ -72,14 +72,14 @@ def test_lz4_frames_have_independent_blocks() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_refuses_more_than_the_limit(codec: Codec) -> None:
+def test_output_over_the_limit_is_refused(codec: Codec) -> None:
     packed = compress(codec, None, bytes(100_000))
     assert decompress(codec, packed, 100_000) == bytes(100_000)
     with pytest.raises(RemoteProtocolError, match="99999"):
         decompress(codec, packed, 99_999)
 
 
-def test_refuses_a_zstd_stream_without_its_size_beyond_the_limit() -> None:
+def test_a_zstd_stream_without_a_size_is_refused_over_the_limit() -> None:
     stream = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100_000))
     assert decompress(Codec.ZSTD, stream, 100_000) == bytes(100_000)
     with pytest.raises(RemoteProtocolError):
@@ -87,7 +87,7 @@ def test_refuses_a_zstd_stream_without_its_size_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_refuses_what_is_cut_off(codec: Codec) -> None:
+def test_truncated_input_is_refused(codec: Codec) -> None:
     packed = compress(codec, None, TEXT)
     for size in (0, 1, 5, len(packed) // 2, len(packed) - 1):
         with pytest.raises(RemoteProtocolError, match=codec.name.lower()):
@@ -110,7 +110,7 @@ def test_a_flipped_bit_is_refused_or_read(codec: Codec, at: int, bit: int) -> No
         decompress(codec, bytes(packed), 1 << 20)
 
 
-def test_a_length_of_snappy_that_lies_allocates_nothing() -> None:
+def test_a_false_snappy_length_allocates_nothing() -> None:
     with pytest.raises(RemoteProtocolError, match="unfold"):
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + struct.pack(">I", 0))
 
@@ -126,7 +126,7 @@ def test_a_length_of_snappy_that_lies_allocates_nothing() -> None:
         (751, 1001, 75, False),
     ],
 )
-def test_keeps_the_compressed_form_up_to_the_threshold(
+def test_the_compressed_form_is_kept_up_to_the_threshold(
     compressed: int, plain: int, percent: int, worth_it: bool
 ) -> None:
     assert choose(compressed, plain, percent) is worth_it

@@ -58,47 +58,47 @@ def names_in_kafka_python() -> dict[int, str]:
     return {one.errno: one.message for one in classes if getattr(one, "errno", None) is not None}
 
 
-def test_has_one_row_for_each_code() -> None:
+def test_the_table_has_one_row_for_each_code() -> None:
     assert list(ERROR_TABLE) == list(range(-1, 134))
     assert all(row.code == code and row.reason for code, row in ERROR_TABLE.items())
 
 
 @pytest.mark.parametrize("code", range(-1, 134))
-def test_does_what_was_decided(code: int) -> None:
+def test_each_error_has_its_decided_action(code: int) -> None:
     assert action_for(code).action is decided(code)
 
 
-def test_names_errors_as_kafka_python_does() -> None:
+def test_error_names_match_kafka_python() -> None:
     known = names_in_kafka_python()
     assert len(known) == 129
     assert {code: OTHER_NAMES.get(code, action_for(code).name) for code in known} == known
 
 
-def test_what_says_that_the_cluster_is_not_able_now_is_limited_only_by_the_config() -> None:
+def test_cluster_errors_are_limited_only_by_the_config() -> None:
     rows = [CONNECTION_LOST, *map(action_for, CLUSTER_NOT_ABLE_NOW)]
     assert all(row.counts_as_attempt and row.attempt_limit is None for row in rows)
     assert {row.action for row in rows} == {Action.RESEND, Action.PAUSE_AND_REROUTE}
 
 
 @pytest.mark.parametrize("code", [-1, 2])
-def test_what_may_never_get_better_is_tried_five_times(code: int) -> None:
+def test_possibly_permanent_errors_are_retried_five_times(code: int) -> None:
     assert (action_for(code).action, action_for(code).attempt_limit) == (Action.RESEND, 5)
 
 
-def test_only_what_is_sent_again_unchanged_counts_as_an_attempt() -> None:
+def test_only_unchanged_resends_count_as_attempts() -> None:
     again = {Action.RESEND, Action.AWAIT_PERMISSION, Action.PAUSE_AND_REROUTE, Action.BUMP_EPOCH}
     assert all(row.counts_as_attempt == (row.action in again) for row in ERROR_TABLE.values())
     assert all(row.counts_as_attempt for row in ERROR_TABLE.values() if row.attempt_limit is not None)
 
 
-def test_knows_after_which_errors_a_message_may_be_doubled() -> None:
+def test_the_table_lists_errors_that_may_duplicate() -> None:
     doubled = {code for code, row in ERROR_TABLE.items() if row.may_duplicate}
     assert doubled == {-1, 6, 7, 13, 20, 45, 47, 49, 56, 59}
     assert CONNECTION_LOST.may_duplicate
 
 
 @pytest.mark.parametrize("code", [-2, 134, 999])
-def test_discards_what_is_undocumented(code: int) -> None:
+def test_an_undocumented_error_discards(code: int) -> None:
     row = action_for(code)
     assert (row.code, row.name, row.action) == (code, "UNDOCUMENTED", Action.DISCARD)
 
@@ -107,6 +107,6 @@ def test_the_page_shows_the_table() -> None:
     assert PAGE.read_text() == render(), "run: python -m bruce_mp.protocol.kafka.error_table_page > docs/error-table.md"
 
 
-def test_the_page_has_every_code() -> None:
+def test_the_errors_page_lists_every_code() -> None:
     words = " ".join(render().replace("|", " ").split())
     assert [row.name for row in ERROR_TABLE.values() if f" {row.code} {row.name}" not in words] == []

@@ -24,7 +24,7 @@ def drain(reader: FrameReader) -> list[bytes]:
 
 @given(frames=st.lists(st.binary(min_size=4, max_size=50), max_size=8), step=st.integers(1, 60))
 @examples(100)
-def test_gives_the_frames_however_the_stream_is_cut(frames: list[bytes], step: int) -> None:
+def test_frames_are_read_when_the_stream_is_split_anywhere(frames: list[bytes], step: int) -> None:
     stream = b"".join(map(framed, frames))
     reader, found = FrameReader(), []
     for at in range(0, len(stream), step):
@@ -34,27 +34,27 @@ def test_gives_the_frames_however_the_stream_is_cut(frames: list[bytes], step: i
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 3, 101, 2**31 - 1])
-def test_refuses_a_size_that_cannot_be_at_once(size: int) -> None:
+def test_an_impossible_size_is_refused_immediately(size: int) -> None:
     reader = FrameReader(max_frame=100)
     reader.feed(size.to_bytes(4, "big", signed=True))
     with pytest.raises(RemoteProtocolError, match=f"{size} bytes"):
         reader.next_frame()
 
 
-def test_takes_a_frame_of_the_largest_size() -> None:
+def test_a_frame_of_the_largest_size_is_accepted() -> None:
     reader = FrameReader(max_frame=100)
     reader.feed(framed(bytes(100)))
     assert reader.next_frame() == bytes(100)
 
 
-def test_shows_what_came_instead_of_kafka() -> None:
+def test_a_refusal_shows_the_received_bytes() -> None:
     reader = FrameReader()
     reader.feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(RemoteProtocolError, match=r"HTTP/1\.1 400 Bad"):
         reader.next_frame()
 
 
-def test_copies_little_for_many_frames_in_one_read() -> None:
+def test_many_frames_in_one_read_are_copied_in_linear_time() -> None:
     # With a copy of the rest for each frame this would move 80 GB and hit the test's time limit.
     reader = FrameReader()
     reader.feed(framed(b"1234") * 200_000)

@@ -46,7 +46,7 @@ def response(cls: Any, version: int, **fields: Any) -> bytes:
 
 # --- ApiVersions ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", [0, 3])
-def test_asks_for_versions(version: int) -> None:
+def test_versions_request_names_client_and_software(version: int) -> None:
     frame = api.encode_api_versions(version, 9, "bruce")
     asked = ApiVersionsRequest.decode(frame, version=version, header=True, framed=True)
     assert (asked.header.correlation_id, asked.header.client_id) == (9, "bruce")
@@ -56,20 +56,20 @@ def test_asks_for_versions(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_reads_versions(version: int) -> None:
+def test_versions_response_lists_api_ranges(version: int) -> None:
     keys = [ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=key + 7) for key in (0, 3)]
     frame = response(ApiVersionsResponse, version, error_code=0, api_keys=keys)
     assert api.decode_api_versions(frame, version) == ApiVersions(0, {0: ApiRange(0, 7), 3: ApiRange(0, 10)})
 
 
 @pytest.mark.parametrize("rest", [b"", b"\0\0\0\0", b"\xff" * 30, b"\x02\x00\x12\x00\x00\x00\x03\x00"])
-def test_reads_only_the_code_of_an_error(rest: bytes) -> None:
+def test_an_error_response_is_read_only_up_to_its_code(rest: bytes) -> None:
     assert api.decode_api_versions(b"\0\0\0\5\0\x23" + rest, 3) == ApiVersions(35, {})
 
 
 # --- CreateTopics -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", range(8))
-def test_asks_for_topics_to_be_made(version: int) -> None:
+def test_create_topics_request_contains_topics_and_sizes(version: int) -> None:
     sizes = {"partitions": 6, "replication": 3, "timeout_ms": 5000}
     frame = api.encode_create_topics(version, 9, "bruce", [b"a", "größe".encode()], **sizes)
     asked = CreateTopicsRequest.decode(frame, version=version, header=True, framed=True)
@@ -81,13 +81,13 @@ def test_asks_for_topics_to_be_made(version: int) -> None:
     assert (asked.timeout_ms, asked.validate_only) == (5000, False)
 
 
-def test_a_topic_whose_name_is_not_utf_8_cannot_be_asked_for() -> None:
+def test_a_topic_name_that_is_not_utf_8_cannot_be_created() -> None:
     with pytest.raises(LocalProtocolError, match="A topic name in a request to make topics"):
         api.encode_create_topics(4, 9, "bruce", [b"\xff"], partitions=-1, replication=-1, timeout_ms=1)
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_reads_what_became_of_topics(version: int) -> None:
+def test_create_topics_response_maps_topics_to_codes(version: int) -> None:
     topics = [
         CreateTopicsResponse.CreatableTopicResult(name=name, error_code=code) for name, code in (("a", 0), ("b", 36))
     ]
@@ -96,7 +96,7 @@ def test_reads_what_became_of_topics(version: int) -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from([0, 2, 5, 7]))
-def test_bad_bytes_about_topics_are_the_brokers_fault(data: bytes, version: int) -> None:
+def test_invalid_create_topics_bytes_raise_remote_protocol_error(data: bytes, version: int) -> None:
     with suppress(RemoteProtocolError):
         api.decode_create_topics(data, version)
 
@@ -104,7 +104,7 @@ def test_bad_bytes_about_topics_are_the_brokers_fault(data: bytes, version: int)
 # --- Metadata ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", METADATA_VERSIONS)
 @pytest.mark.parametrize("topics", [None, [b"one", b"two"]])
-def test_asks_for_metadata(version: int, topics: list[bytes] | None) -> None:
+def test_metadata_request_lists_topics(version: int, topics: list[bytes] | None) -> None:
     frame = api.encode_metadata(version, 4, "", topics)
     asked = MetadataRequest.decode(frame, version=version, header=True, framed=True)
     assert (asked.header.request_api_key, asked.header.client_id) == (3, None)
@@ -115,17 +115,17 @@ def test_asks_for_metadata(version: int, topics: list[bytes] | None) -> None:
     assert asked.allow_auto_topic_creation is (version < 4)  # before 4 there is no such field: its default is shown
 
 
-def test_lets_topics_be_created_on_demand() -> None:
+def test_metadata_request_can_allow_topic_creation() -> None:
     frame = api.encode_metadata(9, 4, "x", [b"new"], allow_auto_topic_creation=True)
     assert MetadataRequest.decode(frame, version=9, header=True, framed=True).allow_auto_topic_creation is True
 
 
-def test_refuses_a_topic_that_is_no_text() -> None:
+def test_a_topic_name_that_is_not_text_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="topic name"):
         api.encode_metadata(9, 4, "x", [b"fine", b"\xff\xfe"])
 
 
-def test_refuses_to_ask_for_no_topics_where_that_means_all() -> None:
+def test_an_empty_topic_list_is_refused_in_version_0() -> None:
     with pytest.raises(LocalProtocolError, match="all of them"):
         api.encode_metadata(0, 4, "x", [])
     assert MetadataRequest.decode(api.encode_metadata(1, 4, "x", []), version=1, header=True, framed=True).topics == []
@@ -151,7 +151,7 @@ def metadata(version: int, topics: list[Any], brokers: list[Any] | None = None) 
 
 
 @pytest.mark.parametrize("version", METADATA_VERSIONS)
-def test_reads_metadata(version: int) -> None:
+def test_metadata_response_lists_brokers_and_topics(version: int) -> None:
     topics = [topic("a", [partition(0, 1), partition(1, 2, error=9), partition(2, -1, error=5)]), topic("b", [], 3)]
     got = api.decode_metadata(metadata(version, topics), version)
     epoch = 7 if version >= 7 else -1
@@ -174,14 +174,14 @@ def test_reads_metadata(version: int) -> None:
     assert [one.available for one in got.topics[b"a"].partitions.values()] == [True, True, False]
 
 
-def test_a_partition_whose_leader_is_not_listed_stays_known() -> None:
+def test_a_partition_with_an_unlisted_leader_stays_known() -> None:
     got = api.decode_metadata(metadata(9, [topic("a", [partition(0, 1), partition(1, 5)])]), 9)
     assert got.topics[b"a"].partitions[1] == PartitionMetadata(0, -1, 7)
     assert not got.topics[b"a"].partitions[1].available
     assert (got.unknown_leaders, got.duplicates) == (1, 0)
 
 
-def test_the_first_of_a_duplicate_stands() -> None:
+def test_the_first_of_duplicate_entries_counts() -> None:
     brokers = [*BROKERS, Broker(node_id=1, host="other", port=1)]
     topics = [topic("a", [partition(0, 1), partition(0, 2)]), topic("a", [])]
     got = api.decode_metadata(metadata(9, topics, brokers), 9)
@@ -190,7 +190,7 @@ def test_the_first_of_a_duplicate_stands() -> None:
     assert got.duplicates == 3
 
 
-def test_leaves_out_a_topic_without_a_name() -> None:
+def test_a_topic_without_a_name_is_left_out() -> None:
     assert api.decode_metadata(metadata(12, [topic(None, [], 100), topic("a", [])]), 12).topics.keys() == {b"a"}
 
 
@@ -206,21 +206,21 @@ def test_leaves_out_a_topic_without_a_name() -> None:
         ([], [Broker(node_id=1, host="b", port=65536)], "port 65536"),
     ],
 )
-def test_refuses_metadata_that_cannot_be(topics: list[Any], brokers: list[Any], complaint: str) -> None:
+def test_inconsistent_metadata_is_refused(topics: list[Any], brokers: list[Any], complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
         api.decode_metadata(metadata(9, topics, brokers), 9)
 
 
 # --- InitProducerId ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", PRODUCER_ID_VERSIONS)
-def test_asks_for_a_producer_id_without_transactions(version: int) -> None:
+def test_producer_id_request_is_not_transactional(version: int) -> None:
     frame = api.encode_init_producer_id(version, 4, "bruce")
     asked = InitProducerIdRequest.decode(frame, version=version, header=True, framed=True)
     assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == (None, -1, -1)
 
 
 @pytest.mark.parametrize("version", PRODUCER_ID_VERSIONS)
-def test_reads_a_producer_id(version: int) -> None:
+def test_producer_id_response_has_id_and_epoch(version: int) -> None:
     frame = response(
         InitProducerIdResponse, version, throttle_time_ms=1, error_code=0, producer_id=1 << 40, producer_epoch=2
     )
@@ -233,11 +233,11 @@ def test_a_refused_producer_id_has_a_code_and_no_id() -> None:
 
 
 @pytest.mark.parametrize(("error", "again"), [(0, False), (14, True), (16, True), (31, False), (35, False)])
-def test_knows_when_to_ask_again_for_a_producer_id(error: int, again: bool) -> None:
+def test_retriable_producer_id_errors_ask_again(error: int, again: bool) -> None:
     assert ProducerIdResponse(error, -1, -1).ask_again is again
 
 
-def test_refuses_a_producer_id_that_is_none() -> None:
+def test_an_invalid_producer_id_is_refused() -> None:
     frame = response(InitProducerIdResponse, 4, throttle_time_ms=0, error_code=0, producer_id=-1, producer_epoch=0)
     with pytest.raises(RemoteProtocolError, match="producer id -1"):
         api.decode_producer_id(frame, 4)
@@ -270,7 +270,7 @@ SOUND: list[tuple[Decoder, int, bytes]] = [
 
 
 @pytest.mark.parametrize(("decode", "version", "frame"), SOUND)
-def test_refuses_every_response_that_is_cut_off(decode: Decoder, version: int, frame: bytes) -> None:
+def test_every_truncated_response_is_refused(decode: Decoder, version: int, frame: bytes) -> None:
     decode(frame, version)
     for size in range(len(frame)):
         with pytest.raises(RemoteProtocolError):
@@ -296,7 +296,7 @@ def test_random_bytes_are_refused_or_read(which: tuple[Decoder, int, bytes], dat
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0\1"])
-def test_refuses_a_response_without_a_correlation_id(frame: bytes) -> None:
+def test_a_response_without_a_correlation_id_is_refused(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="too short"):
         api.read_correlation_id(frame)
 
@@ -306,13 +306,13 @@ def test_an_array_that_claims_billions_is_refused_quickly() -> None:
         api.decode_metadata(b"\0\0\0\5" + b"\x7f\xff\xff\xff" + bytes(40), 1)
 
 
-def test_a_number_without_end_is_refused_quickly() -> None:
+def test_an_endless_varint_is_refused_quickly() -> None:
     # Without a fence this takes minutes.
     with pytest.raises(RemoteProtocolError, match="does not end"):
         api.decode_metadata(b"\0\0\0\5\0" + bytes(4) + b"\xff" * 3_000_000, 9)
 
 
-def test_our_own_bad_values_are_our_own_errors() -> None:
+def test_invalid_arguments_raise_local_protocol_error() -> None:
     with pytest.raises(LocalProtocolError):
         api.encode_init_producer_id(99, 1, "bruce")
     with pytest.raises(LocalProtocolError):

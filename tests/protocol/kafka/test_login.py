@@ -96,7 +96,7 @@ def produce(connection: BrokerConnection) -> int:
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------
-def test_a_login_comes_before_ready() -> None:
+def test_login_precedes_the_ready_state() -> None:
     connection = logging_in()
     assert connection.state is ConnectionState.LOGGING_IN
     with pytest.raises(LocalProtocolError, match="logging in"):
@@ -111,7 +111,7 @@ def test_a_login_comes_before_ready() -> None:
     assert connection.next_deadline() is None
 
 
-def test_tokens_without_headers_before_kafka_1_0() -> None:
+def test_tokens_are_sent_without_headers_before_kafka_1_0() -> None:
     connection = logging_in(BEFORE_1_0, Scram("SCRAM-SHA-256", "user", "pencil", "rOprNGfwEbeRWgbNEkqO"))
     (sent,) = connection.receive(allowed(2, version=0), 2.0)
     assert sent == Send(raw(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"))
@@ -124,7 +124,7 @@ def test_tokens_without_headers_before_kafka_1_0() -> None:
     assert connection.state is ConnectionState.READY
 
 
-def test_an_empty_token_without_a_header() -> None:
+def test_an_empty_token_without_a_header_is_accepted() -> None:
     connection = logging_in(BEFORE_1_0)
     connection.receive(allowed(2, version=0), 2.0)
     assert connection.receive(raw(b""), 3.0)[0] == LoggedIn(0.0)
@@ -141,7 +141,7 @@ def test_a_login_is_renewed_between_requests() -> None:
     assert connection.next_deadline() == 5.0 + TIMEOUT
 
 
-def test_a_renewal_says_that_it_is_over_and_not_ready_again() -> None:
+def test_a_renewal_reports_the_login_and_not_ready() -> None:
     connection = logged_in(lifetime_ms=1000)
     connection.renew_login(Plain("alice", "newer"), 6.0)
     (sent,) = connection.receive(allowed(4), 7.0)
@@ -160,13 +160,13 @@ def test_a_renewal_says_that_it_is_over_and_not_ready_again() -> None:
         (35, "UNSUPPORTED_VERSION (35)"),
     ],
 )
-def test_a_mechanism_that_is_refused(error: int, words: str) -> None:
+def test_a_refused_mechanism_is_explained(error: int, words: str) -> None:
     failure = the_failure(logging_in().receive(allowed(2, error, mechanisms=("SCRAM-SHA-256", "GSSAPI")), 2.0))
     assert failure.cause is Cause.NOT_LET_IN
     assert words in str(failure.error)
 
 
-def test_a_password_that_is_refused() -> None:
+def test_a_refused_password_is_explained() -> None:
     connection = logging_in()
     connection.receive(allowed(2), 2.0)
     failure = the_failure(connection.receive(token(3, error=58, message="Invalid username."), 3.0))
@@ -175,7 +175,7 @@ def test_a_password_that_is_refused() -> None:
     assert "hidden" not in str(failure.error)
 
 
-def test_a_renewal_that_is_refused_names_what_is_unanswered() -> None:
+def test_a_refused_renewal_names_unanswered_requests() -> None:
     connection = logged_in(lifetime_ms=1000)
     connection.renew_login(Plain("alice", "newer"), 6.0)
     failure = the_failure(connection.receive(allowed(4, 33), 7.0))
@@ -193,7 +193,7 @@ def test_a_renewal_that_is_refused_names_what_is_unanswered() -> None:
         (BEFORE_1_0, 0, Cause.NOT_LET_IN, 'does not let in user "alice" by PLAIN'),
     ],
 )
-def test_a_connection_that_is_closed_in_the_middle(
+def test_a_close_during_the_login_is_explained(
     apis: dict[int, tuple[int, int]], version: int, cause: Cause, words: str
 ) -> None:
     connection = logging_in(apis)
@@ -203,24 +203,24 @@ def test_a_connection_that_is_closed_in_the_middle(
     assert words in str(failure.error)
 
 
-def test_a_broker_that_knows_no_logins() -> None:
+def test_a_broker_without_login_support_is_explained() -> None:
     _, events = connection_with(WITHOUT)
     assert the_failure(events).cause is Cause.NOT_LET_IN
     assert "Remove kafka.sasl.mechanism" in str(the_failure(events).error)
 
 
-def test_a_silent_broker() -> None:
+def test_a_silent_broker_times_out_during_the_login() -> None:
     connection = logging_in()
     assert connection.next_deadline() == 1.0 + TIMEOUT
     assert the_failure(connection.check_deadline(1.0 + TIMEOUT)).cause is Cause.SILENT
 
 
-def test_an_answer_that_is_none() -> None:
+def test_an_invalid_token_response_fails_the_connection() -> None:
     connection = logging_in()
     connection.receive(allowed(2), 2.0)
     assert the_failure(connection.receive(raw(b"\0\0\0\x03\xff"), 3.0)).cause is Cause.BAD_DATA
 
 
-def test_with_a_login_nothing_else_is_asked_first() -> None:
+def test_a_login_allows_no_fallback_request() -> None:
     assert opening_for("0.9.0.1", logs_in=True) is ASK_ONLY
     assert ASK_ONLY.fallback is None

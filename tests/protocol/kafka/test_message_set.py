@@ -8,7 +8,7 @@ from bruce_mp.protocol.kafka.compression import Codec
 from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
 
 
-def test_a_wrapper_of_format_0() -> None:
+def test_a_format_0_wrapper_has_known_bytes() -> None:
     covered = bytes.fromhex("00 01 ffffffff 00000003") + b"xyz"
     crc = zlib.crc32(covered).to_bytes(4, "big")
     assert wrap_set(b"xyz", Codec.GZIP, MessageFormat.V0, 7, 1234) == (

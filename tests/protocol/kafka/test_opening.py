@@ -26,10 +26,10 @@ def test_each_opening_ends_with_versions_or_with_an_assumption() -> None:
 
 
 @pytest.mark.parametrize("release", ["0.7", "0.8", "0.8.2.2", "0.9", "0.9.0.1"])
-def test_a_release_that_cannot_be_asked_is_not_asked(release: str) -> None:
+def test_a_release_without_api_versions_is_assumed(release: str) -> None:
     assert opening_for(release) == assume(BEFORE_API_VERSIONS)
 
 
 @pytest.mark.parametrize("release", [None, "0.10", "0.10.2.2", "0.11.0.3", "1.1.1", "4.3.1", "10.0"])
-def test_any_other_release_is_asked(release: str | None) -> None:
+def test_every_other_release_is_probed(release: str | None) -> None:
     assert opening_for(release) is ASK

@@ -44,13 +44,13 @@ def encoded_by_kafka_python(
 
 @given(version=st.sampled_from(VERSIONS), number=st.integers(0, 2**31 - 1), client=st.text(max_size=30), data=DATA)
 @examples(100)
-def test_gives_the_bytes_of_kafka_python(version: int, number: int, client: str, data: list[PartitionData]) -> None:
+def test_encode_produce_equals_kafka_python(version: int, number: int, client: str, data: list[PartitionData]) -> None:
     ours = b"".join(encode_produce(version, number, client, data, acks=-1, timeout_ms=10_000))
     assert ours == encoded_by_kafka_python(version, number, client or None, data)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kafka_python_decodes_it(version: int) -> None:
+def test_kafka_python_decodes_a_produce_request(version: int) -> None:
     data = [PartitionData(b"a", 1, b"one"), PartitionData(b"b", 0, b"two" * 100), PartitionData(b"a", 0, b"three")]
     frame = b"".join(encode_produce(version, 77, "bruce", data, acks=1, timeout_ms=99))
     decoded = ProduceRequest.decode(frame, version=version, header=True, framed=True)
@@ -63,7 +63,7 @@ def test_kafka_python_decodes_it(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_holds_the_records_themselves_and_few_bytes_besides(version: int) -> None:
+def test_a_produce_request_references_the_records_without_copying(version: int) -> None:
     data = [PartitionData(b"topic", number, bytes([number]) * 100_000) for number in range(20)]
     pieces = encode_produce(version, 1, "bruce", data, acks=-1, timeout_ms=1)
     assert [piece for piece in pieces if len(piece) >= 100_000] == [one.records for one in data]
@@ -72,7 +72,7 @@ def test_holds_the_records_themselves_and_few_bytes_besides(version: int) -> Non
     assert sum(map(len, pieces)) - 20 * 100_000 < 500
 
 
-def test_small_records_are_one_piece_with_what_is_between_them() -> None:
+def test_small_records_are_joined_into_one_piece() -> None:
     large = b"l" * 50_000
     data = [PartitionData(b"topic", number, large if number == 7 else b"s" * 900) for number in range(20)]
     pieces = encode_produce(9, 1, "bruce", data, acks=-1, timeout_ms=10_000)
@@ -82,18 +82,18 @@ def test_small_records_are_one_piece_with_what_is_between_them() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 13, 14])
-def test_refuses_versions_that_it_does_not_write(version: int) -> None:
+def test_unsupported_versions_are_refused(version: int) -> None:
     with pytest.raises(LocalProtocolError, match=f"v{version}"):
         encode_produce(version, 1, "bruce", [PartitionData(b"t", 0, b"r")], acks=-1, timeout_ms=1)
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 3])
-def test_refuses_acks_that_kafka_does_not_know(acks: int) -> None:
+def test_unknown_acks_are_refused(acks: int) -> None:
     with pytest.raises(LocalProtocolError, match="acks"):
         encode_produce(9, 1, "bruce", [PartitionData(b"t", 0, b"r")], acks=acks, timeout_ms=1)
 
 
-def test_refuses_a_partition_named_twice() -> None:
+def test_a_repeated_partition_is_refused() -> None:
     data = [PartitionData(b"t", 0, b"r"), PartitionData(b"u", 0, b"r"), PartitionData(b"t", 0, b"s")]
     with pytest.raises(LocalProtocolError, match="twice"):
         encode_produce(9, 1, "bruce", data, acks=-1, timeout_ms=1)
@@ -101,6 +101,6 @@ def test_refuses_a_partition_named_twice() -> None:
 
 @pytest.mark.parametrize("version", [0, 3, 9])
 @pytest.mark.parametrize(("partition", "timeout_ms"), [(2**31, 1), (0, 2**31), (-(2**31) - 1, 1)])
-def test_refuses_numbers_without_room(version: int, partition: int, timeout_ms: int) -> None:
+def test_out_of_range_numbers_are_refused(version: int, partition: int, timeout_ms: int) -> None:
     with pytest.raises(LocalProtocolError, match="does not fit"):
         encode_produce(version, 1, "bruce", [PartitionData(b"t", partition, b"r")], acks=-1, timeout_ms=timeout_ms)

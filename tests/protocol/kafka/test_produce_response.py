@@ -72,7 +72,7 @@ def everything(version: int) -> bytes:
 
 # --- content ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", VERSIONS)
-def test_reads_good_acks(version: int) -> None:
+def test_successful_acks_are_read(version: int) -> None:
     topics = [
         Topic(name="t", partition_responses=[good(3, 30), good(0, 1 << 40)]),
         Topic(name="größe", partition_responses=[good(0)]),
@@ -84,7 +84,7 @@ def test_reads_good_acks(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_reads_what_a_bad_ack_says_and_goes_on_behind_it(version: int) -> None:
+def test_an_error_ack_is_read_and_later_acks_follow(version: int) -> None:
     got = decode_produce(everything(version), version)
     first, ack, last = got.acks
     assert (first, last) == (PartitionAck(b"t", 0, 0, 0), PartitionAck(b"t", 2, 0, 0))
@@ -117,7 +117,7 @@ topics = st.builds(Topic, name=st.text(max_size=200), partition_responses=st.lis
 
 @examples(100)
 @given(version=st.sampled_from(VERSIONS), sent=st.lists(topics, max_size=4), throttle_ms=numbers)
-def test_says_what_kafka_python_reads(version: int, sent: list[Any], throttle_ms: int) -> None:
+def test_decode_produce_equals_kafka_python(version: int, sent: list[Any], throttle_ms: int) -> None:
     frame = encoded(version, sent, throttle_ms)
     theirs = ProduceResponse.decode(frame, version=version, header=True)
     ours = decode_produce(frame, version)
@@ -148,7 +148,7 @@ TAG: Final = b"\x01\x81\x01\x02hi"  # one tag, number 129, 2 bytes
 
 
 @pytest.mark.parametrize("version", range(FLEXIBLE_FROM, LAST_VERSION + 1))
-def test_tags_that_nobody_knows_are_passed_over(version: int) -> None:
+def test_unknown_tags_are_skipped(version: int) -> None:
     """In the header, behind a partition, behind a topic, at the end."""
     frame = encoded(version, [Topic(name="t", partition_responses=[good(1, 10)])], 8)
     assert frame[-7:] == b"\0\0" + b"\0\0\0\x08" + b"\0"
@@ -160,7 +160,7 @@ def test_tags_that_nobody_knows_are_passed_over(version: int) -> None:
 
 # --- bad bytes --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("version", VERSIONS)
-def test_refuses_a_response_that_is_cut_off(version: int) -> None:
+def test_a_truncated_response_is_refused(version: int) -> None:
     frame = everything(version)
     decode_produce(frame, version)
     for size in range(len(frame)):
@@ -169,7 +169,7 @@ def test_refuses_a_response_that_is_cut_off(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 12])
-def test_refuses_a_topic_without_a_name(version: int) -> None:
+def test_a_topic_without_a_name_is_refused(version: int) -> None:
     with pytest.raises(RemoteProtocolError, match="-1 bytes"):
         decode_produce(encoded(version, [Topic(name=None, partition_responses=[good(0)])]), version)
 
@@ -181,13 +181,13 @@ def test_arrays_that_are_null_are_empty(version: int) -> None:
     assert decode_produce(bytes(4) + tags + null + bytes(4) + tags, version).acks == ()
 
 
-def test_refuses_a_number_that_does_not_end() -> None:
+def test_an_endless_varint_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="does not end"):
         decode_produce(b"\0\0\0\x05\0" + b"\xff" * 300_000, 12)
 
 
 @pytest.mark.parametrize(("node", "host", "port"), [(-1, "b", 1), (1, "", 1), (1, "b", 0), (1, "b", 65536)])
-def test_refuses_an_address_that_can_be_none(node: int, host: str, port: int) -> None:
+def test_an_invalid_broker_address_is_refused(node: int, host: str, port: int) -> None:
     frame = encoded(12, [], 0, [Endpoint(node_id=node, host=host, port=port, rack=None)])
     with pytest.raises(RemoteProtocolError, match=f"broker {node}"):
         decode_produce(frame, 12)

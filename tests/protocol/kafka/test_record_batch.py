@@ -61,13 +61,13 @@ def headers_of(record: Any) -> tuple[tuple[bytes, bytes | None], ...]:
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), codec=st.sampled_from(Codec))
 @examples(80)
-def test_kafka_python_reads_what_we_write(records: list[KafkaRecord], codec: Codec) -> None:
+def test_kafka_python_reads_written_batches(records: list[KafkaRecord], codec: Codec) -> None:
     assert read_by_kafka_python(batch_of(records, codec)) == numbered(records)
 
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), base=st.integers(0, 2**31 - 1))
 @examples(150)
-def test_writes_the_bytes_of_kafka_python(records: list[KafkaRecord], base: int) -> None:
+def test_written_batches_equal_kafka_python(records: list[KafkaRecord], base: int) -> None:
     producer = Producer(4711, 3, base)
     theirs = DefaultRecordBatchBuilder(2, 0, False, *producer, 1 << 20)
     for index, record in enumerate(records):
@@ -79,7 +79,7 @@ def test_writes_the_bytes_of_kafka_python(records: list[KafkaRecord], base: int)
     assert batch_of(records, producer=producer) == bytes(expected)
 
 
-def test_header_fields_are_those_that_were_given() -> None:
+def test_header_fields_match_the_arguments() -> None:
     records = [KafkaRecord(1000, b"k", b"v"), KafkaRecord(900, None, b"w"), KafkaRecord(1500, b"l", None)]
     theirs = MemoryRecords(batch_of(records, Codec.ZSTD, Producer(7, 2, 40))).next_batch()
     ours = the_batch(batch_of(records, Codec.ZSTD, Producer(7, 2, 40))).header
@@ -95,7 +95,7 @@ def test_header_fields_are_those_that_were_given() -> None:
 @given(st.lists(INT64, min_size=1, max_size=6), st.sampled_from(Codec))
 @examples(80)
 @example([-1, 1 << 62, -(1 << 63), (1 << 63) - 1], Codec.NONE)
-def test_any_timestamp_comes_back(times: list[int], codec: Codec) -> None:
+def test_any_timestamp_survives(times: list[int], codec: Codec) -> None:
     records = [KafkaRecord(time, None, b"v") for time in times]
     batch = the_batch(batch_of(records, codec))
     assert batch.records() == numbered(records)
@@ -107,26 +107,26 @@ def test_empty_key_and_value_are_null() -> None:
     assert (record.key, record.value) == (None, None)
 
 
-def test_an_empty_value_stays_empty_on_demand() -> None:
+def test_empty_values_stay_empty_on_demand() -> None:
     section = encode_records([KafkaRecord(1, b"", b""), KafkaRecord(1, None, None)], empty_value_as_null=False)
     records = the_batch(whole_batch(section, 2, 1, 1)).records()
     assert [(record.key, record.value) for record in records] == [(None, b""), (None, None)]
 
 
-def test_reads_batches_one_behind_the_other_from_their_base_offset() -> None:
+def test_consecutive_batches_are_read_from_their_base_offsets() -> None:
     first, second = batch_of([KafkaRecord(1, b"a", b"b")] * 2), bytearray(batch_of([KafkaRecord(2, b"c", b"d")]))
     second[:8] = (2).to_bytes(8, "big")  # a broker sets the base offset; no CRC covers it
     found = [record for batch in read_batches(first + bytes(second)) for record in batch.records()]
     assert [record.offset for record in found] == [0, 1, 2]
 
 
-def test_refuses_a_batch_without_records() -> None:
+def test_a_batch_without_records_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="at least one"):
         whole_batch(b"", 0, 0, 0)
 
 
 @pytest.mark.parametrize(("base", "count", "after"), [(0, 5, 5), (2**31 - 1, 1, 0), (2**31 - 3, 10, 7)])
-def test_sequence_numbers_go_round(base: int, count: int, after: int) -> None:
+def test_sequence_numbers_wrap(base: int, count: int, after: int) -> None:
     assert advance_sequence(base, count) == after
 
 
@@ -135,13 +135,13 @@ WHOLE = batch_of([KafkaRecord(1_000, b"key", b"value", ((b"h", b"x"),)), KafkaRe
 
 
 @pytest.mark.parametrize("size", range(1, len(WHOLE)))
-def test_refuses_a_batch_that_is_cut_off(size: int) -> None:
+def test_a_truncated_batch_is_refused(size: int) -> None:
     with pytest.raises(RemoteProtocolError):
         list(read_batches(WHOLE[:size]))
 
 
 @pytest.mark.parametrize("at", range(16, len(WHOLE)))
-def test_notices_any_damage_behind_the_leader_epoch(at: int) -> None:
+def test_any_damage_after_the_leader_epoch_is_detected(at: int) -> None:
     damaged = WHOLE[:at] + bytes([WHOLE[at] ^ 0x10]) + WHOLE[at + 1 :]
     with pytest.raises(RemoteProtocolError):
         list(read_batches(damaged))
@@ -157,7 +157,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 @given(section=st.binary(max_size=60), count=st.integers(1, 2**31 - 1), codec=st.integers(0, 7))
 @examples(300)
-def test_random_records_behind_a_right_crc_are_refused_or_read(section: bytes, count: int, codec: int) -> None:
+def test_random_records_with_a_valid_crc_are_read_or_refused(section: bytes, count: int, codec: int) -> None:
     batch = the_batch(whole_batch(section, count, 0, 0, codec=codec))  # type: ignore[arg-type]
     with suppress(RemoteProtocolError):
         batch.records()
@@ -173,12 +173,12 @@ def test_random_records_behind_a_right_crc_are_refused_or_read(section: bytes, c
         (b"\x0e\x00\x00\x00\x03\x01\x00\x00", 1, "-2 bytes"),
     ],
 )
-def test_refuses_records_that_are_not_what_the_header_says(section: bytes, count: int, complaint: str) -> None:
+def test_records_that_contradict_the_header_are_refused(section: bytes, count: int, complaint: str) -> None:
     with pytest.raises(RemoteProtocolError, match=complaint):
         the_batch(whole_batch(section, count, 0, 0)).records()
 
 
-def test_refuses_message_format_1() -> None:
+def test_message_format_1_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="format 1"):
         list(read_batches(WHOLE[:16] + b"\x01" + WHOLE[17:]))
 
@@ -189,7 +189,7 @@ def test_header_has_61_bytes() -> None:
 
 # --- varints ----------------------------------------------------------------------------------------------------------
 @given(INT64)
-def test_varint_round_trip(value: int) -> None:
+def test_varints_decode_unchanged(value: int) -> None:
     encoded = encode_varint(value)
     assert VarintReader(encoded).varint() == value
     assert len(encoded) <= 10
@@ -199,12 +199,12 @@ def test_varint_round_trip(value: int) -> None:
     ("value", "encoded"),
     [(0, b"\0"), (-1, b"\x01"), (1, b"\x02"), (63, b"\x7e"), (64, b"\x80\x01"), (-65, b"\x81\x01")],
 )
-def test_varints_known_from_the_protocol(value: int, encoded: bytes) -> None:
+def test_known_varints_are_encoded(value: int, encoded: bytes) -> None:
     assert encode_varint(value) == encoded
 
 
 @given(st.integers(-(1 << 70), 1 << 70))
-def test_wraps_like_64_bits(value: int) -> None:
+def test_wrap_int64_wraps_to_64_bits(value: int) -> None:
     wrapped = wrap_int64(value)
     assert -(1 << 63) <= wrapped < 1 << 63
     assert (wrapped - value) % (1 << 64) == 0

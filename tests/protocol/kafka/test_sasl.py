@@ -64,7 +64,7 @@ class ScramServer:
 
 
 # --- SCRAM ------------------------------------------------------------------------------------------------------------
-def test_the_vector_of_rfc_7677() -> None:
+def test_scram_matches_the_vector_of_rfc_7677() -> None:
     scram = of_rfc_7677()
     assert scram.start() == b"n,,n=user,r=" + NONCE.encode()
     assert scram.answer(SERVER_FIRST) == CLIENT_FINAL
@@ -73,7 +73,7 @@ def test_the_vector_of_rfc_7677() -> None:
 
 @pytest.mark.parametrize("name", SCRAM_HASHES)
 @given(user=NAMES, password=PASSWORDS.filter(lambda text: text.isprintable()))
-def test_both_sides_agree(name: str, user: str, password: str) -> None:
+def test_scram_client_and_server_agree(name: str, user: str, password: str) -> None:
     scram, server = Scram(name, user, password, "nonce"), ScramServer(name, password)
     proof = scram.answer(server.first(scram.start()))
     assert server.user == user
@@ -82,7 +82,7 @@ def test_both_sides_agree(name: str, user: str, password: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRAM_HASHES)
-def test_another_password_proves_nothing(name: str) -> None:
+def test_a_wrong_password_fails_the_proof(name: str) -> None:
     scram, server = Scram(name, "alice", "wrong", "nonce"), ScramServer(name, "right")
     proof = scram.answer(server.first(scram.start()))
     assert proof is not None
@@ -90,7 +90,7 @@ def test_another_password_proves_nothing(name: str) -> None:
         server.final(proof)
 
 
-def test_a_broker_that_does_not_know_the_password_is_found_out() -> None:
+def test_a_broker_that_does_not_know_the_password_is_detected() -> None:
     scram = of_rfc_7677()
     scram.answer(SERVER_FIRST)
     with pytest.raises(LoginRefusedError, match="impostor"):
@@ -98,7 +98,7 @@ def test_a_broker_that_does_not_know_the_password_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, MIN_ITERATIONS - 1, MAX_ITERATIONS + 1, 2**31])
-def test_iterations_that_help_an_attacker_are_refused(iterations: int) -> None:
+def test_unsafe_iteration_counts_are_refused(iterations: int) -> None:
     with pytest.raises(LoginRefusedError, match=f"{iterations} iterations"):
         of_rfc_7677().answer(SERVER_FIRST.replace(b"i=4096", b"i=%d" % iterations))
 
@@ -109,7 +109,7 @@ def test_an_answer_to_another_login_is_refused(nonce: bytes) -> None:
         of_rfc_7677().answer(SERVER_FIRST.replace(BOTH, nonce))
 
 
-def test_the_broker_says_why() -> None:
+def test_the_brokers_reason_is_reported() -> None:
     with pytest.raises(LoginRefusedError, match="says: unknown-user"):
         of_rfc_7677().answer(b"e=unknown-user")
     scram = of_rfc_7677()
@@ -133,13 +133,13 @@ def test_the_broker_says_why() -> None:
         SERVER_FINAL,
     ],
 )
-def test_what_is_no_first_message(message: bytes) -> None:
+def test_an_invalid_first_message_is_refused(message: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         of_rfc_7677().answer(message)
 
 
 @pytest.mark.parametrize("message", [b"", b"v=", b"v=!", b"v=abc", SERVER_FIRST, b"x=" + SERVER_FINAL])
-def test_what_is_no_last_message(message: bytes) -> None:
+def test_an_invalid_final_message_is_refused(message: bytes) -> None:
     scram = of_rfc_7677()
     scram.answer(SERVER_FIRST)
     with pytest.raises(RemoteProtocolError):
@@ -158,7 +158,7 @@ def test_a_changed_byte_is_refused_or_changes_the_proof(at: int, byte: int) -> N
 
 
 # --- the others -------------------------------------------------------------------------------------------------------
-def test_plain() -> None:
+def test_plain_sends_user_and_password() -> None:
     plain = Plain("alice", "secrét")
     assert plain.start() == b"\0alice\0secr\xc3\xa9t"
     plain.answer(b"")
@@ -167,18 +167,18 @@ def test_plain() -> None:
 
 
 @pytest.mark.parametrize(("user", "password"), [("a\0b", "c"), ("a", "b\0c")])
-def test_plain_has_no_way_to_send_a_nul(user: str, password: str) -> None:
+def test_plain_refuses_a_nul(user: str, password: str) -> None:
     with pytest.raises(ValueError, match="NUL"):
         Plain(user, password)
 
 
-def test_bearer() -> None:
+def test_bearer_sends_the_token() -> None:
     bearer = OAuthBearer("abc.def")
     assert bearer.start() == b"n,,\x01auth=Bearer abc.def\x01\x01"
     assert bearer.answer(b"") is None
 
 
-def test_a_refused_bearer_acknowledges_it_and_is_never_in() -> None:
+def test_a_refused_bearer_token_is_acknowledged_and_fails() -> None:
     bearer = OAuthBearer("abc")
     assert bearer.answer(b'{"status":"invalid_token"}') == b"\x01"
     with pytest.raises(LoginRefusedError, match="does not accept the token"):
@@ -186,7 +186,7 @@ def test_a_refused_bearer_acknowledges_it_and_is_never_in() -> None:
 
 
 @pytest.mark.parametrize("token", ["a\x01b", "a\nb", "ä"])
-def test_what_is_no_token(token: str) -> None:
+def test_an_unprintable_token_is_refused(token: str) -> None:
     with pytest.raises(ValueError, match="printable"):
         OAuthBearer(token)
 
@@ -196,5 +196,5 @@ def test_what_is_no_token(token: str) -> None:
     [Plain("alice", "hidden"), OAuthBearer("hidden"), Scram("SCRAM-SHA-256", "alice", "hidden", "nonce")],
     ids=lambda mechanism: mechanism.name,
 )
-def test_nothing_shows_a_secret(mechanism: Mechanism) -> None:
+def test_mechanisms_never_show_a_secret(mechanism: Mechanism) -> None:
     assert "hidden" not in f"{mechanism!r} {mechanism} {mechanism.who}"

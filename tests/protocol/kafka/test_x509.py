@@ -23,7 +23,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.mark.process
 @pytest.mark.parametrize("days", [-1, 1, 1000, 20_000])  # from 2050 on dates are written otherwise
-def test_the_dates_of_a_certificate(authority: Authority, days: int) -> None:
+def test_certificate_dates_are_read(authority: Authority, days: int) -> None:
     made = authority.issue(f"for-{days}", days=days)
     ((starts, ends),) = certificates_in(made.both.read_bytes())
     assert abs(starts - time.time()) < 60
@@ -31,7 +31,7 @@ def test_the_dates_of_a_certificate(authority: Authority, days: int) -> None:
 
 
 @pytest.mark.process
-def test_they_are_those_that_the_standard_library_reads(authority: Authority) -> None:
+def test_dates_equal_those_of_the_standard_library(authority: Authority) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cafile=authority.certificate)
     (known,) = context.get_ca_certs()
@@ -41,14 +41,14 @@ def test_they_are_those_that_the_standard_library_reads(authority: Authority) ->
 
 
 @pytest.mark.process
-def test_a_file_with_several(authority: Authority) -> None:
+def test_a_file_with_several_certificates_is_read(authority: Authority) -> None:
     parts = [authority.issue(f"several-{days}", days=days).certificate.read_bytes() for days in (1, 2)]
     first, second = certificates_in(b"# a comment\n".join(parts))
     assert second[1] - first[1] >= 86400
     assert list(certificates_in(b"nothing")) == []
 
 
-def test_what_is_not_base64() -> None:
+def test_invalid_base64_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="base64"):
         list(certificates_in(b"-----BEGIN CERTIFICATE-----\nabcde\n-----END CERTIFICATE-----\n"))
 
@@ -56,7 +56,7 @@ def test_what_is_not_base64() -> None:
 @pytest.mark.process
 @examples(300)
 @given(data=st.data())
-def test_a_damaged_one_is_read_or_refused(authority: Authority, data: st.DataObject) -> None:
+def test_a_damaged_certificate_is_read_or_refused(authority: Authority, data: st.DataObject) -> None:
     der = bytearray(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
     for _ in range(data.draw(st.integers(0, 3))):
         der[data.draw(st.integers(0, min(200, len(der) - 1)))] = data.draw(st.integers(0, 255))

@@ -177,7 +177,7 @@ def test_each_topic_has_its_verdict(
     }
 
 
-def test_the_sums_are_those_of_all(audited: tuple[AuditVerdict, Path]) -> None:
+def test_totals_sum_all_topics(audited: tuple[AuditVerdict, Path]) -> None:
     verdict, _ = audited
     assert not verdict.good
     assert verdict.sent == verdict.delivered + verdict.discarded + verdict.missing
@@ -186,7 +186,7 @@ def test_the_sums_are_those_of_all(audited: tuple[AuditVerdict, Path]) -> None:
     assert (verdict.discarded, verdict.unknown) == (expected.discarded, expected.unknown)
 
 
-def test_each_message_is_named(spark: SparkSession, audited: tuple[AuditVerdict, Path]) -> None:
+def test_each_message_with_a_problem_is_named(spark: SparkSession, audited: tuple[AuditVerdict, Path]) -> None:
     rows = spark.read.parquet(f"{audited[1]}/problems").collect()
     named: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for row in rows:
@@ -203,7 +203,7 @@ def test_each_message_is_named(spark: SparkSession, audited: tuple[AuditVerdict,
     }
 
 
-def test_the_page_says_it_all_and_loads_nothing(audited: tuple[AuditVerdict, Path]) -> None:
+def test_the_report_page_is_complete_and_self_contained(audited: tuple[AuditVerdict, Path]) -> None:
     page = (audited[1] / "report.html").read_text()
     assert "The books do not balance." in page
     for text in ("gone", "70,000", "out of order", "LONG_MSG", "lost-query/3/0", "12 ms"):

@@ -56,7 +56,7 @@ def told(facts: DataFrame) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("appended", [True, False])
-def test_every_message_can_be_told_from_the_facts(spark: SparkSession, appended: bool) -> None:
+def test_the_facts_describe_every_message(spark: SparkSession, appended: bool) -> None:
     messages = random_messages(Random(7))
     facts = facts_of(frame(spark, messages, appended=appended))
     assert facts.schema.simpleString() == spark.createDataFrame([], SCHEMA).schema.simpleString()
@@ -81,7 +81,7 @@ def test_every_message_can_be_told_from_the_facts(spark: SparkSession, appended:
     assert counts == plain
 
 
-def test_what_was_sent_in_one_go_is_one_row(spark: SparkSession) -> None:
+def test_consecutive_messages_of_a_writer_are_one_row(spark: SparkSession) -> None:
     run: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in range(10, 1_010)]
     other: list[Message] = [("t", 0, "q/0/1/0", number, 0) for number in range(100)]
     (row,) = facts_of(frame(spark, run)).collect()
@@ -91,7 +91,7 @@ def test_what_was_sent_in_one_go_is_one_row(spark: SparkSession) -> None:
     assert ranges == [("q/0/0", 10, 509), ("q/0/0", 610, 1_009), ("q/0/1", 0, 99)], "though the shift is the same"
 
 
-def test_writers_who_take_turns_make_a_row_each(spark: SparkSession) -> None:
+def test_alternating_writers_have_separate_rows(spark: SparkSession) -> None:
     chance = Random(3)
     left: dict[str, list[int]] = {"q/0/0/0": list(range(300)), "q/0/1/0": list(range(200)), "q/0/0/1": list(range(100))}
     turns = chance.sample([author for author, numbers in left.items() for _ in numbers], 600)
@@ -105,7 +105,7 @@ def late_by_hand(numbers: Sequence[int]) -> set[int]:
     return {n for place, n in enumerate(numbers) if n < max(numbers[: place + 1]) and n not in numbers[:place]}
 
 
-def test_who_stands_behind_a_later_one_is_late_and_copies_are_not(spark: SparkSession) -> None:
+def test_a_message_after_a_later_one_is_late_and_copies_are_not(spark: SparkSession) -> None:
     chance, messages, expected = Random(11), [], set()
     for case in range(40):
         numbers = list(range(chance.choice([4, 40])))
@@ -121,7 +121,7 @@ def test_who_stands_behind_a_later_one_is_late_and_copies_are_not(spark: SparkSe
     assert sorted((row["topic"], row["number"]) for row in rows) == sorted(expected)
 
 
-def test_a_task_that_runs_again_begins_again_and_lanes_have_orders_of_their_own(spark: SparkSession) -> None:
+def test_a_repeated_task_and_each_lane_have_their_own_order(spark: SparkSession) -> None:
     first: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in (1, 5, 4)]
     again: list[Message] = [("t", 0, "q/0/0/0", number, 1000) for number in (0, 2, 3, 1, 9, 8)]
     lanes: list[Message] = [("t", 1, "q/0/0/0", 3, 0), ("t", 0, "q/0/0/1", 2, 0), ("u", 0, "q/0/0/0", 1, 0)]
@@ -129,7 +129,7 @@ def test_a_task_that_runs_again_begins_again_and_lanes_have_orders_of_their_own(
     assert sorted(row["number"] for row in rows) == [4, 8], "1 is a copy"
 
 
-def test_a_stamp_of_somebody_else_is_an_unknown_writer(spark: SparkSession) -> None:
+def test_an_invalid_stamp_belongs_to_an_unknown_writer(spark: SparkSession) -> None:
     authors = ["", "q", "q/0/0/x", "q/0/0/99999999999", "q/0/0/01", "\udcff", "7"]
     rows = facts_of(frame(spark, [("t", 0, author, 1, 0) for author in authors])).collect()
     assert sorted(row["copies"] for row in rows) == [1] * len(authors)
@@ -137,7 +137,7 @@ def test_a_stamp_of_somebody_else_is_an_unknown_writer(spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("value", [b"", b"short", b"x" * 40, b"-000000000000001 0000000000000 q/0/0/0"])
-def test_what_is_no_stamp_is_a_message_without_one(spark: SparkSession, value: bytes) -> None:
+def test_an_unparsable_stamp_counts_as_no_stamp(spark: SparkSession, value: bytes) -> None:
     rows = [("t", 0, 0, 70_000, 0, [("bruce.stamp", value)]), ("t", 0, 1, 70_000, 0, [("other", value)])]
     messages = spark.createDataFrame(rows, KAFKA).selectExpr("*", "timestamp_millis(ms) as timestamp")
     (row,) = facts_of(messages).collect()

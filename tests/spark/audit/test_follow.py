@@ -63,9 +63,7 @@ def quiet() -> Progress:
     return Progress("test", io.StringIO())
 
 
-def test_it_goes_on_in_any_thread_until_it_is_told_to_stop(
-    spark: SparkSession, broker: DevBroker, tmp_path: Path
-) -> None:
+def test_follow_runs_in_any_thread_until_stopped(spark: SparkSession, broker: DevBroker, tmp_path: Path) -> None:
     plan = plan_of(put(broker, range(10), tmp_path, 10))
     stop = threading.Event()
     verdicts: list[AuditVerdict] = []
@@ -86,7 +84,7 @@ def test_it_goes_on_in_any_thread_until_it_is_told_to_stop(
     assert spark.streams.active == []
 
 
-def test_it_ends_at_the_first_bad_report_if_that_is_wanted(
+def test_follow_stops_at_the_first_bad_report_when_requested(
     spark: SparkSession, broker: DevBroker, tmp_path: Path
 ) -> None:
     plan = plan_of(put(broker, [0, 1, 3], tmp_path, 4), stop_when_bad=True)
@@ -107,7 +105,7 @@ def test_sigterm_ends_the_command_after_a_last_report(broker: DevBroker, tmp_pat
     assert running.said().count("delivered 10 + discarded 0 + missing 0") > 1
 
 
-def test_what_no_report_reads_any_more_is_removed(tmp_path: Path) -> None:
+def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:
     plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"), window_s=100)
     now = time.time()
     for name, ages in {"00000001": (900, 300), "00000002": (900, 100), "00000003": (0,)}.items():

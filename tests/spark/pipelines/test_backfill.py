@@ -44,7 +44,7 @@ def write_lines(directory: Path, name: str, rows: list[Any]) -> None:
     (directory / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_rows_become_json_and_expressions_the_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_become_json_and_expressions_fill_the_other_columns(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path, "a.json", [{"id": number, "at": 1000 * number, "name": "é"} for number in range(20)])
     with StreamSink(tmp_path / "s") as sink:
         plan = plan_for(
@@ -61,7 +61,7 @@ def test_rows_become_json_and_expressions_the_other_columns(spark: SparkSession,
     assert "backfill: 20 messages delivered in 1 chunk, " in out.getvalue()
 
 
-def test_parquet_csv_and_text(spark: SparkSession, tmp_path: Path) -> None:
+def test_parquet_csv_and_text_files_are_sent(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(0, 3, 1, 1).selectExpr("cast(id as string) as value").write.parquet(f"{tmp_path}/parquet")
     (tmp_path / "c.csv").write_text("a,b\n1,x\n2,\n")
     (tmp_path / "t.text").write_text("one\ntwo\n")
@@ -75,7 +75,7 @@ def test_parquet_csv_and_text(spark: SparkSession, tmp_path: Path) -> None:
     assert values_of(sink) == Counter(expected)
 
 
-def test_it_goes_on_at_the_chunk_that_failed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_backfill_resumes_at_the_failed_chunk(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(4):
         write_lines(tmp_path, f"{number}.json", [{"file": number}] * 5)
     good = 2
@@ -107,7 +107,7 @@ def test_a_chunk_can_be_split(spark: SparkSession, tmp_path: Path) -> None:
     assert [len(connection.messages) for connection in sink.connections] == [30, 30, 30]
 
 
-def test_a_dry_run_counts_what_would_be_sent_and_what_could_not(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_dry_run_counts_sendable_and_invalid_rows(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path, "a.json", [{"to": "a", "text": "x"}] * 3 + [{"to": None, "text": "y"}])
     write_lines(tmp_path, "b.json", [{"to": "b", "text": "z" * 2000}, {"to": "c" * 250, "text": "x"}])
     sink = {"bruce.socket": "/nobody", "MAXRECORDBYTES": "1000"}
@@ -119,7 +119,7 @@ def test_a_dry_run_counts_what_would_be_sent_and_what_could_not(spark: SparkSess
     assert dry_run(spark, plan_for(tmp_path, "/nobody", topic="to", value="text")).topics["t"] == (1, 1)
 
 
-def test_a_dry_run_finds_wrong_options_and_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_dry_run_rejects_invalid_options_and_columns(spark: SparkSession, tmp_path: Path) -> None:
     write_lines(tmp_path, "a.json", [{"id": 1}])
     with pytest.raises(SchemaError, match="Column 'key' is bigint"):
         dry_run(spark, plan_for(tmp_path, "/nobody", key="id"))

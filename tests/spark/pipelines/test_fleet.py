@@ -73,20 +73,20 @@ def test_the_pages_of_a_daemon_become_rows() -> None:
 
 
 @pytest.mark.parametrize("pages", [{}, {**PAGES, "/books/json": []}, {**PAGES, "/books/json": {"since": 1}}])
-def test_who_does_not_answer_as_a_daemon_is_unreachable(pages: dict[str, Any]) -> None:
+def test_a_host_without_valid_pages_is_unreachable(pages: dict[str, Any]) -> None:
     with daemon(pages) as address:
         ((since, kind, *_),) = fetch_rows(address)
     assert (since, kind) == (0, "unreachable")
 
 
-def test_hosts_from_a_file(tmp_path: Path) -> None:
+def test_read_hosts_merges_arguments_and_the_file(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# all\na:1\n\nb:2  # second\na:1\n")
     assert read_hosts(["c:3"], str(tmp_path / "hosts")) == ["c:3", "a:1", "b:2"]
     with pytest.raises(OptionError, match="No daemons to ask"):
         read_hosts([], None)
 
 
-def test_tasks_ask_and_the_table_grows(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_collect_samples_and_append_to_the_table(spark: SparkSession, tmp_path: Path) -> None:
     with daemon(PAGES) as address:
         for _ in range(2):
             quiet = Progress("fleet", io.StringIO())
@@ -104,7 +104,7 @@ def test_tasks_ask_and_the_table_grows(spark: SparkSession, tmp_path: Path) -> N
     assert "127.0.0.1:1" in str(found)
 
 
-def test_counters_are_compared_over_time_also_when_a_slab_is_new(spark: SparkSession) -> None:
+def test_counter_increases_are_computed_across_slab_replacements(spark: SparkSession) -> None:
     def counter(at: int, host: str, reason: str, value: int) -> tuple[Any, ...]:
         return (at, host, 1, "counter", None, f"discarded {reason}", None, value)
 

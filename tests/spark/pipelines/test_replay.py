@@ -42,7 +42,7 @@ def messages_of(sink: StreamSink) -> list[Message]:
     return [message for message in parsed if isinstance(message, Message)]
 
 
-def test_all_of_a_message_comes_back_and_in_order(spark: SparkSession, tmp_path: Path) -> None:
+def test_replay_restores_every_field_in_order(spark: SparkSession, tmp_path: Path) -> None:
     lines = [line(number, topic=b"t%d" % (number % 2)) for number in range(300)]
     lines.append(line(300, topic=b"k", key=b"\xff", value=b"", partition_key=2**32 - 1))
     lines.append(line(301, topic=b"k", partition_key=5, headers=((b"a", b"1"), (b"", None))))
@@ -62,7 +62,7 @@ def test_all_of_a_message_comes_back_and_in_order(spark: SparkSession, tmp_path:
     assert headers == {b"v301": ((b"a", b"1"), (b"", None)), b"v302": ((b"a", b""),)}
 
 
-def test_filters_and_what_is_no_message(spark: SparkSession, tmp_path: Path) -> None:
+def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     lines = [
         line(0), line(1, topic=b"b"), line(2, info="LONG_MSG"), line(3, timestamp_ms=9), line(4, timestamp_ms=99),
         line(5, event=LineEvent.DUPLICATE, info="NONE"), line(6, info="MALFORMED"), line(7, info="VERSION(3)"),
@@ -78,7 +78,7 @@ def test_filters_and_what_is_no_message(spark: SparkSession, tmp_path: Path) -> 
         assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 1, 4), "what is in Kafka is not sent unasked"
 
 
-def test_no_message_is_sent_twice_whatever_its_file_is_called(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_message_is_replayed_twice_after_a_rename(spark: SparkSession, tmp_path: Path) -> None:
     file, renamed = tmp_path / "d", tmp_path / "d.1"
     file.write_bytes(line(0) * 2 + line(1))
     with StreamSink(tmp_path / "s") as sink:
@@ -90,7 +90,7 @@ def test_no_message_is_sent_twice_whatever_its_file_is_called(spark: SparkSessio
     assert sorted(m.value for m in messages_of(sink)) == [b"v0"] * 3 + [b"v1", b"v2"]
 
 
-def test_a_chunk_in_doubt_is_the_users_decision(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unconfirmed_chunk_requires_a_decision(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0))
     status = BarrierStatus.TIMED_OUT
 
@@ -109,7 +109,7 @@ def test_a_chunk_in_doubt_is_the_users_decision(spark: SparkSession, tmp_path: P
         assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
 
 
-def test_a_chunk_in_doubt_may_be_taken_for_sent(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unconfirmed_chunk_may_be_marked_as_sent(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0))
 
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:

@@ -52,7 +52,7 @@ class Flow:
             self.history.sample(self.now_ms)
 
 
-def test_a_minute_by_seconds_and_an_hour_by_ten(filled: FilledSlab) -> None:
+def test_history_has_a_minute_in_seconds_and_an_hour_in_ten_second_steps(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(20, received=100, delivered=90, lost=1, bucket=3)
     flow.run(10, received=10, delivered=20, bucket=4)
@@ -79,7 +79,7 @@ def test_memory_is_bounded(filled: FilledSlab) -> None:
 
 
 @pytest.mark.parametrize("step_ms", [993, 1003])
-def test_a_little_early_or_late_is_no_gap(filled: FilledSlab, step_ms: int) -> None:
+def test_slightly_irregular_samples_leave_no_gap(filled: FilledSlab, step_ms: int) -> None:
     flow = Flow(filled)
     for _ in range(100):
         flow.now_ms += step_ms
@@ -89,21 +89,21 @@ def test_a_little_early_or_late_is_no_gap(filled: FilledSlab, step_ms: int) -> N
     assert 9 <= len(series["hour"].age_s) <= 10
 
 
-def test_a_time_without_readings_makes_one_long_step(filled: FilledSlab) -> None:
+def test_missing_samples_make_one_long_step(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.now_ms += 29_000
     flow.run(1, received=300)
     assert flow.history.series(flow.now_ms)["minute"].received == [10.0]
 
 
-def test_nothing_delivered_has_no_delay(filled: FilledSlab) -> None:
+def test_an_empty_delivery_has_no_delay(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(2, received=1)
     assert flow.history.series(flow.now_ms)["minute"].p99_ms == [None, None]
     assert flow.history.last_hour(flow.now_ms).latency.p50_ms is None
 
 
-def test_what_was_just_now(filled: FilledSlab) -> None:
+def test_last_seconds_sums_the_latest_samples(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(50, received=100, delivered=100)
     flow.run(5, received=20, delivered=10, lost=2)
@@ -113,7 +113,7 @@ def test_what_was_just_now(filled: FilledSlab) -> None:
     assert flow.history.last_seconds(flow.now_ms, 60).latency.messages == 5050
 
 
-def test_before_anything_was_read(filled: FilledSlab) -> None:
+def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
     history = History(filled.slab, NOW_MS)
     assert history.last_seconds(NOW_MS, 5).received == 0
     assert history.last_hour(NOW_MS).ms == 0
@@ -128,7 +128,7 @@ def give_slot(filled: FilledSlab, node: int, slot: int = 2) -> ProcessRow:
     return ProcessRow(filled.slab, row)
 
 
-def test_a_broker_over_a_minute_and_an_hour(filled: FilledSlab) -> None:
+def test_broker_traffic_covers_a_minute_and_an_hour(filled: FilledSlab) -> None:
     row, history = give_slot(filled, 7), BrokerHistory(filled.slab)
     now_ms = NOW_MS
     history.sample(now_ms)
@@ -150,7 +150,7 @@ def test_a_broker_over_a_minute_and_an_hour(filled: FilledSlab) -> None:
     assert (said.delivered, said.p99_ms, said.errors_minute, said.errors_hour) == (0.0, None, 0, 3)
 
 
-def test_another_broker_in_a_slot_begins_anew(filled: FilledSlab) -> None:
+def test_broker_history_restarts_when_the_slot_changes_its_broker(filled: FilledSlab) -> None:
     row, history = give_slot(filled, 7), BrokerHistory(filled.slab)
     history.sample(NOW_MS)
     row.land(0, {Counter.MsgDelivered: 500})
@@ -166,7 +166,7 @@ def event(topic: bytes, messages: int, bucket: int = 0, errors: int = 0) -> Traf
     return TrafficEvent(topic, messages, 10 * messages, {bucket: messages}, errors, error)
 
 
-def test_a_topic_over_a_minute() -> None:
+def test_topic_traffic_covers_a_minute() -> None:
     table = TrafficTable(NOW_MS)
     for second in range(1, 31):
         table.record([event(b"news", 100), event(b"news", 20, bucket=2, errors=1)], NOW_MS + 1000 * second)
@@ -179,7 +179,7 @@ def test_a_topic_over_a_minute() -> None:
     assert later == TopicTraffic(last_error="REQUEST_TIMED_OUT", last_error_ms=NOW_MS + 30_000)
 
 
-def test_what_nobody_looks_at_is_forgotten_all_the_same() -> None:
+def test_unread_traffic_is_discarded_with_age() -> None:
     table = TrafficTable(NOW_MS)
     tracemalloc.start()
     try:
@@ -200,7 +200,7 @@ def test_rates_of_a_steady_flow_are_steady() -> None:
     assert rates == {7.0}
 
 
-def test_too_many_topics_go_without_a_name_until_others_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_topics_are_unnamed_until_others_become_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
     table = TrafficTable(NOW_MS)
     table.record([event(b"a", 1), event(b"b", 1), event(b"c", 1)], NOW_MS + 1)

@@ -25,7 +25,7 @@ from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 S = NOW_MS // 1000
 HEADER = {"pid": os.getpid(), "version": __version__, "since": S - 100, "now": S}
@@ -46,7 +46,7 @@ NOBODY: dict[str, object] = {
 }
 
 
-def give_slot(daemon: PagesOfNoDaemon, node: int, slot: int) -> None:
+def give_slot(daemon: OfflineStatusPages, node: int, slot: int) -> None:
     at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
     daemon.slab.words[at >> 2] = node + 1
 
@@ -65,7 +65,7 @@ def failed(slot: int = 3) -> BrokerStatus:
     )
 
 
-def test_before_anything_is_known(daemon: PagesOfNoDaemon) -> None:
+def test_the_page_is_empty_before_the_first_status(daemon: OfflineStatusPages) -> None:
     assert daemon.json("/brokers/json") == HEADER | {
         "metadata_failing_since": None,
         "metadata_error": "",
@@ -75,7 +75,7 @@ def test_before_anything_is_known(daemon: PagesOfNoDaemon) -> None:
     }
 
 
-def test_a_broker_that_leads_nothing_is_listed(daemon: PagesOfNoDaemon) -> None:
+def test_a_broker_without_partitions_is_listed(daemon: OfflineStatusPages) -> None:
     daemon.broker_status.record([router()], NOW_MS)
     assert daemon.json("/brokers/json")["brokers"] == [
         {"node": 1, "address": "kafka1:9092"} | NOBODY,
@@ -83,7 +83,7 @@ def test_a_broker_that_leads_nothing_is_listed(daemon: PagesOfNoDaemon) -> None:
     ]
 
 
-def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
+def test_the_page_lists_a_broker_with_its_dispatcher(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 1, 3)
     for counter in (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck):
         ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).add(counter, 4)
@@ -110,7 +110,7 @@ def test_a_broker_with_a_dispatcher(daemon: PagesOfNoDaemon) -> None:
     }
 
 
-def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: PagesOfNoDaemon) -> None:
+def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 1, 3)
     (segment,) = daemon.filled.receive(b"news", 4, RunState.QUEUED)
     split(daemon.slab, segment.chunk, segment.run)
@@ -120,14 +120,14 @@ def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: PagesOfNoD
     assert (line["in_flight"], line["queued"]) == (1, 0)
 
 
-def test_a_dispatcher_that_serves_another_broker_now_says_nothing_of_the_first(daemon: PagesOfNoDaemon) -> None:
+def test_a_reassigned_dispatchers_status_is_not_shown_for_its_former_broker(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 2, 3)
     daemon.broker_status.record([failed()], NOW_MS)
     lines = {line["node"]: line for line in daemon.json("/brokers/json")["brokers"]}
     assert (lines[1]["dispatcher"], lines[2]["connection"]) == (None, "unknown")
 
 
-def test_pauses_have_reasons(daemon: PagesOfNoDaemon) -> None:
+def test_paused_scopes_have_reasons(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 1, 3)
     since = NOW_MS - 4000
     paused = (
@@ -150,7 +150,7 @@ def test_pauses_have_reasons(daemon: PagesOfNoDaemon) -> None:
     ]
 
 
-def test_a_plain_page(daemon: PagesOfNoDaemon) -> None:
+def test_the_plain_page_lists_brokers_and_pauses(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 1, 3)
     paused = PausedScope(3, b"", -1, "waiting", NOW_MS - 4000)
     daemon.broker_status.record([failed(), router(paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
@@ -186,7 +186,7 @@ def test_a_plain_page(daemon: PagesOfNoDaemon) -> None:
     ]
 
 
-def test_reasons_are_bounded(daemon: PagesOfNoDaemon) -> None:
+def test_reasons_are_bounded(daemon: OfflineStatusPages) -> None:
     for number in range(1100):
         trouble = PartitionError(b"t", number, "E", NOW_MS)
         said = BrokerStatus(0, 1, "h", 1, CONNECTED, NOW_MS, 0, "", 0, True, (trouble,))

@@ -13,7 +13,7 @@ from bruce_mp.status.pages.certificates import AUTHORITIES, OURS, SOON_S, Certif
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
 from support.certificates import Authority
 from support.filled_slab import NOW_MS
-from support.status_pages import PagesOfNoDaemon
+from support.status_pages import OfflineStatusPages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,14 +36,14 @@ def tls(tmp_path: Path) -> Tls:
 
 
 @pytest.fixture
-def pages(tmp_path: Path, tls: Tls) -> Iterator[PagesOfNoDaemon]:
-    fake = PagesOfNoDaemon(tmp_path / "slab", tls)
+def pages(tmp_path: Path, tls: Tls) -> Iterator[OfflineStatusPages]:
+    fake = OfflineStatusPages(tmp_path / "slab", tls)
     yield fake
     fake.filled.close()
 
 
 @pytest.mark.process
-def test_the_page(pages: PagesOfNoDaemon, tls: Tls) -> None:
+def test_the_page_lists_certificates_with_their_expiry(pages: OfflineStatusPages, tls: Tls) -> None:
     pages.broker_status.record([broker(NOW_MS / 1000 + 5)], NOW_MS)
     ours, authorities, shown = pages.json("/certificates/json")["certificates"]
     assert (ours["whose"], ours["source"], ours["trouble"]) == (OURS, tls.certificate_file, "")
@@ -53,8 +53,8 @@ def test_the_page(pages: PagesOfNoDaemon, tls: Tls) -> None:
     assert f"our own [{tls.certificate_file}]: " in pages.text("/certificates/plain")
 
 
-def test_the_health_tells_of_a_broker_whose_certificate_ends(tmp_path: Path) -> None:
-    pages = PagesOfNoDaemon(tmp_path / "slab", Tls(enable=True))
+def test_health_reports_an_expiring_broker_certificate(tmp_path: Path) -> None:
+    pages = OfflineStatusPages(tmp_path / "slab", Tls(enable=True))
     pages.fetch_metadata(NOW_MS, NOW_MS)
     pages.broker_status.record([broker(NOW_MS / 1000 + 2 * DAY_S)], NOW_MS)
     assert "The certificate of kafka1:9093 (broker 1) expires in 2.0 days." in str(pages.json("/healthz")["warnings"])
@@ -64,7 +64,7 @@ def test_the_health_tells_of_a_broker_whose_certificate_ends(tmp_path: Path) -> 
 
 
 @pytest.mark.process
-def test_without_tls_there_is_nothing_to_show(tls: Tls) -> None:
+def test_no_certificate_is_listed_without_tls(tls: Tls) -> None:
     assert look_at(Tls(ca_file=tls.ca_file), ClusterReport({}, None, {})) == []
 
 
@@ -79,13 +79,13 @@ def test_without_tls_there_is_nothing_to_show(tls: Tls) -> None:
         (CertificateLine(OURS, "/c", None, "it cannot be read"), 0, 1),
     ],
 )
-def test_what_each_is_worth(line: CertificateLine, problems: int, warnings: int) -> None:
+def test_expiry_times_cause_problems_or_warnings(line: CertificateLine, problems: int, warnings: int) -> None:
     assert len(list(expired([line], 1000))) == problems
     assert len(list(worrying([line], 1000))) == warnings
 
 
 @pytest.mark.parametrize(("content", "trouble"), [(None, "cannot be read: No such file"), (b"x", "no certificate")])
-def test_a_file_that_is_none(tmp_path: Path, content: bytes | None, trouble: str) -> None:
+def test_an_unreadable_certificate_file_is_reported(tmp_path: Path, content: bytes | None, trouble: str) -> None:
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)

@@ -9,7 +9,7 @@ from bruce_mp.telemetry.compression import MAX_TOPICS, CompressionEvent, Compres
 from bruce_mp.telemetry.events import encode_events
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 
 def test_sums_are_by_topic_and_codec_and_bounded() -> None:
@@ -27,12 +27,12 @@ def test_sums_are_by_topic_and_codec_and_bounded() -> None:
     assert not sums.events()
 
 
-def test_they_travel_with_the_news_of_discards() -> None:
+def test_compression_events_cross_the_reports_link_unchanged() -> None:
     event = CompressionEvent(b"\xff", "lz4", 1, 2, 3, 4, 5, 6)
     assert decode_events(encode_events([event])) == [event]
 
 
-def test_the_page_adds_up_what_the_dispatchers_tell(daemon: PagesOfNoDaemon) -> None:
+def test_the_page_sums_the_events_of_all_dispatchers(daemon: OfflineStatusPages) -> None:
     for _ in range(2):
         daemon.compression.record([CompressionEvent(b"clicks", "zstd", 10, 8, 0, 1000, 250, 2500)])
     daemon.compression.record([CompressionEvent(b"a\xff", "lz4", skipped=7)])

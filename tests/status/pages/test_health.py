@@ -27,12 +27,12 @@ from bruce_mp.telemetry.counters import Counter, discarded
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 HEADER = {"pid": os.getpid(), "version": __version__, "since": NOW_MS // 1000 - 100, "now": NOW_MS // 1000}
 
 
-def test_a_healthy_daemon(daemon: PagesOfNoDaemon) -> None:
+def test_a_healthy_daemon_is_live_and_ready(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS - 1000, NOW_MS - 1000)
     assert daemon.json("/healthz") == HEADER | {
         "live": True,
@@ -46,7 +46,7 @@ def test_a_healthy_daemon(daemon: PagesOfNoDaemon) -> None:
     }
 
 
-def test_without_metadata_it_is_live_and_not_ready(daemon: PagesOfNoDaemon) -> None:
+def test_a_daemon_without_metadata_is_live_and_not_ready(daemon: OfflineStatusPages) -> None:
     page = daemon.json("/healthz", 503)
     assert (page["live"], page["ready"], page["metadata_age_ms"]) == (True, False, None)
     assert len(page["problems"]) == 1
@@ -64,7 +64,9 @@ ASKED = "kafka2:9092 is asked now; if it does not answer, the next one is."
         ("kafka2:9092", "Broker kafka1:9092 is silent.", f"{ASKED} Before that: Broker kafka1:9092 is silent."),
     ],
 )
-def test_who_is_asked_for_metadata_is_said(daemon: PagesOfNoDaemon, asking: str, in_vain: str, said: str) -> None:
+def test_the_problem_names_the_broker_asked_for_metadata(
+    daemon: OfflineStatusPages, asking: str, in_vain: str, said: str
+) -> None:
     assert only_problem(daemon).endswith("yet. The router has not reported yet which broker it asks.")
     standing = msgspec.structs.replace(router(), asking=asking, asked_in_vain=in_vain)
     daemon.broker_status.record([standing], NOW_MS)
@@ -75,12 +77,12 @@ def test_who_is_asked_for_metadata_is_said(daemon: PagesOfNoDaemon, asking: str,
     assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused.")
 
 
-def test_old_metadata_is_not_ready(daemon: PagesOfNoDaemon) -> None:
+def test_old_metadata_is_not_ready(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
     assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
 
 
-def test_a_process_that_does_not_answer_is_not_live(daemon: PagesOfNoDaemon) -> None:
+def test_a_stalled_process_is_not_live(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)
     page = daemon.json("/healthz?probe=live", 503)
@@ -88,13 +90,13 @@ def test_a_process_that_does_not_answer_is_not_live(daemon: PagesOfNoDaemon) -> 
     assert "The process router" in page["problems"][0]
 
 
-def test_a_process_that_was_stopped_on_purpose_is_no_problem(daemon: PagesOfNoDaemon) -> None:
+def test_an_intentionally_stopped_process_is_no_problem(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     daemon.begin(lay.ROW_FIRST_DISPATCHER, pid=0)
     assert daemon.json("/healthz")["processes"]["dispatcher-0"] == "stopped"
 
 
-def test_books_that_do_not_balance_are_not_ready(daemon: PagesOfNoDaemon) -> None:
+def test_books_that_do_not_balance_are_not_ready(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
     page = daemon.json("/healthz", 503)
@@ -112,26 +114,26 @@ def broker(connection: str) -> BrokerStatus:
     return BrokerStatus(0, 1, "kafka1", 9092, connection, NOW_MS, 0, "It hung up.", NOW_MS, None)
 
 
-def well(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
+def well(daemon: OfflineStatusPages) -> OfflineStatusPages:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     return daemon
 
 
-def only_problem(daemon: PagesOfNoDaemon) -> str:
+def only_problem(daemon: OfflineStatusPages) -> str:
     page = daemon.json("/healthz", 503)
     assert (page["live"], page["ready"]) == (True, False)
     (problem,) = page["problems"]
     return str(problem)
 
 
-def test_brokers_that_cannot_be_reached(daemon: PagesOfNoDaemon) -> None:
+def test_unreachable_brokers_are_a_problem(daemon: OfflineStatusPages) -> None:
     well(daemon).broker_status.record([router(NOW_MS - 7000)], NOW_MS)
     assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused. Messages wait")
     daemon.broker_status.record([router()], NOW_MS)
     assert daemon.json("/healthz")["problems"] == []
 
 
-def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
+def test_one_failed_broker_is_a_warning(daemon: OfflineStatusPages) -> None:
     well(daemon).broker_status.record([broker(FAILED)], NOW_MS)
     (warning,) = daemon.json("/healthz")["warnings"]
     assert warning.startswith("Broker 1 at kafka1:9092 has failed: It hung up.")
@@ -140,7 +142,7 @@ def test_one_broker_that_failed_is_a_warning(daemon: PagesOfNoDaemon) -> None:
 
 
 @pytest.mark.parametrize("seconds", [4, 5])
-def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> None:
+def test_leaderless_partitions_are_a_warning_after_5_seconds(daemon: OfflineStatusPages, seconds: int) -> None:
     scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 1000 * seconds) for topic in range(12)]
     daemon.broker_status.record([RouterStatus((), None, "", tuple(scopes), 12)], NOW_MS)
     page = well(daemon).json("/healthz")
@@ -148,7 +150,7 @@ def test_partitions_without_a_leader(daemon: PagesOfNoDaemon, seconds: int) -> N
     assert (page["ready"], len(texts)) == (True, int(seconds >= 5))
 
 
-def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaemon) -> None:
+def test_a_broker_that_needs_the_operator_is_a_problem(daemon: OfflineStatusPages) -> None:
     """Also while other brokers work, and while the next connection is in progress."""
     locked_out = msgspec.structs.replace(broker(CONNECTING), needs_operator=True, last_error="It refuses the login.")
     well(daemon).broker_status.record([router(), locked_out], NOW_MS)
@@ -158,24 +160,24 @@ def test_a_broker_that_somebody_has_to_see_to_is_a_problem(daemon: PagesOfNoDaem
     assert daemon.json("/healthz", 503)["warnings"] == []
 
 
-def test_all_brokers_refuse_us(daemon: PagesOfNoDaemon) -> None:
+def test_a_login_refused_by_all_brokers_is_a_problem(daemon: OfflineStatusPages) -> None:
     refusing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True, error="Wrong password. Mend it.")
     well(daemon).broker_status.record([refusing], NOW_MS)
     assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. Messages wait in the slab."
 
 
-def test_a_producer_id_that_we_are_refused(daemon: PagesOfNoDaemon) -> None:
+def test_a_refused_producer_id_is_a_problem(daemon: OfflineStatusPages) -> None:
     well(daemon).broker_status.record([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
     assert only_problem(daemon).startswith("The brokers refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)")
 
 
-def test_what_was_said_long_ago_says_nothing(daemon: PagesOfNoDaemon) -> None:
+def test_outdated_statuses_are_ignored(daemon: OfflineStatusPages) -> None:
     well(daemon).broker_status.record([router(NOW_MS - 7000), broker(FAILED)], NOW_MS - 10_000)
     page = daemon.json("/healthz")
     assert page["problems"] == page["warnings"] == []
 
 
-def test_a_topic_that_is_refused(daemon: PagesOfNoDaemon) -> None:
+def test_a_refused_topic_is_a_problem(daemon: OfflineStatusPages) -> None:
     topics = well(daemon).filled.topics
     topics.note_refusal(topics.id_of(b"clicks"), 29)
     assert only_problem(daemon).startswith(
@@ -185,7 +187,7 @@ def test_a_topic_that_is_refused(daemon: PagesOfNoDaemon) -> None:
     assert daemon.json("/healthz")["ready"]
 
 
-def test_many_topics_that_are_refused_are_not_all_named(daemon: PagesOfNoDaemon) -> None:
+def test_many_refused_topics_are_summarized(daemon: OfflineStatusPages) -> None:
     for number in range(20):
         daemon.filled.topics.note_refusal(daemon.filled.topics.add(b"topic %d" % number, 1), 29)
     problems = well(daemon).json("/healthz", 503)["problems"]
@@ -198,7 +200,9 @@ def test_many_topics_that_are_refused_are_not_all_named(daemon: PagesOfNoDaemon)
     ("chunks", "problems", "warnings"),
     [(23, [], []), (24, [], ["75%"]), (28, [], ["88%"]), (29, ["91%"], []), (32, ["100%"], [])],
 )
-def test_a_slab_that_fills_up(daemon: PagesOfNoDaemon, chunks: int, problems: list[str], warnings: list[str]) -> None:
+def test_a_filling_slab_is_a_warning_and_then_a_problem(
+    daemon: OfflineStatusPages, chunks: int, problems: list[str], warnings: list[str]
+) -> None:
     well(daemon)
     for _ in range(chunks):
         daemon.filled.receive(b"news", 1, RunState.QUEUED)  # each run is closed, and so has its own chunk
@@ -212,7 +216,7 @@ def shares(texts: list[str]) -> list[str]:
     return [text.split()[3] for text in texts if text.startswith("The slab is ")]
 
 
-def test_what_is_settled_takes_no_room(daemon: PagesOfNoDaemon) -> None:
+def test_settled_messages_occupy_no_space(daemon: OfflineStatusPages) -> None:
     for _ in range(32):
         daemon.filled.receive(b"news", 1, RunState.DISCARDED)
     daemon.filled.input.land(0, {discarded(DiscardReason.BUG): 32})
@@ -220,7 +224,7 @@ def test_what_is_settled_takes_no_room(daemon: PagesOfNoDaemon) -> None:
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
-def discard(daemon: PagesOfNoDaemon, reason: DiscardReason, count: int) -> dict[str, Any]:
+def discard(daemon: OfflineStatusPages, reason: DiscardReason, count: int) -> dict[str, Any]:
     daemon.memory.history.sample(daemon.now_ms)
     daemon.filled.input.land(0, {discarded(reason): count, Counter.MsgReceived: count})
     page: dict[str, Any] = daemon.client.get("/healthz").get_json()
@@ -228,7 +232,7 @@ def discard(daemon: PagesOfNoDaemon, reason: DiscardReason, count: int) -> dict[
 
 
 @pytest.mark.parametrize("reason", DiscardReason)
-def test_messages_that_are_lost(daemon: PagesOfNoDaemon, reason: DiscardReason) -> None:
+def test_recent_discards_are_problems_or_warnings_by_reason(daemon: OfflineStatusPages, reason: DiscardReason) -> None:
     page = discard(well(daemon), reason, 3)
     text = f"3 messages were discarded within the last minute, {reason.name}: "
     assert [each.startswith(text) for each in page["problems"]] == [True] * (reason in BY_FAULT)
@@ -236,7 +240,7 @@ def test_messages_that_are_lost(daemon: PagesOfNoDaemon, reason: DiscardReason) 
     assert page["ready"] == (reason not in BY_FAULT)
 
 
-def test_losses_are_forgotten_after_a_minute(daemon: PagesOfNoDaemon) -> None:
+def test_discards_stop_being_reported_after_a_minute(daemon: OfflineStatusPages) -> None:
     discard(well(daemon), DiscardReason.NO_MEM, 3)
     for second in range(1, 62):
         daemon.memory.history.sample(NOW_MS + 1000 * second)
@@ -244,9 +248,7 @@ def test_losses_are_forgotten_after_a_minute(daemon: PagesOfNoDaemon) -> None:
 
 
 @pytest.mark.parametrize(("lost", "words"), [(1, "1 copy of a message was"), (3, "3 copies of messages were")])
-def test_copies_that_could_not_be_written_are_a_warning_for_an_hour(
-    daemon: PagesOfNoDaemon, lost: int, words: str
-) -> None:
+def test_unwritten_copies_are_a_warning_for_an_hour(daemon: OfflineStatusPages, lost: int, words: str) -> None:
     daemon.filled.input.add(Counter.MsgCopyLost, 7)  # before status started
     daemon.memory.history.sample(NOW_MS)
     assert well(daemon).json("/healthz")["warnings"] == []
@@ -258,6 +260,6 @@ def test_copies_that_could_not_be_written_are_a_warning_for_an_hour(
         assert daemon.json("/healthz")["warnings"] == [warning] * (second <= 3600)
 
 
-def test_losses_from_before_status_started_are_not_new(daemon: PagesOfNoDaemon) -> None:
+def test_discards_before_the_status_process_started_are_not_reported(daemon: OfflineStatusPages) -> None:
     daemon.filled.input.land(0, {discarded(DiscardReason.NO_MEM): 3, Counter.MsgReceived: 3})
     assert well(daemon).json("/healthz")["ready"]

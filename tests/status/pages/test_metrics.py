@@ -25,14 +25,14 @@ from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, raises_of
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 DEPLOY: Final = Path(__file__).parents[3] / "deploy"
 DOCS: Final = Path(__file__).parents[3] / "docs"
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def read(daemon: PagesOfNoDaemon) -> str:
+def read(daemon: OfflineStatusPages) -> str:
     response = daemon.client.get("/metrics")
     assert response.status_code == 200
     assert response.content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -66,7 +66,7 @@ def names(text: str) -> set[str]:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_books(daemon: PagesOfNoDaemon) -> None:
+def test_metrics_include_the_books(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 5)
     daemon.filled.receive(b"clicks", 2, RunState.DELIVERED)
     row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
@@ -83,7 +83,7 @@ def test_the_books(daemon: PagesOfNoDaemon) -> None:
     assert value(found, "bruce_books_balanced") == 0
 
 
-def test_the_time_to_the_ack_is_a_histogram(daemon: PagesOfNoDaemon) -> None:
+def test_the_time_to_the_ack_is_a_histogram(daemon: OfflineStatusPages) -> None:
     row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
     for messages, delay_ms in ((3, 4), (2, 30), (1, 10**6)):
         for counter, amount in raises_of({bisect_left(BOUNDS_MS, delay_ms): messages}, messages * delay_ms).items():
@@ -95,7 +95,7 @@ def test_the_time_to_the_ack_is_a_histogram(daemon: PagesOfNoDaemon) -> None:
     assert value(found, "bruce_ack_delay_seconds_sum") == pytest.approx(1000.072)
 
 
-def test_topics_have_series_and_an_age(daemon: PagesOfNoDaemon) -> None:
+def test_topics_have_series_and_an_age(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 5)
     daemon.filled.receive(b'un"known\n', 2)
     daemon.steady_ms += 1500
@@ -109,7 +109,7 @@ def test_topics_have_series_and_an_age(daemon: PagesOfNoDaemon) -> None:
     assert value(found, "bruce_slab_in_use_ratio") > 0
 
 
-def test_too_many_topics_share_a_series(daemon: PagesOfNoDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_excess_topics_share_one_series(daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MOST_TOPICS", 3)
     for number in range(8):
         daemon.filled.receive(b"t%d" % number, 1 if number else 9)
@@ -120,12 +120,12 @@ def test_too_many_topics_share_a_series(daemon: PagesOfNoDaemon, monkeypatch: py
     assert value(found, "bruce_topic_messages_held", topic=REST) == 5
 
 
-def test_a_topic_with_the_name_of_the_rest_makes_no_second_series() -> None:
+def test_a_topic_named_as_the_rest_makes_no_second_series() -> None:
     assert bounded([(REST, 2), ("a", 1)], 1, together="sum") == [Sample(1, {"topic": "a"}), Sample(2, {"topic": REST})]
     assert bounded([("a", 1), ("b", 2), ("c", 3)], 1, together="max")[-1] == Sample(3, {"topic": REST})
 
 
-def test_brokers_processes_and_codecs(daemon: PagesOfNoDaemon) -> None:
+def test_metrics_cover_brokers_processes_and_codecs(daemon: OfflineStatusPages) -> None:
     daemon.begin(lay.ROW_ROUTER, silent_ms=2000)
     daemon.broker_status.record([BrokerStatus(0, 7, "kafka7", 9092, CONNECTED, NOW_MS, 3, "", 0, True)], NOW_MS)
     daemon.compression.record(
@@ -142,7 +142,7 @@ def test_brokers_processes_and_codecs(daemon: PagesOfNoDaemon) -> None:
     assert value(found, "bruce_kafka_answers_total", error="NOT_LEADER_OR_FOLLOWER") == 4
 
 
-def test_names_follow_the_conventions(daemon: PagesOfNoDaemon) -> None:
+def test_names_follow_the_conventions(daemon: OfflineStatusPages) -> None:
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", read(daemon), re.MULTILINE))
     assert len(types) > 30
     for name, kind in types.items():
@@ -150,7 +150,7 @@ def test_names_follow_the_conventions(daemon: PagesOfNoDaemon) -> None:
         assert name.endswith("_total") == (kind == "counter"), name
 
 
-def test_what_clients_chose_cannot_forge_a_sample() -> None:
+def test_label_values_from_clients_cannot_forge_a_sample() -> None:
     family = Family("a_total", "counter", 'Says "a\\b".\n', [Sample(1, {"topic": 'x"} 1\na_total 2\\'})])
     (read_back,) = text_string_to_metric_families(expose([family]))
     assert [(sample.value, sample.labels) for sample in read_back.samples] == [(1, {"topic": 'x"} 1\na_total 2\\'})]
@@ -176,7 +176,7 @@ def alerts() -> dict[str, str]:
     return dict(re.findall(r"- alert: (\w+)\n\s+expr: (.+)\n", text))
 
 
-def test_every_metric_that_the_dashboard_and_the_alerts_name_exists(daemon: PagesOfNoDaemon) -> None:
+def test_every_metric_that_the_dashboard_and_the_alerts_name_exists(daemon: OfflineStatusPages) -> None:
     known = names(read(daemon))
     used = {where: set(re.findall(r"\bbruce_\w+", expression)) for where, expression in expressions().items()}
     assert len(used) > 15
@@ -184,7 +184,7 @@ def test_every_metric_that_the_dashboard_and_the_alerts_name_exists(daemon: Page
     assert [where for where, found in used.items() if not found and "up{" not in expressions()[where]] == []
 
 
-def test_every_alert_and_every_metric_is_explained_in_the_documents(daemon: PagesOfNoDaemon) -> None:
+def test_every_alert_and_every_metric_is_explained_in_the_documents(daemon: OfflineStatusPages) -> None:
     guide = (DOCS / "operating.md").read_text()
     assert len(alerts()) >= 8
     assert [name for name in alerts() if f"### {name}\n" not in guide] == []

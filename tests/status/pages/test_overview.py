@@ -20,13 +20,13 @@ from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 S = NOW_MS // 1000
 NASTY = b'<script>alert("1")</script>\xff'
 
 
-def ask(daemon: PagesOfNoDaemon, **query: object) -> Any:
+def ask(daemon: OfflineStatusPages, **query: object) -> Any:
     """Return a fresh page; the cached reading has expired."""
     daemon.steady_ms += round(1000 * SIGHT_LASTS_S)
     text = "&".join(f"{name}={value}" for name, value in query.items())
@@ -37,7 +37,7 @@ def lines(page: Any) -> dict[str, Any]:
     return {line["topic"]: line for line in page["topics"]["shown"]}
 
 
-def test_before_anything_has_happened(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_of_a_new_daemon_is_empty(daemon: OfflineStatusPages) -> None:
     page = ask(daemon)
     assert (page["host"], page["sampled_since"], page["oldest_ms"]) == (platform.node(), S, None)
     assert page["flow"] == {"seconds": 0.0, "received": 0.0, "delivered": 0.0, "discarded": 0.0, "size": 0}
@@ -48,7 +48,7 @@ def test_before_anything_has_happened(daemon: PagesOfNoDaemon) -> None:
     assert list(lines(page)) == ["clicks", "news"]
 
 
-def test_flow_and_history(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_shows_flow_and_history(daemon: OfflineStatusPages) -> None:
     history = daemon.memory.history
     history.sample(daemon.steady_ms)
     for _ in range(20):
@@ -63,7 +63,7 @@ def test_flow_and_history(daemon: PagesOfNoDaemon) -> None:
     assert page["history"]["hour"]["held"] == [20, 40]
 
 
-def test_what_is_held_by_topic_and_in_the_slab(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_shows_held_messages_by_topic_and_slab_use(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 2, RunState.ROUTED)
     daemon.filled.receive(b"news", 5, RunState.IN_FLIGHT)
     daemon.filled.receive(NASTY, 3, RunState.FILLED)
@@ -94,7 +94,7 @@ def test_what_is_held_by_topic_and_in_the_slab(daemon: PagesOfNoDaemon) -> None:
     assert shared["in_use"] + shared["settled"] == 8192 * shared["places"]
 
 
-def test_large_messages_have_places_of_their_own(daemon: PagesOfNoDaemon) -> None:
+def test_large_messages_have_a_separate_size_class(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 1, RunState.ROUTED, value=bytes(20_000))
     daemon.filled.receive(b"news", 1, RunState.ROUTED, value=bytes(30_000))
     daemon.filled.receive(b"news", 1, RunState.DELIVERED, value=bytes(60_000))
@@ -103,7 +103,7 @@ def test_large_messages_have_places_of_their_own(daemon: PagesOfNoDaemon) -> Non
     assert [each["settled"] for each in page["slab"]["classes"]] == [0, 8 * 8192]
 
 
-def test_traffic_of_topics(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_shows_the_traffic_of_topics(daemon: OfflineStatusPages) -> None:
     daemon.steady_ms += 10_000
     event = TrafficEvent(b"news", 50, 7000, {3: 50}, 2, "REQUEST_TIMED_OUT")
     daemon.memory.traffic.record([event], daemon.steady_ms)
@@ -119,7 +119,7 @@ def test_traffic_of_topics(daemon: PagesOfNoDaemon) -> None:
     assert (line["p50_ms"], page["paused_count"]) == (17.5, 2)
 
 
-def test_a_broker_with_its_history(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages) -> None:
     at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + 3) * lay.ROW_BYTES + lay.ROW_NODE
     daemon.slab.words[at >> 2] = 2
     said = BrokerStatus(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
@@ -134,7 +134,7 @@ def test_a_broker_with_its_history(daemon: PagesOfNoDaemon) -> None:
     assert (broker["delivered"], broker["errors_minute"], broker["errors_hour"]) == (10.0, 4, 4)
 
 
-def test_discards_with_samples(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_shows_discards_with_samples(daemon: OfflineStatusPages) -> None:
     daemon.memory.history.sample(daemon.steady_ms)
     raises = {discarded(DiscardReason.MALFORMED): 8, discarded(DiscardReason.NO_MEM): 2, Counter.MsgReceived: 10}
     daemon.filled.input.land(0, raises)
@@ -159,7 +159,7 @@ def test_discards_with_samples(daemon: PagesOfNoDaemon) -> None:
     assert page["samples"][-1]["topic"] == r'<script>alert("1")</script>\xff'
 
 
-def test_compression_is_summed_up(daemon: PagesOfNoDaemon) -> None:
+def test_the_overview_summarizes_compression(daemon: OfflineStatusPages) -> None:
     event = CompressionEvent(b"", "lz4", tried=1, kept=1, plain_bytes=1000, packed_bytes=250)
     names = [b"topic-%d" % number for number in range(30)]
     daemon.compression.record(CompressionEvent(name, "lz4", 1, 1, 0, 1000, 250, 9) for name in names)
@@ -172,14 +172,14 @@ def test_compression_is_summed_up(daemon: PagesOfNoDaemon) -> None:
 
 # --- which topics -----------------------------------------------------------------------------------------------------
 @pytest.fixture
-def many(daemon: PagesOfNoDaemon) -> PagesOfNoDaemon:
+def many(daemon: OfflineStatusPages) -> OfflineStatusPages:
     events = [TrafficEvent(b"app-%d" % number, number, 1, {}, 0, "") for number in range(1, 2001)]
     daemon.memory.traffic.record(events, daemon.steady_ms)
     daemon.steady_ms += 10_000
     return daemon
 
 
-def test_of_thousands_those_with_the_most_traffic_are_shown(many: PagesOfNoDaemon) -> None:
+def test_the_busiest_of_thousands_of_topics_are_shown(many: OfflineStatusPages) -> None:
     page = ask(many)
     assert list(lines(page)) == [f"app-{number}" for number in range(2000, 1950, -1)]
     assert (page["topics"]["matching"], page["topics"]["total"]) == (2002, 2002)
@@ -198,15 +198,15 @@ def test_of_thousands_those_with_the_most_traffic_are_shown(many: PagesOfNoDaemo
         ({"topic": "%3Cnothing%3E"}, [], 0, 0),
     ],
 )
-def test_topics_are_chosen(
-    many: PagesOfNoDaemon, query: dict[str, object], first: list[str], shown: int, matching: int
+def test_the_query_selects_topics(
+    many: OfflineStatusPages, query: dict[str, object], first: list[str], shown: int, matching: int
 ) -> None:
     page = ask(many, **query)
     assert list(lines(page))[: len(first)] == first
     assert (len(page["topics"]["shown"]), page["topics"]["matching"]) == (shown, matching)
 
 
-def test_it_is_read_once_for_all_who_look(daemon: PagesOfNoDaemon) -> None:
+def test_concurrent_viewers_share_one_reading(daemon: OfflineStatusPages) -> None:
     assert ask(daemon)["books"]["received"] == 0
     daemon.filled.receive(b"news", 1, RunState.ROUTED)
     assert daemon.json("/overview/json")["books"]["received"] == 0

@@ -12,15 +12,15 @@ from bruce_mp.status.pages.reloading import ReloadRequests
 from support.status_pages import STARTED_MS
 
 if TYPE_CHECKING:
-    from support.status_pages import PagesOfNoDaemon
+    from support.status_pages import OfflineStatusPages
 
 
 @pytest.mark.parametrize(
     ("path", "only_check", "accepted", "status"),
     [("/reload", False, True, 200), ("/reload", False, False, 409), ("/reload?check=1", True, True, 200)],
 )
-def test_the_supervisor_is_asked_and_its_words_are_the_answer(
-    daemon: PagesOfNoDaemon, path: str, only_check: bool, accepted: bool, status: int
+def test_reload_returns_the_supervisors_answer(
+    daemon: OfflineStatusPages, path: str, only_check: bool, accepted: bool, status: int
 ) -> None:
     def supervisor(request: ReloadRequest) -> None:
         daemon.reload_requests.append(request)
@@ -33,19 +33,19 @@ def test_the_supervisor_is_asked_and_its_words_are_the_answer(
     assert [request.only_check for request in daemon.reload_requests] == [only_check]
 
 
-def test_a_supervisor_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+def test_a_reload_times_out_when_the_supervisor_does_not_answer() -> None:
     desk = ReloadRequests(lambda _: None)
     assert desk.request(only_check=False, patience_s=0.01) is None
     assert not desk._waiting
 
 
-def test_get_and_pages_of_other_sites_reload_nothing(daemon: PagesOfNoDaemon) -> None:
+def test_get_and_cross_site_requests_do_not_reload(daemon: OfflineStatusPages) -> None:
     assert daemon.client.get("/reload").status_code == 405
     assert daemon.client.post("/reload", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert daemon.reload_requests == []
 
 
-def test_server_info_tells_of_the_configuration_in_force(daemon: PagesOfNoDaemon) -> None:
+def test_server_info_describes_the_active_configuration(daemon: OfflineStatusPages) -> None:
     known = InForce("/etc/bruce.toml", STARTED_MS, 3, "slab.size.", STARTED_MS)
     daemon.settings = replace(daemon.settings, in_force=known)
     page = daemon.json("/server_info/json")
@@ -60,7 +60,7 @@ def test_server_info_tells_of_the_configuration_in_force(daemon: PagesOfNoDaemon
     assert "config_refused: slab.size." in lines
 
 
-def test_a_refused_reload_is_a_warning_until_one_is_applied(daemon: PagesOfNoDaemon) -> None:
+def test_a_refused_reload_is_a_warning_until_one_is_applied(daemon: OfflineStatusPages) -> None:
     def warnings() -> list[str]:
         found: list[str] = daemon.client.get("/healthz").get_json()["warnings"]
         return [text for text in found if "reload" in text]

@@ -22,7 +22,7 @@ def topic_bytes(text: str) -> bytes:
     )
 
 
-def test_the_documents_give_this_inverse() -> None:
+def test_the_documented_inverse_of_topic_text_works() -> None:
     shown = inspect.getsource(topic_bytes).replace('    """The inverse, as docs/status.md defines it."""\n', "")
     assert f"```python\n{shown}```" in (Path(__file__).parents[3] / "docs" / "status.md").read_text()
 
@@ -41,7 +41,7 @@ def test_the_documents_give_this_inverse() -> None:
         (b"", ""),
     ],
 )
-def test_a_topic_as_text(topic: bytes, text: str) -> None:
+def test_topic_text_escapes_unprintable_bytes(topic: bytes, text: str) -> None:
     assert topic_text(topic) == text
 
 
@@ -50,11 +50,11 @@ def test_a_topic_as_text(topic: bytes, text: str) -> None:
     | st.text(max_size=20).map(str.encode)
     | st.lists(st.sampled_from([b"\\", b"x", b"f", b"0", b"\xff"])).map(b"".join)
 )
-def test_a_topic_can_be_had_back(topic: bytes) -> None:
+def test_topic_text_is_reversible(topic: bytes) -> None:
     text = topic_text(topic)
     assert topic_bytes(text) == topic
     assert not re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", text)
 
 
-def test_brackets_say_where_the_text_ends() -> None:
+def test_bracketed_text_states_its_length() -> None:
     assert bracketed("a]b") == "3[a]b]"

@@ -59,7 +59,7 @@ def copy_of(target: Target, info: str = "", value: bytes = b"v", key: bytes = b"
     return Copy(target, 10, 20, info, b"t\xff\n", key, value, 7)
 
 
-def test_each_copy_goes_to_its_file(tmp_path: Path) -> None:
+def test_each_copy_is_written_to_its_file(tmp_path: Path) -> None:
     made = Made(tmp_path / "log")
     made.offer(copy_of(Target.DISCARDS, "NO_MEM"), copy_of(Target.MSG_SEND), copy_of(Target.DISCARDS))
     made.write_all()
@@ -73,7 +73,7 @@ def test_each_copy_goes_to_its_file(tmp_path: Path) -> None:
     assert +made.counted == {Counter.DiscardLogLine: 2}
 
 
-def test_trouble_is_told_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_write_errors_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "log").mkdir()
     made = Made(tmp_path / "log")
     made.offer(*[copy_of(Target.DISCARDS)] * 3)
@@ -86,7 +86,7 @@ def test_trouble_is_told_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert len(made.debug.copies) == 1
 
 
-def test_a_file_that_can_be_written_again_is(tmp_path: Path) -> None:
+def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     made = Made(tmp_path / "log")
     made.writer.start()
@@ -102,14 +102,14 @@ def test_a_file_that_can_be_written_again_is(tmp_path: Path) -> None:
     assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1}
 
 
-def test_without_a_discard_file_there_is_none(tmp_path: Path) -> None:
+def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:
     made = Made(None)
     made.offer(copy_of(Target.DISCARDS))
     made.write_all()
     assert not list(tmp_path.iterdir())
 
 
-def test_bytes_that_are_no_copies_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_copy_bytes_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(tmp_path / "log")
     made.writer.offer(b"\xc1")
     made.offer(copy_of(Target.DISCARDS))
@@ -118,7 +118,7 @@ def test_bytes_that_are_no_copies_are_passed_over(tmp_path: Path, caplog: pytest
     assert made.counted[Counter.DiscardLogLine] == 1
 
 
-def test_a_slow_disk_fills_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_queue_of_a_slow_disk_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(tmp_path / "log")
     made.writer.start()
     large = copy_of(Target.MSG_SEND, value=bytes(WAITING_BYTES // 2))

@@ -58,7 +58,7 @@ def test_the_copies_of_chosen_topics_are_written(made: Made) -> None:
     assert not (made.directory / "msg_receive").stat().st_mode & 0o007
 
 
-def test_choices_are_announced(made: Made) -> None:
+def test_selections_are_announced(made: Made) -> None:
     debug = made.debug
     assert [debug.add(b"a"), debug.add(b"b"), debug.add(b"a"), debug.remove(b"a"), debug.remove(b"a")] == [
         True, True, False, True, False,
@@ -71,7 +71,7 @@ def test_choices_are_announced(made: Made) -> None:
     assert made.announced == [*chosen, DebugTopics()]
 
 
-def test_a_new_beginning_removes_the_old_files_and_a_change_does_not(made: Made) -> None:
+def test_a_new_session_removes_old_files_and_a_change_does_not(made: Made) -> None:
     made.debug.add(b"news")
     made.write()
     made.debug.add(b"more")
@@ -83,7 +83,7 @@ def test_a_new_beginning_removes_the_old_files_and_a_change_does_not(made: Made)
     assert made.files() == {}
 
 
-def test_it_ends_with_its_time(made: Made) -> None:
+def test_debugging_ends_after_its_time_limit(made: Made) -> None:
     made.debug.add(b"news")
     made.now = 59.9
     made.debug.check_deadline()
@@ -99,7 +99,7 @@ def test_it_ends_with_its_time(made: Made) -> None:
     assert made.files() == {}
 
 
-def test_it_ends_before_the_files_are_too_large(tmp_path: Path) -> None:
+def test_debugging_ends_before_the_files_exceed_their_limit(tmp_path: Path) -> None:
     made = Made(tmp_path / "debug", byte_limit=3 * len(LINE))
     made.debug.choose_all()
     made.write(Target.MSG_RECEIVE, count=2)
@@ -110,7 +110,7 @@ def test_it_ends_before_the_files_are_too_large(tmp_path: Path) -> None:
     assert made.files() == {"msg_receive": 2, "msg_send": 1}
 
 
-def test_files_are_emptied_and_go_on(made: Made) -> None:
+def test_truncated_files_are_written_further(made: Made) -> None:
     made.debug.truncate()
     made.debug.choose_all()
     made.write(count=3)
@@ -120,7 +120,7 @@ def test_files_are_emptied_and_go_on(made: Made) -> None:
     assert (made.directory / "msg_receive").read_bytes() == LINE
 
 
-def test_a_status_process_that_starts_goes_on_with_the_files(made: Made) -> None:
+def test_a_new_status_process_continues_the_files(made: Made) -> None:
     made.debug.add(b"news")
     made.write()
     successor = Made(made.directory)
@@ -130,7 +130,7 @@ def test_a_status_process_that_starts_goes_on_with_the_files(made: Made) -> None
     assert not successor.announced
 
 
-def test_a_full_disk_ends_it(made: Made) -> None:
+def test_a_full_disk_ends_debugging(made: Made) -> None:
     made.debug.add(b"news")
     with files_end_at(len(LINE) + 5), pytest.raises(FileTroubleError, match=r"cannot be written: .*has ended"):
         made.write(count=4)
@@ -138,7 +138,7 @@ def test_a_full_disk_ends_it(made: Made) -> None:
     assert made.counted == {Counter.MsgCopyLost: 3}
 
 
-def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_debug_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "debug").touch()
     made = Made(tmp_path / "debug")
     with pytest.raises(FileTroubleError, match="cannot be removed: Not a directory"):
@@ -146,7 +146,7 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     assert not made.announced
 
 
-def test_topics_in_words(made: Made) -> None:
+def test_describe_lists_the_selected_topics(made: Made) -> None:
     assert made.debug.describe() == "No message debug topics are currently enabled\n"
     made.debug.add(b"news")
     made.debug.add(b"\xff]\n")

@@ -31,12 +31,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "of" / "ours" / "discard.log"
 
 
-def test_the_directory_is_made_with_its_parents(path: Path) -> None:
+def test_missing_parent_directories_are_created(path: Path) -> None:
     made(path).write([LINE])
     assert path.read_bytes() == LINE
 
 
-def test_a_line_that_would_not_fit_goes_into_a_new_file(path: Path) -> None:
+def test_a_line_that_does_not_fit_is_written_to_a_new_file(path: Path) -> None:
     file = made(path)
     file.write([LINE] * 5)
     assert path.read_bytes() == LINE
@@ -44,7 +44,7 @@ def test_a_line_that_would_not_fit_goes_into_a_new_file(path: Path) -> None:
     assert {each.read_bytes() for each in path.parent.iterdir() if each != path} == {LINE * 2}
 
 
-def test_a_line_larger_than_a_file_has_one_to_itself(path: Path) -> None:
+def test_an_oversized_line_has_its_own_file(path: Path) -> None:
     made(path).write([LINE, b"x" * 50 + b"\n", LINE])
     assert path.read_bytes() == LINE
     assert len(rolled(path)) == 2
@@ -58,13 +58,13 @@ def test_a_full_file_is_rolled_at_the_start(path: Path) -> None:
     assert rolled(path) == [f"discard.log.{NOW_MS}"]
 
 
-def test_one_that_has_room_goes_on(path: Path) -> None:
+def test_a_file_with_room_is_appended_to(path: Path) -> None:
     made(path).write([LINE])
     made(path).write([LINE])
     assert path.read_bytes() == LINE * 2
 
 
-def test_the_oldest_go_when_the_archive_is_full(path: Path) -> None:
+def test_the_oldest_files_are_removed_when_the_archive_is_full(path: Path) -> None:
     path.parent.mkdir(parents=True)
     for number, size in ((5, 10), (40, 10), (300, 10)):
         path.with_name(f"discard.log.{number}").write_bytes(bytes(size))
@@ -81,7 +81,7 @@ def test_the_oldest_go_when_the_archive_is_full(path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0, 0o077])
-def test_nobody_else_reads_it(path: Path, umask: int) -> None:
+def test_files_are_not_accessible_to_others(path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         made(path).write([LINE] * 3)
@@ -92,7 +92,7 @@ def test_nobody_else_reads_it(path: Path, umask: int) -> None:
     assert not path.parent.stat().st_mode & 0o007
 
 
-def test_one_that_is_open_to_all_is_closed_to_them(path: Path) -> None:
+def test_a_world_writable_file_is_restricted(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.touch()
     path.chmod(0o666)
@@ -100,7 +100,7 @@ def test_one_that_is_open_to_all_is_closed_to_them(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
-def test_what_is_no_file_is_refused(path: Path) -> None:
+def test_a_directory_in_place_of_the_file_is_refused(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(FileTroubleError, match=r"cannot be opened: Is a directory\. .* set another path"):
         made(path).write([LINE])

@@ -4,7 +4,7 @@ from bruce_mp.supervisor.processes.lifecycle import ALIVE, TRANSITIONS, UNWANTED
 
 
 @pytest.mark.parametrize("state", [state for state in ProcessState if state in ALIVE])
-def test_a_process_that_lives_can_end_stop_and_be_replaced_at_any_time(state: ProcessState) -> None:
+def test_a_live_process_can_end_stop_and_be_replaced_in_any_state(state: ProcessState) -> None:
     assert {
         ProcessEvent.READY,
         ProcessEvent.FINISHED,
@@ -15,7 +15,7 @@ def test_a_process_that_lives_can_end_stop_and_be_replaced_at_any_time(state: Pr
 
 
 @pytest.mark.parametrize("state", ProcessState)
-def test_nothing_that_was_stopped_lives_again_by_itself(state: ProcessState) -> None:
+def test_a_stopped_process_never_restarts(state: ProcessState) -> None:
     stopped = advance(state, ProcessEvent.STOP)
     assert stopped in UNWANTED
     for end in (ProcessEvent.FINISHED, ProcessEvent.CRASHED):
@@ -24,7 +24,7 @@ def test_nothing_that_was_stopped_lives_again_by_itself(state: ProcessState) -> 
 
 
 @pytest.mark.parametrize("state", ProcessState)
-def test_what_is_to_be_replaced_begins_anew_when_it_has_ended(state: ProcessState) -> None:
+def test_a_replaced_process_restarts_after_its_end(state: ProcessState) -> None:
     replaced = advance(state, ProcessEvent.REPLACE)
     assert replaced not in UNWANTED
     if replaced is not ProcessState.WAITING:
@@ -34,10 +34,10 @@ def test_what_is_to_be_replaced_begins_anew_when_it_has_ended(state: ProcessStat
 
 
 @pytest.mark.parametrize("state", [ProcessState.BOOTING, ProcessState.RUNNING])
-def test_a_crash_is_followed_by_a_new_life_and_a_proper_end_is_not(state: ProcessState) -> None:
+def test_a_crashed_process_restarts_and_a_finished_one_does_not(state: ProcessState) -> None:
     assert advance(state, ProcessEvent.CRASHED) is ProcessState.WAITING
     assert advance(state, ProcessEvent.FINISHED) is ProcessState.ENDED
 
 
-def test_only_what_waits_can_be_spawned() -> None:
+def test_only_a_waiting_process_can_be_spawned() -> None:
     assert [state for state in ProcessState if ProcessEvent.SPAWNED in TRANSITIONS[state]] == [ProcessState.WAITING]

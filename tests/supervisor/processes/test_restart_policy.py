@@ -14,19 +14,19 @@ def test_the_first_restart_is_immediate_and_then_the_delay_doubles_to_five_secon
     assert delays == [0, 0.25, 0.5, 1, 2, 4, 5, 5, 5]
 
 
-def test_a_long_life_forgives() -> None:
+def test_a_long_run_resets_the_delay() -> None:
     restarts = RestartPolicy()
     assert [live(restarts, 0, 1), live(restarts, 2, 9.9), live(restarts, 20, 10)] == [0, 0.25, 0]
     assert live(restarts, 40, 1) == 0.25
 
 
-def test_five_failed_boots_in_a_row_are_enough() -> None:
+def test_five_consecutive_failed_boots_end_the_restarts() -> None:
     restarts = RestartPolicy()
     delays = [live(restarts, 10 * life, 0.1, ready=False) for life in range(BOOTS_MAX)]
     assert delays == [0, 0.25, 0.5, 1, None]
 
 
-def test_a_boot_that_worked_starts_the_count_again() -> None:
+def test_a_successful_boot_resets_the_count() -> None:
     restarts = RestartPolicy()
     for life in range(BOOTS_MAX - 1):
         live(restarts, life, 0.1, ready=False)
@@ -35,7 +35,7 @@ def test_a_boot_that_worked_starts_the_count_again() -> None:
     assert live(restarts, 60, 0.1, ready=False) is not None
 
 
-def test_a_slow_boot_that_fails_counts_as_well() -> None:
+def test_a_slow_failed_boot_counts() -> None:
     restarts = RestartPolicy()
     delays = [live(restarts, 100 * life, 60, ready=False) for life in range(BOOTS_MAX)]
     assert delays == [0, 0, 0, 0, None]

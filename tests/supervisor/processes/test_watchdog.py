@@ -15,26 +15,26 @@ def look(watch: Watchdog[str], beats: dict[str, int], start: int, end: int) -> l
     return []
 
 
-def test_who_gives_no_sign_of_life_hangs() -> None:
+def test_a_process_without_a_heartbeat_is_hung() -> None:
     watch = Watchdog[str](HUNG_S)
     assert look(watch, {"one": 7}, 0, HUNG_S + 1) == []
     assert watch.hung({"one": 7, "other": 7}, HUNG_S + 1) == ["one"]
 
 
-def test_a_sign_of_life_begins_the_time_anew() -> None:
+def test_a_heartbeat_restarts_the_timer() -> None:
     watch = Watchdog[str](HUNG_S)
     look(watch, {"one": 7}, 0, HUNG_S)
     look(watch, {"one": 8}, HUNG_S, HUNG_S + 1)
     assert look(watch, {"one": 8}, HUNG_S + 1, 2 * HUNG_S) == []
 
 
-def test_the_next_life_is_not_blamed_for_the_last() -> None:
+def test_a_restarted_process_is_timed_separately() -> None:
     watch = Watchdog[str](HUNG_S)
     look(watch, {"first": 7}, 0, HUNG_S)
     assert look(watch, {"second": 7}, HUNG_S, 2 * HUNG_S) == []
 
 
-def test_nobody_is_blamed_when_we_were_away_ourselves() -> None:
+def test_no_process_is_hung_after_the_supervisor_was_suspended() -> None:
     watch = Watchdog[str](HUNG_S)
     look(watch, {"one": 7}, 0, HUNG_S)
     back = HUNG_S + int(AWAY_S) + 1

@@ -56,7 +56,7 @@ def test_a_new_slab_has_the_configured_size_and_is_locked(path: Path) -> None:
     os.close(lock)
 
 
-def test_what_a_slab_holds_is_adopted_whatever_its_size(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slab_with_messages_is_adopted_at_any_size(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled = FilledSlab(path, known=(b"clicks",))
     filled.receive(b"clicks", 3)
     filled.receive(b"unknown", 2)
@@ -68,7 +68,7 @@ def test_what_a_slab_holds_is_adopted_whatever_its_size(path: Path, caplog: pyte
     assert not list(others(path))
 
 
-def test_an_empty_slab_of_the_configured_size_goes_on_with_its_counters(path: Path) -> None:
+def test_an_empty_slab_of_the_configured_size_keeps_its_counters(path: Path) -> None:
     ProcessRow(take(path), lay.ROW_ROUTER).add(Counter.GetMetadataSuccess)
     assert ProcessRow(take(path), lay.ROW_ROUTER).counters[Counter.GetMetadataSuccess] == 1
 
@@ -79,7 +79,7 @@ def test_an_empty_slab_of_another_size_is_replaced(path: Path) -> None:
     assert not list(others(path))
 
 
-def test_what_has_only_landed_is_held(path: Path) -> None:
+def test_landed_datagrams_count_as_held(path: Path) -> None:
     filled = FilledSlab(path)
     geometry = filled.slab.geometry
     filled.slab.words[(geometry.landing_at + lay.LANDING_HEADERS + lay.MMSGHDR_LENGTH) >> 2] = 100
@@ -87,7 +87,7 @@ def test_what_has_only_landed_is_held(path: Path) -> None:
     assert held_messages(take(path)) == {"(not yet examined)": 1}
 
 
-def test_a_transaction_that_was_cut_short_is_finished(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unfinished_transaction_is_completed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled = FilledSlab(path, known=(b"clicks",))
     segments = filled.receive(b"clicks", 3)
     row = ProcessRow(filled.slab, lay.ROW_FIRST_DISPATCHER)
@@ -151,7 +151,7 @@ def test_a_damaged_slab_keeps_its_bytes_under_another_name(
     assert aside in caplog.text
 
 
-def test_a_file_that_is_no_slab_is_left_alone(path: Path) -> None:
+def test_a_file_that_is_not_a_slab_is_not_touched(path: Path) -> None:
     path.write_text("[kafka]\n")
     with pytest.raises(StartError, match="is not a slab and was left alone"):
         take(path)
@@ -172,7 +172,7 @@ def test_a_slab_of_another_layout_is_kept_under_its_version(path: Path, caplog: 
     assert aside in caplog.text
 
 
-def test_a_slab_of_a_living_daemon_is_left_alone_even_if_we_cannot_read_it(path: Path) -> None:
+def test_an_unreadable_slab_of_a_running_daemon_is_not_touched(path: Path) -> None:
     FilledSlab(path).close()
     lock = take_lock(path)
     damage_magic(path)
@@ -182,9 +182,7 @@ def test_a_slab_of_a_living_daemon_is_left_alone_even_if_we_cannot_read_it(path:
     os.close(lock)
 
 
-def test_the_lock_of_a_file_that_was_removed_meanwhile_is_not_enough(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_on_a_removed_file_is_not_accepted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FilledSlab(path).close()
 
     def lock_after_removal(place: Path) -> int:
@@ -199,25 +197,25 @@ def test_the_lock_of_a_file_that_was_removed_meanwhile_is_not_enough(
     assert path.exists()
 
 
-def test_what_is_no_file_is_not_touched(path: Path) -> None:
+def test_a_directory_in_place_of_the_slab_is_not_touched(path: Path) -> None:
     path.mkdir()
     with pytest.raises(StartError, match="is not a file"):
         take(path)
 
 
-def test_a_slab_of_somebody_else_is_not_touched(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slab_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FilledSlab(path).close()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(StartError, match=r"belongs to user \d+, and the daemon runs as user 4711"):
         take(path)
 
 
-def test_a_slab_without_a_directory_says_so(path: Path) -> None:
+def test_a_missing_slab_directory_is_reported(path: Path) -> None:
     with pytest.raises(SlabError, match="cannot be made"):
         take(path.parent / "nowhere" / "slab")
 
 
-def test_what_a_worker_left_is_counted_once_though_another_has_it_now() -> None:
+def test_messages_of_a_former_worker_are_counted_once() -> None:
     """There were two workers, and the second had received more; now there is one."""
     with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)) as slab:
         for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):

@@ -31,14 +31,14 @@ def leave(path: Path, kind: SocketKind = socket.SOCK_DGRAM) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o620, 0o666, 0o777])
-def test_the_mode_is_the_configured_one(path: Path, mode: int) -> None:
+def test_the_socket_file_has_the_configured_mode(path: Path, mode: int) -> None:
     umask = os.umask(0o022)
     with bind_datagrams(UnixDatagram(path=str(path), mode=mode)).socket:
         assert stat.S_IMODE(path.stat().st_mode) == mode
     assert os.umask(umask) == 0o022
 
 
-def test_without_a_mode_the_umask_decides(path: Path) -> None:
+def test_the_umask_applies_without_a_mode(path: Path) -> None:
     umask = os.umask(0o027)
     with bind_datagrams(UnixDatagram(path=str(path))).socket:
         assert stat.S_IMODE(path.stat().st_mode) == 0o750
@@ -46,7 +46,7 @@ def test_without_a_mode_the_umask_decides(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
-def test_what_a_dead_process_left_is_replaced(path: Path, kind: SocketKind) -> None:
+def test_the_socket_file_of_a_dead_process_is_replaced(path: Path, kind: SocketKind) -> None:
     leave(path, kind)
     with (
         bind_datagrams(UnixDatagram(path=str(path))).socket as bound,
@@ -57,7 +57,7 @@ def test_what_a_dead_process_left_is_replaced(path: Path, kind: SocketKind) -> N
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
-def test_what_a_living_process_serves_is_not_stolen(path: Path, kind: SocketKind) -> None:
+def test_the_socket_of_a_live_process_is_not_replaced(path: Path, kind: SocketKind) -> None:
     with socket.socket(socket.AF_UNIX, kind) as living:
         living.bind(str(path))
         if kind == socket.SOCK_STREAM:
@@ -67,7 +67,7 @@ def test_what_a_living_process_serves_is_not_stolen(path: Path, kind: SocketKind
     assert path.is_socket()
 
 
-def test_a_file_that_is_no_socket_is_not_removed(path: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_not_removed(path: Path) -> None:
     path.write_text("precious")
     with pytest.raises(StartError, match="not a socket"):
         bind_datagrams(UnixDatagram(path=str(path)))
@@ -79,7 +79,7 @@ def test_a_missing_directory_is_named(path: Path) -> None:
         bind_datagrams(UnixDatagram(path=str(path / "dgram")))
 
 
-def test_only_our_own_file_is_removed(path: Path) -> None:
+def test_only_the_daemons_own_socket_file_is_removed(path: Path) -> None:
     bound = bind_datagrams(UnixDatagram(path=str(path)))
     with bound.socket:
         path.rename(path.with_name("moved"))
@@ -114,7 +114,7 @@ def test_the_pages_can_be_served_on_a_unix_socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o662, None])
-def test_a_file_can_be_given_away_before_anybody_can_use_it(
+def test_a_socket_file_changes_its_owner_before_it_is_accessible(
     path: Path, mode: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -135,7 +135,7 @@ def test_a_file_can_be_given_away_before_anybody_can_use_it(
     assert stat.S_IMODE(found.st_mode) == (0o755 if mode is None else mode)
 
 
-def test_a_file_that_cannot_be_given_away_does_not_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_file_whose_owner_cannot_be_changed_is_removed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "not you")
 
@@ -145,13 +145,13 @@ def test_a_file_that_cannot_be_given_away_does_not_stay(path: Path, monkeypatch:
     assert not path.exists()
 
 
-def test_users_and_groups_have_to_exist(path: Path) -> None:
+def test_unknown_users_and_groups_are_reported(path: Path) -> None:
     with pytest.raises(StartError, match=r"input.unix_stream: there is no such user or group: .*nobody-at-all"):
         bind_unix_stream(UnixStream(path=str(path), user="nobody-at-all"))
     assert not path.exists()
 
 
-def test_a_living_stream_socket_is_not_stolen(path: Path) -> None:
+def test_a_live_stream_socket_is_not_replaced(path: Path) -> None:
     config = UnixStream(path=str(path))
     with (
         bind_unix_stream(config).socket,
@@ -171,7 +171,7 @@ def test_a_tcp_port_that_is_taken_is_named() -> None:
             bind_tcp(Tcp(port=port))
 
 
-def test_how_many_may_wait_is_that_of_the_time_when_it_was_made(
+def test_the_queue_length_is_that_of_the_socket_creation(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datagram_limits, "QUEUE_LENGTH", tmp_path / "qlen")

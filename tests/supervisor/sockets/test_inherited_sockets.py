@@ -42,7 +42,7 @@ def place_of(opened: socket.socket) -> str:
     return str(opened.getsockname())
 
 
-def test_a_socket_goes_to_the_setting_with_its_address(datagrams: socket.socket) -> None:
+def test_an_inherited_socket_is_assigned_by_its_address(datagrams: socket.socket) -> None:
     intake = open_input_sockets(
         configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "bruce.socket")])
     )
@@ -51,7 +51,7 @@ def test_a_socket_goes_to_the_setting_with_its_address(datagrams: socket.socket)
     assert intake.goes_on
 
 
-def test_its_file_and_its_senders_outlive_the_daemon(datagrams: socket.socket, tmp_path: Path) -> None:
+def test_an_inherited_socket_outlives_the_daemon(datagrams: socket.socket, tmp_path: Path) -> None:
     intake = open_input_sockets(configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "")]))
     intake.close()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
@@ -59,7 +59,7 @@ def test_its_file_and_its_senders_outlive_the_daemon(datagrams: socket.socket, t
     assert datagrams.recv(10) == b"later"
 
 
-def test_one_that_is_named_after_a_setting_may_be_anywhere(datagrams: socket.socket, tmp_path: Path) -> None:
+def test_a_socket_named_after_a_setting_may_have_any_address(datagrams: socket.socket, tmp_path: Path) -> None:
     intake = open_input_sockets(
         configured(str(tmp_path / "elsewhere")), InheritedSockets([InheritedSocket(datagrams, SETTING)])
     )
@@ -68,7 +68,7 @@ def test_one_that_is_named_after_a_setting_may_be_anywhere(datagrams: socket.soc
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_streams_are_told_apart_by_their_addresses(tmp_path: Path, tcp: socket.socket) -> None:
+def test_stream_sockets_are_assigned_by_their_addresses(tmp_path: Path, tcp: socket.socket) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
         unix.bind(str(tmp_path / "stream"))
         unix.listen()
@@ -84,7 +84,7 @@ def test_streams_are_told_apart_by_their_addresses(tmp_path: Path, tcp: socket.s
         assert not intake.goes_on
 
 
-def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_socket_of_another_type_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
         unix.bind(str(tmp_path / "in"))
         unix.listen()
@@ -101,7 +101,7 @@ def test_a_stream_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None
             )
 
 
-def test_a_socket_that_nobody_asks_for_is_refused(datagrams: socket.socket, tmp_path: Path) -> None:
+def test_a_socket_without_a_setting_is_refused(datagrams: socket.socket, tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"hands over a socket at .*/in that no setting asks for"):
         open_input_sockets(
             configured(str(tmp_path / "elsewhere")), InheritedSockets([InheritedSocket(datagrams, "bruce.socket")])
@@ -109,16 +109,14 @@ def test_a_socket_that_nobody_asks_for_is_refused(datagrams: socket.socket, tmp_
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_socket_that_other_hosts_reach_is_refused_as_its_address_would_be(
-    monkeypatch: pytest.MonkeyPatch, tcp: socket.socket
-) -> None:
+def test_a_socket_reachable_from_other_hosts_is_refused(monkeypatch: pytest.MonkeyPatch, tcp: socket.socket) -> None:
     monkeypatch.setattr("bruce_mp.supervisor.sockets.input_sockets.is_loopback", lambda host: host != "127.0.0.1")
     config = Input(unix_datagram=UnixDatagram(enable=False), tcp=Tcp(enable=True))
     with pytest.raises(StartError, match="which other hosts can reach"):
         open_input_sockets(config, InheritedSockets([InheritedSocket(tcp, "input.tcp")]))
 
 
-def test_our_own_socket_is_still_ours(datagrams: socket.socket, tmp_path: Path) -> None:
+def test_a_socket_of_the_previous_generation_stays_the_daemons_own(datagrams: socket.socket, tmp_path: Path) -> None:
     intake = open_input_sockets(
         configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
     )
@@ -127,7 +125,7 @@ def test_our_own_socket_is_still_ours(datagrams: socket.socket, tmp_path: Path) 
     assert not (tmp_path / "in").exists()
 
 
-def test_our_own_socket_at_a_place_that_is_configured_no_more_goes(datagrams: socket.socket, tmp_path: Path) -> None:
+def test_an_own_socket_at_a_formerly_configured_path_is_removed(datagrams: socket.socket, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     intake = open_input_sockets(
         configured(str(elsewhere)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
@@ -137,21 +135,21 @@ def test_our_own_socket_at_a_place_that_is_configured_no_more_goes(datagrams: so
     intake.clear()
 
 
-def test_our_own_port_that_the_kernel_chose_is_kept(tcp: socket.socket) -> None:
+def test_an_own_port_chosen_by_the_kernel_is_kept(tcp: socket.socket) -> None:
     ours = InheritedSocket(tcp, "http.listen", is_ours=True)
     bound = InheritedSockets([ours]).claim("http.listen", socket.SOCK_STREAM, HostPort("127.0.0.1", 0))
     assert bound is not None
     assert bound.socket is tcp
 
 
-def test_what_is_meant_for_another_process_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_for_another_process_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x"}.items():
         monkeypatch.setenv(name, value)
     sockets_of_manager().refuse_others()
     assert "LISTEN_FDS" not in os.environ
 
 
-def test_a_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_descriptor_that_is_not_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Descriptor 3 of a test process is in use, so the numbers begin at the descriptor of this file.
     with (tmp_path / "file").open("w") as file:
         monkeypatch.setattr("bruce_mp.supervisor.sockets.inherited_sockets._FIRST", file.fileno())
@@ -161,7 +159,7 @@ def test_a_descriptor_that_is_no_socket_is_refused(monkeypatch: pytest.MonkeyPat
             sockets_of_manager()
 
 
-def test_how_many_may_wait_is_known_of_our_own_only(datagrams: socket.socket) -> None:
+def test_the_queue_length_is_known_only_for_own_sockets(datagrams: socket.socket) -> None:
     passed = PassedSocket(SETTING, os.dup(datagrams.fileno()), is_ours=True, queue=512)
     handover = msgspec.json.decode(msgspec.json.encode(Handover("1.0.0", 0.0, (passed,))), type=Handover)
     ours = open_input_sockets(configured(place_of(datagrams)), handover.handed).datagrams

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOTHING = Handover("1.0.0", 0.0, ())
 
 
-def test_a_signal_that_nobody_has_read_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pending_signal_is_delivered_again_after_the_handover(monkeypatch: pytest.MonkeyPatch) -> None:
     pending: list[str] = []
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
@@ -43,7 +43,7 @@ def test_a_signal_that_nobody_has_read_comes_again(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.process
-def test_only_those_that_live_are_left() -> None:
+def test_a_handover_contains_only_live_members() -> None:
     """The pid of a dead, reaped process may belong to another process."""
     process = multiprocessing.get_context("spawn").Process(target=int)
     process.start()

@@ -117,17 +117,17 @@ class FakeDaemon:
         self.signal(signal.SIGTERM)
         return self.wait()
 
-    def heard(self, name: str) -> list[str]:
+    def received_by(self, name: str) -> list[str]:
         """Return the control messages that a process received in all its lives, without those about the active
         configuration.
         """
-        return [line for line in self._heard(name) if not line.startswith("InForce")]
+        return [line for line in self._received_by(name) if not line.startswith("InForce")]
 
-    def told_in_force(self) -> list[str]:
+    def active_config_messages(self) -> list[str]:
         """Return the messages to the status process about the active configuration."""
-        return [line for line in self._heard("status") if line.startswith("InForce")]
+        return [line for line in self._received_by("status") if line.startswith("InForce")]
 
-    def _heard(self, name: str) -> list[str]:
+    def _received_by(self, name: str) -> list[str]:
         path = self.run_dir / f"{name}.heard"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -135,7 +135,7 @@ class FakeDaemon:
         """Replace the lines behind the initial configuration."""
         self.config.write_text(f"{self._config}{settings}\n")
 
-    def say(self, name: str, word: Word) -> None:
+    def send_as(self, name: str, word: Word) -> None:
         """Make a process send a control message to the supervisor."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(msgspec.msgpack.encode(word), str(self.run_dir / f"{name}.say"))

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from support.daemon import Daemon
 
-__all__ = ["FOR_EVER", "EndlessSenders"]
+__all__ = ["UNLIMITED", "EndlessSenders"]
 
-FOR_EVER: Final = 1 << 40
+UNLIMITED: Final = 1 << 40
 """Number of messages of a load without end."""
 TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.02

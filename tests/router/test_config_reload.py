@@ -47,20 +47,20 @@ def deliver_another(world: World) -> None:
     world.check()
 
 
-def test_the_router_goes_by_new_rules_before_the_dispatcher(world: World) -> None:
+def test_order_holds_when_the_router_reloads_before_the_dispatcher(world: World) -> None:
     world.reload(PER_TOPIC)
     world.take_config(ROUTER)
     deliver_another(world)
 
 
-def test_a_router_that_begins_with_new_rules(world: World) -> None:
+def test_order_holds_when_a_router_starts_with_a_reloaded_config(world: World) -> None:
     world.reload(PER_TOPIC)
     world.kill_router()
     world.boot()
     deliver_another(world)
 
 
-def test_the_dispatcher_goes_by_new_rules_before_the_router(world: World) -> None:
+def test_order_holds_when_the_dispatcher_reloads_before_the_router(world: World) -> None:
     world.reload(PER_TOPIC)
     for slot in list(world.peers):
         world.take_config(slot)

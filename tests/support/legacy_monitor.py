@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["CRITICAL", "OK", "UNKNOWN", "WARNING", "Limits", "check_counters", "names"]
+__all__ = ["CRITICAL", "OK", "UNKNOWN", "WARNING", "Limits", "check_counters", "counter_names"]
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 _SHORT: Final = Limits()
 
 
-def names() -> set[str]:
+def counter_names() -> set[str]:
     """Every counter that the script reads."""
     return {*MUST_STAY_CRITICAL, *MUST_STAY_WARNING, *SOCKET_ERRORS, *MAY_HAPPEN_ONCE, *OTHERS}
 

@@ -56,7 +56,7 @@ def forget(cluster: KafkaCluster) -> None:
         deletion.result(TIMEOUT_S)
 
 
-def test_a_topic_whose_format_has_no_sequence_numbers(tmp_path: Path) -> None:
+def test_a_topic_in_an_old_message_format_is_written_without_sequence_numbers(tmp_path: Path) -> None:
     with KafkaCluster("2.8.2", directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, config={"message.format.version": "0.10.2"})
         with Daemon(tmp_path, cluster.bootstrap) as daemon:
@@ -66,7 +66,7 @@ def test_a_topic_whose_format_has_no_sequence_numbers(tmp_path: Path) -> None:
         assert_all_there(load, read_back(cluster))
 
 
-def test_an_old_broker_that_has_forgotten_us_says_so(tmp_path: Path) -> None:
+def test_unknown_producer_id_from_an_old_broker_loses_no_message(tmp_path: Path) -> None:
     """Numbers continue behind the deleted ones: UNKNOWN_PRODUCER_ID."""
     with KafkaCluster("1.1.1", directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -79,7 +79,7 @@ def test_an_old_broker_that_has_forgotten_us_says_so(tmp_path: Path) -> None:
         assert_all_there(load, read_back(cluster))
 
 
-def test_a_broker_of_today_takes_any_number_when_our_id_has_expired(tmp_path: Path) -> None:
+def test_a_current_broker_accepts_any_sequence_after_the_producer_id_expires(tmp_path: Path) -> None:
     with KafkaCluster(config=EXPIRES, directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         with Daemon(tmp_path, cluster.bootstrap) as daemon:

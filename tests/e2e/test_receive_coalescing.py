@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_it_finds_many_messages_each_time_before_and_after_an_upgrade(tmp_path: Path) -> None:
+def test_coalescing_receives_many_messages_per_wake_up_across_an_upgrade(tmp_path: Path) -> None:
     counts = in_namespace(tmp_path)
     assert len(counts) == 2
     assert all(count < MESSAGES / 4 for count in counts), counts  # without naps most come alone

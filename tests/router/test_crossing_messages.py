@@ -43,7 +43,7 @@ def hear_all(world: World) -> None:
         world.router_hears()
 
 
-def test_a_partition_pauses_while_everything_is_handed_back(world: World) -> None:
+def test_a_partition_can_pause_during_a_full_hand_back(world: World) -> None:
     send(world)
     world.refresh()
     world.peer_hears(SLOT)
@@ -54,7 +54,7 @@ def test_a_partition_pauses_while_everything_is_handed_back(world: World) -> Non
     world.check()
 
 
-def test_an_idle_connection_fails_after_everything_was_handed_back(world: World) -> None:
+def test_an_idle_connection_can_fail_after_a_full_hand_back(world: World) -> None:
     world.refresh()
     world.peer_hears(SLOT)
     hear_all(world)
@@ -65,7 +65,7 @@ def test_an_idle_connection_fails_after_everything_was_handed_back(world: World)
     world.check()
 
 
-def test_everything_is_handed_back_though_a_topic_is_gone(world: World) -> None:
+def test_a_full_hand_back_succeeds_after_a_topic_was_removed(world: World) -> None:
     """Its entry in the slab's table went to another topic, which the dispatcher knows."""
     table = world.router._tables.topics
     gone = table.id_of(b"t")
@@ -81,7 +81,7 @@ def test_everything_is_handed_back_though_a_topic_is_gone(world: World) -> None:
     assert len(world.cluster.partitions[b"u", 0].log) == 1
 
 
-def test_a_flush_of_a_topic_that_is_gone_is_passed_over(world: World) -> None:
+def test_a_flush_of_a_removed_topic_is_ignored(world: World) -> None:
     """Its last message was delivered while the word was under way, and its entry freed."""
     table = world.router._tables.topics
     gone = table.add(b"gone", 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from support.traffic import Load, Message
 
-__all__ = ["Ended", "Sender", "run_to_the_end"]
+__all__ = ["FinishedDaemon", "Sender", "run_until_exit"]
 
 WITHIN_S: Final = 40.0
 WITHOUT_PRIVILEGE: Final = """
@@ -32,16 +32,16 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-class Ended(NamedTuple):
+class FinishedDaemon(NamedTuple):
     """How a daemon ended."""
 
     code: int
     text: str
 
 
-def run_to_the_end(
+def run_until_exit(
     config: Path, settings: Mapping[str, object] | None = None, handed_over: Mapping[str, socket.socket] | None = None
-) -> Ended:
+) -> FinishedDaemon:
     """Run a daemon that ends by itself, with sockets of a service manager; its exit code and all that it wrote.
 
     Permissions hold for it, even if the tests run as root.
@@ -54,7 +54,7 @@ def run_to_the_end(
     with output.open("wb") as file:
         process = processes.spawn(command, output=file, pass_fds=inherited)
     try:
-        return Ended(process.wait(WITHIN_S), output.read_text(errors="replace"))
+        return FinishedDaemon(process.wait(WITHIN_S), output.read_text(errors="replace"))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
