@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TextIO
 
-__all__ = ["COMMANDS", "HELD_BACK", "UNREAD", "held_back", "main", "while_read"]
+__all__ = ["BLOCKED_AT_START", "COMMANDS", "EXIT_SIGPIPE", "main", "run_until_unread", "signals_blocked"]
 
 
 class Command(NamedTuple):
@@ -45,15 +45,15 @@ COMMANDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    return while_read(lambda: _run(arguments))
+    return run_until_unread(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         summaries = {name: command.summary for name, command in COMMANDS.items()}
         importlib.import_module("bruce_mp.cli.usage").parser(summaries).parse_args(arguments)  # parse_args exits
-    with held_back() if _is_start(arguments) else nullcontext():
-        return _obey(arguments)
+    with signals_blocked() if _is_start(arguments) else nullcontext():
+        return _run_command(arguments)
 
 
 def _is_start(arguments: Sequence[str]) -> bool:
@@ -61,7 +61,7 @@ def _is_start(arguments: Sequence[str]) -> bool:
     return arguments[0] == "run" and "--check" not in arguments
 
 
-def _obey(arguments: Sequence[str]) -> int:
+def _run_command(arguments: Sequence[str]) -> int:
     command = importlib.import_module(COMMANDS[arguments[0]].module)
     try:
         return cast("Callable[[Sequence[str]], int]", command.main)(arguments[1:])
@@ -74,12 +74,12 @@ def _obey(arguments: Sequence[str]) -> int:
 
 # --- signals before the daemon handles them --------------------------------------------------------------------------
 
-HELD_BACK: Final = (Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
+BLOCKED_AT_START: Final = (Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Block the signals during the block, and restore the signal mask at its end.
+def signals_blocked() -> Iterator[None]:
+    """Block the signals of `BLOCKED_AT_START` inside a `with` statement, and restore the mask at its end.
 
     A service manager or a log rotation may send signals right after a start, and their default action would end the
     process. The command blocks them before it imports the supervisor, and the supervisor's `SignalPipe` receives them
@@ -88,26 +88,26 @@ def held_back() -> Iterator[None]:
 
     Pending signals are discarded at the end: the start has failed by then, and its exit status reports the failure.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START)
     try:
         yield
     finally:
-        while signal.sigtimedwait(HELD_BACK, 0):
+        while signal.sigtimedwait(BLOCKED_AT_START, 0):
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- a closed standard output ----------------------------------------------------------------------------------------
 
-UNREAD: Final = 128 + SIGPIPE
+EXIT_SIGPIPE: Final = 128 + SIGPIPE
 """Exit status that a shell reports for SIGPIPE."""
 
 
-def while_read(command: Callable[[], int]) -> int:
-    """Run a command, flush its output, and return its exit status, or UNREAD if the reader of the output is gone.
+def run_until_unread(command: Callable[[], int]) -> int:
+    """Run a command, flush its output, and return its exit status, or EXIT_SIGPIPE if the reader of the output is gone.
 
     A command ends quietly when its output is closed, as in `bruce status | head -1`. SIGPIPE itself stays ignored, as
-    the interpreter sets it: a broken connection must not end a daemon, or a client that would reconnect. A
+    the interpreter sets it, because a broken connection must end neither a daemon nor a reconnecting sender. A
     BrokenPipeError of another connection propagates.
     """
     try:
@@ -120,8 +120,8 @@ def while_read(command: Callable[[], int]) -> int:
         unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_lost_reader(stream)]
         if not unread:
             raise
-        _forget(unread)
-        return UNREAD
+        _redirect_to_null(unread)
+        return EXIT_SIGPIPE
 
 
 def _has_lost_reader(stream: TextIO) -> bool:
@@ -130,7 +130,7 @@ def _has_lost_reader(stream: TextIO) -> bool:
     return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
 
 
-def _forget(streams: list[TextIO]) -> None:
+def _redirect_to_null(streams: list[TextIO]) -> None:
     """Redirect the streams to /dev/null, because the interpreter flushes them at exit and would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:

@@ -32,6 +32,6 @@ class Deadline:
         return None if left is None else -int(-left * 1000 // 1)
 
     def lock_s(self, least: float) -> float:
-        """Return the remaining seconds for Lock.acquire(), at least `least`."""
+        """Return the timeout of Lock.acquire() in seconds: at least `least`, or -1 without a limit."""
         left = self.left()
         return -1 if left is None else max(left, least)

@@ -1,4 +1,4 @@
-"""The settings for access control on this host; `sections` describes how settings are written."""
+"""The settings for access control on this host; `config/sections.py` has the conventions."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
@@ -41,7 +41,7 @@ AllowGroups = Annotated[
     LIVE,
 ]
 
-_OF_ONE: Final = "Limit of this user (name or number), instead of `max_messages`. 0: no limit."
+_USER_LIMIT: Final = "Limit of this user (name or number), instead of `max_messages`. 0: no limit."
 
 
 class Quota(Section, frozen=True):
@@ -67,5 +67,5 @@ class Quota(Section, frozen=True):
         | None
     ) = None
     users: Annotated[
-        dict[str, Annotated[int, fields.count(_OF_ONE, 0, INT32_MAX), LIVE]], fields.text(_OF_ONE), LIVE
+        dict[str, Annotated[int, fields.count(_USER_LIMIT, 0, INT32_MAX), LIVE]], fields.text(_USER_LIMIT), LIVE
     ] = field(default_factory=dict)

@@ -15,7 +15,7 @@ _HOST_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([^\s:\[\]/]+)
 
 
 class HostPort(NamedTuple):
-    """A TCP address; `host` has no brackets, also for IPv6."""
+    """A TCP address; `host` has no brackets, even for IPv6."""
 
     host: str
     port: int
@@ -44,7 +44,7 @@ def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
 
 
 def parse_listen(text: str) -> HostPort | UnixPath:
-    """Parse an address to listen on; with port 0 the kernel chooses. Raises ValueError with the reason."""
+    """Parse an address to listen on; with port 0 the kernel chooses the port. Raises ValueError with the reason."""
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
     return parse_host_port(text, lowest_port=0)

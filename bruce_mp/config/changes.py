@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 def changes(before: Config, after: Config) -> list[Change]:
-    """Return the settings with different values, in the order of the model."""
+    """Return the settings with different values, in the order of the fields of `Config`."""
     old, new = dict(_settings(before)), dict(_settings(after))
     return [
         _change(path, new.get(path) or old[path], old.get(path), new.get(path))
@@ -49,27 +49,27 @@ _Setting = tuple["Leaf", object]
 
 def _settings(section: Struct, path: Path = ()) -> Iterator[tuple[Path, _Setting]]:
     for field in msgspec.structs.fields(type(section)):
-        yield from _below(leaf_of(field.type), getattr(section, field.name), (*path, field.name))
+        yield from _expand(leaf_of(field.type), getattr(section, field.name), (*path, field.name))
 
 
-def _below(leaf: Leaf, value: object, path: Path) -> Iterator[tuple[Path, _Setting]]:
+def _expand(leaf: Leaf, value: object, path: Path) -> Iterator[tuple[Path, _Setting]]:
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
         entries: Mapping[str, object] = value
         for name, entry in entries.items():
-            yield from _below(leaf, entry, (*path, name))
+            yield from _expand(leaf, entry, (*path, name))
     else:
         yield path, (leaf, value)
 
 
 def _value(setting: _Setting | None) -> object:
-    """Return the value of a setting; an absent setting equals a setting of a missing entry."""
+    """Return the value of a setting; a setting of a missing map entry counts as absent, None."""
     return None if setting is None else setting[1]
 
 
-def _change(path: Path, known: _Setting, before: _Setting | None, after: _Setting | None) -> Change:
-    leaf, _ = known
-    assert leaf.applies is not None  # the setting is no section
+def _change(path: Path, present: _Setting, before: _Setting | None, after: _Setting | None) -> Change:
+    leaf, _ = present
+    assert leaf.applies is not None  # only sections lack this marker, and `_settings` yields none
     shown = [leaf.show(_value(setting)) or "absent" for setting in (before, after)]
     return Change(dotted(path), shown[0], shown[1], leaf.applies.restart_because)

@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 
 
 class Decoder:
-    """A walk over one tree of tables; `problems` collects the faults."""
+    """Decoder of one tree of TOML tables; `problems` collects the problems of all settings."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []

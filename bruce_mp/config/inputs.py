@@ -1,4 +1,4 @@
-"""The sections of the inputs; `sections` describes how settings are written."""
+"""The sections of the inputs; `config/sections.py` has the conventions."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 

@@ -1,4 +1,4 @@
-"""The sections of the connections' security; `sections` describes how settings are written.
+"""The sections of the connections' security; `config/sections.py` has the conventions.
 
 The configuration names the file or environment variable of each secret. It never contains the secret itself, because
 processes receive, show and log it.

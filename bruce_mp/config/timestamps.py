@@ -1,4 +1,4 @@
-"""The section of message timestamps; `sections` describes how settings are written."""
+"""The section of message timestamps; `config/sections.py` has the conventions."""
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 

@@ -85,7 +85,7 @@ class DiscardReporter:
 
     @property
     def sample_size(self) -> int | None:
-        """Return the number of sample bytes that `note` uses; None means all."""
+        """Return the number of sample bytes that `record` uses; None means all."""
         if self._file is None:
             return self._prefix_size
         return None if self._file.longest is None else max(self._file.longest, self._prefix_size)

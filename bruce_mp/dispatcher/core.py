@@ -1,7 +1,7 @@
 """The dispatcher's sans-IO core: it receives parcels and responses, and returns batches for the broker.
 
-It has a queue for each partition (`queues`), accumulates records (`gather`), builds and numbers batches (`batches`),
-and applies the error table to each response (`protocol/error_actions`).  The state words of its records name its slot,
+It has a queue for each partition (`queues`), accumulates records (`accumulator`), builds batches (`record_batches`),
+and applies the error table, `protocol.kafka.error_actions`, to answers.  The state words of its records name its slot,
 so a successor finds them by a sweep.
 
 It sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it finishes the work of

@@ -50,7 +50,7 @@ _LAST_LISTED: Final = 133
 _FOR_OPERATORS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
 """Actions that end a batch, unless a part of it can be sent without the refused property."""
-_BY_RECORD: Final = frozenset({Action.SPLIT, Action.RESTAMP})
+_BY_RECORD: Final = frozenset({Action.HALVE, Action.RESTAMP})
 
 
 class ResponseHandler:
@@ -140,8 +140,8 @@ class ResponseHandler:
     ) -> None:
         """Restamp or split a batch; one with a damaged record goes again without that record, as before a send."""
         try:
-            if row.action is Action.SPLIT or not self._restamp(queue, batch, ack, topic):
-                self._split(queue, batch, ack, topic)
+            if row.action is Action.HALVE or not self._restamp(queue, batch, ack, topic):
+                self._halve(queue, batch, ack, topic)
         except SlabError as error:
             quarantine(self._row, error)
             queue.drain()
@@ -199,7 +199,7 @@ class ResponseHandler:
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
-    def _split(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+    def _halve(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the records that the response names, or halve the batch to find them; nothing was written."""
         named = [index for index, _ in ack.record_errors]
         rest, culprits = self._builder.without(batch, named) if named else (None, [])

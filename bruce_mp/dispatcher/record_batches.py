@@ -130,7 +130,7 @@ class BatchBuilder:
     def without(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
         """Cut records out of a batch by index; return (the other records or None, the cut segments).
 
-        The caller calls `close_up` for the other records before it settles the cut ones.
+        The caller calls `close_gap` for the other records before it settles the cut ones.
         """
         kept: list[Segment] = []
         out: list[Segment] = []

@@ -56,7 +56,7 @@ TCP: Final = StreamKind(
 class StreamClientState:
     """A connection's client.
 
-    `rest` holds the beginning of a message of `wanted` bytes (0: length not known yet), or messages that had no room.
+    `unprocessed` has the start of a message of `wanted` bytes (0: length not known yet), or messages without room.
     """
 
     kind: StreamKind
@@ -67,15 +67,15 @@ class StreamClientState:
     unprocessed: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
-    """A whole message at the beginning of `rest` waits for room, or for the next interval of a quota."""
-    held_until_ms: int = 0
+    """A whole message at the beginning of `unprocessed` waits for room, or for the next interval of a quota."""
+    paused_until_ms: int = 0
     """Begin of that interval, or of the next check of its stuck topic; 0 if the message waits for room."""
     stuck_topic: bytes = b""
-    """The topic of the first message of `rest`, if it waits because the topic holds its share of the slab."""
+    """The topic of the first message of `unprocessed`, if it waits because the topic holds its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
-    """Messages of such topics that were removed from a batch; they precede `rest`."""
+    """Messages of such topics that were removed from a batch; they precede `unprocessed`."""
     counted: int = 0
-    """Number of messages at the beginning of `rest` that the user's quota counts already."""
+    """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
     is_refused: bool = False
     """The client sent malformed data, and the worker reads no more from it."""
     unfinished_sections: list[ConnectionSection] = field(default_factory=list)
@@ -89,4 +89,4 @@ class StreamClientState:
     farewell: bytes = b""
     """The bytes that the worker sends before it closes the connection."""
     finished_totals: ConnectionSection = field(default_factory=lambda: ConnectionSection(0))
-    """Sum of all finished sections before `earlier`."""
+    """Sum of all finished sections before `unfinished_sections`."""

@@ -1,4 +1,4 @@
-"""Paused connections: there is no room for their messages, or their user's quota is used up."""
+"""Paused stream connections, which wait for room, for a stuck topic or for the next interval of a quota."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PausedConnections"]
 
-_FOR_ROOM_MS: Final = 5
-"""Time after which room may have become free."""
-_LONGEST_FOR_TOPIC_MS: Final = 50
+_ROOM_RETRY_MS: Final = 5
+"""Interval of retries for connections that wait for room."""
+_TOPIC_PAUSE_MAX_MS: Final = 50
 """Pauses of the connections that wait for a stuck topic double up to this value."""
 
 
 class PausedConnections:
-    """Paused connections by descriptor.  After each `pause`, `retry` is called when another attempt makes sense."""
+    """Paused connections by descriptor.  After each `pause`, a timer calls `retry` once a connection may resume."""
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
@@ -29,8 +29,8 @@ class PausedConnections:
         self._clients: dict[int, StreamClientState] = {}
         self._timer: Timer | None = None
         self._due_ms = 0
-        self._vain: dict[bytes, int] = {}
-        """The topics that still hold their shares in the present look, each with the connection that was retried."""
+        self._stuck_topics: dict[bytes, int] = {}
+        """Topics over their shares in the present round of retries, each with the connection that was retried."""
         self._topic_pauses_ms: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -40,11 +40,11 @@ class PausedConnections:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: StreamClientState) -> None:
-        """Pause a connection; its client has the end of the pause."""
+        """Pause a connection until `client.held_until_ms`; 0 stands for the next retry."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
-        """Remove a connection that resumes or is gone."""
+        """Remove a connection that resumes or has closed."""
         client = self._clients.pop(descriptor, None)
         if client is not None:
             self._topic_pauses_ms.pop(client.stuck_topic, None)
@@ -54,7 +54,7 @@ class PausedConnections:
     def is_for_room(self, descriptor: int) -> bool:
         """Report if a connection is paused for room that any topic's delivery may free."""
         client = self._clients.get(descriptor)
-        return client is not None and not client.held_until_ms and not client.stuck_topic
+        return client is not None and not client.paused_until_ms and not client.stuck_topic
 
     @property
     def any_for_room(self) -> bool:
@@ -62,69 +62,69 @@ class PausedConnections:
         return any(map(self.is_for_room, self._clients))
 
     def due(self, now_ms: int) -> list[int]:
-        """Return the connections that may resume; those that do not wait for room move to the back."""
-        found = [descriptor for descriptor, client in self._clients.items() if client.held_until_ms <= now_ms]
+        """Return the connections that may resume; those that do not wait for room move to the end of the order."""
+        found = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in found:
             if not self.is_for_room(descriptor):
                 self._clients[descriptor] = self._clients.pop(descriptor)
         return found
 
     def retry_one(
-        self, descriptor: int, may_go_on: Callable[[StreamClientState], bool], admit: Callable[[int], None]
+        self, descriptor: int, may_resume: Callable[[StreamClientState], bool], admit: Callable[[int], None]
     ) -> None:
-        """Admit what a waiting connection sent, unless another one just waited for the same topic in vain.
+        """Retry a paused connection, unless its topic is in `_stuck_topics`: this round found the topic over its share.
 
-        A retry parses all messages that wait, so one connection stands for all that wait for its topic.
+        A retry parses all waiting messages, so after a failure the round skips the topic's other connections.
         """
         client = self._clients[descriptor]
         topic, size = client.stuck_topic, len(client.unprocessed)
-        if topic and topic in self._vain:
+        if topic and topic in self._stuck_topics:
             return
-        if not may_go_on(client):
-            self._vain[topic] = descriptor
+        if not may_resume(client):
+            self._stuck_topics[topic] = descriptor
             return
         admit(descriptor)
         if not client.is_blocked or len(client.unprocessed) < size:
             self._topic_pauses_ms.pop(topic, None)
         if client.is_blocked and client.stuck_topic:
-            self._vain[client.stuck_topic] = descriptor
+            self._stuck_topics[client.stuck_topic] = descriptor
 
     def hold_topics(self, now_ms: int) -> None:
-        """End a look: hold the connections of all topics that still hold their shares, with longer and longer pauses.
+        """End a round of retries: pause the connections of topics still over their shares, twice as long each time.
 
-        The connection that was retried moves to the back, so that another one of its topic goes first in the next look.
+        The retried connection moves to the end of the order, so the next round retries another one of its topic.
         """
-        vain, self._vain = self._vain, {}
+        vain, self._stuck_topics = self._stuck_topics, {}
         if not vain:
             return
         for topic, descriptor in vain.items():
-            pause_ms = 2 * self._topic_pauses_ms.get(topic, 0) or _FOR_ROOM_MS
-            self._topic_pauses_ms[topic] = min(pause_ms, _LONGEST_FOR_TOPIC_MS)
+            pause_ms = 2 * self._topic_pauses_ms.get(topic, 0) or _ROOM_RETRY_MS
+            self._topic_pauses_ms[topic] = min(pause_ms, _TOPIC_PAUSE_MAX_MS)
             if descriptor in self._clients:
                 self._clients[descriptor] = self._clients.pop(descriptor)
         for client in self._clients.values():
             if client.stuck_topic in vain:
-                client.held_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
+                client.paused_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
     def pause(self) -> None:
         """Set a timer that calls `retry` when a connection may resume."""
-        held_ms = [client.held_until_ms for client in self._clients.values()]
-        self._call_by(min(held_ms) if all(held_ms) else steady_ms() + _FOR_ROOM_MS)
+        held_ms = [client.paused_until_ms for client in self._clients.values()]
+        self._schedule(min(held_ms) if all(held_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:
         """Let all connections retry at once, because quotas may have changed."""
         for client in self._clients.values():
-            client.held_until_ms = min(client.held_until_ms, 1)
+            client.paused_until_ms = min(client.paused_until_ms, 1)
         if self._clients:
-            self._call_by(steady_ms())
+            self._schedule(steady_ms())
 
-    def _call_by(self, due_ms: int) -> None:
+    def _schedule(self, due_ms: int) -> None:
         if self._timer is None or due_ms < self._due_ms:
             if self._timer is not None:
                 self._timer.cancel()
             self._due_ms = due_ms
-            self._timer = self._loop.call_later(max(1, due_ms - steady_ms()) / 1000, self._call)
+            self._timer = self._loop.call_later(max(1, due_ms - steady_ms()) / 1000, self._on_timer)
 
-    def _call(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._retry()

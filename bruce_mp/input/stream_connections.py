@@ -281,7 +281,7 @@ class StreamConnections:
         return False
 
     def _read(self, descriptor: int, fill: int) -> Portion | None:
-        """Read a connection once, behind the client's `rest`, into the common buffer from `fill` on.
+        """Read a connection once, behind the client's `unprocessed` bytes, into the common buffer from `fill` on.
 
         Return None if no data came, or if the read of a long message handled the data.
         """
@@ -297,7 +297,7 @@ class StreamConnections:
         return Portion(client, fill, begin + count)
 
     def _read_long(self, descriptor: int) -> None:
-        """Read a message that is too long for the common buffer into `rest`, which grows with the received bytes."""
+        """Read a message too long for the common buffer into `unprocessed`, which grows with the received bytes."""
         client = self._connections[descriptor].client
         scratch = bytearray(min(_READ, client.wanted - len(client.unprocessed)))
         count = self._receive(descriptor, memoryview(scratch))
@@ -344,7 +344,7 @@ class StreamConnections:
         self._on_admitted()
 
     def _admit_rest(self, descriptor: int) -> None:
-        """Admit the data in a client's `rest`."""
+        """Admit a client's `unprocessed` data."""
         client = self._connections[descriptor].client
         data, client.unprocessed = memoryview(client.unprocessed), bytearray()
         self._admit(data, [Portion(client, 0, len(data))], [descriptor])
@@ -374,7 +374,7 @@ class StreamConnections:
             return
         for descriptor in self._waiting.due(steady_ms()):
             self._waiting.retry_one(
-                descriptor, lambda client: self._admission.may_go_on(client, steady_ms()), self._admit_rest
+                descriptor, lambda client: self._admission.may_resume(client, steady_ms()), self._admit_rest
             )
             if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
                 break  # no other client finds room either, and each search for room costs time

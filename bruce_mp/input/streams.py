@@ -6,7 +6,7 @@ datagrams: first the records are in lanes, then one transaction counts them, the
 successor counts what is in lanes and was not counted; bytes that were in no lane are gone, with their connection.
 
 Where senders wait for room (`when_full = "block"`) a message is only taken once it finds room for certain.  What does
-not stays the client's `rest`, in order, and nothing is read from that client until it is taken.  The same happens to
+not stays in the client's `unprocessed`, in order, and nothing more is read from that client.  The same happens to
 what is beyond a user's quota, until the next interval; to messages of a topic that holds its share of the slab: only
 the lanes know of that, so these messages come back from a batch of which the others are taken; to messages of a fenced
 attempt for which spill files have no room; and to messages behind an attempt that is on its way back from its file.
@@ -105,10 +105,10 @@ class StreamAdmission:
         """Have a client wait until the topic of the first message that was postponed holds less."""
         client.unprocessed[:0] = client.postponed
         client.postponed = bytearray()
-        client.is_blocked, client.wanted, client.held_until_ms = True, 0, 0
+        client.is_blocked, client.wanted, client.paused_until_ms = True, 0, 0
         self._row.add(Counter.StreamInputTopicOverShare)
 
-    def may_go_on(self, client: StreamClientState, now_ms: int) -> bool:
+    def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
         """Report if a client that waits is worth a look: the topic that it waits for may hold more by now."""
         if not self._blocks or not client.stuck_topic:
             return True
@@ -116,7 +116,7 @@ class StreamAdmission:
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: StreamBatch, now_ms: int) -> StreamBatch:
         client, at, end = portion
-        client.is_blocked, client.held_until_ms, client.stuck_topic = False, 0, b""
+        client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
         while not client.is_refused:
             found = split_stream(buffer, at, end, self._longest)
@@ -162,7 +162,7 @@ class StreamAdmission:
             client.released = None
         if client.released is None or not (found.places or found.stop is SplitStop.FENCE):
             return False
-        client.is_blocked, client.wanted, client.held_until_ms = True, 0, now_ms + _LOOK_AGAIN_MS
+        client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _LOOK_AGAIN_MS
         return True
 
     def _obey(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
@@ -218,7 +218,7 @@ class StreamAdmission:
     def _hold(self, client: StreamClientState, now_ms: int) -> None:
         """The quota is used up: the client has to wait for the next interval."""
         assert self._senders is not None  # nobody else has a quota
-        client.held_until_ms = self._senders.next_interval_ms(now_ms)
+        client.paused_until_ms = self._senders.next_interval_ms(now_ms)
         self._senders.warn_over_quota(client.user, "connections are not read before the next interval")
         self._senders.add(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)
@@ -272,7 +272,7 @@ class StreamAdmission:
         self._take(buffer, batch, now_ms)
         if isinstance(room, Ending):
             self._end(client, room)
-        client.held_until_ms = now_ms + _LOOK_AGAIN_MS
+        client.paused_until_ms = now_ms + _LOOK_AGAIN_MS
         return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps), 0
 
     def _room(self, batch: StreamBatch, more: list[tuple[int, int]], largest: int) -> int:

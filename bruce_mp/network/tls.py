@@ -102,7 +102,7 @@ class TlsSession:
         return self._outgoing.read()
 
     def send(self, data: memoryview) -> None:
-        """Encrypt bytes for the next `take`; valid only while `is_open`."""
+        """Encrypt bytes for the next `feed`; valid only while `is_open`."""
         if data:
             self._object.write(data)
 

@@ -80,7 +80,7 @@ class BrokerRotation:
         return self._socket
 
     def start(self, brokers: Iterable[Address]) -> None:
-        """Set the brokers to try, each once; the next `turn` connects to the first."""
+        """Set the brokers to try, each once; the next `ask_next` connects to the first."""
         self.left = list(dict.fromkeys(brokers))
 
     def ask_next(self) -> bool:

@@ -1,6 +1,6 @@
 """The slab's topic and partition tables: reuse of entries, and errors when a table is full.
 
-An entry is freed only when a table is full, the cluster has not known its topic for a while (`vanishing`), and a sweep
+An entry is freed only when a table is full, the cluster has lacked its topic for a while (`MissingTopics`), and a sweep
 finds no records of it in the slab.  The sweep reads every chunk, so at least `EVERY_MS` lies between two.
 """
 

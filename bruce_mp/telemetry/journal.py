@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JournalHandler"]
 
-_MOST_BYTES: Final = 64 * 1024
-"""Size limit of a field: the datagram must fit into the send buffer."""
+_FIELD_BYTES_MAX: Final = 64 * 1024
+"""Longest value of a field, in bytes; longer ones are cut, so that the datagram fits into the send buffer."""
 
 _PRIORITIES: Final[Mapping[str, int]] = {
     name: number for number, name in enumerate(("EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"))
@@ -25,7 +25,7 @@ _PRIORITIES: Final[Mapping[str, int]] = {
 
 
 class JournalHandler(logging.Handler):
-    """Handler for the records of `process`.
+    """Handler that sends the log records of one process to the journal.
 
     A record is lost if the journal is absent or busy; later records may succeed.
     """
@@ -64,7 +64,7 @@ class JournalHandler(logging.Handler):
 
 def _field(name: str, value: str) -> bytes:
     """Encode a field. A value with line feeds is sent with its length, so that it cannot forge another field."""
-    data = value.encode("utf-8", "backslashreplace")[:_MOST_BYTES]
+    data = value.encode("utf-8", "backslashreplace")[:_FIELD_BYTES_MAX]
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"
     return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"

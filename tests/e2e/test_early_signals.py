@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.cli import main
-from bruce_mp.cli.commands import HELD_BACK
+from bruce_mp.cli.commands import BLOCKED_AT_START
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
@@ -58,7 +58,7 @@ def mask_of(pid: int, field: str) -> set[Signals]:
     except OSError:
         return set()
     mask = int(next((line.split()[1] for line in lines if line.startswith(f"{field}:")), "0"), 16)
-    return {number for number in HELD_BACK if mask >> (number - 1) & 1}
+    return {number for number in BLOCKED_AT_START if mask >> (number - 1) & 1}
 
 
 class Shower(Thread):
@@ -79,7 +79,7 @@ class Shower(Thread):
                 return
             if self._daemon.has_process:
                 blocked, handled = (mask_of(self._daemon.pid, field) for field in ("SigBlk", "SigCgt"))
-                self.began_early = blocked == set(HELD_BACK) and not handled
+                self.began_early = blocked == set(BLOCKED_AT_START) and not handled
         while not self._over.is_set():
             for number in self._numbers:
                 os.kill(self._daemon.pid, number)
@@ -156,4 +156,4 @@ def test_only_the_run_command_defers_signals(monkeypatch: pytest.MonkeyPatch, co
         monkeypatch.setattr(f"bruce_mp.cli.{name}.main", look)
     assert main(command) == 0
     assert main(["run"]) == 0
-    assert seen == [set(), set(map(int, HELD_BACK))]
+    assert seen == [set(), set(map(int, BLOCKED_AT_START))]

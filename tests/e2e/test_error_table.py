@@ -34,7 +34,7 @@ TRIED_AGAIN: Final = (
     Action.RESEND,
     Action.AWAIT_PERMISSION,
     Action.PAUSE_AND_REROUTE,
-    Action.SPLIT,
+    Action.HALVE,
     Action.RESTAMP,
     Action.BUMP_EPOCH,
 )

@@ -36,7 +36,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
 
 
 def held(until_ms: int) -> StreamClientState:
-    return StreamClientState(UNIX, ConnectionSection(1), held_until_ms=until_ms)
+    return StreamClientState(UNIX, ConnectionSection(1), paused_until_ms=until_ms)
 
 
 def made(loop: FakeLoop, *until_ms: int) -> PausedConnections:
@@ -85,7 +85,7 @@ def waiting_for(topic: bytes) -> StreamClientState:
     return StreamClientState(UNIX, ConnectionSection(1), stuck_topic=topic, unprocessed=bytearray(10), is_blocked=True)
 
 
-def look(found: PausedConnections, now_ms: int, *, may_go_on: bool) -> tuple[list[int], list[int]]:
+def look(found: PausedConnections, now_ms: int, *, may_resume: bool) -> tuple[list[int], list[int]]:
     """Retry the connections that are due; return those that were asked and those that were admitted in vain."""
     asked: list[int] = []
     admitted: list[int] = []
@@ -93,21 +93,21 @@ def look(found: PausedConnections, now_ms: int, *, may_go_on: bool) -> tuple[lis
 
         def ask(_: StreamClientState, descriptor: int = descriptor) -> bool:
             asked.append(descriptor)
-            return may_go_on
+            return may_resume
 
         found.retry_one(descriptor, ask, admitted.append)
     found.hold_topics(now_ms)
     return asked, admitted
 
 
-@pytest.mark.parametrize("may_go_on", [False, True])
-def test_one_connection_per_stuck_topic_is_retried_in_rotation(loop: FakeLoop, may_go_on: bool) -> None:
+@pytest.mark.parametrize("may_resume", [False, True])
+def test_one_connection_per_stuck_topic_is_retried_in_rotation(loop: FakeLoop, may_resume: bool) -> None:
     found = made(loop)
     for descriptor in range(6):
         found.add(descriptor, waiting_for(b"t%d" % (descriptor % 2)))
     for pair in ([0, 1], [2, 3], [4, 5], [0, 1]):
-        asked, admitted = look(found, 1_000_000 * (1 + len(loop.calls)), may_go_on=may_go_on)
-        assert (asked, admitted) == (pair, pair if may_go_on else [])
+        asked, admitted = look(found, 1_000_000 * (1 + len(loop.calls)), may_resume=may_resume)
+        assert (asked, admitted) == (pair, pair if may_resume else [])
         loop.calls.append((0, FakeTimer()))
 
 
@@ -116,19 +116,19 @@ def test_backoff_for_a_stuck_topic_doubles_up_to_a_limit(loop: FakeLoop) -> None
     client = waiting_for(b"t")
     found.add(1, client)
     for _ in range(6):
-        look(found, now_ms, may_go_on=False)
-        pauses.append(client.held_until_ms - now_ms)
-        assert found.due(client.held_until_ms - 1) == []
-        now_ms = client.held_until_ms
+        look(found, now_ms, may_resume=False)
+        pauses.append(client.paused_until_ms - now_ms)
+        assert found.due(client.paused_until_ms - 1) == []
+        now_ms = client.paused_until_ms
     assert pauses == [5, 10, 20, 40, 50, 50]
 
 
 def test_backoff_for_a_stuck_topic_restarts_after_progress(loop: FakeLoop) -> None:
     found, client = made(loop), waiting_for(b"t")
     found.add(1, client)
-    look(found, 1000, may_go_on=False)
-    look(found, 2000, may_go_on=False)
+    look(found, 1000, may_resume=False)
+    look(found, 2000, may_resume=False)
     found.due(3000)
     found.retry_one(1, lambda _: True, lambda _: client.unprocessed.clear())
     found.hold_topics(3000)
-    assert client.held_until_ms == 3005
+    assert client.paused_until_ms == 3005

@@ -262,7 +262,7 @@ def test_messages_over_a_quota_wait_in_order_for_the_next_interval(slab: Slab) -
     worker = StreamInput(slab, rules=quota(4))
     clients = [worker.connect(user=user) for user in (ALICE, ALICE, BOB)]
     worker.feed(*((client, three(who) + BARRIER) for who, client in enumerate(clients)))
-    assert [client.held_until_ms for client in clients] == [0, 100, 0]
+    assert [client.paused_until_ms for client in clients] == [0, 100, 0]
     assert [client.is_blocked for client in clients] == [False, True, False]
     assert [client for client, _ in worker.barriers] == [clients[0], clients[2]]
     assert values(slab) == [b"0:0", b"0:1", b"0:2", b"1:0", b"2:0", b"2:1", b"2:2"]
@@ -271,7 +271,7 @@ def test_messages_over_a_quota_wait_in_order_for_the_next_interval(slab: Slab) -
     worker.now_ms = 100
     worker.feed((clients[1], b""))
     assert not is_blocked(clients[1])
-    assert (clients[1].held_until_ms, bytes(clients[1].unprocessed)) == (0, b"")
+    assert (clients[1].paused_until_ms, bytes(clients[1].unprocessed)) == (0, b"")
     assert values(slab)[-2:] == [b"1:1", b"1:2"]
     assert len(worker.barriers) == 3
     assert_books(slab, 9)
@@ -305,7 +305,7 @@ def test_messages_within_the_quota_wait_only_for_room(slab: Slab) -> None:
     worker.feed((client, datagram(value=bytes(4000)) * 200))
     assert 0 < len(values(slab)) < 150
     assert client.is_blocked
-    assert client.held_until_ms == 0
+    assert client.paused_until_ms == 0
     assert read_senders(slab)[ALICE].waited == 0
     assert counter(slab, Counter.StreamInputOverQuota) == 0
 
@@ -316,6 +316,6 @@ def test_a_quota_applies_in_a_slab_without_room(slab: Slab) -> None:
     client = worker.connect(user=ALICE)
     worker.feed((client, datagram(value=bytes(4000)) * 200))
     assert client.is_blocked
-    assert client.held_until_ms == 0
+    assert client.paused_until_ms == 0
     taken = len(values(slab))
     assert read_senders(slab)[ALICE].received == taken < 200

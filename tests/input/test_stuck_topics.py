@@ -68,7 +68,7 @@ def test_only_the_connection_that_sends_to_the_stuck_topic_waits() -> None:
             worker.feed((other, datagram(b"other", b"%d" % number)))
         assert not other.is_blocked
         assert values(slab) == [b"%d" % number for number in range(50)]
-        assert not worker.admission.may_go_on(client, worker.now_ms)
+        assert not worker.admission.may_resume(client, worker.now_ms)
         assert read_books(slab).discarded == {}
         assert worker.row.counters[Counter.StreamInputTopicOverShare] == 1
 
@@ -77,7 +77,7 @@ def test_waiting_messages_are_admitted_in_order_after_delivery() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
         deliver(worker)
-        assert worker.admission.may_go_on(client, worker.now_ms)
+        assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b"".join(datagram(b"stuck", b"%d" % number) for number in range(3)) + BARRIER))
         assert (client.is_blocked, bytes(client.unprocessed), bytes(client.postponed)) == (False, b"", b"")
         assert values(slab) == [b"0", b"1", b"2"]
@@ -172,7 +172,7 @@ def test_an_attempt_that_waits_for_its_topic_is_whole_after_delivery() -> None:
         worker.feed((client, encode_begin("job") + datagram(b"stuck", LARGE) + frame + encode_end()))
         assert (client.is_blocked, client.stuck_topic) == (True, b"stuck")
         deliver(worker)
-        assert worker.admission.may_go_on(client, worker.now_ms)
+        assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b""))
         assert (client.is_blocked, client.attempt, values(slab)) == (False, None, [b"0", b"1", b"2"])
 
@@ -227,9 +227,9 @@ def test_a_large_message_finds_room_in_a_slab_without_a_backlog(alpha: int, part
 def test_a_reload_to_discard_ends_the_wait_for_a_stuck_topic() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab)
-        assert not worker.admission.may_go_on(client, worker.now_ms)
+        assert not worker.admission.may_resume(client, worker.now_ms)
         worker.admission.apply_limits(2_000_000, blocks=False)
-        assert worker.admission.may_go_on(client, worker.now_ms)
+        assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b""))
         assert (client.is_blocked, read_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})
 

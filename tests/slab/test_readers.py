@@ -85,7 +85,7 @@ def check(slab: Slab, found: Found) -> None:
         words = {slab.words[at] for at in segment_words(slab, found.segment)}
         records = list(segment_records(slab, found.segment))
     except SlabError:
-        # The run was split, grew or is gone.  None of that is possible while `take` would accept the segment.
+        # The run was split, grew or is gone.  None of that is possible while `claim` would accept the segment.
         return
     base = slab.chunk_at(found.segment.chunk) + lay.RECORD_HEADER
     values = [(r.arrival, bytes(slab.view[base + at : base + at + r.value_length])) for at, r in records]

@@ -1,4 +1,4 @@
-"""Arrow batches become the bytes that `client_wire` would write row by row."""
+"""Arrow batches become the bytes that `protocol.client.messages` would write row by row."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _fill_in(draft: Draft, root: Element, *, from_options: bool) -> None:
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
             draft.set(key, False, origin)
     if not any(draft.get(("input", name, "enable")) for name in INPUTS):
-        draft.wrong(origin, _no_input(from_options))
+        draft.add_error(origin, _no_input(from_options))
     if not draft.get(("kafka", "client_id")):
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
     _status_pages(draft, origin)

@@ -64,7 +64,7 @@ class Draft:
         if text not in notes:
             notes.append(text)
 
-    def wrong(self, origin: str, text: str) -> None:
+    def add_error(self, origin: str, text: str) -> None:
         """Add an error for a value that cannot be converted."""
         self._errors.append(f"{origin}: {text}")
 

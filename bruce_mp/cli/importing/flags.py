@@ -93,7 +93,7 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
     try:
         value = setting.flag_value if raw is None or setting.flag_read is None else setting.flag_read(raw)
     except ValueError as error:
-        draft.wrong(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
+        draft.add_error(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
         return
     if name == "required_acks" and isinstance(value, int) and value > 1:
         draft.add_note(
@@ -113,5 +113,5 @@ def _read(name: str, raw: str, draft: Draft) -> int | None:
     try:
         return integer(raw)
     except ValueError as error:
-        draft.wrong(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
+        draft.add_error(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
         return None

@@ -1,4 +1,4 @@
-"""Conversion of the XML sections that are more than one setting: named configs, topics, brokers."""
+"""Conversion of the XML sections that map to several settings: named configs, topics, brokers."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Reader:
         self._file = file
 
     def origin(self, element: Element) -> str:
-        """Return the place of an element."""
+        """Return the place of an element, as `file:line`."""
         return f"{self._file}:{element.line}"
 
     def text(self, element: Element, attribute: str) -> str | None:
         """Return a required attribute as text."""
         if attribute not in element.attributes:
-            self.draft.wrong(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
+            self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
         return element.attributes.get(attribute)
 
     def read(self, element: Element, attribute: str, how: Callable[[str], Value]) -> Value | None:
@@ -82,11 +82,11 @@ class Reader:
             return None if raw is None else how(raw)
         except ValueError as error:
             what = f'<{element.tag} {attribute}="{raw}">'
-            self.draft.wrong(self.origin(element), f"{what} is not allowed: give {error}.")
+            self.draft.add_error(self.origin(element), f"{what} is not allowed: give {error}.")
             return None
 
     def set(self, key: tuple[str, ...], element: Element, attribute: str, how: Callable[[str], object]) -> None:
-        """Copy a value to the draft unless it is missing, invalid, or stands for none."""
+        """Copy a value to the draft, unless it is missing or invalid, or `how` returns None for it."""
         value = self.read(element, attribute, how)
         if value is not None:
             self.draft.set(key, value, self.origin(element))
@@ -99,7 +99,7 @@ def read_sections(reader: Reader, root: Element, broker_port: int) -> None:
         if section is not None:
             read(reader, section)
         elif tag == "batching":
-            reader.draft.add_note("There was no <batching>: our defaults apply, 100 ms or 256k.")
+            reader.draft.add_note("There was no <batching>: the daemon's defaults apply, 100 ms or 256k.")
     _brokers(reader, root, broker_port)
 
 
@@ -223,7 +223,9 @@ def _brokers(reader: Reader, root: Element, default_port: int) -> None:
         return
     reader.draft.give_up(_SERVERS)
     if not brokers:
-        reader.draft.wrong(reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />.")
+        reader.draft.add_error(
+            reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />."
+        )
 
 
 def _server(reader: Reader, broker: Element, default_port: int) -> str | None:

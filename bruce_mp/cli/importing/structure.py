@@ -36,7 +36,7 @@ KNOWN: Final = _known()
 def check_structure(root: Element, file: str, draft: Draft) -> None:
     """Report unknown elements to the draft as errors, and unknown attributes as notes."""
     for where, text in _faults(root, ""):
-        draft.wrong(f"{file}:{where.line}", text)
+        draft.add_error(f"{file}:{where.line}", text)
     for element, name in _unknown_attributes(root, ""):
         draft.add_note(f'{file}:{element.line}: {name}="{element.attributes[name]}" of <{element.tag}> is not known.')
 

@@ -86,7 +86,7 @@ def assign_sequences(
     numbers.
 
     A batch is the file offset of its partition's table entry, the partition, and its segments, which this process
-    holds. The order of the stores is that of `dispatcher.batches`: placement, words, the partition's next sequence
+    holds. The stores are in the order of `dispatcher.record_batches`: placement, words, the partition's next sequence
     number.  A batch with a damaged segment gets None, and nothing is stored.
     """
     return [_number_one(slab, *batch, word, is_numbered=is_numbered) for batch in batches]

@@ -4,7 +4,7 @@
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
 All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey depends on
-ApiKey, and ApiVersion 1 adds record headers (`client_headers`).  `docs/protocol.md` describes it for
+ApiKey, and ApiVersion 1 adds record headers (`record_headers`).  `docs/protocol.md` describes it for
 programmers of clients.
 
 This is the readable reference: the kernels parse whole batches of messages and are tested against `parse_message()`.

@@ -44,13 +44,13 @@ class Action(Enum):
     OK = "delivered"
     RESEND = "send the same batch to the same partition again, after a growing back-off"
     PAUSE_AND_REROUTE = "pause the partition, refresh the metadata, send the same batch to the new leader"
-    SPLIT = (
+    HALVE = (
         "nothing was written: discard the records that the answer names, or halve the batch and send the halves; "
         "a message that is refused alone is discarded"
     )
     RESTAMP = (
         "nothing was written: send the batch once more, with arrival times for the records that the answer names, or "
-        "for a message that is refused alone; as SPLIT if they have them already or the client insists on its own"
+        "for a message that is refused alone; as HALVE if they have them already or the client insists on its own"
     )
     SEND_UNNUMBERED = (
         "nothing was written: drain the partition, then send without sequence numbers, at least once; a batch "
@@ -83,7 +83,7 @@ FEW: Final = 5
 OK: Final = Action.OK
 RESEND: Final = Action.RESEND
 REROUTE: Final = Action.PAUSE_AND_REROUTE
-SPLIT: Final = Action.SPLIT
+HALVE: Final = Action.HALVE
 RESTAMP: Final = Action.RESTAMP
 EPOCH: Final = Action.BUMP_EPOCH
 UNNUMBERED: Final = Action.SEND_UNNUMBERED
@@ -143,7 +143,7 @@ _ROWS: Final = (
     _row(7, "REQUEST_TIMED_OUT", REROUTE, "replicas too slow; written, but perhaps not by all", may_duplicate=True),
     _row(8, "BROKER_NOT_AVAILABLE", REROUTE, "transient"),
     _row(9, "REPLICA_NOT_AVAILABLE", REROUTE, "transient state of the metadata"),
-    _row(10, "MESSAGE_TOO_LARGE", SPLIT, "the batch cannot fit; a smaller one may"),
+    _row(10, "MESSAGE_TOO_LARGE", HALVE, "the batch cannot fit; a smaller one may"),
     _row(11, "STALE_CONTROLLER_EPOCH", DISCARD, "broker-internal"),
     _row(12, "OFFSET_METADATA_TOO_LARGE", DISCARD, "consumer error"),
     _row(13, "NETWORK_EXCEPTION", REROUTE, "connection lost inside the cluster", may_duplicate=True),
@@ -151,7 +151,7 @@ _ROWS: Final = (
     _row(15, "COORDINATOR_NOT_AVAILABLE", DISCARD, "transactional and group coordinators only"),
     _row(16, "NOT_COORDINATOR", DISCARD, "transactional and group coordinators only"),
     _row(17, "INVALID_TOPIC_EXCEPTION", DISCARD, "illegal topic name"),
-    _row(18, "RECORD_LIST_TOO_LARGE", SPLIT, "as 10"),
+    _row(18, "RECORD_LIST_TOO_LARGE", HALVE, "as 10"),
     _row(19, "NOT_ENOUGH_REPLICAS", RESEND, "in-sync replicas below the minimum; nothing written"),
     _row(20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", RESEND, "written, but by too few replicas", may_duplicate=True),
     _row(21, "INVALID_REQUIRED_ACKS", FATAL, "the request is wrong"),
@@ -223,7 +223,7 @@ _ROWS: Final = (
     _row(
         87,
         "INVALID_RECORD",
-        SPLIT,
+        HALVE,
         "a record is refused, e.g. without a key on a compacted topic; the answer may name it",
     ),
     _row(88, "UNSTABLE_OFFSET_COMMIT", DISCARD, "consumer error"),

@@ -6,7 +6,7 @@ Delivered messages are distinct, so copies count as `doubled`; `unknown` message
 as small as the ledgers and the facts; none is collected.
 
 A ledger states the number of messages of each topic and minute of an attempt (a *cell*), and the discards of the whole
-attempt. So `_allot` explains the lack of a cell in this order. First come messages found elsewhere (`stray`, sent by
+attempt. So `_SHARES` explains the lack of a cell in this order. First come messages found elsewhere (`stray`, sent by
 another attempt or in another minute), then discards; the rest is missing. Attempts that did not ask the daemon for
 their outcome share the counts of the discard files by topic. Messages without a stamp share the messages of the topic.
 """

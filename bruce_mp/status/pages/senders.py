@@ -19,7 +19,7 @@ __all__ = ["SendersPage", "read_senders_page", "senders_plain"]
 
 
 class SenderLine(msgspec.Struct, frozen=True):
-    """A user; `uid` is None for the sum of all TCP connections. `slab/sender_usage.py` defines the numbers."""
+    """Counts of a user; `uid` is None for the sum of all TCP connections. See `slab.sender_usage.SenderSums`."""
 
     user: str
     uid: int | None

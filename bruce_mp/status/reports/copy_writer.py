@@ -110,7 +110,7 @@ class CopyWriter:
         self._thread.join(_STOP_S)
 
     def offer(self, data: bytes) -> None:
-        """Queue copies in the encoding of `telemetry.copies`. Drop and count them if too many bytes are queued."""
+        """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond WAITING_BYTES."""
         with self._lock:
             has_room = not self._waiting or self._waiting + len(data) <= WAITING_BYTES
             self._waiting += len(data) if has_room else 0

@@ -26,7 +26,7 @@ SPECIFIED = {
 # Where later decisions went beyond it.
 AMENDED = {
     Action.RESEND: {-1},
-    Action.SPLIT: {10, 18, 87},
+    Action.HALVE: {10, 18, 87},
     Action.RESTAMP: {32},
     Action.BUMP_EPOCH: {45, 47, 49, 59},
     Action.AWAIT_PERMISSION: {29, 31},
