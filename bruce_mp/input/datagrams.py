@@ -29,8 +29,7 @@ from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing
-from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.recovery import arrivals_from, close_open_runs, cuts_from, sweep
+from bruce_mp.slab.recovery import arrivals_from, close_open_runs, cuts_from, sweep_filled
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class DatagramAdmission:
             self.admit(landed, now_ms, arrivals_from(self._slab, self._base))
         self._lanes.close_all()
         self._lanes.drain_closed()
-        return [found.segment for found in sweep(self._slab, {RunState.FILLED})]
+        return [found.segment for found in sweep_filled(self._slab)]
 
 
 def tally(

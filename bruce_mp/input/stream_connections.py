@@ -88,6 +88,9 @@ class StreamConnections:
         self._epoll = select.epoll()
         self._waiting = PausedConnections(loop, self._retry)
         self._rate = StreamRate(coalescing)
+        self._has_answered = False
+        self._has_answered = False
+        """True if a client got an answer in this wake-up; it may wait for the next one, so there is no nap."""
         self._is_reading = True
         self._count_connections()
 
@@ -193,6 +196,7 @@ class StreamConnections:
         """Send a client the answer to a barrier, unless its connection has ended."""
         descriptor = self._descriptors.get(client)
         if descriptor is not None:
+            self._has_answered = True
             connection = self._connections[descriptor]
             connection.outgoing += data
             self._write(descriptor)
@@ -237,11 +241,12 @@ class StreamConnections:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _on_wakeup(self) -> None:
-        """Read all connections; then nap if clients write fast and none waits for an answer."""
+        """Read all connections; then nap if clients write fast and none may wait for an answer."""
         counted = self._row.counted
+        self._has_answered = False
         size = self.serve()
         self._rate.add(self._row.counted - counted, size)
-        if not len(self._barriers) and not len(self._waiting):
+        if not (self._has_answered or len(self._barriers) or len(self._waiting)):
             self._rate.nap()
 
     def serve(self) -> int:

@@ -19,8 +19,7 @@ from bruce_mp.input.stream_coalescing import stream_coalescing_for
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
-from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.recovery import sweep_filled
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 
@@ -108,7 +107,7 @@ class _Worker(InputShell):
     def recover(self) -> None:
         self._fencing.recover()
         self._pool.release_seals()
-        self._publisher.publish_due([found.segment for found in sweep(self._slab, {RunState.FILLED})])
+        self._publisher.publish_due([found.segment for found in sweep_filled(self._slab)])
 
     def start(self) -> None:
         self._connections.start()

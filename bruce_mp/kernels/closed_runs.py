@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.slab import layout as lay
+
 if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["MOST_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
 MOST_CLOSED_BYTES: Final = 512 << 10
-"""Closed runs with more payload wait for no tick; in a small slab a 16th of it is enough."""
+"""Closed runs with more memory wait for no tick; in a small slab a 16th of it is enough."""
 _SLAB_PART: Final = 16
 _NEVER: Final = 1 << 62
 
@@ -33,7 +35,7 @@ class ClosedRuns:
     def add(self, segment: Segment, due_ms: int) -> None:
         """Add a run that was due at `due_ms`, 0 = at once."""
         self.segments.append(segment)
-        self._bytes += segment.payload
+        self._bytes += segment.payload + segment.records * lay.RECORD_HEADER
         self.publish_ms = min(self.publish_ms, due_ms if self._bytes < self._most_bytes else 0)
 
     def publish_now(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.frames import FrameKind
-from bruce_mp.pipeline.corruption import quarantine
+from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.slab_tables import EVERY_MS
@@ -248,7 +248,8 @@ class RunRouter:
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
                 self._refresh.request(frame.now_ms + EVERY_MS)
                 reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
-                self._discards.settle(segments, reason, self._numbered[number].name, counter)
+                sound = without_damaged(self._slab, self._row, segments)
+                self._discards.settle(sound, reason, self._numbered[number].name, counter)
 
     # --- batches -----------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,8 @@ def test_mixed_sizes_reach_from_the_smallest_to_the_largest() -> None:
 def test_run_plain_fails_when_the_receiver_exits(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     code = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind(sys.argv[1]); print('READY')"
+        "import socket, sys; path = sys.argv[1].partition(':')[2]; s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)"
+        "; s.bind(path); print('READY')"
     )
     quitter = replace(tools, receive=(sys.executable, "-c", code))
     with pytest.raises(SendError):

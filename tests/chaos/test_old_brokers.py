@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.process, pytest.mark.kafka]
+pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.quiet]
 
 
 @pytest.fixture(scope="module")

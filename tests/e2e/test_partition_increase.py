@@ -79,7 +79,10 @@ def send(daemon: Daemon, messages: Iterable[Message]) -> None:
 
 def knows_growth(daemon: Daemon, topic: str) -> bool:
     lines = daemon.get(f"/overview?topic={topic}")["topics"]["shown"]
-    return any(line["partitions"] == PARTITIONS + 4 for line in lines)
+    if any(line["partitions"] == PARTITIONS + 4 for line in lines):
+        return True
+    daemon.refresh_metadata()  # the brokers learn of the partitions one by one
+    return False
 
 
 def grow_while_held(directory: Path, site: Site, restart: Callable[[Daemon], None]) -> None:

@@ -17,7 +17,7 @@ from bruce_mp.input.quotas import SenderQuotas, SenderRules
 from bruce_mp.kernels import DatagramIntake, Lanes
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing, recovery
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab
@@ -35,7 +35,7 @@ from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landin
 from support.variants import VARIANTS, kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from bruce_mp.slab.runs import Segment
     from bruce_mp.status.events import News
@@ -371,6 +371,31 @@ def head_of_run(slab: Slab, segment: Segment) -> tuple[int, int]:
     """Return the partition index of a run, and the partition count of its lane."""
     run = read_run(slab, segment.chunk, segment.run)
     return run.partition_index, run.partition_count
+
+
+def test_recovery_leaves_runs_to_a_live_input_that_closes_them_meanwhile(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live input names them on its tick, and may have closed an earlier run of the lane in a chunk read before."""
+    other = lay.ROW_FIRST_INPUT + 1
+    topics = TopicTable(slab)
+    topics.add(b"t1", 3)
+    live = Lanes(slab, ChunkPool(slab, other, (INPUT_ROW, other)), topics, lambda _: 1000)
+    message = datagram(b"t1", b"of the live input")
+    read = recovery._parts_in
+
+    def read_late(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[recovery.Found]:
+        live.close_runs()
+        return read(slab, chunk, states)
+
+    monkeypatch.setattr(recovery, "_parts_in", read_late)
+    life = Life(slab)
+    life.receive(*GOOD)
+    life.lanes.close_runs()
+    live.ingest(memoryview(message), [(0, len(message))], 0, 1)
+    found = life.admission.recover(INPUT_ROW, 2)
+    assert sum(segment.records for segment in found) == len(GOOD)
+    assert live.drain_closed()
 
 
 def test_the_first_start_has_nothing_to_recover(slab: Slab) -> None:

@@ -72,7 +72,7 @@ class DatagramIntake:
         """Receive the messages that wait at a socket, batch by batch, at most `limit` messages.
 
         The call may wait for messages until `until_ms`, while no received message needs attention: some runs are open
-        and none is due, and runs closed by a full chunk are only a few ms old.  That costs less than a return for each
+        and none is due, and no closed run has reached its tick.  That costs less than a return for each
         message.  While messages come fast, the kernel naps before the next receive.  The pure kernel receives one batch
         and waits only in such a nap.
 

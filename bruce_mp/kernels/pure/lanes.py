@@ -344,7 +344,8 @@ class Lanes:
         """Close the run of a lane that needs another chunk, and wake up for its tick."""
         if lane.records:
             self._close_run(lane)
-            self._wake_by(self.publish_ms - self.leeway_ms)
+            if self.publish_ms:  # 0: the caller publishes after the batch
+                self._wake_by(self.publish_ms - self.leeway_ms)
 
     def close_due(self, now_ms: int) -> None:
         """Close due runs, and return the chunks of idle lanes."""
@@ -402,6 +403,10 @@ class Lanes:
         self._partitions.clear()
         self._chunks.clear_borrowers()
         self._resumed = {}
+
+    def publish_soon(self) -> None:
+        """Make the next `drain_ready` return all closed runs."""
+        self._closed.publish_now()
 
     @property
     def publish_ms(self) -> int:
