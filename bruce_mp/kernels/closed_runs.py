@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
-MOST_CLOSED_BYTES: Final = 512 << 10
-"""Closed runs with more memory wait for no tick; in a small slab a 16th of it is enough."""
+MOST_CLOSED_BYTES: Final = 4 << 20
+"""Closed runs with more memory wait for no tick: some milliseconds at full load; in a small slab, a 16th of it."""
 _SLAB_PART: Final = 16
 _NEVER: Final = 1 << 62
 
