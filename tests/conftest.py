@@ -8,7 +8,7 @@
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
-* The Kafka clusters of a session are shared.  A test makes topics with unique names, and a test that hurts a cluster
+* The Kafka clusters of a session are shared; each parallel worker is a session.  A test makes topics with unique names, and a test that hurts a cluster
   calls its `heal` before it ends.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["pure_kernels", "variant"]
 MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
 """Fixtures that mark their tests."""
 START_PROCESSES: Final = ("kafka", "browser", "spark")
-"""Marks of tests that start a process, too.  The tests of a mark share servers, so that one worker runs them all."""
+"""Marks of tests that start a process, too."""
 LEAVES_OUT: Final = {"fast": ("kafka", "browser"), "unit": ("process",)}
 """By option: the marks of the tests that it leaves out."""
 LEFT_OUT_SENTENCES: Final = {
@@ -83,16 +83,6 @@ def _mark(item: pytest.Item) -> None:
             item.add_marker(mark)
     if any(item.get_closest_marker(mark) for mark in START_PROCESSES):
         item.add_marker("process")
-    if item.get_closest_marker("process"):
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
-def _group(item: pytest.Item) -> str:
-    """Return the name of the tests that share something expensive, and so belong to one worker."""
-    if "kafka_3" in getattr(item, "fixturenames", ()):
-        return "kafka_3"  # beside the tests that start clusters of their own, one worker for each kind
-    shared = (mark for mark in START_PROCESSES if item.get_closest_marker(mark))
-    return next(shared, item.nodeid.partition("::")[0])
 
 
 def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None:
