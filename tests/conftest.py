@@ -8,8 +8,8 @@
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
-* The Kafka clusters of a session are shared; each parallel worker is a session.  A test makes topics with unique names, and a test that hurts a cluster
-  calls its `heal` before it ends.
+* The Kafka clusters of a session are shared; each parallel worker is a session.  A test makes topics with unique names,
+  and a test that hurts a cluster calls its `heal` before it ends.
 """
 
 from __future__ import annotations
