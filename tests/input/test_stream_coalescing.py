@@ -41,6 +41,18 @@ def test_naps_are_shorter_when_clients_would_fill_their_buffers() -> None:
     assert nap_at(1_000_000, 100) == 0
 
 
+def test_a_nap_has_the_length_that_the_rate_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr("bruce_mp.input.stream_coalescing.time.sleep", naps.append)
+    rate = StreamRate(LIMITS)
+    for lengths in ([0, 4000], [300]):
+        naps.clear()
+        for length in lengths:
+            monkeypatch.setattr(rate, "coalescing_us", lambda _, length=length: length)
+            rate.nap()
+        assert naps == [length / 1e6 for length in lengths if length]
+
+
 @pytest.mark.parametrize(
     ("batching", "longest_us"),
     [

@@ -17,6 +17,7 @@ from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input.stream_process import _Worker
 from bruce_mp.ipc.control_messages import Control
 from bruce_mp.ipc.start import Start
+from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import datagram, new_slab
@@ -110,6 +111,20 @@ def test_a_sender_removed_from_the_allow_list_is_disconnected(worker: _Worker, l
     assert clients[1].recv(1) == b""
     for client in clients:
         client.close()
+
+
+def test_a_worker_naps_after_messages_but_not_after_an_answer(
+    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that waits for each answer would otherwise send its next message after the nap."""
+    naps: list[int] = []
+    monkeypatch.setattr(worker._connections._rate, "nap", lambda: naps.append(1))
+    client = connect(worker, listener)
+    for sent, expected in ((datagram(), 1), (datagram() + encode_barrier(b"01234567", Level.RECEIVED, 1000), 1)):
+        client.sendall(sent)
+        worker._connections._on_wakeup()
+        assert len(naps) == expected
+    client.close()
 
 
 def allowing(uid: int) -> Config:

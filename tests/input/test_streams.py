@@ -15,6 +15,7 @@ from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import set_state
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
+from bruce_mp.protocol.client.fence import encode_begin
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import RunState
@@ -211,6 +212,17 @@ def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None
     assert books.balanced
     assert books.received == 400
     assert books.discarded["NO_MEM"] == client.section.discards[DiscardReason.NO_MEM] > 200
+
+
+def test_the_closed_runs_of_a_worker_are_published_when_an_attempt_finds_no_room(slab: Slab) -> None:
+    """They hold memory that the router could free."""
+    worker = StreamInput(slab, blocks=False, topics=[(b"t1", 1)], max_attempt=2)
+    ordinary, fenced = worker.connect(), worker.connect()
+    worker.admit((ordinary, datagram(value=bytes(3000))))
+    worker.admit((ordinary, datagram(value=bytes(3000)) * 2))
+    assert 0 < worker.lanes.publish_ms <= 1000
+    worker.admit((fenced, encode_begin("attempt") + datagram(value=bytes(3000)) * 20))
+    assert worker.lanes.publish_ms == 0
 
 
 def test_a_message_larger_than_the_slab_is_discarded(slab: Slab) -> None:

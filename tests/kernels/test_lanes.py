@@ -187,6 +187,15 @@ def test_many_closed_bytes_wait_for_no_tick(slab: Slab) -> None:
     assert sum(segment.payload for segment in sender.lanes.drain_ready(1001)) >= most
 
 
+def test_empty_messages_fill_the_bound_on_closed_bytes_by_their_memory(slab: Slab) -> None:
+    sender = Input(slab, linger_ms=100, topics=TOPICS)
+    sender.now_ms = 1000
+    most = min(MOST_CLOSED_BYTES, slab.geometry.chunks * lay.CHUNK_BYTES // 16)
+    for _ in range(most // lay.RECORD_HEADER + lay.CHUNK_BYTES // lay.RECORD_HEADER):
+        send(sender, [(b"t1", b"", b"", None)])
+    assert sender.lanes.publish_ms == 0
+
+
 class Withheld(HandoverTickets):
     """A ticket office that hands nothing over."""
 

@@ -373,6 +373,28 @@ def test_a_full_partition_table_discards_and_blocks_nothing_else(make: MakeWorld
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 0]
 
 
+def test_a_damaged_run_without_room_in_the_partition_table_is_quarantined(
+    make: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make({b"t": [1, 1]}, geometry=replace(GEOMETRY, partitions=1))
+    world.send_one(b"t", key=0)
+    world.run_dry()
+    world.send_one(b"t", key=1)
+    read = kernels.read_headers
+
+    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHead | None]:
+        heads = read(slab, segments)
+        at = slab.chunk_at(segments[0].chunk) + segments[0].run + lay.RUN_MAGIC_AT
+        slab.words[at >> 2] ^= 1
+        return heads
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "read_headers", read_and_damage)
+        world.ring()
+    assert world.reporter.discarded == {}
+    assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1
+
+
 def vanish(world: World, *topics: bytes) -> None:
     """Remove topics from the cluster, and let the router's grace period pass."""
     for topic in topics:

@@ -139,6 +139,11 @@ class StreamInput:
         return StreamClientState(kind, self.sections.open(), user=user)
 
     def feed(self, *sent: tuple[StreamClientState, bytes]) -> None:
+        """Feed the bytes of these clients in one batch, and publish the closed runs."""
+        self.admit(*sent)
+        self.lanes.drain_closed()
+
+    def admit(self, *sent: tuple[StreamClientState, bytes]) -> None:
         """Feed the bytes of these clients in one batch."""
         buffer = bytearray()
         portions = []
@@ -147,7 +152,6 @@ class StreamInput:
             buffer += client.unprocessed + data
             portions.append(Portion(client, begin, len(buffer)))
         self.admission.admit(memoryview(buffer), portions, self.now_ms)
-        self.lanes.drain_closed()
 
     def close_runs(self) -> None:
         """Close all runs and hand them over."""
