@@ -4,8 +4,8 @@ PartitionKey messages of per-topic batching have a batch for each topic, all com
 messages do not wait.  A full batch decides only *when* its records become ready.  A record batch then takes as many
 ready records as fit, so batches grow while responses are slow.
 
-The state of a topic is kept by its place in the topic table, so the next topic at that place replaces it.  This bounds
-memory while topics come and go.  A topic with accumulated records keeps its place.
+State is indexed by a topic's entry in the topic table, so the next topic with that entry replaces it.  This bounds
+memory while topics come and go.  A topic with accumulated records keeps its entry.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 __all__ = ["Accumulator"]
 
 _COMBINED: Final = 0
-"""The key of the batch of all combined topics; topics' own batches have the topic's place, and there is no place 0."""
+"""The key of the batch of all combined topics; other batches have their topic's table index, which starts at 1."""
 
-_COUNTED: Final = {
+_COUNTERS: Final = {
     BatchingKind.COMBINED: (Counter.CombinedTopicsBatchAnyPartition, Counter.CombinedTopicsBatchPartitionKey),
     BatchingKind.PER_TOPIC: (None, Counter.PerTopicBatchPartitionKey),
     BatchingKind.NONE: (Counter.NoBatchAnyPartition, Counter.NoBatchPartitionKey),
 }
-"""Counters for records without and with a partition key; the router counts the records that it batches."""
+"""Counters for records without and with a partition key; None for records that the router batches and counts."""
 
 
-class _TopicBatch(NamedTuple):
-    """A topic's batch, None if its records do not wait, and in `tally` its records without and with a key."""
+class _TopicState(NamedTuple):
+    """A topic's batch, None if its records do not wait, and the record counts of its batching kind."""
 
     number: int
     batch: PendingBatch | None
-    tally: list[int]
+    counts: list[int]
 
 
 class Accumulator:
-    """The accumulating batches of one dispatcher, with counters.  Times are in ms on a steady clock.
+    """The batches that one dispatcher accumulates.  Times are in ms on a steady clock.
 
     `rule_of` returns the rule of a topic by its number, and raises KeyError for a removed topic.
     """
@@ -56,28 +56,29 @@ class Accumulator:
     def __init__(self, slab: Slab, row: ProcessRow, rule_of: Callable[[int], TopicBatching]) -> None:
         self._slab = slab
         self._row = row
-        self._places = slab.geometry.topics
+        self._table_size = slab.geometry.topics
         self._rule_of = rule_of
-        self._tallies = {kind: [0, 0] for kind in BatchingKind}
-        self._nobody = _TopicBatch(0, None, self._tallies[BatchingKind.NONE])
-        self._topics: dict[int, _TopicBatch] = {}
-        """By place."""
-        self._builders: dict[int, PendingBatch] = {}
+        self._counts = {kind: [0, 0] for kind in BatchingKind}
+        """Records without and with a partition key since the last update of the counters."""
+        self._unbatched = _TopicState(0, None, self._counts[BatchingKind.NONE])
+        self._topics: dict[int, _TopicState] = {}
+        """By table index."""
+        self._batches: dict[int, PendingBatch] = {}
         self.draining = False
-        """When set, no record waits."""
+        """True if batching is disabled, because the daemon stops."""
 
     def apply_config(self, rule_of: Callable[[int], TopicBatching]) -> list[Segment]:
-        """Replace the rules, and return the records accumulated by the earlier ones."""
-        waited = self.flush()
+        """Replace the rules, and return all accumulated records."""
+        accumulated = self.flush_all()
         self._rule_of = rule_of
         self._topics.clear()
-        self._builders.clear()
-        return waited
+        self._batches.clear()
+        return accumulated
 
     def add(self, segments: Iterable[Segment], heads: Iterable[RunHead | None], now_ms: int) -> list[Segment]:
-        """Add records of any topics, and return those that become ready, in order.
+        """Add segments with their headers, and return the segments that become ready, in order.
 
-        `heads` belong to the segments; a segment without a sound head is not counted and does not wait.
+        A segment with a damaged header (None) is not counted and does not wait.
         """
         ready: list[Segment] = []
         for segment, head in zip(segments, heads, strict=True):
@@ -85,61 +86,59 @@ class Accumulator:
                 ready.append(segment)
                 continue
             topic = self._topic(head.topic)
-            topic.tally[head.flags & FLAG_PARTITION_KEY] += segment.records
+            topic.counts[head.flags & FLAG_PARTITION_KEY] += segment.records
             if topic.batch is None or self.draining:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, head.arrived_ms, now_ms)
-        self._count()
+        self._add_to_counters()
         return ready
 
-    def _count(self) -> None:
-        for kind, tally in self._tallies.items():
-            for at, counter in enumerate(_COUNTED[kind]):
-                if tally[at] and counter is not None:
-                    self._row.add(counter, tally[at])
-                tally[at] = 0
+    def _add_to_counters(self) -> None:
+        for kind, counts in self._counts.items():
+            for at, counter in enumerate(_COUNTERS[kind]):
+                if counts[at] and counter is not None:
+                    self._row.add(counter, counts[at])
+                counts[at] = 0
 
-    def _topic(self, number: int) -> _TopicBatch:
-        topic = self._topics.get(number % self._places)
-        return topic if topic is not None and topic.number == number else self._learn(number)
+    def _topic(self, number: int) -> _TopicState:
+        topic = self._topics.get(number % self._table_size)
+        return topic if topic is not None and topic.number == number else self._create(number)
 
-    def _learn(self, number: int) -> _TopicBatch:
-        """Create a topic's state at its place; a late frame may name a removed topic, whose records are settled."""
+    def _create(self, number: int) -> _TopicState:
+        """Create the state of a topic; a late frame may name a removed topic, whose records are settled already."""
         try:
             rule = self._rule_of(number)
         except KeyError:
-            return self._nobody
-        place = number % self._places
-        self._builders.pop(place, None)
-        topic = self._topics[place] = _TopicBatch(number, self._batch(place, rule), self._tallies[rule.kind])
+            return self._unbatched
+        index = number % self._table_size
+        self._batches.pop(index, None)
+        topic = self._topics[index] = _TopicState(number, self._batch_for(index, rule), self._counts[rule.kind])
         return topic
 
-    def _batch(self, place: int, rule: TopicBatching) -> PendingBatch | None:
+    def _batch_for(self, index: int, rule: TopicBatching) -> PendingBatch | None:
         if rule.kind is BatchingKind.NONE:
             return None
-        key = _COMBINED if rule.kind is BatchingKind.COMBINED else place
-        return self._builders.setdefault(key, PendingBatch(self._slab, rule.limits))
+        key = _COMBINED if rule.kind is BatchingKind.COMBINED else index
+        return self._batches.setdefault(key, PendingBatch(self._slab, rule.limits))
 
-    def flush_of(self, number: int) -> list[Segment]:
-        """Return the records of a topic's batch; none before its first record."""
-        topic = self._topics.get(number % self._places)
+    def flush_topic(self, number: int) -> list[Segment]:
+        """Empty the batch that has a topic's records, and return all its records; it may combine several topics."""
+        topic = self._topics.get(number % self._table_size)
         if topic is None or topic.number != number or topic.batch is None:
             return []
         return topic.batch.flush()
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the next batch is due."""
-        return min((builder.due_ms for builder in self._builders.values() if builder.due_ms is not None), default=None)
+        """The earliest time at which a batch is due; None without one."""
+        return min((batch.due_ms for batch in self._batches.values() if batch.due_ms is not None), default=None)
 
     def flush_due(self, now_ms: int) -> list[Segment]:
-        """Return the records of all due batches."""
-        due = [
-            builder for builder in self._builders.values() if builder.due_ms is not None and builder.due_ms <= now_ms
-        ]
-        return [segment for builder in due for segment in builder.flush()]
+        """Empty the batches that are due, and return their records."""
+        due = [batch for batch in self._batches.values() if batch.due_ms is not None and batch.due_ms <= now_ms]
+        return [segment for batch in due for segment in batch.flush()]
 
-    def flush(self) -> list[Segment]:
-        """Return all accumulated records."""
-        return [segment for builder in self._builders.values() for segment in builder.flush()]
+    def flush_all(self) -> list[Segment]:
+        """Empty all batches, and return their records."""
+        return [segment for batch in self._batches.values() for segment in batch.flush()]

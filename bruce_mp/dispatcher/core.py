@@ -48,10 +48,10 @@ __all__ = ["Dispatcher"]
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_LONGEST_S: Final = 10.0
-REMIND_S: Final = 1.0
+PAUSE_REPEAT_S: Final = 1.0
 """The interval of repeated PAUSED reports; the router that received the first may have died."""
 
-_Key = tuple[int, int]
+_TopicPartition = tuple[int, int]
 
 
 class _RequestLimits(NamedTuple):
@@ -94,7 +94,7 @@ class Dispatcher:
             slab, row, reporter, self._builder, topics=self._topics, attempt_limit=config.delivery.attempt_limit
         )
         self._outbox: list[Parcel] = []
-        self._rest_until = 0.0
+        self._throttled_until = 0.0
         self._paused = False
         self._handing_back = False
         self._awaiting_since_ms: int | None = None
@@ -142,7 +142,7 @@ class Dispatcher:
     @property
     def is_exactly_once(self) -> bool:
         """True if the broker recognises repeated batches."""
-        return self._builder.recognised
+        return self._builder.broker_deduplicates
 
     @property
     def traffic(self) -> TrafficSums:
@@ -157,11 +157,11 @@ class Dispatcher:
     @property
     def retry_at(self) -> float | None:
         """The time at which a queue in back-off, or under the broker's quota, may send again."""
-        return self._send_queue.next_at(self._rest_until)
+        return self._send_queue.next_at(self._throttled_until)
 
     def throttle_until(self, moment: float) -> None:
         """Send nothing before `moment`, as the broker's quota demands."""
-        self._rest_until = max(self._rest_until, moment)
+        self._throttled_until = max(self._throttled_until, moment)
 
     # --- from the router ---------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Dispatcher:
         self._make_ready(topic, partition, taken)
 
     def _end_gathering_of(self, topic: int) -> None:
-        self._sort_in(self._accumulator.flush_of(topic))
+        self._sort_in(self._accumulator.flush_topic(topic))
 
     def _sort_in(self, segments: Sequence[Segment]) -> None:
         """Add segments to the ready records of their partitions; damaged ones stay in place."""
@@ -212,8 +212,8 @@ class Dispatcher:
             queue.ready += some
             self._send_queue.setdefault(key, queue)
 
-    def _places_of_sound(self, segments: Iterable[Segment]) -> dict[_Key, list[Segment]]:
-        places: dict[_Key, list[Segment]] = {}
+    def _places_of_sound(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
+        places: dict[_TopicPartition, list[Segment]] = {}
         for segment in segments:
             try:
                 [key] = kernels.by_place(self._slab, [segment])
@@ -234,7 +234,7 @@ class Dispatcher:
 
     def _take_over(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
-        if not self._builder.recognised:
+        if not self._builder.broker_deduplicates:
             self._doubt([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
@@ -243,7 +243,7 @@ class Dispatcher:
         present = [batch for batch in batches if not self._builder.is_outdated(batch)]
         outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
         for batch in present:
-            self._builder.note_recovered(batch)
+            self._builder.advance_sequence(batch)
         for batch in [*present, *(self._builder.renumber(batch) for batch in outdated)]:
             queue = self._queues.of(batch.topic, batch.partition)
             queue.resend.append(batch)
@@ -291,11 +291,11 @@ class Dispatcher:
 
     # --- to the broker -----------------------------------------------------------------------------------------------
 
-    def on_connected(self, *, recognises: bool) -> None:
-        """Use a ready connection; `recognises`: its broker recognises repeated batches."""
+    def on_connected(self, *, broker_deduplicates: bool) -> None:
+        """Use a ready connection; `broker_deduplicates`: its broker recognises repeated batches."""
         self._builder.idempotent = is_numbering(self._slab)
-        self._builder.recognised = self._builder.idempotent and recognises
-        if self._builder.idempotent and not recognises:
+        self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
+        if self._builder.idempotent and not broker_deduplicates:
             # Their numbers have no meaning for this broker; a predecessor or another broker may have sent them.
             self._doubt([batch for queue in self._queues.values() for batch in queue.resend])
 
@@ -315,7 +315,7 @@ class Dispatcher:
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
         """Return the batches of the next request, at most one for each partition; [] if none may be sent now."""
-        if self._paused or now < self._rest_until or in_flight >= self._limits.max_in_flight:
+        if self._paused or now < self._throttled_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
         chosen = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
@@ -457,7 +457,7 @@ class Dispatcher:
 
     def _end_gathering(self) -> None:
         """Move all accumulated records to the ready records of their partitions."""
-        self._sort_in(self._accumulator.flush())
+        self._sort_in(self._accumulator.flush_all())
 
     def _finish_handing_back(self) -> None:
         """Return all records once no response is outstanding."""

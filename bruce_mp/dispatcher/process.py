@@ -96,7 +96,7 @@ class _DispatcherProcess(ProcessShell):
         self._core.flush_due(now_ms)
         ends_ms = self._core.patience_ends_ms
         if ends_ms is not None and ends_ms <= now_ms:
-            self._session.give_up_waiting()
+            self._session.abandon_responses()
         if not self._is_leaving:
             self._session.send_requests()
         elif not self._session.requests_in_flight:

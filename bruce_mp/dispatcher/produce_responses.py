@@ -175,7 +175,7 @@ class ResponseHandler:
         is_numbered = batch.base_sequence >= 0
         bumps = row.action is Action.BUMP_EPOCH and is_numbered
         queue.bump = queue.bump or bumps
-        if row.may_duplicate and (bumps or not self._is_recognised(batch)):
+        if row.may_duplicate and (bumps or not self._is_deduplicated(batch)):
             self._note_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
@@ -202,7 +202,7 @@ class ResponseHandler:
     def _halve(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the records that the response names, or halve the batch to find them; nothing was written."""
         named = [index for index, _ in ack.record_errors]
-        rest, culprits = self._builder.without(batch, named) if named else (None, [])
+        rest, culprits = self._builder.remove_records(batch, named) if named else (None, [])
         if batch.records == 1:
             rest, culprits = None, list(batch.segments)
         most = max(len(culprits), len(rest.segments) if rest is not None else 0)  # cutting makes more of them
@@ -240,7 +240,7 @@ class ResponseHandler:
         sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
         for segment in batch.segments:
             if segment not in sound:
-                self._builder.clear_numbers(segment, batch.partition)
+                self._builder.clear_sequences(segment, batch.partition)
         if not sound:
             return []
         rest = batch._replace(segments=tuple(sound))
@@ -271,7 +271,7 @@ class ResponseHandler:
         elif queue.gap is None or queue.bump or queue.in_doubt:
             self._take_next_epoch(queue, topic)
         else:
-            self._builder.rewind(queue.topic, queue.partition, queue.gap)
+            self._builder.set_next_sequence(queue.topic, queue.partition, queue.gap)
         queue.resend = deque([self._builder.renumber(batch) for batch in queue.resend])
         queue.gap, queue.bump, queue.is_torn, queue.stops_numbering = None, False, False, False
 
@@ -302,11 +302,11 @@ class ResponseHandler:
 
     def count_possible_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         """Put batches in doubt: no response will come, and the broker may have them."""
-        self._note_duplicates([batch for batch in batches if not self._is_recognised(batch)], topic)
+        self._note_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
 
-    def _is_recognised(self, batch: SentBatch) -> bool:
+    def _is_deduplicated(self, batch: SentBatch) -> bool:
         """Return True if the broker recognises a repetition of the batch."""
-        return batch.base_sequence >= 0 and self._builder.recognised
+        return batch.base_sequence >= 0 and self._builder.broker_deduplicates
 
     def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""A dispatcher's connection to its broker, the requests in flight on it, and the answers."""
+"""A dispatcher's connection to its broker, with the requests in flight and their responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.dispatcher.connection_status import ConnectionStatus
-from bruce_mp.dispatcher.core import REMIND_S
+from bruce_mp.dispatcher.core import PAUSE_REPEAT_S
 from bruce_mp.errors import SlabError
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import connection_settings, security_of
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 __all__ = ["ProduceSession"]
 
 _LOG = logging.getLogger(__name__)
-_FAULTS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
-"""The counter for each cause with which a ready connection fails."""
-_LONGEST_REST_S: Final = 60.0
-"""The longest throttle time that is respected; brokers' quota windows are far shorter by default."""
+_FAILURE_COUNTERS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
+"""The counters for failures of a ready connection, by cause."""
+_MAX_THROTTLE_S: Final = 60.0
+"""The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
 
 
 class ProduceSession:
-    """The exchange of a dispatcher with its broker, over one connection after another."""
+    """Sends produce requests to one broker; after a failure it opens the next connection."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class ProduceSession:
         self._socket: BrokerSocket | None = None
         self._is_ready = False
         self._is_outdated = False
-        """True if the connection was made with settings that have changed since."""
+        """True if the settings of the connection have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
-        self._being_written: list[SentBatch] = []
-        """With acks 0: batches that the kernel has not accepted yet."""
-        self._is_reminding = False
+        self._unwritten: list[SentBatch] = []
+        """Batches of the last request with acks 0, until the socket has accepted all its bytes."""
+        self._repeats_pauses = False
         self._status = ConnectionStatus(start.slot, start.broker, reports, wall_ms)
 
     def _prepare_connections(self, kafka: Kafka) -> None:
         self._security = security_of(kafka, self._loop)
-        self._openings = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
+        self._version_probes = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply_config(self, config: Config, before: Config) -> None:
         """Apply a reloaded config; a connection with changed settings is replaced once no request is in flight."""
@@ -91,7 +91,7 @@ class ProduceSession:
 
     @property
     def requests_in_flight(self) -> int:
-        """Return the number of requests without a response."""
+        """The number of requests without a response."""
         return len(self._requests)
 
     def publish_status(self) -> None:
@@ -101,7 +101,7 @@ class ProduceSession:
     def send_requests(self) -> None:
         """Send all batches that may be sent now; connect first if there is no connection."""
         if self._socket is not None and self._is_outdated:
-            self._end_outdated(self._socket)
+            self._close_outdated(self._socket)
         if self._is_outdated:
             return
         if self._socket is None:
@@ -109,32 +109,32 @@ class ProduceSession:
                 self._connect()
             return
         while self._is_ready and not self._socket.is_writing:
-            self._core.on_written(self._being_written, time.monotonic())
-            self._being_written = []
+            self._core.on_written(self._unwritten, time.monotonic())
+            self._unwritten = []
             batches = self._core.next_request(len(self._requests), time.monotonic())
             if not batches:
                 return
             self._send(batches)
 
-    def give_up_waiting(self) -> None:
-        """Close the connection of a hand-back past its deadline; the new leaders get the batches in doubt."""
+    def abandon_responses(self) -> None:
+        """Close the connection after the deadline of a hand-back; the new leaders get the unanswered batches."""
         _LOG.warning(
-            "Broker %s owes answers for partitions that it does not lead any more; its connection is given up.",
+            "Broker %s has not answered for partitions that it no longer leads; the dispatcher closes its connection.",
             self._broker.node,
         )
         if self._socket is not None:
             self._socket.close()
-        self._forget_connection()
-        self._pause()
+        self._clear_connection()
+        self._on_lost()
 
-    def _end_outdated(self, connection: BrokerSocket) -> None:
-        """Close an outdated connection once no response is outstanding; until then send nothing on it."""
+    def _close_outdated(self, connection: BrokerSocket) -> None:
+        """Close an outdated connection unless a response is outstanding."""
         if self._requests or connection.is_writing:
             return
-        self._core.on_written(self._being_written, time.monotonic())
+        self._core.on_written(self._unwritten, time.monotonic())
         connection.close()
         self._status.closed()
-        self._forget_connection()
+        self._clear_connection()
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
@@ -147,7 +147,7 @@ class ProduceSession:
             client_id=self._config.kafka.client_id,
             timeout_s=self._config.delivery.kafka_socket_timeout_s,
             on_event=self._on_event,
-            openings=self._openings,
+            openings=self._version_probes,
             security=self._security,
             keeps_login=True,
         )
@@ -158,13 +158,13 @@ class ProduceSession:
         batches, data = self._encode(batches, self._socket.connection.abilities)
         if not batches:
             return
-        self._copy(Target.MSG_SEND, batches)
+        self._copy_for_debugging(Target.MSG_SEND, batches)
         acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
         sent = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
         self._row.add(Counter.SerializeProduceRequest)
         self._row.add(Counter.SendProduceRequestOk)
         if acks == 0:
-            self._being_written = batches
+            self._unwritten = batches
         else:
             self._requests[sent.correlation_id] = batches
         self._socket.send(sent.buffers)
@@ -172,7 +172,7 @@ class ProduceSession:
     def _encode(
         self, batches: Sequence[SentBatch], abilities: BrokerAbilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
-        """Return the readable batches and their encoded data."""
+        """Return the batches without damage and their encoded data."""
         sound: list[SentBatch] = []
         data: list[PartitionData] = []
         name_of = self._core.topic_name
@@ -185,7 +185,7 @@ class ProduceSession:
                 data.append(found)
         return sound, data
 
-    def _copy(self, target: Target, batches: Iterable[SentBatch]) -> None:
+    def _copy_for_debugging(self, target: Target, batches: Iterable[SentBatch]) -> None:
         """Copy batches for message debugging, before they are settled."""
         if self._tap.is_open:
             for batch in batches:
@@ -196,7 +196,7 @@ class ProduceSession:
             self._on_acked(event.correlation_id, event.response)
         elif isinstance(event, ConnectionReady):
             self._row.add(Counter.ConnectorConnectSuccess)
-            self._core.on_connected(recognises=event.abilities.idempotence)
+            self._core.on_connected(broker_deduplicates=event.abilities.idempotence)
             ends_s = None if self._socket is None else self._socket.certificate_ends_s
             self._status.connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
             self._is_ready = True
@@ -204,28 +204,29 @@ class ProduceSession:
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
             self._status.closed()
-            is_lost = bool(self._being_written)
-            self._forget_connection()
+            is_lost = bool(self._unwritten)
+            self._clear_connection()
             if is_lost:
-                self._pause()
+                self._on_lost()
         elif isinstance(event, Failed):
             self._on_failed(event)
 
     def _on_acked(self, correlation_id: int, response: ProduceResponse) -> None:
         batches = self._requests.pop(correlation_id)
         self._row.add(Counter.ConnectorGotOkProduceResponse)
-        self._heed_quota(response)
+        self._apply_throttle(response)
         acks = response.acks
-        self._copy(Target.MSG_GOT_ACK, (batch for batch, ack in zip(batches, acks, strict=True) if not ack.error))
+        good = (batch for batch, ack in zip(batches, acks, strict=True) if not ack.error)
+        self._copy_for_debugging(Target.MSG_GOT_ACK, good)
         self._core.on_acks(batches, acks, time.monotonic())
         if any(ack.error for ack in acks):
-            self._start_reminding()
+            self._start_repeating_pauses()
 
-    def _heed_quota(self, response: ProduceResponse) -> None:
-        """Send nothing for the broker's throttle time, during which it reads no requests."""
+    def _apply_throttle(self, response: ProduceResponse) -> None:
+        """Send no requests for the throttle time of a response, because the broker does not read them."""
         assert self._socket is not None
         if response.throttle_ms and self._socket.connection.abilities.leaves_throttling_to_us:
-            self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _LONGEST_REST_S))
+            self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _MAX_THROTTLE_S))
 
     def _on_failed(self, event: Failed) -> None:
         _LOG.log(
@@ -234,27 +235,27 @@ class ProduceSession:
             extra={"about": event.cause},
         )  # fmt: skip
         self._status.failed(str(event.error), needs_operator=event.cause.needs_operator)
-        fault = _FAULTS.get(event.cause, Counter.ConnectorSocketError)
+        fault = _FAILURE_COUNTERS.get(event.cause, Counter.ConnectorSocketError)
         self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
-        self._forget_connection()
-        self._pause()
+        self._clear_connection()
+        self._on_lost()
 
-    def _pause(self) -> None:
+    def _on_lost(self) -> None:
         self._core.on_lost()
-        self._start_reminding()
+        self._start_repeating_pauses()
 
-    def _forget_connection(self) -> None:
+    def _clear_connection(self) -> None:
         self._socket = None
         self._is_ready = self._is_outdated = False
         self._requests.clear()
-        self._being_written = []
+        self._unwritten = []
 
-    def _start_reminding(self) -> None:
-        if not self._is_reminding:
-            self._is_reminding = True
-            self._loop.call_later(REMIND_S, self._remind)
+    def _start_repeating_pauses(self) -> None:
+        if not self._repeats_pauses:
+            self._repeats_pauses = True
+            self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)
 
-    def _remind(self) -> None:
-        self._is_reminding = self._core.repeat_pauses()
-        if self._is_reminding:
-            self._loop.call_later(REMIND_S, self._remind)
+    def _repeat_pauses(self) -> None:
+        self._repeats_pauses = self._core.repeat_pauses()
+        if self._repeats_pauses:
+            self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)

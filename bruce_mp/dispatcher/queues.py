@@ -96,9 +96,9 @@ class PartitionQueue:
         holds = self.has_work or self.in_flight or self.failed
         return not holds and self.state is QueueState.FLOWING and not self.hand_back
 
-    def may_send(self, now: float, *, recognised: bool) -> bool:
-        """Return True if a batch may go out now; `recognised`: the broker recognises repeated batches."""
-        window = PER_PARTITION if recognised and self.expected is not None else 1
+    def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
+        """Return True if a batch may go out now; `broker_deduplicates`: the broker recognises repeated batches."""
+        window = PER_PARTITION if broker_deduplicates and self.expected is not None else 1
         has_room = self.state is QueueState.FLOWING and len(self.in_flight) < window
         return has_room and now >= self.not_before and self.has_work
 

@@ -1,8 +1,9 @@
 """Building, numbering, splitting and renumbering of a partition's record batches, with stores to the slab.
 
 A built batch keeps partition, sequence numbers and boundaries, so that a retry equals the batch that the broker may
-have.  The order of the stores makes a crash harmless: placement first, then the state words, then the partition's next
-sequence number, then bytes to the broker.  Only batches that are surely not written are cut or renumbered.
+have.  The order of the stores makes a crash harmless: first the sequence numbers in the headers, then the state words,
+then the partition's next sequence number, then the request.  Only batches that the broker has certainly not written
+are split or renumbered.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["BatchBuilder", "BatchPlan"]
 
 LAST_EPOCH: Final = lay.LAST_EPOCH
-"""Kafka's epochs have 16 bits.  A partition that used all of them sends without sequence numbers, as does one whose
-broker accepts none, until a daemon starts with a new producer id."""
+"""The last producer epoch, which has 16 bits in Kafka; it marks a partition that sends without sequence numbers.
+
+A partition reaches it if all epochs are used or the broker accepts no sequence numbers.  A daemon that starts with a
+new producer id numbers the partition again."""
 _ANY_SIZE: Final = 1 << 62
 
 
 class BatchPlan(NamedTuple):
-    """The content of a batch that is not built yet."""
+    """The content of a batch that has no sequence numbers yet."""
 
     topic: int
     partition: int
@@ -46,38 +49,38 @@ class BatchPlan(NamedTuple):
 
 
 class BatchBuilder:
-    """Builds batches for the dispatcher of one slot."""
+    """Builds and changes the record batches of the dispatcher in `slot`."""
 
     def __init__(self, slab: Slab, sequences: PartitionTable, slot: int, *, max_bytes: int, idempotent: bool) -> None:
         self._slab = slab
         self._sequences = sequences
-        self._word = state_word(RunState.IN_FLIGHT, slot)
+        self._in_flight = state_word(RunState.IN_FLIGHT, slot)
         self.max_bytes = max_bytes
-        """The most bytes of keys and values of a new batch."""
+        """The most bytes of a new batch: keys, values and `SIZE_OVERHEAD` for each record."""
         self.idempotent = idempotent
-        """True if batches have sequence numbers, since the cluster has producer ids."""
-        self.recognised = idempotent
-        """True if the broker recognises repeated batches; it may be older than others of its cluster."""
+        """True if new batches get sequence numbers, because the cluster gave a producer id."""
+        self.broker_deduplicates = idempotent
+        """True if the broker detects repeated batches; it may be older than other brokers of its cluster."""
 
     def build(self, plans: Sequence[BatchPlan]) -> list[SentBatch | None]:
-        """Number batches and store IN_FLIGHT; return None for a plan with an unsound segment, without a store."""
+        """Assign sequence numbers and store IN_FLIGHT; return None for a plan with a damaged segment."""
         entry_at = self._sequences.entry_at
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
-        numbers = kernels.assign_sequences(self._slab, batches, self._word, is_numbered=self.idempotent)
+        numbers = kernels.assign_sequences(self._slab, batches, self._in_flight, is_numbered=self.idempotent)
         return [
             SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else None
             for plan, found in zip(plans, numbers, strict=True)
         ]
 
-    def _numbers(self, topic: int, partition: int) -> tuple[int, int]:
+    def _next_numbers(self, topic: int, partition: int) -> tuple[int, int]:
         """Return (epoch, sequence number) for the next batch of a partition."""
         epoch, sequence = self._sequences.current(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def plan(self, queue: PartitionQueue, room: int) -> BatchPlan:
-        """Remove the content of a batch from the front of the ready records, which must not be empty.
+        """Remove the content of one batch from the front of the ready records, which must not be empty.
 
-        The batch has at least one record, at most `room` bytes of keys and values, and respects the broker's limit.
+        The batch has at least one record, and beyond that at most `room` bytes of keys and values and `max_bytes`.
         """
         ready = queue.ready
         segments: list[Segment] = []
@@ -107,11 +110,11 @@ class BatchBuilder:
             ready.appendleft(rest)
         return head
 
-    def _write(self, batch: SentBatch) -> None:
+    def _write_numbers(self, batch: SentBatch) -> None:
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
         kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
 
-    def _store_next(self, batch: SentBatch) -> None:
+    def _store_next_sequence(self, batch: SentBatch) -> None:
         if batch.base_sequence >= 0:
             following = next_sequence(batch.base_sequence, batch.records)
             self._sequences.store_next_sequence(batch.topic, batch.partition, following, batch.epoch)
@@ -119,42 +122,42 @@ class BatchBuilder:
     # --- unwritten batches -------------------------------------------------------------------------------------------
 
     def halve(self, batch: SentBatch) -> tuple[SentBatch, SentBatch]:
-        """Split a batch of at least two records; the sequence numbers stay."""
+        """Split a batch of at least two records in half; each record keeps its sequence number."""
         heads, tails = self._cut_at(batch.segments, batch.records // 2)
         first = batch._replace(segments=tuple(heads))
         base = next_sequence(batch.base_sequence, first.records)
         second = batch._replace(base_sequence=base, segments=tuple(tails))
-        self._write(second)
+        self._write_numbers(second)
         return first, second
 
-    def without(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
-        """Cut records out of a batch by index; return (the other records or None, the cut segments).
+    def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
+        """Remove records from a batch by index; return (the remaining batch or None, the removed segments).
 
-        The caller calls `close_gap` for the other records before it settles the cut ones.
+        The caller calls `close_gap` for the remaining batch before it settles the removed records.
         """
         kept: list[Segment] = []
-        out: list[Segment] = []
+        removed: list[Segment] = []
         rest, at = list(batch.segments), 0
         for start, stop in _ranges(indices, batch.records):
             heads, rest = self._cut_at(rest, start - at)
             cut, rest = self._cut_at(rest, stop - start)
             kept += heads
-            out += cut
+            removed += cut
             at = stop
         kept += rest
-        return (batch._replace(segments=tuple(kept)) if kept else None), out
+        return (batch._replace(segments=tuple(kept)) if kept else None), removed
 
-    def clear_numbers(self, segment: Segment, partition: int) -> None:
-        """Clear a damaged segment's sequence numbers, so that recovery does not treat them as in use."""
+    def clear_sequences(self, segment: Segment, partition: int) -> None:
+        """Clear a damaged segment's sequence numbers, so that a recovery does not count them as used."""
         with suppress(SlabError):  # damaged records of a split run keep their numbers
             kernels.write_sequence(self._slab, [segment], partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=True)
 
     def close_gap(self, batch: SentBatch) -> None:
-        """Number the records of a batch without a gap, from its base."""
-        self._write(batch)
+        """Number the records of a batch contiguously from its base sequence."""
+        self._write_numbers(batch)
 
     def _cut_at(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
-        """Cut segments after the given number of records."""
+        """Split segments after the given number of records."""
         heads: list[Segment] = []
         tails: list[Segment] = []
         left = records
@@ -165,13 +168,13 @@ class BatchBuilder:
             left -= head.records if head else 0
         return heads, tails
 
-    def rewind(self, topic: int, partition: int, sequence: int) -> None:
-        """Set the partition's next sequence number, in the same producer epoch."""
+    def set_next_sequence(self, topic: int, partition: int, sequence: int) -> None:
+        """Set the partition's next sequence number; the producer epoch stays."""
         epoch, _ = self._sequences.current(topic, partition)
         self._sequences.store_next_sequence(topic, partition, sequence, epoch)
 
     def bump_epoch(self, topic: int, partition: int) -> None:
-        """Number the partition from 0 in the next producer epoch."""
+        """Continue the partition at sequence number 0 of the next producer epoch."""
         epoch, _ = self._sequences.current(topic, partition)
         self._sequences.store_next_sequence(topic, partition, 0, min(epoch + 1, LAST_EPOCH))
 
@@ -181,30 +184,30 @@ class BatchBuilder:
 
     def is_numbered(self, topic: int, partition: int) -> bool:
         """Return True if the partition's next batch gets a sequence number."""
-        return self._numbers(topic, partition)[1] >= 0
+        return self._next_numbers(topic, partition)[1] >= 0
 
     def renumber(self, batch: SentBatch) -> SentBatch:
-        """Give a batch the next numbers of its partition."""
-        epoch, sequence = self._numbers(batch.topic, batch.partition)
+        """Renumber a batch with the next sequence numbers of its partition."""
+        epoch, sequence = self._next_numbers(batch.topic, batch.partition)
         batch = batch._replace(epoch=epoch, base_sequence=sequence)
-        self._write(batch)
-        self._store_next(batch)
+        self._write_numbers(batch)
+        self._store_next_sequence(batch)
         return batch
 
     def is_outdated(self, batch: SentBatch) -> bool:
-        """Return True if the partition's epoch was bumped after the batch was numbered."""
-        return batch.epoch != self._numbers(batch.topic, batch.partition)[0]
+        """Return True if the batch has an earlier producer epoch than its partition."""
+        return batch.epoch != self._next_numbers(batch.topic, batch.partition)[0]
 
-    def note_recovered(self, batch: SentBatch) -> None:
-        """Move the next sequence number behind a batch found in the slab, if a crash prevented that store."""
-        epoch, following = self._numbers(batch.topic, batch.partition)
+    def advance_sequence(self, batch: SentBatch) -> None:
+        """Advance the partition's next sequence number past a recovered batch, if a crash prevented that store."""
+        epoch, following = self._next_numbers(batch.topic, batch.partition)
         if batch.base_sequence >= 0 and epoch == batch.epoch:
             end = next_sequence(batch.base_sequence, batch.records)
-            if (end - following) & 0x7FFFFFFF < 1 << 30:
+            if (end - following) & 0x7FFFFFFF < 1 << 30:  # `end` is ahead; sequence numbers wrap at 2**31
                 self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
 
     def count_attempt(self, batch: SentBatch) -> int:
-        """Count a failed attempt of a batch and return the count, which its first record stores, up to 255."""
+        """Count a failed delivery attempt in the batch's first header, up to 255, and return the count."""
         first = batch.segments[0]
         at = self._slab.chunk_at(first.chunk)
         is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == RunState.SPLIT

@@ -28,11 +28,11 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         """True if a queue has records to send."""
         return any(queue.has_work for queue in self.values())
 
-    def next_at(self, rest_until: float) -> float | None:
-        """Return the time at which a queue in back-off may send, at least `rest_until`; None if none waits."""
+    def next_at(self, throttled_until: float) -> float | None:
+        """Return the time at which a queue in back-off may send, at least `throttled_until`; None if none waits."""
         delayed = (q.not_before for q in self.values() if q.not_before and q.state is QueueState.FLOWING)
-        earliest = min(delayed, default=rest_until if self else None)
-        return None if earliest is None else max(earliest, rest_until)
+        earliest = min(delayed, default=throttled_until if self else None)
+        return None if earliest is None else max(earliest, throttled_until)
 
     def choose(
         self, builder: BatchBuilder, room: int, now: float
@@ -45,7 +45,7 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         chosen: list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]] = []
         is_first = True
         for key, queue in list(self.items()):
-            if not queue.may_send(now, recognised=builder.recognised):
+            if not queue.may_send(now, broker_deduplicates=builder.broker_deduplicates):
                 if not queue.has_work:
                     del self[key]
                 continue

@@ -54,7 +54,7 @@ _HELD_BY_DISPATCHERS: Final = (
 
 _ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
 
-_Key = tuple[int, int]
+_TopicPartition = tuple[int, int]
 
 
 class Assignments:
@@ -89,9 +89,9 @@ class Assignments:
         self._outbox = outbox
         self._peers: dict[int, DispatcherScope] = {}
         self._sessions = count(1)
-        self._routes: dict[_Key, Route] = {}
+        self._routes: dict[_TopicPartition, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
-        self._open: dict[_Key, int] = {}
+        self._open: dict[_TopicPartition, int] = {}
         """Slots of the partitions known to be open.  New metadata and each frame of a dispatcher clear this map,
         because either may close a partition.  Adoption of a previous router's records comes before the first entry."""
 
@@ -101,14 +101,14 @@ class Assignments:
         """Return the dispatchers to run: see `DispatcherSet.wanted`."""
         return self._dispatchers.wanted()
 
-    def paused(self) -> list[tuple[int | None, _Key | None, Scope]]:
+    def paused(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
         """Return the paused scopes: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
         peers = [(slot, None, peer) for slot, peer in self._peers.items() if peer.paused]
         return [*peers, *((route.slot, key, route) for key, route in self._routes.items() if route.paused)]
 
-    def leaderless(self) -> list[_Key]:
+    def leaderless(self) -> list[_TopicPartition]:
         """Return topic and partition of the routes that wait only for a leader in service."""
-        held = (key for key, route in self._routes.items() if route.holds_any and not route.paused)
+        held = (key for key, route in self._routes.items() if route.has_waiting and not route.paused)
         return [key for key in held if self._slot_for(*key) is None]
 
     def _used_slots(self) -> set[int | None]:
@@ -138,14 +138,16 @@ class Assignments:
         slot = self._slot_for(topic, partition)
         return slot is not None and self._peer(slot).state is ScopeState.SYNCING
 
-    def send(self, kind: FrameKind, runs: Mapping[_Key, list[Segment]], now_ms: int) -> dict[_Key, list[Segment]]:
+    def send(
+        self, kind: FrameKind, runs: Mapping[_TopicPartition, list[Segment]], now_ms: int
+    ) -> dict[_TopicPartition, list[Segment]]:
         """Bind segments to their partitions, and send them to the dispatchers or keep them until their scopes flow.
 
         All segments of kind QUEUE for a dispatcher share a parcel; any other kind has one key.  Return the segments of
         the partitions for which the slab's partition table has no room.
         """
-        refused: dict[_Key, list[Segment]] = {}
-        by_slot: dict[int, dict[_Key, list[Segment]]] = defaultdict(dict)
+        refused: dict[_TopicPartition, list[Segment]] = {}
+        by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
         for key, segments in runs.items():
             slot = self._open.get(key)
             if slot is not None:
@@ -174,13 +176,13 @@ class Assignments:
         slot = self._slot_for(topic, partition)
         if slot is None:
             self.request_leader(now_ms, now_ms)
-        if route.holds_any or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
+        if route.has_waiting or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
             return None
         self._give(route, slot)
         self._open[topic, partition] = slot
         return slot
 
-    def _bind(self, runs: Mapping[_Key, list[Segment]]) -> list[Segment]:
+    def _bind(self, runs: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
         """Bind segments to their partitions, and return them without damaged ones."""
         segments: list[Segment] = []
         partitions: list[int] = []
@@ -277,7 +279,7 @@ class Assignments:
         if route.state is ScopeState.HANDING_BACK:
             return
         if slot is None:
-            if route.holds_any:
+            if route.has_waiting:
                 self.request_leader(started_ms, now_ms)
         elif self._peer(slot).flowing and (route.flowing or self._resume_or_wait(route, started_ms)):
             self._send_held(topic, partition, route, slot)
@@ -293,7 +295,7 @@ class Assignments:
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
         """Send a route's waiting messages: built batches first, then the rest in order of arrival."""
-        if not route.holds_any:
+        if not route.has_waiting:
             return
         is_jumbled = route.is_jumbled
         sent, rest = route.pop_all()
@@ -418,9 +420,9 @@ class Assignments:
                 self._move(topic, partition, route, now_ms, now_ms)
 
 
-def _by_partition(found: Iterable[Found]) -> dict[_Key, list[Segment]]:
+def _by_partition(found: Iterable[Found]) -> dict[_TopicPartition, list[Segment]]:
     """Group segments by topic and partition, in order."""
-    parts: dict[_Key, list[Segment]] = {}
+    parts: dict[_TopicPartition, list[Segment]] = {}
     for item in found:
         parts.setdefault((item.topic, item.partition), []).append(item.segment)
     return parts

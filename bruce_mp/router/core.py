@@ -183,23 +183,23 @@ class Router:
             lambda name: self._can_number(name, now_ms), started_ms, now_ms, forbidden=view.forbidden
         )
         self._runs.route(found, now_ms)
-        self._runs.route_early(now_ms)
+        self._runs.route_awaiting_metadata(now_ms)
         self._runs.unpark(now_ms)
         return changed
 
     def _renew(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         topic.update_view(view)
         if view is not None:
-            self._topics.number(topic.name)
+            self._topics.assign_number(topic.name)
             return
-        gone = [*self._runs.remove_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
+        gone = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(gone, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
 
     def _can_number(self, name: bytes, now_ms: int) -> bool:
         """Return True if the cluster knows the topic and the slab's table has room for it."""
         if not self._topics.is_in_cluster(name):
             return False
-        number = self._topics.number(name)
+        number = self._topics.assign_number(name)
         if not number:
             self._tables.report_full("topics", "messages for further topics are discarded.", now_ms)
         return number > 0
@@ -262,7 +262,7 @@ class Router:
         """Claim a segment: add a bound one to its route, and route any other as if the input had sent it."""
         sent = found.state is RunState.ROUTED_SENT
         taken = kernels.claim(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
-        self._topics.check(found.topic)
+        self._topics.check_number(found.topic)
         if found.topic and found.partition >= 0:
             self._assignments.adopt(found.topic, found.partition, taken, sent=sent)
         else:

@@ -141,7 +141,7 @@ class Route(Scope):
         """True if a previous router left segments of unknown origin: handed back, or new during the pause."""
 
     @property
-    def holds_any(self) -> bool:
+    def has_waiting(self) -> bool:
         return bool(self.returned_sent or self.returned or self.came_meanwhile)
 
     def pop_all(self) -> tuple[list[Segment], list[Segment]]:

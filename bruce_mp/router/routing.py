@@ -1,8 +1,10 @@
-"""The path of a run through the router: to its topic, past the limits, to a partition and to a dispatcher.
+"""Routing of runs: topic, limits, partition, dispatcher.
 
-All runs take this path.  A run is *plain* if its topic is plain (`Topic.is_plain`), none of its messages is too long
-and none is traced; `_route` decides this once for each run.  Only other runs take the further steps of `_admit`.  A
-`_Frame` collects the results in order, so that all runs of a call reach a dispatcher in one parcel.
+A run is *plain* if its topic is plain (`Topic.is_plain`), all its messages fit into Kafka's limit, and message
+debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.  A
+`_Frame` collects the routed segments in order, so that each dispatcher gets all segments of a call in one parcel.
+
+The router *parks* messages: it holds them in memory while no partition is open for them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from bruce_mp.ipc.frames import FrameKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.router.rate_limit import RateLimits
-from bruce_mp.router.slab_tables import EVERY_MS
+from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS
 from bruce_mp.router.topics import portions_of
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import read_run, refuse
@@ -42,37 +44,37 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRouter"]
 
-PATIENCE_MS: Final = 2_000
-"""The longest wait of parked messages for dispatchers that are starting, so that each gets its share."""
-_NONE_IS_PLAIN: Final = -1
-_KEYED: Final = lay.FLAG_PARTITION_KEY
+DISPATCHER_START_WAIT_MS: Final = 2_000
+"""The longest time for which parked messages wait for starting dispatchers, so that each dispatcher gets a share."""
+_NO_RUN_IS_PLAIN: Final = -1
+_HAS_KEY: Final = lay.FLAG_PARTITION_KEY
 
-_Key = tuple[int, int]
-_Runs = dict[_Key, list["Segment"]]
+_TopicPartition = tuple[int, int]  # topic number, partition
+_SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 
 
 class _Frame:
-    """The results of one call, in order, and the time and the limit that hold for it."""
+    """The segments that one call routes, in sending order, with the time and the size limit of the call."""
 
-    __slots__ = ("any_records", "keyed_records", "largest_plain", "now_ms", "queued", "sends")
+    __slots__ = ("any_records", "keyed_records", "max_plain_payload", "now_ms", "queued", "sends")
 
-    def __init__(self, now_ms: int, largest_plain: int = _NONE_IS_PLAIN) -> None:
+    def __init__(self, now_ms: int, max_plain_payload: int = _NO_RUN_IS_PLAIN) -> None:
         self.now_ms = now_ms
-        self.largest_plain = largest_plain
-        """The largest payload of a message in a plain run."""
+        self.max_plain_payload = max_plain_payload
+        """The largest message payload, in bytes, of a plain run."""
         self.any_records = 0
         self.keyed_records = 0
-        """The routed records without and with a partition key; only `RunRouter.route` reports them."""
-        self.queued: _Runs = {}
-        """Segments of kind QUEUE, behind `sends`; those of a dispatcher share a parcel."""
-        self.sends: list[tuple[FrameKind, _Runs]] = []
+        """Routed records without and with a partition key; only `RunRouter.route` adds them to the counters."""
+        self.queued: _SegmentsByPartition = {}
+        """Segments to send as QUEUE after `sends`; all segments of a dispatcher share a parcel."""
+        self.sends: list[tuple[FrameKind, _SegmentsByPartition]] = []
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
-        """Add a segment for the batches of a dispatcher."""
+        """Add a segment that its dispatcher may batch."""
         self.queued.setdefault((topic.number, partition), []).append(segment)
 
-    def add(self, kind: FrameKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
-        """Add segments with a parcel of their own, behind those that are queued before."""
+    def add_parcel(self, kind: FrameKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
+        """Add segments as a separate parcel, after the segments queued so far."""
         if self.queued:
             self.sends.append((FrameKind.QUEUE, self.queued))
             self.queued = {}
@@ -80,7 +82,7 @@ class _Frame:
 
 
 class RunRouter:
-    """Routes runs, and holds those that wait for metadata, for a batch or for an open partition."""
+    """Routes runs, and holds messages that wait for metadata, for a full batch or for an open partition."""
 
     def __init__(
         self,
@@ -106,16 +108,16 @@ class RunRouter:
         self._discards = discards
         self._tap = tap
         self._limits = RateLimits(slab, discards, config.rate_limit_for)
-        self._largest = config.batching.message_max_bytes - SIZE_OVERHEAD
+        self._max_payload = config.batching.message_max_bytes - SIZE_OVERHEAD
         self._numbered = topics.numbered
         self._is_open = assignments.is_open
-        self._early: list[Segment] = []
-        self._dues: list[tuple[int, int]] = []
+        self._awaiting_metadata: list[Segment] = []
+        self._due_heap: list[tuple[int, int]] = []
         self._draining = False
 
     def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
-        self._largest = config.batching.message_max_bytes - SIZE_OVERHEAD
+        self._max_payload = config.batching.message_max_bytes - SIZE_OVERHEAD
         self._limits.apply_config(config.rate_limit_for)
         for topic in self._numbered.values():
             topic.is_plain = False
@@ -127,12 +129,12 @@ class RunRouter:
     # --- runs --------------------------------------------------------------------------------------------------------
 
     def route(self, segments: list[Segment], now_ms: int) -> None:
-        """Route claimed runs in order; before the first metadata they wait."""
+        """Route claimed runs in order; before the first metadata, hold them."""
         if self._topics.view is None:
-            self._early += segments
+            self._awaiting_metadata += segments
             return
-        is_traced = self._tap is not None and self._tap.is_open
-        frame = _Frame(now_ms, _NONE_IS_PLAIN if is_traced else self._largest)
+        is_copied = self._tap is not None and self._tap.is_open
+        frame = _Frame(now_ms, _NO_RUN_IS_PLAIN if is_copied else self._max_payload)
         for segment, head in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             try:
                 self._route(segment, head, frame)
@@ -144,16 +146,16 @@ class RunRouter:
         if frame.keyed_records:
             self._row.add(Counter.RoutePartitionKeyMsg, frame.keyed_records)
 
-    def route_early(self, now_ms: int) -> None:
+    def route_awaiting_metadata(self, now_ms: int) -> None:
         """Route the runs that waited for the first metadata."""
-        early, self._early = self._early, []
+        early, self._awaiting_metadata = self._awaiting_metadata, []
         self.route(early, now_ms)
 
     def _route(self, segment: Segment, head: RunHead | None, frame: _Frame) -> None:
         if head is None:
-            _refuse(self._slab, segment)
+            _raise_damaged(self._slab, segment)
         topic = self._numbered.get(head.topic)
-        if topic is not None and topic.is_plain and head.largest <= frame.largest_plain:
+        if topic is not None and topic.is_plain and head.largest <= frame.max_plain_payload:
             self._choose_partition(topic, segment, head, frame)
             return
         name = self._topics.name_in(segment, head)
@@ -165,17 +167,17 @@ class RunRouter:
             self._choose_partition(topic, part, head, frame)
 
     def _admit(self, topic: Topic, segment: Segment, head: RunHead, now_ms: int) -> Sequence[Segment]:
-        """Discard messages that are too long or over the rate limit; trace and return the others."""
+        """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
         topic.is_plain = not self._limits.has_limit(topic.number, topic.name)
-        parts = [segment] if head.largest <= self._largest else self._without_long(topic, segment)
+        parts = [segment] if head.largest <= self._max_payload else self._discard_long(topic, segment)
         admitted = self._limits.admit(topic.number, topic.name, parts, head.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_open:
             self._tap.copy(Target.MSG_RECEIVE, topic.name, admitted)
         return admitted
 
-    def _without_long(self, topic: Topic, segment: Segment) -> list[Segment]:
-        """Discard the messages of a segment that are too long for Kafka, and return the others."""
-        parts = kernels.by_size(self._slab, segment, self._largest)
+    def _discard_long(self, topic: Topic, segment: Segment) -> list[Segment]:
+        """Discard the messages of a segment that exceed Kafka's size limit, and return the others."""
+        parts = kernels.by_size(self._slab, segment, self._max_payload)
         too_long = [part for fits, part in parts if not fits]
         self._discards.settle(too_long, DiscardReason.LONG_MSG, topic.name, Counter.DiscardLongMsg)
         return [part for fits, part in parts if fits]
@@ -183,10 +185,10 @@ class RunRouter:
     # --- partitions --------------------------------------------------------------------------------------------------
 
     def _choose_partition(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
-        """Count an admitted segment, and choose its partition or the reason for its wait."""
-        if head.flags & _KEYED:
+        """Count an admitted segment, and queue it for a partition, add it to its topic's batch, or park it."""
+        if head.flags & _HAS_KEY:
             frame.keyed_records += segment.records
-            partition = topic.target_of_lane(head.partition_index, head.partition_count)
+            partition = topic.partition_of_lane(head.partition_index, head.partition_count)
             if partition is None:
                 self._split_by_keys(topic, segment, head.partition_count, frame)
         elif topic.batch is None:
@@ -200,18 +202,18 @@ class RunRouter:
             frame.queue(topic, partition, segment)
 
     def _split_by_keys(self, topic: Topic, segment: Segment, count: int, frame: _Frame) -> None:
-        """Cut a segment by the partitions of its keys modulo `count`, or park it without an available partition."""
-        if not topic.targets:
+        """Split a segment by key modulo `count` and queue the parts; park it if no partition has a leader."""
+        if not topic.key_partitions:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(frame.now_ms, frame.now_ms)
             return
-        # Use the input's count, also after an increase: another count would mix lanes and lose their order.
-        targets = topic.targets_for(count) or self._topics.targets_in_use(topic)
-        for partition, part in kernels.split_by_partition(self._slab, segment, targets):
+        # Keep the input's count after an increase of partitions: another count would merge lanes and reorder messages.
+        key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
+        for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             frame.queue(topic, partition, part)
 
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
-        """Return the partition for AnyPartition messages, or park them behind the parked ones."""
+        """Return the partition for AnyPartition messages; park them if others are parked or no partition is open."""
         if not topic.parked:
             partition = topic.next_partition(segments, self._is_open, now_ms)
             if partition is not None:
@@ -221,32 +223,32 @@ class RunRouter:
         self._assignments.request_leader(now_ms, now_ms)
         return None
 
-    def _add_whole(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
-        """Choose one partition for AnyPartition messages that stay together."""
+    def _add_together(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
+        """Add AnyPartition messages as one parcel for one partition, or park them."""
         partition = self._next_partition(topic, segments, frame.now_ms)
         if partition is not None:
-            frame.add(kind, topic, partition, segments)
+            frame.add_parcel(kind, topic, partition, segments)
 
     def _add_to_batch(self, topic: Topic, segment: Segment, frame: _Frame) -> None:
-        """Add a segment to the batch of its topic."""
+        """Add a segment to the batch of its topic, and send the batches that it completes."""
         assert topic.batch is not None
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for batch in topic.batch.add(segment, frame.now_ms):
-            self._add_whole(topic, batch, FrameKind.BATCH, frame)
+            self._add_together(topic, batch, FrameKind.BATCH, frame)
         if self._draining:
             self._flush_batch(topic, frame)
-        elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.alarm_ms:
-            topic.alarm_ms = topic.batch.due_ms
-            heappush(self._dues, (topic.alarm_ms, topic.number))
+        elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.scheduled_ms:
+            topic.scheduled_ms = topic.batch.due_ms
+            heappush(self._due_heap, (topic.scheduled_ms, topic.number))
 
     def _send(self, frame: _Frame) -> None:
-        """Send the frame's segments, and discard those without room in the slab's partition table."""
+        """Send the frame's segments; discard those of partitions for which the slab's partition table has no room."""
         if frame.queued:
             frame.sends.append((FrameKind.QUEUE, frame.queued))
         for kind, runs in frame.sends:
             for (number, _), segments in self._assignments.send(kind, runs, frame.now_ms).items():
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
-                self._refresh.request(frame.now_ms + EVERY_MS)
+                self._refresh.request(frame.now_ms + SWEEP_INTERVAL_MS)
                 reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
                 sound = without_damaged(self._slab, self._row, segments)
                 self._discards.settle(sound, reason, self._numbered[number].name, counter)
@@ -256,12 +258,12 @@ class RunRouter:
     @property
     def due_ms(self) -> int | None:
         """The earliest time at which a batch may be due; None without a batch."""
-        return self._dues[0][0] if self._dues else None
+        return self._due_heap[0][0] if self._due_heap else None
 
     def flush_due(self, now_ms: int) -> None:
         """Send the batches that are due."""
-        while self._dues and self._dues[0][0] <= now_ms:
-            topic = self._numbered.get(heappop(self._dues)[1])
+        while self._due_heap and self._due_heap[0][0] <= now_ms:
+            topic = self._numbered.get(heappop(self._due_heap)[1])
             due_ms = topic.batch.due_ms if topic is not None and topic.batch is not None else None
             if topic is not None and due_ms is not None and due_ms <= now_ms:
                 self._flush([topic], now_ms)
@@ -274,7 +276,7 @@ class RunRouter:
         self._assignments.flush(number)
 
     def disable_batching(self) -> None:
-        """Send each later message at once, because the daemon stops."""
+        """Send all further messages without batching, because the daemon stops."""
         self._draining = True
 
     def flush_all(self, now_ms: int) -> None:
@@ -290,15 +292,15 @@ class RunRouter:
     def _flush_batch(self, topic: Topic, frame: _Frame) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._add_whole(topic, segments, FrameKind.BATCH, frame)
+            self._add_together(topic, segments, FrameKind.BATCH, frame)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
     def unpark(self, now_ms: int) -> None:
-        """Route parked messages, after metadata or a frame of a dispatcher may have opened their partitions."""
+        """Route parked messages whose partitions new metadata or a dispatcher's frame has opened."""
         frame = _Frame(now_ms)
         for topic in self._numbered.values():
-            if topic.holds_any and topic.view is not None:
+            if topic.has_waiting and topic.view is not None:
                 self._unpark_keyed(topic, frame)
                 self._unpark_any(topic, frame)
         self._send(frame)
@@ -307,7 +309,7 @@ class RunRouter:
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment, head in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:
-                self._choose_partition(topic, segment, head or _refuse(self._slab, segment), frame)
+                self._choose_partition(topic, segment, head or _raise_damaged(self._slab, segment), frame)
             except SlabError as error:
                 quarantine(self._row, error)
 
@@ -317,22 +319,23 @@ class RunRouter:
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()
-            self._add_whole(topic, portion, FrameKind.HELD, frame)
+            self._add_together(topic, portion, FrameKind.HELD, frame)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
-        until = topic.parked_since_ms + PATIENCE_MS
-        if now_ms >= until or not any(self._assignments.is_starting(topic.number, number) for number in topic.targets):
+        until = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
+        starting = (self._assignments.is_starting(topic.number, partition) for partition in topic.key_partitions)
+        if now_ms >= until or not any(starting):
             return False
         self._refresh.request(until)
         return True
 
-    def leaderless(self) -> list[_Key]:
-        """Return the topics that have parked messages and no available partition."""
-        parked = (topic for topic in self._numbered.values() if topic.holds_any and topic.view is not None)
-        return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.targets]
+    def leaderless(self) -> list[_TopicPartition]:
+        """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader for any partition."""
+        parked = (topic for topic in self._numbered.values() if topic.has_waiting and topic.view is not None)
+        return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
-    def remove_waiting(self, topic: Topic) -> list[Segment]:
-        """Return the messages of a deleted topic that wait here, and forget them."""
+    def pop_waiting(self, topic: Topic) -> list[Segment]:
+        """Remove and return the messages of a deleted topic that wait in the router."""
         waiting = topic.parked + topic.parked_keyed + (topic.batch.flush() if topic.batch is not None else [])
         topic.parked, topic.parked_keyed = [], []
         return waiting
@@ -342,7 +345,7 @@ class RunRouter:
         self._limits.remove(number)
 
 
-def _refuse(slab: Slab, segment: Segment) -> NoReturn:
+def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
     """Raise SlabError for a segment whose headers are damaged."""
     read_run(slab, segment.chunk, segment.run)
     refuse(slab, [segment])

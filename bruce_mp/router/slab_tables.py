@@ -1,7 +1,7 @@
 """The slab's topic and partition tables: reuse of entries, and errors when a table is full.
 
 An entry is freed only when a table is full, the cluster has lacked its topic for a while (`MissingTopics`), and a sweep
-finds no records of it in the slab.  The sweep reads every chunk, so at least `EVERY_MS` lies between two.
+finds no records of it in the slab.  The sweep reads every chunk, so at least `SWEEP_INTERVAL_MS` lies between two.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["EVERY_MS", "SlabTables"]
+__all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 
 _LOG = logging.getLogger(__name__)
 _HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
-EVERY_MS: Final = 10_000
+SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps for entries to free."""
-SAY_AGAIN_MS: Final = 60_000
+REPORT_INTERVAL_MS: Final = 60_000
 
 
 class SlabTables:
@@ -35,39 +35,39 @@ class SlabTables:
         self._slab = slab
         self.topics = TopicTable(slab)
         self.partitions = PartitionTable(slab)
-        self._former: dict[int, bytes] = {}
-        self._next_look_ms = 0
-        self._said_ms: dict[str, int] = {}
+        self._freed_names: dict[int, bytes] = {}
+        self._next_sweep_ms = 0
+        self._reported_ms: dict[str, int] = {}
 
     def name_of(self, topic: int) -> bytes:
         """Return a topic's name, also if its entry was freed last, which inputs may not know; empty if unknown."""
         try:
             return self.topics.name_of(topic)
         except KeyError:
-            return self._former.get(topic, b"")
+            return self._freed_names.get(topic, b"")
 
     def free(self, existing: Container[bytes], used: Callable[[], AbstractSet[int]], now_ms: int) -> list[int]:
         """Free the entries of deleted, unused topics if a table is full, and return their numbers."""
-        if not (not self.topics.room or self.partitions.is_full) or now_ms < self._next_look_ms:
+        if not (not self.topics.room or self.partitions.is_full) or now_ms < self._next_sweep_ms:
             return []
         kept = used()
         known = {self.topics.id_of(name): name for name in self.topics.known()}
         gone = {topic: name for topic, name in known.items() if name not in existing and topic not in kept}
         if gone:
-            self._next_look_ms = now_ms + EVERY_MS
+            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
             held = {found.topic for found in sweep(self._slab, _HELD)}
             self._free({topic: name for topic, name in gone.items() if topic not in held})
-        return list(gone.keys() & self._former.keys())
+        return list(gone.keys() & self._freed_names.keys())
 
     def _free(self, gone: dict[int, bytes]) -> None:
-        self._former = gone
+        self._freed_names = gone
         if gone:
             self.topics.remove(gone)
             self.partitions.keep_only(set(map(self.topics.id_of, self.topics.known())))
             _LOG.info("A table of the slab was full; the entries of %d topics that are gone were freed.", len(gone))
 
     def report_full(self, what: str, consequence: str, now_ms: int) -> None:
-        """Log that a table of the slab is full, at most once in `SAY_AGAIN_MS` for each table."""
-        if now_ms >= self._said_ms.get(what, now_ms):
-            self._said_ms[what] = now_ms + SAY_AGAIN_MS
+        """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""
+        if now_ms >= self._reported_ms.get(what, now_ms):
+            self._reported_ms[what] = now_ms + REPORT_INTERVAL_MS
             _LOG.error("The slab's table of %s is full: %s", what, consequence)

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
     IsOpen = Callable[[int, int], bool]  # True if messages for this topic and partition can go out
 
-__all__ = ["Topic", "TopicRegistry", "portions_of", "targets_of"]
+__all__ = ["Topic", "TopicRegistry", "key_partitions_of", "portions_of"]
 
 PORTION_BYTES: Final = 64 * 1024
-"""Bytes of a backlog for one partition at a time, so that all partitions share the backlog."""
+"""The size of a portion of parked messages for one partition, so that all partitions share a backlog."""
 
 
-class _Bound(NamedTuple):
-    """The chunk that an input fills, and the partition of its messages."""
+class _ChunkBinding(NamedTuple):
+    """The partition that gets all AnyPartition messages of a chunk."""
 
     chunk: int
     generation: int
@@ -39,12 +39,12 @@ class _Bound(NamedTuple):
 
 
 class Topic:
-    """One topic.  `parked` are AnyPartition messages for which no partition is open, in order.
+    """A topic's metadata, batch, parked messages and choice of partitions.
 
-    AnyPartition messages go to the available partitions in turn, so that each broker gets its share.  All messages of
-    a chunk go to one partition, so that an error of another partition does not keep the chunk in use.  A batch that
-    goes past the end of a chunk ends the turn, so large batches advance one partition each.  Combined topics also stay
-    with a partition for the time of a batch, because many small batches cost more than a few larger ones.
+    AnyPartition messages go to the available partitions in rotation, so that each broker gets a share.  All messages
+    of a chunk go to one partition, so that an error of another partition does not keep the chunk in use.  A batch that
+    ends in a new chunk goes to the next partition.  Combined topics also stick to a partition for the duration of a
+    batch, because many small record batches cost more than a few large ones.
     """
 
     def __init__(self, slab: Slab, number: int, name: bytes, rule: TopicBatching, rng: random.Random) -> None:
@@ -53,20 +53,22 @@ class Topic:
         self.name = name
         self.view: TopicView | None = None
         self.is_plain = False
-        """True if metadata shows the topic and no rate limit counts its messages; any change of the two resets it."""
+        """True if metadata shows the topic and it has no rate limit; a change of metadata or config resets the flag."""
         self.parked: list[Segment] = []
+        """AnyPartition messages for which no partition is open, in order."""
         self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
+        """PartitionKey messages that arrived while no partition had a leader, in order."""
         self.apply_config(rule)
         self._rng = rng
-        self.alarm_ms = 0
-        """The due time of the batch for which an alarm is set."""
-        self.targets: list[int] = []
-        """The partition for each index of a partition key; empty while no partition is available."""
-        self._round: list[int] = []
+        self.scheduled_ms = 0
+        """The due time of the topic's newest entry in the router's heap of due batches."""
+        self.key_partitions: list[int] = []
+        """The partition for each key index (key modulo partitions); empty while no partition has a leader."""
+        self._rotation: list[int] = []
         self._cursor = 0
-        self._stay_until_ms = 0
-        self._bound: dict[int, _Bound] = {}
+        self._sticks_until_ms = 0
+        self._bindings: dict[int, _ChunkBinding] = {}
 
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
@@ -74,68 +76,68 @@ class Topic:
         self.batch = PendingBatch(self._slab, rule.limits) if rule.kind is BatchingKind.PER_TOPIC else None
 
     def update_view(self, view: TopicView | None) -> None:
-        """Apply new metadata; a changed view begins a new round of partitions."""
+        """Apply new metadata; a changed view restarts the rotation."""
         if view == self.view:
             return
         self.view = view
         self.is_plain = False
-        self._round = list(view.leaders) if view is not None else []
-        self.targets = targets_of(view) if view is not None else []
-        self._cursor = len(self._round)
+        self._rotation = list(view.leaders) if view is not None else []
+        self.key_partitions = key_partitions_of(view) if view is not None else []
+        self._cursor = len(self._rotation)
 
-    def targets_for(self, count: int) -> list[int] | None:
-        """Return the partitions for keys modulo `count`; None if the topic has fewer.
+    def key_partitions_for(self, count: int) -> list[int] | None:
+        """Return the partitions for keys modulo `count`; None if the topic has fewer partitions.
 
-        A topic that has grown keeps its first partitions, so an earlier lane keeps its partition.
+        New partitions come last, so the lanes of a smaller count keep their partitions.
         """
-        return self.targets[:count] if 0 < count <= len(self.targets) else None
+        return self.key_partitions[:count] if 0 < count <= len(self.key_partitions) else None
 
-    def target_of_lane(self, index: int, count: int) -> int | None:
-        """Return the partition of a lane whose keys are all `index` modulo `count`; None for a shared lane."""
-        return self.targets[index] if 0 <= index < count <= len(self.targets) else None
+    def partition_of_lane(self, index: int, count: int) -> int | None:
+        """Return the partition of a lane whose keys are all `index` modulo `count`; None if its keys differ."""
+        return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
-        """Return the partition for AnyPartition messages; None if no available one is open."""
+        """Return the partition for AnyPartition messages; None if none is open."""
         chunk, generation, *_ = segments[-1]
         owner = self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
-        bound = self._bound.get(owner)
+        bound = self._bindings.get(owner)
         if bound is not None and bound[:2] == (chunk, generation) and is_open(self.number, bound.partition):
             return bound.partition
-        partition = self._in_turn(is_open, now_ms)
+        partition = self._next_open_partition(is_open, now_ms)
         if partition is not None:
-            self._bound[owner] = _Bound(chunk, generation, partition)
+            self._bindings[owner] = _ChunkBinding(chunk, generation, partition)
         return partition
 
-    def _in_turn(self, is_open: IsOpen, now_ms: int) -> int | None:
-        if now_ms >= self._stay_until_ms:
+    def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:
+        if now_ms >= self._sticks_until_ms:
             stays = self.rule.kind is BatchingKind.COMBINED
-            self._stay_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if stays else 0)
+            self._sticks_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if stays else 0)
             self._advance()
-        for step in range(len(self._round)):
-            at = (self._cursor + step) % len(self._round)
-            if is_open(self.number, self._round[at]):
+        for step in range(len(self._rotation)):
+            at = (self._cursor + step) % len(self._rotation)
+            if is_open(self.number, self._rotation[at]):
                 self._cursor = at
-                return self._round[at]
+                return self._rotation[at]
         return None
 
     def _advance(self) -> None:
-        """Advance, in another order each round, so that alternating sizes do not favour some partitions."""
+        """Advance the rotation, and shuffle it at its end: alternating batch sizes then favour no partition."""
         self._cursor += 1
-        if self._cursor >= len(self._round):
-            self._rng.shuffle(self._round)
+        if self._cursor >= len(self._rotation):
+            self._rng.shuffle(self._rotation)
             self._cursor = 0
 
     def advance_partition(self) -> None:
-        """End the turn: the next messages go to the next partition."""
-        self._stay_until_ms = 0
+        """Send the next AnyPartition messages to the next partition, even before a combined batch is due."""
+        self._sticks_until_ms = 0
 
     @property
-    def holds_any(self) -> bool:
+    def has_waiting(self) -> bool:
         return bool(self.parked or self.parked_keyed)
 
 
 class TopicRegistry:
-    """The topics that the slab's table numbers, by number, and the cluster's last view."""
+    """The topics of the slab's topic table by number, and the latest metadata."""
 
     def __init__(self, slab: Slab, tables: SlabTables, config: Config, rng: random.Random) -> None:
         self._slab = slab
@@ -147,52 +149,55 @@ class TopicRegistry:
         self.numbered: dict[int, Topic] = {}
 
     def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config to topics that are numbered later."""
+        """Store a reloaded config for topics that are created later; `RunRouter` applies it to the others."""
         self._config = config
 
     def leader_of(self, number: int, partition: int) -> int | None:
-        """Return the broker that leads a partition; None if no broker is known to."""
+        """Return the broker that leads a partition; None without a known leader."""
         if self.view is None or not self._table.has(number):
             return None
-        view = self._get(number, self._table.name_of(number)).view
+        view = self._get_or_create(number, self._table.name_of(number)).view
         return None if view is None else view.leaders.get(partition)
 
     def name_in(self, segment: Segment, head: RunHead) -> bytes:
-        """Return the topic name of a run.  Raises SlabError for a number that no topic has or had."""
-        self.check(head.topic)
+        """Return the topic name of a run.  Raise SlabError for a number that the topic table never assigned."""
+        self.check_number(head.topic)
         if head.topic:
             return self._tables.name_of(head.topic)
         return name_of(self._slab, segment.chunk, segment.run, read_run(self._slab, segment.chunk, segment.run))
 
-    def check(self, number: int) -> None:
-        """Raise SlabError for a number that no topic has or had; 0 stands for a topic without a number."""
+    def check_number(self, number: int) -> None:
+        """Raise SlabError for a number that the topic table never assigned; 0 stands for a topic without a number."""
         if number and not (self._table.has(number) or self._table.was_freed(number)):
-            raise SlabError(f"A run names topic number {number}, which no topic has.")
+            raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
     def resolve(self, name: bytes, segment: Segment, head: RunHead) -> Topic | None:
-        """Return the topic of a run, and store its number in the run; None if the cluster does not know it."""
-        number = self.number(name)
+        """Return the topic of a run, and store its number in the run's header; None if the cluster does not know it."""
+        number = self.assign_number(name)
         if number and number != head.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
-        return self._get(number, name) if number else None
+        return self._get_or_create(number, name) if number else None
 
     def is_in_cluster(self, name: bytes) -> bool:
         """Return True if metadata shows the topic."""
         return self.view is not None and name in self.view.topics
 
-    def number(self, name: bytes) -> int:
-        """Number a topic and store the count of partitions for its keys; return 0 without the topic or room for it."""
+    def assign_number(self, name: bytes) -> int:
+        """Return a topic's number, and store its number of key partitions in the topic table.
+
+        Return 0 if metadata does not show the topic or the table is full.
+        """
         view = self.view.topics.get(name) if self.view is not None else None
         if view is None:
             return 0
         number = self._table.id_of(name)
         return self._table.add(name, view.spread(self._table.partitions_of(number) if number else 0))
 
-    def targets_in_use(self, topic: Topic) -> list[int]:
-        """Return the partitions for the keys of a topic, as many as inputs spread its keys over."""
-        return topic.targets[: self._table.partitions_of(topic.number)]
+    def key_partitions_in_use(self, topic: Topic) -> list[int]:
+        """Return the partitions over which inputs spread the keys of a topic."""
+        return topic.key_partitions[: self._table.partitions_of(topic.number)]
 
-    def _get(self, number: int, name: bytes) -> Topic:
+    def _get_or_create(self, number: int, name: bytes) -> Topic:
         topic = self.numbered.get(number)
         if topic is None:
             rule = self._config.batching_for(name)
@@ -202,8 +207,8 @@ class TopicRegistry:
         return topic
 
 
-def targets_of(view: TopicView) -> list[int]:
-    """Return the partition for each index of a partition key; empty while no partition is available."""
+def key_partitions_of(view: TopicView) -> list[int]:
+    """Return the partition for each key index; empty while no partition has a leader."""
     designated = (view.designated(index) for index in range(len(view.partitions)))
     return [partition for partition in designated if partition is not None]
 

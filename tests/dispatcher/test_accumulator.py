@@ -54,10 +54,10 @@ def test_accumulator_topics_are_bounded_by_the_topic_table(slab: Slab) -> None:
         topic = table.add(b"t%d" % number, 1)
         segment = one(slab, topic)
         assert add(gathering, slab, [segment]) == []
-        assert gathering.flush_of(topic) == [segment]
+        assert gathering.flush_topic(topic) == [segment]
         table.remove([topic])
     assert len(gathering._topics) <= SMALL.topics
-    assert len(gathering._builders) <= SMALL.topics
+    assert len(gathering._batches) <= SMALL.topics
 
 
 def test_a_topic_that_reuses_an_entry_is_batched_by_its_own_rule(slab: Slab) -> None:
@@ -67,13 +67,13 @@ def test_a_topic_that_reuses_an_entry_is_batched_by_its_own_rule(slab: Slab) -> 
     gone = table.add(b"three, gone", 1)
     waiting = [one(slab, gone), one(slab, gone)]
     assert add(gathering, slab, waiting) == []
-    assert gathering.flush_of(gone) == waiting
+    assert gathering.flush_topic(gone) == waiting
     table.remove([gone])
     new = table.add(b"new", 1)
     assert new % SMALL.topics == gone % SMALL.topics
     first, second, late = one(slab, new), one(slab, new), one(slab, gone)
     assert add(gathering, slab, [first]) == []
-    assert gathering.flush_of(gone) == [], "a frame that comes late says nothing of the topic that is there now"
+    assert gathering.flush_topic(gone) == [], "a frame that comes late says nothing of the topic that is there now"
     assert add(gathering, slab, [late]) == [late], "nobody knows how its topic was batched"
     assert add(gathering, slab, [second]) == [first, second]
     assert add(gathering, slab, [one(slab, topic) for topic in others]) == []
@@ -91,7 +91,7 @@ def test_a_frame_of_many_topics_is_accumulated_as_separate_frames_are(slab: Slab
     assert row.counters[Counter.CombinedTopicsBatchAnyPartition] == 4
     gathering.draining = True
     assert add(gathering, slab, [one(slab, own)]) != []
-    assert gathering.flush() == [g]
+    assert gathering.flush_all() == [g]
     assert row.counters[Counter.NoBatchAnyPartition] == 1, "it is counted by the rule that it has"
 
 

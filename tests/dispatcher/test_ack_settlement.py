@@ -63,7 +63,7 @@ def dispatcher(slab: Slab) -> Dispatcher:
     reporter = DiscardReporter(Nowhere(), 100)
     made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
     made.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.RESYNC, 1)], 0)
-    made.on_connected(recognises=True)
+    made.on_connected(broker_deduplicates=True)
     made.drain_outbox()
     return made
 

@@ -73,7 +73,7 @@ def test_one_batch_of_a_partition_is_in_flight_without_idempotence_support(
 ) -> None:
     """Two in flight, and the first refused: the second would be in front of it, or twice there."""
     one = dispatcher(slab, cluster)
-    one.on_connected(recognises=broker)
+    one.on_connected(broker_deduplicates=broker)
     give(slab, one)
     (first,) = one.next_request(0, 0.0)
     one.on_acks([first], [PartitionAck(b"t1", 0, 0)], 0.0)
@@ -89,7 +89,7 @@ def test_one_batch_of_a_partition_is_in_flight_without_idempotence_support(
 @pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
 def test_a_lost_answer_is_a_possible_duplicate(slab: Slab, cluster: int, broker: bool, doubt: int) -> None:
     one = dispatcher(slab, cluster)
-    one.on_connected(recognises=broker)
+    one.on_connected(broker_deduplicates=broker)
     give(slab, one)
     assert one.next_request(0, 0.0)
     assert doubted(slab) == 0
@@ -100,7 +100,7 @@ def test_a_lost_answer_is_a_possible_duplicate(slab: Slab, cluster: int, broker:
 @pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
 def test_an_ambiguous_error_is_a_possible_duplicate(slab: Slab, cluster: int, broker: bool, doubt: int) -> None:
     one = dispatcher(slab, cluster)
-    one.on_connected(recognises=broker)
+    one.on_connected(broker_deduplicates=broker)
     give(slab, one)
     (batch,) = one.next_request(0, 0.0)
     one.on_acks([batch], [PartitionAck(b"t1", 0, 7)], 0.0)  # REQUEST_TIMED_OUT
@@ -110,11 +110,11 @@ def test_an_ambiguous_error_is_a_possible_duplicate(slab: Slab, cluster: int, br
 @pytest.mark.parametrize(("cluster", "broker", "doubt"), [(CAN, True, 0), (CAN, False, 3), (CANNOT, False, 3)])
 def test_a_dead_dispatchers_batch_is_a_possible_duplicate(slab: Slab, cluster: int, broker: bool, doubt: int) -> None:
     first = dispatcher(slab, cluster)
-    first.on_connected(recognises=broker)
+    first.on_connected(broker_deduplicates=broker)
     give(slab, first)
     assert first.next_request(0, 0.0)
     second = dispatcher(slab, cluster)
-    second.on_connected(recognises=broker)
+    second.on_connected(broker_deduplicates=broker)
     assert doubted(slab) == doubt
     (again,) = second.next_request(0, 0.0)
     assert again.records == 3
@@ -123,7 +123,7 @@ def test_a_dead_dispatchers_batch_is_a_possible_duplicate(slab: Slab, cluster: i
 @pytest.mark.parametrize(("broker", "doubt"), [(True, 0), (False, 3)])
 def test_a_batch_moved_to_an_old_broker_is_a_possible_duplicate(slab: Slab, broker: bool, doubt: int) -> None:
     one = dispatcher(slab, CAN)
-    one.on_connected(recognises=broker)
+    one.on_connected(broker_deduplicates=broker)
     segments = put_records(slab, [RECORDS])
     kernels.write_sequence(slab, segments, 0, 0, 0, opens_batch=True)
     kernels.set_state(slab, segments, state_word(RunState.ASSIGNED_SENT, SLOT))
@@ -133,14 +133,14 @@ def test_a_batch_moved_to_an_old_broker_is_a_possible_duplicate(slab: Slab, brok
 
 def test_an_upgraded_broker_gets_sequence_numbers(slab: Slab) -> None:
     one = dispatcher(slab, CANNOT)
-    one.on_connected(recognises=False)
+    one.on_connected(broker_deduplicates=False)
     give(slab, one)
     (first,) = one.next_request(0, 0.0)
     one.on_lost()
     store_producer(slab, 7)
     one.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.RESYNC, 2)], 0)
     one._paused = False
-    one.on_connected(recognises=True)
+    one.on_connected(broker_deduplicates=True)
     (again,) = one.next_request(0, 0.0)
     assert (first.base_sequence, again.base_sequence) == (-1, -1), "a built batch stays as it is"
     one.on_acks([again], [PartitionAck(b"t1", 0, 0)], 0.0)

@@ -370,7 +370,9 @@ def test_a_silent_former_leader_delays_messages_only_for_the_configured_time(tmp
         for partition in range(PARTITIONS):
             broker.move_leader(load.topics[0], partition, 2)
         stage.daemon.refresh_metadata()
-        stage.daemon.wait_for(lambda: "owes answers" in stage.daemon.log(), "the end of the patience", 20)
+        stage.daemon.wait_for(
+            lambda: "has not answered for partitions" in stage.daemon.log(), "the end of the patience", 20
+        )
         stage.delivered(load, sender=sender)
 
 

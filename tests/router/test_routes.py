@@ -60,6 +60,6 @@ def test_a_route_is_emptied_in_send_order() -> None:
     route.came_meanwhile.append(late)
     route.returned.append(queued)
     route.returned_sent.append(built)
-    assert route.holds_any
+    assert route.has_waiting
     assert route.pop_all() == ([built], [queued, late])
-    assert not route.holds_any
+    assert not route.has_waiting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bruce_mp.kernels import set_state
-from bruce_mp.router.slab_tables import EVERY_MS, SlabTables
+from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS, SlabTables
 from bruce_mp.slab.layout import RunState
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
@@ -22,10 +22,10 @@ def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
         assert set(tables.topics.known()) == {b"t1", b"t2", b"t3"}
         assert tables.name_of(numbers[4]) == NAMES[4], "the router still knows whose it was"
         set_state(slab, segments, RunState.DELIVERED)
-        assert tables.free({b"t1"}, set, EVERY_MS) == [], "there is room"
+        assert tables.free({b"t1"}, set, SWEEP_INTERVAL_MS) == [], "there is room"
         for name in NAMES[3:]:
             tables.topics.add(name, 1)
-        assert set(tables.free(set(NAMES) - {b"t3"}, set, EVERY_MS)) == {numbers[2]}
+        assert set(tables.free(set(NAMES) - {b"t3"}, set, SWEEP_INTERVAL_MS)) == {numbers[2]}
 
 
 def test_the_slab_is_searched_only_at_intervals() -> None:
@@ -36,5 +36,5 @@ def test_the_slab_is_searched_only_at_intervals() -> None:
         existing = set(NAMES[1:])
         assert tables.free(existing, set, 0) == []
         set_state(slab, segments, RunState.DELIVERED)
-        assert tables.free(existing, set, EVERY_MS - 1) == []
-        assert tables.free(existing, set, EVERY_MS) == [numbers[0]]
+        assert tables.free(existing, set, SWEEP_INTERVAL_MS - 1) == []
+        assert tables.free(existing, set, SWEEP_INTERVAL_MS) == [numbers[0]]
