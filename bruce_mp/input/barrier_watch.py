@@ -50,7 +50,7 @@ class BarrierWatch:
     def start(self) -> None:
         """Publish and flush all messages for a new barrier, and poll at the shortest interval again."""
         self._barriers.are_new = False
-        self._publisher.hand_on_runs()
+        self._publisher.publish_open_runs()
         self._flush()
         self._after_ms = _LOOK_FIRST_MS
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""The input's state of a client on a stream connection: its incomplete message, its counts and its attempt."""
+"""A stream client as its worker sees it: the unprocessed bytes, the sections and the open attempt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["TCP", "UNIX", "StreamClientState", "StreamKind"]
 
 
 class StreamKind(NamedTuple):
-    """The counters of a kind of stream."""
+    """The counters of UNIX stream connections, or of TCP connections."""
 
     forwarded: Counter
     clean: Counter
@@ -54,39 +54,39 @@ TCP: Final = StreamKind(
 
 @dataclass(slots=True, eq=False)
 class StreamClientState:
-    """A connection's client.
+    """The state of one client.
 
-    `unprocessed` has the start of a message of `wanted` bytes (0: length not known yet), or messages without room.
+    `unprocessed` has the start of a message of `wanted` bytes (0 = length unknown), or paused messages.
     """
 
     kind: StreamKind
     section: ConnectionSection
     peer: PeerCredentials | None = None
     user: int = TCP_USER
-    """The user whose quota applies."""
+    """User id for the quota."""
     unprocessed: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False
     """A whole message at the beginning of `unprocessed` waits for room, or for the next interval of a quota."""
     paused_until_ms: int = 0
-    """Begin of that interval, or of the next check of its stuck topic; 0 if the message waits for room."""
+    """Time of the next retry, such as the start of that interval; 0 if the message waits for room."""
     stuck_topic: bytes = b""
     """The topic of the first message of `unprocessed`, if it waits because the topic holds its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
     """Messages of such topics that were removed from a batch; they precede `unprocessed`."""
-    counted: int = 0
+    in_quota: int = 0
     """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
-    is_refused: bool = False
-    """The client sent malformed data, and the worker reads no more from it."""
+    must_close: bool = False
+    """The client sent malformed data, or its attempt was ended: the worker closes the connection."""
     unfinished_sections: list[ConnectionSection] = field(default_factory=list)
-    """Sections before the present one, from the first unfinished one on."""
+    """Earlier sections, from the first one with outstanding messages on."""
     attempt: Attempt | None = None
     """The open fenced attempt."""
     keeps_timestamps: bool = False
-    """The client's timestamps stay, at any distance from the arrival of its messages."""
+    """True if the client's timestamps are kept, however far they are from the arrival of its messages."""
     released: SpillFile | None = None
     """The spill file of the client's last attempt, which later messages must not overtake."""
-    farewell: bytes = b""
+    final_frame: bytes = b""
     """The bytes that the worker sends before it closes the connection."""
     finished_totals: ConnectionSection = field(default_factory=lambda: ConnectionSection(0))
-    """Sum of all finished sections before `unfinished_sections`."""
+    """Sums over all sections before `unfinished_sections`."""

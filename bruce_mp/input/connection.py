@@ -42,10 +42,10 @@ class Connection:
         """Return the epoll events to wait for."""
         return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
-    def say_farewell(self) -> None:
-        """Tell the client why its attempt is over, if it is; it may have gone, or not read what it was told before."""
-        self.outgoing += self.client.farewell
-        self.client.farewell = b""
+    def send_final_frame(self) -> None:
+        """Send the unsent answers and the frame with the reason for the attempt's end, without waiting for room."""
+        self.outgoing += self.client.final_frame
+        self.client.final_frame = b""
         if self.outgoing:
             with suppress(OSError):
                 sent = self.socket.send(self.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -1,10 +1,9 @@
-"""Fenced attempts: what a client sends between a begin and an end frame is delivered when the end has come, or never.
+"""Fenced attempts: a client's messages between a begin and an end frame, delivered after the end frame or never.
 
-The messages go into the slab at once, in lanes of the attempt's own, and are held.  The end frame releases them all; a
-connection that ends before it has them discarded.  All open attempts of a worker together may take a part of the slab
-that is small enough for everybody else to go on: attempts wait for their clients, and nobody else can make room.  An
-attempt that needs more than that, or more than the share of a topic, writes what follows to a spill file
-(`slab/spill.py`).
+The input appends the messages to separate lanes of the slab and holds them.  The end frame releases them all.  If the
+connection ends earlier, they are discarded.  Only their clients can complete attempts and so free their memory.
+Therefore all open attempts of a worker together get a limited part of the slab.  An attempt that needs more than that,
+or more than the share of a topic, writes its further messages to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -55,16 +54,17 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger(__name__)
-_NEVER_MS: Final = 1 << 40
-_PATIENCE_MS: Final = 30_000
-"""So long an attempt waits for room that only other open attempts could give."""
+_LINGER_MS: Final = 1 << 40
+"""Linger of an attempt's runs: no run becomes due before the end of the attempt."""
+_MAX_WAIT_MS: Final = 30_000
+"""Longest time that an attempt waits for spill room that other open attempts hold."""
 
 
 class Ending(NamedTuple):
-    """Why the daemon ends an attempt; `why` is a clause."""
+    """The reason why the daemon ends an attempt; `explanation` is a clause for the log and the client."""
 
     reason: EndReason
-    why: str
+    explanation: str
 
 
 SHUTDOWN: Final = Ending(
@@ -76,22 +76,22 @@ NOT_ALLOWED: Final = Ending(
 UNREAD: Final = Ending(EndReason.UNREAD_ANSWERS, "its client asks for barriers and does not read the answers")
 NOT_UNDERSTOOD: Final = Ending(
     EndReason.NOT_UNDERSTOOD,
-    "its client sent what is no message and no frame that may stand there, so that the daemon cannot tell where the "
-    "next message begins",
+    "its client sent neither a message nor a frame that is valid at that point, so the daemon cannot find the start of "
+    "the next message",
 )
 
 
-class _Withheld(HandoverTickets):
-    """Hands nothing over: the runs stay with the input."""
+class _NoHandover(HandoverTickets):
+    """Replaces the hand-over of closed runs: they stay OPEN until the attempt ends."""
 
     def hand_over(self, run_at: int) -> None:
         pass
 
 
 class _AttemptShares:
-    """Allocates chunks of an attempt's part of the slab to topics within their thresholds.
+    """Allocates chunks for an attempt, for topics within their thresholds.
 
-    The chunks are charged to their topics when the attempt is released: until then only its client can free them.
+    The release charges the chunks to their topics.  Until then only the attempt's client can free them.
     """
 
     def __init__(self, attempt: Attempt, shares: TopicShares) -> None:
@@ -117,7 +117,7 @@ class _AttemptShares:
 
 
 class Attempt:
-    """One attempt.  Closed runs of its lanes stay OPEN in the slab, in chunks that bear its number."""
+    """One attempt.  Closed runs of its lanes stay OPEN, in chunks whose headers have the attempt's number."""
 
     def __init__(
         self,
@@ -139,17 +139,17 @@ class Attempt:
         self.began_ms = now_ms
         self.chunks = 0
         self.overflows = False
-        """It needs more of the slab than it may have: some of it found no room."""
+        """True once a message found no room in the attempt's part of the slab: later ones go to the spill file."""
         self.spill: SpillFile | None = None
-        self.waits_since_ms: int | None = None
-        """Since when it has waited for room in spill files."""
-        withheld = _Withheld(attempts.slab, self.owner)
+        self.waiting_since_ms: int | None = None
+        """Start of the attempt's wait for room in spill files."""
+        no_handover = _NoHandover(attempts.slab, self.owner)
         self.lanes = Lanes(
             attempts.slab,
             self,
             attempts.topics,
-            lambda _: _NEVER_MS,
-            withheld,
+            lambda _: _LINGER_MS,
+            no_handover,
             windows=windows,
             shares=_AttemptShares(self, attempts.shares),
         )
@@ -159,8 +159,8 @@ class Attempt:
         return self.name.decode("utf-8", "backslashreplace")
 
     def allocate(self, span: int, now_ms: int) -> int | None:
-        """Chunks for its lanes, as long as it is not too large."""
-        self.overflows = self.overflows or not self._attempts.allow(span, self)
+        """Return the first of `span` neighbouring chunks for the attempt's lanes; None above the attempt's limit."""
+        self.overflows = self.overflows or not self._attempts.allows(span, self)
         chunk = None if self.overflows else self._pool.allocate(span, now_ms)
         if chunk is not None:
             fences.mark_chunk(self._attempts.slab, chunk, self.number)
@@ -168,8 +168,8 @@ class Attempt:
         return chunk
 
     def can_spare(self, span: int) -> bool:
-        """See `ChunkPool`; it may not make the attempt too large either."""
-        return self._attempts.allow(span, self) and self._pool.can_spare(span)
+        """See `ChunkPool`; the larger span must also keep the attempt within its limit."""
+        return self._attempts.allows(span, self) and self._pool.can_spare(span)
 
     def seal(self, chunk: int) -> None:
         """See `ChunkPool`."""
@@ -183,7 +183,7 @@ class Attempt:
 class FencedAttempts:
     """The open attempts of a worker.
 
-    `most` are the chunks that one may have, `most_together` those of all.
+    An attempt may have `max_chunks` chunks, all attempts together `max_chunks_together`.
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class FencedAttempts:
         discards: Discards,
         reporter: DiscardReporter,
         spills: Spills,
-        most: int,
-        most_together: int,
+        max_chunks: int,
+        max_chunks_together: int,
     ) -> None:
         self._row = row
         self.slab = slab
@@ -208,32 +208,32 @@ class FencedAttempts:
         self._discards = discards
         self._reporter = reporter
         self._spills = spills
-        self._most_together = most_together
-        self.apply_limits(most)
+        self._max_chunks_together = max_chunks_together
+        self.apply_limits(max_chunks)
         self._open: set[Attempt] = set()
         self._last = 0
 
-    def apply_limits(self, most: int) -> None:
-        """From now on an attempt may have so many chunks; 0: as many as all together."""
-        self._most = min(most or self._most_together, self._most_together)
+    def apply_limits(self, max_chunks: int) -> None:
+        """Apply a reloaded limit for one attempt; 0 = the limit for all together."""
+        self._max_chunks = min(max_chunks or self._max_chunks_together, self._max_chunks_together)
 
     def __len__(self) -> int:
         return len(self._open)
 
     def open(self, begin: AttemptBegin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
-        """Begin an attempt; its number is unique among those of this worker in the slab and in spill files.
+        """Open an attempt, with a number that no other attempt of this worker has in the slab or in spill files.
 
-        `windows` gives the timestamps that its messages may have.
+        `windows` gives the timestamp window of each topic.
         """
         self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
         attempt = Attempt(self, self._last, begin, section, windows=windows, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
-    def allow(self, span: int, attempt: Attempt) -> bool:
-        """Whether an attempt may have so many more chunks."""
+    def allows(self, span: int, attempt: Attempt) -> bool:
+        """Report if an attempt may have `span` more chunks."""
         together = sum(each.chunks for each in self._open)
-        return attempt.chunks + span <= self._most and together + span <= self._most_together
+        return attempt.chunks + span <= self._max_chunks and together + span <= self._max_chunks_together
 
     def overflow_if_possible(self, attempt: Attempt) -> None:
         """Send the further messages of an attempt to its spill file, because a topic in it holds its share.
@@ -245,22 +245,21 @@ class FencedAttempts:
     # --- spilling ----------------------------------------------------------------------------------------------------
 
     def spill(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> Ending | None:
-        """Write frames of whole messages to the spill file of an attempt; return why the attempt ends, if it does.
+        """Write whole messages to an attempt's spill file; return the reason for the attempt's end if that fails.
 
-        `arrived_ms`: the arrival time of the messages in ms since 1970.
+        `arrived_ms` is the arrival time of the messages in ms since 1970.
         """
         if not self._spills.can_spill:
             return Ending(
                 EndReason.TOO_LARGE,
-                f"it needs more than the {self._most * lay.CHUNK_BYTES >> 10} KiB of the slab that it may have, alone "
-                "or with others that are open, and input.streams.max_spill_size is 0. Raise that, slab.size or "
-                "input.streams.max_attempt_size",
+                f"it needs more than the {self._max_chunks * lay.CHUNK_BYTES >> 10} KiB of the slab that it may have, "
+                "alone or with other open attempts, and input.streams.max_spill_size is 0. Raise "
+                "input.streams.max_spill_size, slab.size or input.streams.max_attempt_size",
             )
         try:
             self._write(attempt, data, messages, arrived_ms)
         except (OSError, SlabError) as error:
-            why = f"its spill file cannot be written: {error}"
-            return Ending(EndReason.SPILL_FAILED, why.rstrip("."))
+            return Ending(EndReason.SPILL_FAILED, f"its spill file cannot be written: {error}".rstrip("."))
         return None
 
     def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
@@ -273,43 +272,47 @@ class FencedAttempts:
         attempt.spill.append(data, messages, arrived_ms)
 
     def find_room(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
-        """Whether `size` further bytes find room in the spill file; why the attempt ends, where waiting is vain."""
-        assert attempt.spill is not None  # it spills
+        """Reserve `size` bytes in the spill file of an attempt that overflows.
+
+        Return the room or the limit that the attempt waits for, or the reason for its end if a wait cannot help.
+        """
+        assert attempt.spill is not None  # the attempt overflows
         room = self._spills.extend(attempt.spill, size)
         if room is SpillRoom.YES:
-            attempt.waits_since_ms = None
+            attempt.waiting_since_ms = None
             return room
         return self._wait_or_end(attempt, size, room, now_ms)
 
     def _wait_or_end(self, attempt: Attempt, size: int, room: SpillRoom, now_ms: int) -> SpillRoom | Ending:
-        if attempt.waits_since_ms is None:
-            attempt.waits_since_ms = now_ms
+        if attempt.waiting_since_ms is None:
+            attempt.waiting_since_ms = now_ms
             self._row.add(Counter.StreamInputSpillFull)
             _LOG.warning(
-                "The fenced attempt %s waits, and is not read: %s. Spill files have %d MiB of %d MiB.",
+                "The fenced attempt %s waits for room, and its client is not read: %s. Spill files have %d MiB of "
+                "%d MiB.",
                 attempt,
                 room.value,
                 self._spills.reserved_bytes >> 20,
-                self._spills.most >> 20,
+                self._spills.max_bytes >> 20,
                 extra={"about": ("spill full", room)},
             )
-        assert attempt.spill is not None  # it spills
-        if room is SpillRoom.BOUND and attempt.spill.size + size > self._spills.most:
+        assert attempt.spill is not None  # the attempt overflows
+        if room is SpillRoom.BOUND and attempt.spill.size + size > self._spills.max_bytes:
             return Ending(
                 EndReason.TOO_LARGE,
-                f"it alone needs more than the {self._spills.most >> 20} MiB that spill files may have. Send smaller "
-                "attempts, or raise input.streams.max_spill_size",
+                f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "
+                "smaller attempts, or raise input.streams.max_spill_size",
             )
-        if now_ms - attempt.waits_since_ms < _PATIENCE_MS or self._spills.released or self._is_oldest(attempt):
+        if now_ms - attempt.waiting_since_ms < _MAX_WAIT_MS or self._spills.released or self._is_oldest(attempt):
             return room
         return Ending(
             EndReason.NO_ROOM,
-            f"it waited {_PATIENCE_MS // 1000} s for room, because {room.value}, and older attempts that are open "
-            "have it. Run fewer attempts at a time, or raise input.streams.max_spill_size",
+            f"it waited {_MAX_WAIT_MS // 1000} s for room that older open attempts hold, because {room.value}. Run "
+            "fewer attempts at a time, or raise input.streams.max_spill_size",
         )
 
     def _is_oldest(self, attempt: Attempt) -> bool:
-        """Whether no other open attempt of the daemon has had a spill file for longer: one has to go on."""
+        """Report if no attempt with a spill file began earlier; the oldest waits without limit, so one completes."""
         return attempt.began_ms <= min(filter(None, of_all_rows(self.slab, lay.SPILL_OLDEST)), default=0)
 
     def _note_oldest(self) -> None:
@@ -319,7 +322,7 @@ class FencedAttempts:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def release(self, attempt: Attempt) -> list[Segment]:
-        """The attempt is complete: its runs, of which the router must hear.  What it spilled follows."""
+        """Release a complete attempt: hand its runs over, and queue its spill file; return the runs to publish."""
         runs = self._close(attempt)
         if attempt.spill is not None:
             attempt.spill.seal()
@@ -332,7 +335,7 @@ class FencedAttempts:
         return runs
 
     def abandon(self, attempt: Attempt) -> None:
-        """The attempt will never be complete: discard what there is of it."""
+        """Discard the messages of an attempt that cannot complete."""
         by_topic: defaultdict[bytes, list[Segment]] = defaultdict(list)
         for segment in self._close(attempt):
             by_topic[self._topic_of(segment)].append(segment)
@@ -368,7 +371,7 @@ class FencedAttempts:
 
 
 def contiguous(buffer: memoryview, places: Sequence[tuple[int, int]]) -> memoryview | bytes:
-    """The bytes of messages at `places`, which are in order; without a copy where nothing lies between them."""
+    """Return the bytes of messages at `places`, in order; without a copy if the messages are adjacent."""
     start, (last, length) = places[0][0], places[-1]
     if last + length - start == sum(size for _, size in places):
         return buffer[start : last + length]

@@ -1,4 +1,4 @@
-"""A stream worker's parts for fenced attempts: open attempts, spill files and their feed."""
+"""The assembly of a stream worker's objects for fenced attempts: open attempts, spill files and their feed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Fencing"]
 
 
 class Fencing:
-    """The assembled parts."""
+    """Owns the open attempts, the spill files and the pump that feeds them into the slab."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Fencing:
             discards=Discards(slab, row, reporter),
             reporter=reporter,
             spills=self._spills,
-            most=streams.max_attempt_size // CHUNK_BYTES,
-            most_together=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
+            max_chunks=streams.max_attempt_size // CHUNK_BYTES,
+            max_chunks_together=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
         )
 
     def recover(self) -> None:
@@ -74,10 +74,10 @@ class Fencing:
         self._spills.adopt()
 
     def start_feed(self) -> None:
-        """Feed the spill files of released attempts; repeat this after each release."""
+        """Feed the spill files of released attempts; the caller repeats this after each release."""
         self._pump.start()
 
     def apply_config(self, streams: Streams) -> None:
         """Apply a reloaded configuration."""
         self.attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
-        self._spills.most = streams.max_spill_size
+        self._spills.max_bytes = streams.max_spill_size

@@ -82,7 +82,7 @@ class _Input(InputShell):
 
     def recover(self) -> None:
         self._lanes.clock_step_ms = clock_step_ms()
-        self._publisher.publish_due(self._admission.recover(self._row_index, steady_ms()))
+        self._publisher.publish(self._admission.recover(self._row_index, steady_ms()))
 
     def start(self) -> None:
         self._watch_socket()

@@ -1,4 +1,4 @@
-"""The frames with which an input names its runs to the router."""
+"""The publication of runs: the frames that an input sends to the router."""
 
 from __future__ import annotations
 
@@ -17,37 +17,35 @@ __all__ = ["RunPublisher"]
 
 
 class RunPublisher:
-    """The link between an input's lanes and the router."""
+    """Sends the closed runs of an input's lanes to the router, by name."""
 
     def __init__(self, lanes: Lanes, router: LinkSender) -> None:
         self._lanes = lanes
         self._router = router
 
-    def publish_due(self, segments: list[Segment]) -> None:
-        """Send the router a frame that names runs."""
+    def publish(self, segments: list[Segment]) -> None:
+        """Send the router a RUNS frame with these segments; nothing for an empty list."""
         if segments:
             self._router.send([Parcel(FrameKind.RUNS, segments=segments)])
 
     def flush(self, topics: Iterable[int]) -> None:
-        """Make the router send the batches of some topics, after the runs of earlier frames."""
+        """Ask the router to flush the batches of some topics, which include the runs of earlier frames."""
         self._router.send([Parcel(FrameKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:
-        """Name the closed runs to the router; the batch before must have been landed or counted."""
-        if closed := self._lanes.drain_closed():
-            self.publish_due(closed)
+        """Publish all closed runs.  The caller must have landed or counted the last batch."""
+        self.publish(self._lanes.drain_closed())
 
     def publish_ready(self, now_ms: int) -> None:
-        """Name the closed runs to the router if their tick has come; see `publish_closed`."""
-        if ready := self._lanes.drain_ready(now_ms):
-            self.publish_due(ready)
+        """Publish the closed runs if their tick has come; see `publish_closed`."""
+        self.publish(self._lanes.drain_ready(now_ms))
 
-    def hand_on_runs(self) -> None:
-        """Close every run, and tell it of those; the lanes keep their chunks."""
+    def publish_open_runs(self) -> None:
+        """Close and publish every run; the lanes keep their chunks."""
         self._lanes.close_runs()
         self.publish_closed()
 
     def publish_all(self) -> None:
-        """Close all runs and name them to the router."""
+        """Close and publish every run; the lanes release their chunks."""
         self._lanes.close_all()
         self.publish_closed()

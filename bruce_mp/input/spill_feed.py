@@ -63,12 +63,12 @@ class _Stuck(NamedTuple):
 
 
 class SpillPump:
-    """The timer that feeds spill files between rounds of a worker's loop.  `hand_on` publishes runs to the router."""
+    """The timer that feeds spill files between rounds of a worker's loop.  `publish` publishes runs to the router."""
 
-    def __init__(self, loop: Loop, feed: SpillFeed, hand_on: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, feed: SpillFeed, publish: Callable[[], None]) -> None:
         self._loop = loop
         self._feed = feed
-        self._hand_on = hand_on
+        self._publish = publish
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class SpillPump:
         until = time.monotonic() + _MOMENT_S
         while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < until:
             pass
-        self._hand_on()
+        self._publish()
         if len(self._feed):
             self._timer = self._loop.call_later(0 if is_fed else _NO_ROOM_S, self._run)
 
@@ -192,7 +192,7 @@ class SpillFeed:
         offset, fed, count = file.offset + at + length, file.fed + len(places), len(places) - len(file.landed)
         self._count(file, len(places), count, {**+raises, **self._progress(file, offset, fed)})
         file.move_to(offset, fed)
-        self._note_refused(each, view, places, ingested, first)
+        self._report_discarded(each, view, places, ingested, first)
         return True
 
     def _append(self, each: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
@@ -208,9 +208,9 @@ class SpillFeed:
             )
         finally:
             lanes.clock_step_ms, lanes.keeps_order = kept
-            self._note_replaced()
+            self._record_replaced()
 
-    def _note_replaced(self) -> None:
+    def _record_replaced(self) -> None:
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             warn_of_clock(found, None, stranger="a fenced attempt")
@@ -256,7 +256,9 @@ class SpillFeed:
             lay.SPILL_FED_COUNT: delta(fed - counters[lay.SPILL_FED_COUNT]),
         }
 
-    def _note_refused(self, each: Released, view: memoryview, places: Places, ingested: Ingested, first: int) -> None:
+    def _report_discarded(
+        self, each: Released, view: memoryview, places: Places, ingested: Ingested, first: int
+    ) -> None:
         for rejection in ingested.rejections:
             report(self._reporter, rejection, view, places[rejection.slot])
             self._discard(each, DiscardReason(rejection.failure), 1)

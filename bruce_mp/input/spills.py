@@ -1,4 +1,4 @@
-"""The spill files of one worker: their bound on disk space, and the reason if a file cannot grow.
+"""The spill files of one worker, and the bound on their disk space.
 
 The bound is for the files of all workers together.  Each worker publishes the bytes of its files in its row, so no lock
 is needed.  Workers that extend files at the same moment may exceed the bound by a step each.
@@ -32,7 +32,7 @@ _KEPT_FREE: Final = 20
 
 @unique
 class SpillRoom(Enum):
-    """Room for a spill file to grow, or the limit that it waits for."""
+    """The result of a reservation: room, or the limit that prevents it."""
 
     YES = "there is room"
     BOUND = "the spill files have all that input.streams.max_spill_size allows"
@@ -40,25 +40,25 @@ class SpillRoom(Enum):
 
 
 class Released(NamedTuple):
-    """A file of a complete attempt, and the section that counts its messages; None for a dead worker's file."""
+    """The spill file of a complete attempt, and the section of its messages (None for a dead worker's file)."""
 
     file: SpillFile
     section: ConnectionSection | None
 
 
 class Spills:
-    """The spill files of the worker with this row.  `most` is the bound in bytes; 0 disables spilling."""
+    """The spill files of the worker with this row.  `max_bytes` is the bound for all workers; 0 disables spilling."""
 
-    def __init__(self, slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, most: int) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, max_bytes: int) -> None:
         self._slab = slab
         self._row = row
         self._index = index
         self._directory = directory
-        self.most = most
+        self.max_bytes = max_bytes
         self.released: deque[Released] = deque()
-        """Files whose messages are being fed back into the slab, in turn."""
+        """Files that the feed reads back into the slab, in turn."""
         self.last_number = 0
-        """The greatest attempt number that had a file at the start."""
+        """Largest attempt number among the files that `adopt` found."""
 
     def adopt(self) -> None:
         """Take over the files of a dead worker of this row, all of them released."""
@@ -69,16 +69,16 @@ class Spills:
 
     @property
     def can_spill(self) -> bool:
-        """True if the configuration allows spill files."""
-        return self.most > 0
+        """Report if the configuration allows spill files."""
+        return self.max_bytes > 0
 
     @property
     def has_room(self) -> bool:
         """Report if the bound leaves room for the first block of another file."""
-        return self.reserved_bytes + _FIRST_STEP <= self.most
+        return self.reserved_bytes + _FIRST_STEP <= self.max_bytes
 
     def create(self, number: int, *, is_explicit: bool) -> SpillFile:
-        """Create the file of an attempt.  Raises OSError and SlabError."""
+        """Create the file of attempt `number`.  Raises OSError and SlabError."""
         return self._directory.create(self._index, number, is_explicit=is_explicit)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
@@ -87,8 +87,8 @@ class Spills:
         if missing <= 0:
             return SpillRoom.YES
         step = max(missing, min(max(file.size, _FIRST_STEP), _LARGEST_STEP))
-        if not is_urgent and self.reserved_bytes + step > self.most:
-            if self.reserved_bytes + missing > self.most:
+        if not is_urgent and self.reserved_bytes + step > self.max_bytes:
+            if self.reserved_bytes + missing > self.max_bytes:
                 return SpillRoom.BOUND
             step = missing
         return self._reserve(file, step)
@@ -106,10 +106,10 @@ class Spills:
 
     @property
     def reserved_bytes(self) -> int:
-        """Bytes reserved by the files of all workers."""
+        """Return the bytes that the files of all workers have reserved."""
         return total(self._slab, lay.SPILL_BYTES)
 
     def remove(self, file: SpillFile) -> None:
-        """Remove a file that is no longer needed, and subtract its bytes."""
+        """Remove a file, and subtract its bytes from the bound."""
         self._row.counters[lay.SPILL_BYTES] -= min(file.reserved, self._row.counters[lay.SPILL_BYTES])
         file.remove()

@@ -1,4 +1,4 @@
-"""Messages of stream clients on their way into lanes together: portions of a buffer, and batches of whole messages."""
+"""Portions of received stream data, and the batches of whole messages that `StreamAdmission` appends at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _length: Final = itemgetter(1)
 
 
 class Portion(NamedTuple):
-    """What a client sent: the bytes of the buffer from `begin` to `end`."""
+    """The received bytes of a client: those of the common buffer from `begin` to `end`."""
 
     client: StreamClientState
     begin: int
@@ -30,18 +30,20 @@ class Portion(NamedTuple):
 
 
 class StreamBatch:
-    """Messages that are taken in together, with the client and section of each stretch of them.
+    """Messages that are appended together, with the client and section of each consecutive group.
 
-    Those of an `attempt` have no others among them.  With `is_explicit` all of them keep their timestamps.
+    A batch of an `attempt` has only messages of that attempt.  With `is_explicit` all messages keep their timestamps.
     """
 
     def __init__(self, attempt: Attempt | None = None, *, is_explicit: bool = False) -> None:
         self.attempt = attempt
         self.is_explicit = is_explicit
         self.places: list[tuple[int, int]] = []
+        """Offset and length of each message in the buffer."""
         self.sources: list[int] = []
+        """Section number of each message."""
         self.largest = 0
-        """Bytes that no message exceeds, where the caller of `add` knows them."""
+        """Upper bound of the messages' sizes in bytes; 0 if no caller of `add` gave one."""
         self._starts: list[int] = []
         self._senders: list[tuple[StreamClientState, ConnectionSection]] = []
 
@@ -58,21 +60,21 @@ class StreamBatch:
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def why_no_room(self, dropped: NoRoom) -> DiscardReason:
-        """Why a message found no room."""
+        """Return the reason for the discard of a message without room."""
         return DiscardReason.ABANDONED_ATTEMPT if self.overflows else dropped.reason
 
     @property
     def overflows(self) -> bool:
-        """Whether the attempt has as much of the slab as it may have."""
+        """Report if the batch's attempt has used up its part of the slab."""
         return self.attempt is not None and self.attempt.overflows
 
     @property
     def size(self) -> int:
-        """Bytes of the messages."""
+        """Return the bytes of all messages."""
         return sum(map(_length, self.places))
 
-    def stretches(self) -> Iterable[tuple[StreamClientState, ConnectionSection, int]]:
-        """Each client and section with how many messages it has."""
+    def counts_by_section(self) -> Iterable[tuple[StreamClientState, ConnectionSection, int]]:
+        """Yield the client, the section and the number of messages of each consecutive group."""
         ends = [*self._starts[1:], len(self.places)]
         for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):
             yield client, section, end - start

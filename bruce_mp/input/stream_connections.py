@@ -119,7 +119,7 @@ class StreamConnections:
         """End the attempt of a connection, if it has one, and tell its client."""
         connection = self._connections[descriptor]
         self._admission.abandon(connection.client, ending)
-        connection.say_farewell()
+        connection.send_final_frame()
 
     # --- accepting ---------------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class StreamConnections:
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)
         self._admission.abandon(connection.client)
-        connection.say_farewell()
+        connection.send_final_frame()
         self._waiting.discard(descriptor)
         self._leaving.discard(descriptor)
         del self._descriptors[connection.client]
@@ -328,13 +328,13 @@ class StreamConnections:
         if count:
             self._row.add(client.kind.got_data)
         else:
-            self._hang_up(descriptor)
+            self._on_end_of_stream(descriptor)
         return count
 
-    def _hang_up(self, descriptor: int) -> None:
+    def _on_end_of_stream(self, descriptor: int) -> None:
         """Handle the end of a client's data; the connection stays open while answers are due."""
         connection = self._connections[descriptor]
-        self._admission.hang_up(connection.client)
+        self._admission.on_disconnect(connection.client)
         if connection.outgoing or connection.client in self._barriers.clients:
             self._let_leave(descriptor)
         else:
@@ -356,7 +356,7 @@ class StreamConnections:
 
     def _pause_or_resume(self, descriptor: int) -> None:
         connection = self._connections[descriptor]
-        if connection.client.is_refused:
+        if connection.client.must_close:
             self._close(descriptor)
         elif connection.client.is_blocked and descriptor not in self._waiting:
             self._waiting.add(descriptor, connection.client)

@@ -107,7 +107,7 @@ class _Worker(InputShell):
     def recover(self) -> None:
         self._fencing.recover()
         self._pool.release_seals()
-        self._publisher.publish_due([found.segment for found in sweep_filled(self._slab)])
+        self._publisher.publish([found.segment for found in sweep_filled(self._slab)])
 
     def start(self) -> None:
         self._connections.start()
@@ -146,7 +146,7 @@ class _Worker(InputShell):
     def _on_release(self, runs: list[Segment]) -> None:
         """Publish the runs of a complete attempt, and start feeding its spill file."""
         self._publisher.publish_closed()
-        self._publisher.publish_due(runs)
+        self._publisher.publish(runs)
         self._fencing.start_feed()
 
     def _finish(self) -> None:

@@ -1,15 +1,17 @@
-"""What came on stream connections, on its way into lanes; everything about it but the sockets.
+"""Admission of stream data: the path of received bytes into lanes, without the sockets.
 
-Bytes of many connections lie in one buffer.  They are cut into messages, which then are parsed, appended and counted
-together: what is paid once a batch is shared by all.  In the order of the steps it is safe to die anywhere, as for
-datagrams: first the records are in lanes, then one transaction counts them, then the router hears of the runs.  A
-successor counts what is in lanes and was not counted; bytes that were in no lane are gone, with their connection.
+Bytes of many connections lie in one buffer.  `StreamAdmission` splits them into messages, and parses, appends and
+counts the messages of all connections as one batch.  The order of the steps makes a crash harmless at any point, as for
+datagrams.  First the lanes hold the records, then one transaction counts them, then the router hears of the runs.  A
+successor counts the records in lanes that were not counted.  Bytes that were in no lane are lost with their connection.
 
-Where senders wait for room (`when_full = "block"`) a message is only taken once it finds room for certain.  What does
-not stays in the client's `unprocessed`, in order, and nothing more is read from that client.  The same happens to
-what is beyond a user's quota, until the next interval; to messages of a topic that holds its share of the slab: only
-the lanes know of that, so these messages come back from a batch of which the others are taken; to messages of a fenced
-attempt for which spill files have no room; and to messages behind an attempt that is on its way back from its file.
+Where senders wait for room (`when_full = "block"`), a message is appended only when it certainly finds room.  Otherwise
+it stays in the client's `unprocessed`, in order, and the worker stops reading that client.  The same happens to:
+
+* messages beyond a user's quota, until the next interval;
+* messages of a topic that holds its share of the slab, which the lanes return from a batch whose others they append;
+* messages of a fenced attempt for which spill files have no room;
+* messages behind an attempt whose spill file is being fed back.
 """
 
 from __future__ import annotations
@@ -50,16 +52,16 @@ __all__ = ["StreamAdmission"]
 
 _LOG: Final = logging.getLogger(__name__)
 _length: Final = itemgetter(1)
-_LOOK_AGAIN_MS: Final = 20
-"""So long a client waits before its spill files are looked at again."""
+_SPILL_RETRY_MS: Final = 20
+"""Interval of retries for a client that waits for spill files."""
 
 
 class StreamAdmission:
-    """Takes in what clients sent.
+    """Admits the data of stream clients to the lanes.
 
-    `longest` is the size that a message may have at the most, `on_barrier(client, data)` is called for each barrier
-    when everything before it is taken.  `release(runs)` is told of the runs of an attempt that is complete.
-    Without `senders` there are no quotas.
+    `longest` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
+    it has appended all earlier messages, and `release(runs)` with the runs of a complete attempt.  Without `senders`
+    there are no quotas.
     """
 
     def __init__(
@@ -87,29 +89,29 @@ class StreamAdmission:
         self.apply_limits(longest, blocks=blocks)
 
     def apply_limits(self, longest: int, *, blocks: bool) -> None:
-        """From now on messages may be so long, and clients do or do not wait for room: see the arguments."""
+        """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._longest = longest
         self._blocks = self._lanes.keeps_order = blocks
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
-        """Take in what there is of whole messages; what is left of each portion becomes its client's rest."""
+        """Append the whole messages of each portion; the remaining bytes become its client's `unprocessed`."""
         batch = StreamBatch()
         for portion in portions:
             batch = self._admit_portion(buffer, portion, batch, now_ms)
-        self._take(buffer, batch, now_ms)
+        self._append_batch(buffer, batch, now_ms)
         for client, _, _ in portions:
             if client.postponed:
-                self._put_before_rest(client)
+                self._requeue_postponed(client)
 
-    def _put_before_rest(self, client: StreamClientState) -> None:
-        """Have a client wait until the topic of the first message that was postponed holds less."""
+    def _requeue_postponed(self, client: StreamClientState) -> None:
+        """Put postponed messages before `unprocessed`, and pause the client until their topic holds less."""
         client.unprocessed[:0] = client.postponed
         client.postponed = bytearray()
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, 0
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
-        """Report if a client that waits is worth a look: the topic that it waits for may hold more by now."""
+        """Report if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
         if not self._blocks or not client.stuck_topic:
             return True
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
@@ -118,58 +120,58 @@ class StreamAdmission:
         client, at, end = portion
         client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
-        while not client.is_refused:
+        while not client.must_close:
             found = split_stream(buffer, at, end, self._longest)
-            if self._is_behind_spill(client, found, now_ms):
+            if self._pause_behind_spill(client, found, now_ms):
                 break
             within = self._within_quota(client, len(found.places), now_ms)
-            batch, taken = self._add(buffer, batch, client, found.places[:within], now_ms)
-            self._note_taken(client, taken, now_ms)
+            batch, taken = self._add_to_batch(buffer, batch, client, found.places[:within], now_ms)
+            self._count_in_quota(client, taken, now_ms)
             if taken < len(found.places):
-                if taken == within and not client.is_refused and not client.postponed:
-                    self._hold(client, now_ms)
+                if taken == within and not client.must_close and not client.postponed:
+                    self._pause_for_quota(client, now_ms)
                 at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
                 break
             at, client.wanted = found.at, found.size
             if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
-            self._take(buffer, batch, now_ms)
+            self._append_batch(buffer, batch, now_ms)
             batch = StreamBatch()
-            if not self._obey(client, found.stop, bytes(buffer[at : at + found.size]), now_ms):
+            if not self._handle_frame(client, found.stop, bytes(buffer[at : at + found.size]), now_ms):
                 break
             batch = StreamBatch(client.attempt, is_explicit=client.keeps_timestamps)
             at += found.size
-        if client.is_refused:
+        if client.must_close:
             return StreamBatch()
         client.unprocessed = bytearray(buffer[at:end])
         if not client.is_blocked and found.stop is not SplitStop.MORE:
-            self._take(buffer, batch, now_ms)
+            self._append_batch(buffer, batch, now_ms)
             batch = StreamBatch()
             if not client.postponed:
-                self._refuse(client, found.stop)
+                self._on_malformed(client, found.stop)
         return batch
 
     def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
-        """The batch for what a client sends: the messages of an attempt go with no others."""
+        """Return the batch for a client's messages: an attempt's messages share a batch with no others."""
         if batch.attempt is client.attempt and batch.is_explicit == client.keeps_timestamps:
             return batch
-        self._take(buffer, batch, now_ms)
+        self._append_batch(buffer, batch, now_ms)
         return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps)
 
-    def _is_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
-        """Have a client wait whose last attempt is not completely back from its spill file."""
+    def _pause_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
+        """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
         if client.released is not None and client.released.is_removed:
             client.released = None
         if client.released is None or not (found.places or found.stop is SplitStop.FENCE):
             return False
-        client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _LOOK_AGAIN_MS
+        client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _SPILL_RETRY_MS
         return True
 
-    def _obey(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
-        """Do what a frame says that is no message; False if it is not to be there.  All before it is taken."""
+    def _handle_frame(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
+        """Handle a barrier, begin or end frame, after all earlier messages; return False for a misplaced frame."""
         if client.postponed:
-            return False  # what stands behind the frame must not pass what stands before it
-        if client.is_refused:
+            return False  # messages behind the frame must not overtake the postponed ones before it
+        if client.must_close:
             return True
         if stop is SplitStop.BARRIER:
             self._on_barrier(client, frame)
@@ -181,49 +183,49 @@ class StreamAdmission:
             return True
         if attempt is not None and is_end(frame):
             client.attempt = None
-            self._lanes.close_runs()  # what came before the attempt is delivered before it
+            self._lanes.close_runs()  # the router must get the messages before the attempt first
             self._release(self._attempts.release(attempt))
             client.released = attempt.spill
             return True
         return False
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
-        """Discard what the client has not completed: it is gone, or the daemon ends the attempt and tells it why."""
+        """Discard the client's open attempt; with `ending` prepare the frame that tells the client the reason."""
         attempt, client.attempt = client.attempt, None
         if attempt is None:
             return
         if ending is not None:
-            text = f"The daemon ended the fenced attempt {attempt}: {ending.why}. Nothing of it is delivered."
-            client.farewell = encode_ended(ending.reason, text)
+            text = f"The daemon ended the fenced attempt {attempt}: {ending.explanation}. Nothing of it is delivered."
+            client.final_frame = encode_ended(ending.reason, text)
             _LOG.error("%s", text, extra={"about": ("attempt ended", ending.reason)})
         self._attempts.abandon(attempt)
 
-    def _end(self, client: StreamClientState, ending: Ending) -> None:
-        """End the open attempt of a client, and read no more of it."""
-        client.is_refused = True
+    def _end_attempt(self, client: StreamClientState, ending: Ending) -> None:
+        """End a client's open attempt, and stop reading the client."""
+        client.must_close = True
         self.abandon(client, ending)
 
     def _within_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
-        """How many of so many messages a client may send in this interval."""
+        """Return how many of `count` messages the user's quota admits in this interval."""
         left = None if self._senders is None or not count else self._senders.left(client.user, now_ms)
-        return count if left is None else min(left + client.counted, count)
+        return count if left is None else min(left + client.in_quota, count)
 
-    def _note_taken(self, client: StreamClientState, taken: int, now_ms: int) -> None:
+    def _count_in_quota(self, client: StreamClientState, taken: int, now_ms: int) -> None:
         """Count messages in the user's quota that do not count there yet."""
-        before = min(taken, client.counted)
-        client.counted -= before
+        before = min(taken, client.in_quota)
+        client.in_quota -= before
         if taken > before and self._senders is not None and self._senders.matter:
             self._senders.record_received(client.user, taken - before, now_ms)
 
-    def _hold(self, client: StreamClientState, now_ms: int) -> None:
-        """The quota is used up: the client has to wait for the next interval."""
-        assert self._senders is not None  # nobody else has a quota
+    def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
+        """Pause a client until the next interval of its user's quota."""
+        assert self._senders is not None  # without them there are no quotas
         client.paused_until_ms = self._senders.next_interval_ms(now_ms)
         self._senders.warn_over_quota(client.user, "connections are not read before the next interval")
         self._senders.add(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)
 
-    def _add(
+    def _add_to_batch(
         self,
         buffer: memoryview,
         batch: StreamBatch,
@@ -231,7 +233,7 @@ class StreamAdmission:
         places: list[tuple[int, int]],
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
-        """Add messages as far as they find room; the batch to go on with, and how many were added."""
+        """Add messages while they find room; return the batch for the next messages, and how many were added."""
         if batch.overflows:
             return self._add_to_spill(buffer, batch, client, places, now_ms)
         if not self._blocks:
@@ -242,10 +244,10 @@ class StreamAdmission:
             more = places[added:] if added else places
             largest = max(map(_length, more))
             room = self._room(batch, more, largest)
-            if not room and batch.places:  # the batch may need less than it could
-                self._take(buffer, batch, now_ms)
+            if not room and batch.places:  # the batch may take less room than the estimate
+                self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, is_explicit=batch.is_explicit)
-                if client.is_refused or client.postponed:
+                if client.must_close or client.postponed:
                     return batch, added
                 continue
             if not room:
@@ -262,34 +264,34 @@ class StreamAdmission:
         places: list[tuple[int, int]],
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
-        """Add messages that go to a spill file, all or none; a client that finds no room there waits, or is refused."""
+        """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
         assert attempt is not None  # it overflows
         room = self._attempts.find_room(attempt, batch.size + sum(map(_length, places)), now_ms) if places else None
         if room in {None, SpillRoom.YES}:
             batch.add(client, places)
             return batch, len(places)
-        self._take(buffer, batch, now_ms)
+        self._append_batch(buffer, batch, now_ms)
         if isinstance(room, Ending):
-            self._end(client, room)
-        client.paused_until_ms = now_ms + _LOOK_AGAIN_MS
+            self._end_attempt(client, room)
+        client.paused_until_ms = now_ms + _SPILL_RETRY_MS
         return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps), 0
 
     def _room(self, batch: StreamBatch, more: list[tuple[int, int]], largest: int) -> int:
-        """Return how many of `more`, the largest of `largest` bytes, find room behind a batch that is not taken yet."""
+        """Return how many of `more`, with at most `largest` bytes each, find room behind the batch's messages."""
         if chunks_for(largest) > self._pool.capacity:
-            return self._room_before_hopeless(batch, more)
+            return self._room_before_oversized(batch, more)
         _, first = (batch.places or more)[0]
         count, largest = len(batch.places) + len(more), max(largest, batch.largest)
         return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.places))
 
-    def _room_before_hopeless(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
-        """One message is larger than all that this input can have: it would wait for ever, so it is let through."""
+    def _room_before_oversized(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
+        """Admit messages up to one that exceeds the pool's capacity; admit that one alone, because no wait helps it."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
         return self._room(batch, more[:at], max(map(_length, more[:at]))) if at else 1
 
-    def _take(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
-        """Append a batch to lanes, and count it."""
+    def _append_batch(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
+        """Append a batch to lanes, or write it to its attempt's spill file, and count it."""
         if not batch.places:
             return
         if batch.overflows:
@@ -304,45 +306,45 @@ class StreamAdmission:
         )
         if ingested.no_room:
             self._lanes.publish_soon()  # the lanes of an attempt know only their own runs
-            ending = self._count_without_room(buffer, batch, ingested, first, now_ms)
+            ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
-            self._count(buffer, batch, ingested, self._tally(batch, ingested), first)
+            self._count_batch(buffer, batch, ingested, self._tally(batch, ingested), first)
         if replaced := lanes.drain_replaced():
-            self._note_replaced(replaced, batch, first)
+            self._record_replaced(replaced, batch, first)
         if ending is not None:
-            self._end(batch.sender(0)[0], ending)
+            self._end_attempt(batch.sender(0)[0], ending)
 
-    def _count_without_room(
+    def _count_partly_appended(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
     ) -> Ending | None:
-        """Count a batch of which some messages found no room: they are spilled, postponed or discarded.
+        """Spill, postpone or discard a batch's messages without room, and count the batch.
 
-        Return why the attempt of the batch ends, if it does.
+        Return the reason why the batch's attempt ends, or None.
         """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
-        postponed = self._split_off_postponed(ingested)
+        postponed = self._extract_postponed(ingested)
         raises = self._tally(batch, ingested)
         raises[lay.SPILL_IN] = len(spilled)
         raises.subtract(recognised(buffer[at : at + length]) for at, length in spilled)  # counted when they come back
-        self._postpone(buffer, batch, postponed, raises, first)
-        self._count(buffer, batch, ingested, raises, first)
+        self._return_postponed(buffer, batch, postponed, raises, first)
+        self._count_batch(buffer, batch, ingested, raises, first)
         return ending
 
     def _tally(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
-        """Return the amount by which a batch raises each counter, and count its messages for their sections."""
+        """Return the amount by which a batch raises each counter, and add its messages to their sections."""
         raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
-        for client, section, count in batch.stretches():
+        for client, section, count in batch.counts_by_section():
             section.received += count
             raises[client.kind.forwarded] += count
         return raises
 
-    def _count(
+    def _count_batch(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
-        """Report the refused messages of a batch, and count the batch."""
+        """Report the discarded messages of a batch, and count the batch."""
         if refused(ingested):
-            self._note_refused(buffer, batch, ingested, raises, first)
+            self._report_discarded(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
 
     def _spill_rest(
@@ -350,7 +352,8 @@ class StreamAdmission:
     ) -> tuple[Ingested, list[tuple[int, int]], Ending | None]:
         """Spill the messages of an attempt that found no room in its part of the slab.
 
-        Return what is left of `ingested`, the places of spilled messages, and why the attempt ends if that failed.
+        Return `ingested` without the spilled messages, their places, and the reason for the attempt's end if the file
+        cannot be written.
         """
         if batch.attempt is None:
             return ingested, [], None
@@ -379,17 +382,17 @@ class StreamAdmission:
             section.discard(DiscardReason.ABANDONED_ATTEMPT, count)
         self._row.count(self._row.counted + count, raises)
         if ending is not None:
-            self._end(client, ending)
+            self._end_attempt(client, ending)
 
-    def _note_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first: int) -> None:
-        """Count the timestamps that were replaced, and warn of their senders."""
+    def _record_replaced(self, replaced: list[ReplacedTimestamps], batch: StreamBatch, first: int) -> None:
+        """Count replaced timestamps, and log their senders."""
         for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             client, _ = batch.sender(lay.stream_number(found.arrival) - first)
             warn_of_clock(found, client.peer, stranger="a TCP connection")
 
-    def _split_off_postponed(self, ingested: Ingested) -> list[NoRoom]:
-        """Take those messages out of what found no room that only have to wait."""
+    def _extract_postponed(self, ingested: Ingested) -> list[NoRoom]:
+        """Remove and return the messages that wait for their topic, so that they are not discarded for want of room."""
         if not self._blocks:
             return []
         over_share = DiscardReason.TOPIC_OVER_SHARE
@@ -397,22 +400,22 @@ class StreamAdmission:
         ingested.no_room[:] = [dropped for dropped in ingested.no_room if dropped.reason is not over_share]
         return postponed
 
-    def _postpone(
+    def _return_postponed(
         self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], raises: Tally[int], first: int
     ) -> None:
-        """Give messages back to their clients, as if they had not been received yet."""
+        """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
             at, length = batch.places[index]
             client.stuck_topic = client.stuck_topic or dropped.topic
             client.postponed += buffer[at : at + length]
-            client.counted += 1
+            client.in_quota += 1
             section.received -= 1
             for counter in (Counter.MsgReceived, client.kind.forwarded, recognised(buffer[at : at + length])):
                 raises[counter] -= 1
 
-    def _note_refused(
+    def _report_discarded(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
         for rejection in ingested.rejections:
@@ -428,26 +431,26 @@ class StreamAdmission:
             section.discard(reason)
             raises[client.kind.forwarded] -= 1
 
-    def _refuse(self, client: StreamClientState, stop: SplitStop) -> None:
-        """Nobody knows where the client's next message begins, or what it means."""
+    def _on_malformed(self, client: StreamClientState, stop: SplitStop) -> None:
+        """Discard the data of a client that sent an impossible size or a misplaced frame, and end its attempt."""
         counter = client.kind.too_large if stop is SplitStop.TOO_LARGE else client.kind.invalid_size
-        self._discard_rest(client, DiscardReason.MALFORMED, counter)
-        self._end(client, NOT_UNDERSTOOD)
+        self._discard_unprocessed(client, DiscardReason.MALFORMED, counter)
+        self._end_attempt(client, NOT_UNDERSTOOD)
 
-    def hang_up(self, client: StreamClientState) -> None:
-        """The client closed its connection."""
+    def on_disconnect(self, client: StreamClientState) -> None:
+        """Discard the client's open attempt and its incomplete message."""
         self.abandon(client)
         if client.unprocessed:
-            self._discard_rest(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean)
+            self._discard_unprocessed(client, DiscardReason.UNCLEAN_DISCONNECT, client.kind.unclean)
         else:
             self._row.add(client.kind.clean)
 
-    def _discard_rest(self, client: StreamClientState, reason: DiscardReason, counter: Counter) -> None:
+    def _discard_unprocessed(self, client: StreamClientState, reason: DiscardReason, counter: Counter) -> None:
         sample = bytes(client.unprocessed[: self._reporter.sample_size])
         is_tcp = client.kind is TCP and reason is DiscardReason.UNCLEAN_DISCONNECT
         self._reporter.record(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)
         client.unprocessed = bytearray()
         client.section.received += 1
         client.section.discard(reason)
-        number = self._row.counted + 1  # it had a number, as everything that is counted
+        number = self._row.counted + 1  # each counted message uses an arrival number
         self._row.count(number, {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1})

@@ -136,7 +136,7 @@ def test_a_disconnect_before_the_end_frame_abandons_the_attempt(slab: Slab) -> N
     worker = StreamInput(slab, topics=TOPICS)
     client = worker.connect()
     worker.feed((client, messages(3) + BEGIN + messages(500, 3, 200) + message(7)[:5]))
-    worker.admission.hang_up(client)
+    worker.admission.on_disconnect(client)
     worker.close_runs()
     assert numbers(slab, RunState.FILLED) == [0, 1, 2]
     assert_books(slab, 504, ABANDONED_ATTEMPT=500, UNCLEAN_DISCONNECT=1)
@@ -151,7 +151,7 @@ def test_an_unexpected_frame_closes_the_connection(slab: Slab, frames: list[byte
     worker = StreamInput(slab, topics=TOPICS)
     client = worker.connect()
     worker.feed((client, messages(2) + b"".join(frame + messages(3, 2) for frame in frames)))
-    assert client.is_refused
+    assert client.must_close
     assert client.attempt is None
     books = read_books(slab)
     assert books.balanced
@@ -165,9 +165,9 @@ def test_an_oversized_attempt_ends_and_releases_its_room(slab: Slab) -> None:
     client, other = worker.connect(), worker.connect()
     worker.feed((client, BEGIN))
     for turn in range(40):
-        if not client.is_refused:
+        if not client.must_close:
             worker.feed((client, messages(20, 20 * turn, 900)))
-    assert client.is_refused
+    assert client.must_close
     books = read_books(slab)
     assert books.balanced
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
@@ -181,13 +181,13 @@ def test_all_attempts_together_are_bounded(slab: Slab) -> None:
     clients = [worker.connect() for _ in range(12)]
     for client in clients:
         worker.feed((client, BEGIN + messages(6, size=3000)))
-    assert 0 < sum(client.is_refused for client in clients) < 12
+    assert 0 < sum(client.must_close for client in clients) < 12
     for client in clients:
-        if not client.is_refused:
+        if not client.must_close:
             worker.feed((client, END))
     books = read_books(slab)
     assert books.balanced
-    assert books.received - books.discarded["ABANDONED_ATTEMPT"] == 6 * sum(not each.is_refused for each in clients)
+    assert books.received - books.discarded["ABANDONED_ATTEMPT"] == 6 * sum(not each.must_close for each in clients)
 
 
 def test_barriers_inside_an_attempt_are_answered_immediately_and_after_it_wait(slab: Slab) -> None:
@@ -226,7 +226,7 @@ def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) 
                 worker.feed((clients[who], END))
                 released += fenced.pop(who)
             elif what == "leave":
-                worker.admission.hang_up(clients[who])
+                worker.admission.on_disconnect(clients[who])
                 clients[who] = worker.connect()
                 abandoned += len(fenced.pop(who, []))
         worker.close_runs()
@@ -243,7 +243,7 @@ def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
         def work() -> None:
             worker.feed((done, BEGIN + messages(2)), (gone, BEGIN + messages(1, 100)))
             worker.feed((done, messages(1, 2) + END))
-            worker.admission.hang_up(gone)
+            worker.admission.on_disconnect(gone)
 
         for _ in crash_images(slab, [range(slab.geometry.file_size)], work):
             StreamInput(slab)

@@ -264,7 +264,7 @@ def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
         hog = worker.connect()
         while not hog.is_blocked:
             worker.feed((hog, datagram(b"stuck", b"9:" + bytes(3000))))
-        worker.admission.hang_up(hog)
+        worker.admission.on_disconnect(hog)
         client = worker.connect()
         worker.feed((client, BEGIN + both + END))
         assert spilled(slab) > 4

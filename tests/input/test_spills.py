@@ -155,7 +155,7 @@ def test_a_disconnect_removes_the_clients_spill_file(slab: Slab) -> None:
     client = worker.connect()
     worker.feed((client, BEGIN + messages(range(500))))
     assert [path.stat().st_mode & 0o777 for path in files_of(slab)] == [0o600]
-    worker.admission.hang_up(client)
+    worker.admission.on_disconnect(client)
     drain(worker, sink)
     assert sink.numbers == []
     assert files_of(slab) == []
@@ -178,10 +178,10 @@ def test_an_attempt_over_the_spill_limit_is_ended_with_a_reason(slab: Slab) -> N
     client = worker.connect()
     worker.feed((client, BEGIN))
     for start in range(0, 3000, 50):
-        if not client.is_refused:
+        if not client.must_close:
             worker.feed((client, messages(range(start, start + 50))))
-    assert client.is_refused
-    reason, text = decode_ended(client.farewell)
+    assert client.must_close
+    reason, text = decode_ended(client.final_frame)
     assert reason is EndReason.TOO_LARGE
     assert "query/1/2/3" in text
     assert "input.streams.max_spill_size" in text
@@ -221,9 +221,9 @@ def test_the_youngest_of_deadlocked_attempts_is_ended(slab: Slab) -> None:
         number += 40
     worker.now_ms += 40_000
     worker.feed((old, b""))
-    assert not old.is_refused
+    assert not old.must_close
     worker.feed((young, b""))
-    assert decode_ended(young.farewell)[0] is EndReason.NO_ROOM
+    assert decode_ended(young.final_frame)[0] is EndReason.NO_ROOM
     worker.feed((old, END))
     drain(worker, sink)
     assert sorted(sink.numbers) == list(range(number))
@@ -234,8 +234,8 @@ def test_a_failed_spill_file_ends_the_attempt_with_a_reason(slab: Slab) -> None:
     worker = worker_of(slab)
     client = worker.connect()
     worker.feed((client, BEGIN + messages(range(500))))
-    assert client.is_refused
-    reason, text = decode_ended(client.farewell)
+    assert client.must_close
+    reason, text = decode_ended(client.final_frame)
     assert reason is EndReason.SPILL_FAILED
     assert "input.streams.spill_dir" in text
     books = read_books(slab)
@@ -250,7 +250,7 @@ def test_a_directory_that_others_can_write_to_is_refused(slab: Slab) -> None:
     worker = worker_of(slab)
     client = worker.connect()
     worker.feed((client, BEGIN + messages(range(500))))
-    assert decode_ended(client.farewell)[0] is EndReason.SPILL_FAILED
+    assert decode_ended(client.final_frame)[0] is EndReason.SPILL_FAILED
 
 
 def released(slab: Slab) -> StreamInput:
@@ -316,7 +316,7 @@ def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
             worker.feed((done, messages(range(16, 19), 1500) + END))
             worker.spill_feed.feed(5)
             worker.lanes.drain_closed()
-            worker.admission.hang_up(gone)
+            worker.admission.on_disconnect(gone)
 
         seen = set()
         for _ in spill_images(slab, Path(f"{slab.path}.spill"), regions, work):
@@ -365,7 +365,7 @@ class Model:
             self.due += self.fenced.pop(who)
 
     def leave(self, who: int, _count: int) -> None:
-        self.worker.admission.hang_up(self.clients[who])
+        self.worker.admission.on_disconnect(self.clients[who])
         self.clients[who] = self.worker.connect()
         self.fenced.pop(who, None)
 

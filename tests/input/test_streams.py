@@ -97,7 +97,7 @@ def test_an_invalid_size_is_one_malformed_message_and_ends_the_connection(
     worker = StreamInput(slab)
     client = worker.connect(kind)
     worker.feed((client, datagram(value=b"good") + size.to_bytes(4, "big", signed=True) + datagram(value=b"lost")))
-    assert client.is_refused
+    assert client.must_close
     assert values(slab) == [b"good"]
     assert_books(slab, 2, MALFORMED=1)
     assert counter(slab, kind.invalid_size) == 1
@@ -110,7 +110,7 @@ def test_a_report_separates_malformed_bytes_from_disconnects(slab: Slab, kind: S
     worker = StreamInput(slab)
     refused, gone = worker.connect(kind), worker.connect(kind)
     worker.feed((refused, b"GET / HTTP/1.1"), (gone, datagram()[:20]))
-    worker.admission.hang_up(gone)
+    worker.admission.on_disconnect(gone)
     report = DiscardReport(1, 0)
     for event in worker.reported():
         report.add(event)
@@ -126,7 +126,7 @@ def test_an_oversized_message_is_refused_by_its_size_field(slab: Slab) -> None:
     fits = datagram(value=bytes(100 - 30))
     assert len(fits) == 100
     worker.feed((client, fits + (101).to_bytes(4, "big")), (other, fits))
-    assert (client.is_refused, other.is_refused) == (True, False)
+    assert (client.must_close, other.must_close) == (True, False)
     assert len(values(slab)) == 2
     assert_books(slab, 3, MALFORMED=1)
     assert counter(slab, UNIX.too_large) == 1
@@ -149,7 +149,7 @@ def test_a_bad_message_affects_no_other(slab: Slab, name: str) -> None:
     client, other = worker.connect(), worker.connect()
     worker.feed((client, datagram(value=b"1") + bad + datagram(value=b"2")), (other, datagram(value=b"3")))
     assert values(slab) == [b"1", b"2", b"3"]
-    assert not client.is_refused
+    assert not client.must_close
     assert_books(slab, 4, **{reason: 1})
     assert client.section.discards == {DiscardReason[reason]: 1}
     assert (client.section.received, other.section.received, other.section.outstanding) == (3, 1, 1)
@@ -162,7 +162,7 @@ def test_a_disconnect_within_a_message_is_unclean(slab: Slab, kind: StreamKind, 
     worker = StreamInput(slab)
     client = worker.connect(kind)
     worker.feed((client, datagram(value=b"whole") + datagram(value=b"cut")[:kept]))
-    worker.admission.hang_up(client)
+    worker.admission.on_disconnect(client)
     assert values(slab) == [b"whole"]
     assert_books(slab, 1 + (kept > 0), **({"UNCLEAN_DISCONNECT": 1} if kept else {}))
     assert counter(slab, kind.unclean) == (kept > 0)

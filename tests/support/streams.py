@@ -86,7 +86,7 @@ class StreamInput:
         self._sent = _Sent()
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[StreamClientState, bytes]] = []
-        most = max_attempt or max(1, slab.geometry.chunks // 2)
+        max_chunks = max_attempt or max(1, slab.geometry.chunks // 2)
         self.spill_directory = SpillDirectory.of(slab, f"{slab.path}.spill")
         self.spills = Spills(slab, self.row, row, self.spill_directory, max_spill)
         self.spill_feed = SpillFeed(
@@ -101,8 +101,8 @@ class StreamInput:
             discards=Discards(slab, self.row, self.reporter),
             reporter=self.reporter,
             spills=self.spills,
-            most=most,
-            most_together=most,
+            max_chunks=max_chunks,
+            max_chunks_together=max_chunks,
         )
         self.released: list[Segment] = []
         self.admission = StreamAdmission(
