@@ -22,7 +22,7 @@ from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
 from bruce_mp.dispatcher.send_queue import SendQueue
 from bruce_mp.errors import SlabError
-from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import is_numbering
@@ -117,7 +117,7 @@ class Dispatcher:
         """Return and empty the parcels for the router; the first one holds slot and incarnation."""
         if not self._outbox:
             return []
-        outbox, self._outbox = [Parcel(FrameKind.FROM, self._slot, self._incarnation), *self._outbox], []
+        outbox, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
         return outbox
 
     def topic_name(self, topic: int) -> bytes:
@@ -168,7 +168,7 @@ class Dispatcher:
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
         """Claim the records of a router's frame and carry out its requests."""
         router, words = parcels[0].partition, parcels[1:]
-        if words[0].kind is FrameKind.RESYNC and router >= self._router:
+        if words[0].kind is ParcelKind.RESYNC and router >= self._router:
             self._router = router
             self._resync(words, now_ms)
         elif router == self._router:
@@ -176,25 +176,25 @@ class Dispatcher:
 
     def _obey(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
-            if kind is FrameKind.HAND_BACK:
+            if kind is ParcelKind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
-            elif kind is FrameKind.FLUSH:
+            elif kind is ParcelKind.FLUSH:
                 if self._topics.has(topic):  # a topic may be removed once its messages are settled
                     self._end_gathering_of(topic)
-            elif kind is FrameKind.SENT:
+            elif kind is ParcelKind.SENT:
                 self._take_over(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
             else:
                 self._take_fresh(kind, topic, partition, segments, now_ms)
 
     def _take_fresh(
-        self, kind: FrameKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
+        self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
         taken = kernels.claim(self._slab, segments, assigned, queued)
-        if kind is FrameKind.QUEUE:
+        if kind is ParcelKind.QUEUE:
             self._sort_in(self._accumulator.add(taken, kernels.read_headers(self._slab, taken), now_ms))
             return
-        if kind is FrameKind.HELD:
+        if kind is ParcelKind.WAITED:
             self._end_gathering_of(topic)
         self._make_ready(topic, partition, taken)
 
@@ -254,13 +254,13 @@ class Dispatcher:
 
     def send_hello(self) -> None:
         """Send HELLO, to which the router responds with RESYNC."""
-        self._outbox.append(Parcel(FrameKind.HELLO))
+        self._outbox.append(Parcel(ParcelKind.HELLO))
 
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
         """Process RESYNC: router or dispatcher is new, and the dispatcher reports the records that it holds."""
         resync, *rest = parcels
         if not self._is_synced:
-            self._recover([segment for parcel in rest if parcel.kind is FrameKind.SENT for segment in parcel.segments])
+            self._recover([segment for parcel in rest if parcel.kind is ParcelKind.SENT for segment in parcel.segments])
             self._is_synced = True
         self._end_gathering()  # a new router may batch by other rules, and its batches must not pass these
         for queue in self._queues.values():
@@ -268,7 +268,7 @@ class Dispatcher:
         self._handing_back = False
         self._obey(rest, now_ms)
         self._say_what_is_returned()
-        self._outbox.append(Parcel(FrameKind.SYNCED, resync.topic, self._router))
+        self._outbox.append(Parcel(ParcelKind.SYNCED, resync.topic, self._router))
         self.repeat_pauses()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
@@ -283,7 +283,7 @@ class Dispatcher:
 
     def _say_what_is_returned(self) -> None:
         """Repeat RETURNED: the router may have died before it read the frame, or a predecessor before it sent one."""
-        states = {RunState.RETURNED: FrameKind.RETURNED, RunState.RETURNED_SENT: FrameKind.RETURNED_SENT}
+        states = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
         for topic, partition in {(part.topic, part.partition): None for part in found}:
@@ -389,10 +389,10 @@ class Dispatcher:
         queue.state = QueueState.FLOWING
         if queue.hand_back:
             self._return(queue)
-            self._outbox.append(Parcel(FrameKind.HANDED_BACK, queue.topic, queue.partition))
+            self._outbox.append(Parcel(ParcelKind.HANDED_BACK, queue.topic, queue.partition))
         elif queue.pause:
             queue.state = QueueState.PAUSED
-            self._outbox.append(Parcel(FrameKind.PAUSED, queue.topic, queue.partition))
+            self._outbox.append(Parcel(ParcelKind.PAUSED, queue.topic, queue.partition))
         elif queue.backs_off:
             queue.backs_off = False
             queue.retries += 1
@@ -418,14 +418,14 @@ class Dispatcher:
             self._finish_handing_back()
         elif any(queue.has_work for queue in self._queues.values()):
             self._paused = True
-            self._outbox.append(Parcel(FrameKind.PAUSED, 0, EVERYTHING))
+            self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
 
     def repeat_pauses(self) -> bool:
         """Repeat PAUSED for all paused scopes; return False if there are none."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
-        self._outbox += [Parcel(FrameKind.PAUSED, queue.topic, queue.partition) for queue in paused]
+        self._outbox += [Parcel(ParcelKind.PAUSED, queue.topic, queue.partition) for queue in paused]
         if self._paused:
-            self._outbox.append(Parcel(FrameKind.PAUSED, 0, EVERYTHING))
+            self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
         return self._paused or bool(paused)
 
     @property
@@ -453,7 +453,7 @@ class Dispatcher:
             queue.hand_back = True
             return
         self._return(queue)
-        self._outbox.append(Parcel(FrameKind.HANDED_BACK, topic, partition))
+        self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))
 
     def _end_gathering(self) -> None:
         """Move all accumulated records to the ready records of their partitions."""
@@ -467,7 +467,7 @@ class Dispatcher:
             self._return(queue)
         self._send_queue.clear()
         self._handing_back = self._paused = False
-        self._outbox.append(Parcel(FrameKind.HANDED_BACK, 0, EVERYTHING))
+        self._outbox.append(Parcel(ParcelKind.HANDED_BACK, 0, EVERYTHING))
 
     def _return(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
@@ -475,11 +475,11 @@ class Dispatcher:
             self._responses.troubles.clear(self.topic_name(queue.topic), queue.partition)
         sent, fresh = queue.release()
         self._give(
-            FrameKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]
+            ParcelKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]
         )
-        self._give(FrameKind.RETURNED, RunState.RETURNED, queue, fresh)
+        self._give(ParcelKind.RETURNED, RunState.RETURNED, queue, fresh)
 
-    def _give(self, kind: FrameKind, state: RunState, queue: PartitionQueue, segments: list[Segment]) -> None:
+    def _give(self, kind: ParcelKind, state: RunState, queue: PartitionQueue, segments: list[Segment]) -> None:
         if segments:
             kernels.set_state(self._slab, segments, state_word(state, self._slot))
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

@@ -25,7 +25,7 @@ from bruce_mp.telemetry.events import EventOutput
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.ipc.control_messages import Control, Drain, Word
+    from bruce_mp.ipc.control_messages import Control, ControlMessage, Drain
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
@@ -49,12 +49,12 @@ class _DispatcherProcess(ProcessShell):
         config, reports = start.config, self._links.sender(REPORTS)
         self._router = self._links.sender(ROUTER_FROM_DISPATCHERS)
         self.serve_frames(dispatcher_link(start.slot), self._on_frame)
-        self._reporter = self.flush_soon(ProcessReporter(config, self._links, self._row))
-        self._tap = self.flush_soon(tap_for(slab, self._links, self._row))
+        self._reporter = self.add_output(ProcessReporter(config, self._links, self._row))
+        self._tap = self.add_output(tap_for(slab, self._links, self._row))
         self._core = Dispatcher(slab, self._row, config, start.slot, self._reporter, incarnation=self._incarnation)
         load_codecs(_codecs(config))
         self._compressor = Compressor(self._row, config.compression_for, config.compression, self._core.uncompressed)
-        self.flush_soon(EventOutput(reports, self._compressor.sums))
+        self.add_output(EventOutput(reports, self._compressor.sums))
         self._traffic = EventOutput(reports, self._core.traffic)
         keeps_empty = config.kafka.empty_values == "empty"
         self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty=keeps_empty)
@@ -81,15 +81,15 @@ class _DispatcherProcess(ProcessShell):
     def drain(self, _: Drain) -> None:
         self._core.drain()
 
-    def make_way(self) -> None:
+    def on_supervisor_exit(self) -> None:
         """Stop after `_LAST_ANSWERS_S`: a broker that recognises no repetitions would double unanswered batches."""
         self._is_leaving = True
         self._loop.unwatch(self._control)
         self._loop.call_later(_LAST_ANSWERS_S, self._loop.stop)
 
-    def on_control(self, word: Word) -> None:
-        if isinstance(word, DebugTopics):
-            self._tap.choose(word)
+    def on_control(self, message: ControlMessage) -> None:
+        if isinstance(message, DebugTopics):
+            self._tap.choose(message)
 
     def after_round(self, now_ms: int) -> int | None:
         began = time.monotonic()

@@ -8,7 +8,7 @@ from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.run_publisher import RunPublisher
-from bruce_mp.ipc.links import LAST_WORDS_MS, ROUTER_FROM_INPUTS
+from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.tables import TopicTable
@@ -53,7 +53,7 @@ class InputShell(ProcessShell):
         config = start.config
         self._windows_for = windows_for
         self._rules_for = rules_for
-        self._reporter = self.flush_soon(ProcessReporter(config, self._links, self._row))
+        self._reporter = self.add_output(ProcessReporter(config, self._links, self._row))
         self._pool = ChunkPool(slab, start.row, start.inputs, watcher)
         self._topics = TopicTable(slab)
         self._shares = TopicShares(self._pool, self._topics, config.alpha_for)
@@ -83,7 +83,7 @@ class InputShell(ProcessShell):
     def stop(self) -> None:
         self._finish()
 
-    def make_way(self) -> None:
+    def on_supervisor_exit(self) -> None:
         """End without new messages: a new supervisor's input receives them, and the router is gone."""
         self._is_replaced = True
         self._finish()
@@ -98,4 +98,4 @@ class InputShell(ProcessShell):
         if not self._is_replaced:
             return _FLUSH_MS
         self._router.close()
-        return LAST_WORDS_MS
+        return CLOSE_TIMEOUT_MS

@@ -96,10 +96,10 @@ class _Input(InputShell):
         self._blocks = self._backpressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"
         self._admission.apply_config(coalescing_for(config, self._queue))
 
-    def drain(self, word: Drain) -> None:
+    def drain(self, message: Drain) -> None:
         self._draining = True
         self._on_datagrams()
-        if word.goes_on:
+        if message.stays_open:
             self._finish()
 
     def stop(self) -> None:

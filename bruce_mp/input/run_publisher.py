@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,11 +26,11 @@ class RunPublisher:
     def publish(self, segments: list[Segment]) -> None:
         """Send the router a RUNS frame with these segments; nothing for an empty list."""
         if segments:
-            self._router.send([Parcel(FrameKind.RUNS, segments=segments)])
+            self._router.send([Parcel(ParcelKind.RUNS, segments=segments)])
 
     def flush(self, topics: Iterable[int]) -> None:
         """Ask the router to flush the batches of some topics, which include the runs of earlier frames."""
-        self._router.send([Parcel(FrameKind.FLUSH, topic) for topic in topics])
+        self._router.send([Parcel(ParcelKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:
         """Publish all closed runs.  The caller must have landed or counted the last batch."""

@@ -133,9 +133,9 @@ class _Worker(InputShell):
         else:
             self._finish()
 
-    def make_way(self) -> None:
+    def on_supervisor_exit(self) -> None:
         self._connections.serve()  # admit the data that arrived before the control link closed
-        super().make_way()
+        super().on_supervisor_exit()
 
     def _drained(self) -> None:
         if len(self._barriers) and time.monotonic() < self._drain_until:

@@ -14,15 +14,16 @@ import msgspec
 from bruce_mp.config.model import Config
 
 __all__ = [
-    "MOST_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "ActiveConfig",
     "Begin",
     "Broker",
-    "ConfigTaken",
+    "ConfigApplied",
     "Control",
+    "ControlMessage",
     "DebugTopics",
     "Dispatchers",
     "Drain",
-    "InForce",
     "Loaded",
     "NewConfig",
     "PeerDied",
@@ -31,7 +32,6 @@ __all__ = [
     "ReloadOutcome",
     "ReloadRequest",
     "Stop",
-    "Word",
 ]
 
 
@@ -48,7 +48,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """Process to supervisor: the process is loaded and waits for Begin."""
+    """Process to supervisor: the process has imported its modules and waits for Begin."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -70,10 +70,11 @@ class PeerDied(msgspec.Struct, frozen=True, tag=True):
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Supervisor to process: send all held messages at once; no new work follows.
 
-    An input whose socket stays open for the next daemon receives the messages that wait now, and no later ones.
+    With `stays_open`, the next daemon keeps the input's socket. The input then receives only the messages that wait in
+    the socket now.
     """
 
-    goes_on: bool = False
+    stays_open: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -95,22 +96,22 @@ class DebugTopics(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def any(self) -> bool:
-        """Return True if any topic is to be copied."""
+        """Return True if a topic is chosen."""
         return self.all or bool(self.topics)
 
     def covers(self, topic: bytes) -> bool:
-        """Return True if the messages of a topic are to be copied."""
+        """Return True if a topic is chosen."""
         return self.all or topic in self.topics
 
 
 class NewConfig(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to process: apply this configuration; the process answers ConfigTaken with its number."""
+    """Supervisor to process: apply this configuration; the process answers ConfigApplied with its number."""
 
     number: int
     config: Config
 
 
-class ConfigTaken(msgspec.Struct, frozen=True, tag=True):
+class ConfigApplied(msgspec.Struct, frozen=True, tag=True):
     """Process to supervisor: the process has applied the configuration with this number."""
 
     number: int
@@ -131,10 +132,11 @@ class ReloadOutcome(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class InForce(msgspec.Struct, frozen=True, tag=True):
+class ActiveConfig(msgspec.Struct, frozen=True, tag=True):
     """Supervisor to status: source and age of the active configuration, and the result of the last reload.
 
-    Times are in ms since the epoch. `refused` is the reason why the last reload was refused, or empty.
+    `reloads` counts the accepted reloads. `refused` is the reason why the last reload was refused, or empty. Times are
+    in ms since the epoch.
     """
 
     path: str
@@ -144,7 +146,7 @@ class InForce(msgspec.Struct, frozen=True, tag=True):
     refused_ms: int = 0
 
 
-Word = (
+ControlMessage = (
     Begin
     | Loaded
     | Ready
@@ -155,15 +157,15 @@ Word = (
     | RefreshMetadata
     | DebugTopics
     | NewConfig
-    | ConfigTaken
+    | ConfigApplied
     | ReloadRequest
     | ReloadOutcome
-    | InForce
+    | ActiveConfig
 )
-MOST_BYTES: Final = 128 << 10
+MAX_MESSAGE_BYTES: Final = 128 << 10
 """Size limit of a control message. A pipe that `select` reports writable has room for this many bytes."""
 
-_DECODER: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+_DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 
 
 class Control:
@@ -173,26 +175,26 @@ class Control:
         self._connection = connection
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
+        """Return the descriptor of the pipe, for a poller."""
         return self._connection.fileno()
 
-    def send(self, word: Word) -> None:
+    def send(self, message: ControlMessage) -> None:
         """Send a message without blocking.
 
-        The message is lost if the peer has exited, which the peer's end-of-file reveals. The message is also lost if
-        the peer hangs with hundreds of messages unread: the supervisor must not hang with it.
+        The message is lost if the peer has exited, which the peer's end-of-file reveals. It is also lost if the peer
+        hangs with hundreds of unread messages, because the supervisor must not block with it.
         """
         if not select([], [self._connection], [], 0)[1]:
             return
         try:
-            self._connection.send_bytes(msgspec.msgpack.encode(word))
+            self._connection.send_bytes(msgspec.msgpack.encode(message))
         except OSError:
             return
 
-    def receive(self) -> Word | None:
+    def receive(self) -> ControlMessage | None:
         """Wait for the next message and return it, or None if the peer has exited."""
         try:
-            word: Word = _DECODER.decode(self._connection.recv_bytes())
+            message: ControlMessage = _DECODER.decode(self._connection.recv_bytes())
         except (EOFError, OSError):
             return None
-        return word
+        return message

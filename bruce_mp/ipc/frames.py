@@ -1,10 +1,10 @@
 """The frames between input, router and dispatchers.
 
-A frame is a list of *parcels*. A parcel names records in the slab that share a kind, and mostly a topic and a
-partition, or is one message of the pause and reroute protocol. A parcel is a head of 16 bytes and its segments; message
-bodies never travel. The order of frames in a pipe is the delivery order within a partition.
+A frame is a list of *parcels*. Some parcels name records in the slab, most of them of one topic and partition; the
+others pause and resume partitions or synchronize a dispatcher. A parcel is a header of 16 bytes and its segments. The
+messages themselves stay in the slab. The order of frames on a link is the delivery order within a partition.
 
-    parcel head: u8 kind, 3 bytes 0, u32 topic id, i32 partition (-1 = undesignated), u32 number of segments
+    parcel header: u8 kind, 3 bytes 0, u32 topic id, i32 partition (-1 = undesignated), u32 number of segments
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bruce_mp.slab.runs import SEGMENT, Segment, pack_segments, unpack_segments
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["EVERYTHING", "FrameKind", "Parcel", "pack_parcels", "unpack_parcels"]
+__all__ = ["EVERYTHING", "Parcel", "ParcelKind", "pack_parcels", "unpack_parcels"]
 
-_HEAD: Final = Struct("<B3xIiI")
+_HEADER: Final = Struct("<B3xIiI")
 EVERYTHING: Final = -1
 """Partition number in a HAND_BACK or PAUSED that covers all partitions of the dispatcher."""
 
 
 @unique
-class FrameKind(IntEnum):
+class ParcelKind(IntEnum):
     """The kind of a parcel."""
 
     RUNS = 1
@@ -35,9 +35,9 @@ class FrameKind(IntEnum):
     BATCH = 2
     """Router to dispatcher: a complete batch, ready to send."""
     QUEUE = 3
-    """Router to dispatcher: records for the dispatcher's own batching, bound to partitions of any topics.
+    """Router to dispatcher: records that the dispatcher batches, bound to partitions of any topics.
 
-    One parcel covers all partitions of a send, instead of one parcel for each of a thousand partitions.
+    One parcel covers all partitions of a send, because a send may cover a thousand.
     """
     SENT = 4
     """Router to dispatcher: record batches that were built before; partition, sequence numbers and boundaries are
@@ -53,39 +53,40 @@ class FrameKind(IntEnum):
     """Dispatcher to router: sending to this partition, or to EVERYTHING, has stopped; the router answers HAND_BACK."""
     HANDED_BACK = 9
     """Dispatcher to router: the hand-back is complete."""
-    FROM = 10
-    """Between router and dispatchers, first in each frame: the sender.
+    SENDER = 10
+    """Between router and dispatchers, first in each frame: the identity of the sender.
 
-    `topic` is the slot of a dispatcher, `partition` the sender's incarnation, by which the receiver recognizes frames
-    of a dead process.
+    `topic` is the slot of a dispatcher, 0 for the router. `partition` is the sender's incarnation, by which the
+    receiver recognizes frames of a dead process.
     """
     HELLO = 11
-    """Dispatcher to router: the dispatcher has started and ignores all frames before RESYNC."""
+    """Dispatcher to router: the dispatcher has started and ignores all frames until RESYNC."""
     RESYNC = 12
-    """Router to dispatcher, second in a frame: the frame lists all records that are assigned to the dispatcher, which
-    repeats its RETURNED parcels.
+    """Router to dispatcher, second in a frame: the frame lists all records that are assigned to the dispatcher.
 
-    `topic` is the number of the RESYNC. All earlier frames are void.
-    """
-    HELD = 14
-    """Router to dispatcher: records that have waited long enough elsewhere; they follow the records that gather here.
-    """
-    FLUSH = 15
-    """Input to router, router to dispatchers: a client waits for messages of this topic; send its batches now.
-
-    A lost FLUSH costs the rest of the batch delay.
+    The dispatcher repeats its RETURNED parcels. `topic` is the number of the RESYNC. All earlier frames are void.
     """
     SYNCED = 13
     """Dispatcher to router: the dispatcher has processed RESYNC and accepts frames.
 
     `topic` is the number of the RESYNC, `partition` the incarnation of the router that sent it.
     """
+    WAITED = 14
+    """Router to dispatcher: records that waited in the router; the dispatcher sends them without further delay.
+
+    They follow the records of the same topic that the dispatcher accumulates.
+    """
+    FLUSH = 15
+    """Input to router, router to dispatchers: a client waits for messages of this topic; send its batches now.
+
+    If a FLUSH is lost, the batches wait for their age limit.
+    """
 
 
 class Parcel(NamedTuple):
-    """A kind, a topic, a partition and the segments that share them."""
+    """One entry of a frame; some kinds give `topic` and `partition` another meaning, see `ParcelKind`."""
 
-    kind: FrameKind
+    kind: ParcelKind
     topic: int = 0
     partition: int = -1
     segments: Sequence[Segment] = ()
@@ -97,7 +98,7 @@ def pack_parcels(parcels: Iterable[Parcel]) -> bytes:
         [
             part
             for kind, topic, partition, segments in parcels
-            for part in (_HEAD.pack(kind, topic, partition, len(segments)), pack_segments(segments))
+            for part in (_HEADER.pack(kind, topic, partition, len(segments)), pack_segments(segments))
         ]
     )
 
@@ -108,17 +109,17 @@ def unpack_parcels(data: bytes) -> list[Parcel]:
     view = memoryview(data)
     end = 0
     while end < len(view):
-        at = end + _HEAD.size
+        at = end + _HEADER.size
         if at > len(view):
             left = len(view) - end
-            raise SlabError(f"A message between processes ends in the middle of a parcel's head ({left} bytes).")
-        number, topic, partition, count = _HEAD.unpack_from(view, end)
+            raise SlabError(f"A frame between processes ends within a parcel's header ({left} bytes).")
+        number, topic, partition, count = _HEADER.unpack_from(view, end)
         end = at + count * SEGMENT.size
         kind = _KINDS.get(number)
         if end > len(view) or kind is None:
-            raise SlabError(f"A message between processes has an unsound parcel of kind {number} and {count} segments.")
+            raise SlabError(f"A frame between processes has a malformed parcel of kind {number} with {count} segments.")
         parcels.append(Parcel(kind, topic, partition, unpack_segments(view[at:end])))
     return parcels
 
 
-_KINDS: Final = {int(kind): kind for kind in FrameKind}
+_KINDS: Final = {int(kind): kind for kind in ParcelKind}

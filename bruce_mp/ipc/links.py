@@ -1,12 +1,11 @@
 """ZeroMQ ipc links between the processes: they carry doorbells and own no message.
 
-ZeroMQ can lose frames that it has accepted: a killed receiver takes hundreds of accepted frames with it. So a frame
-only names records in the slab. Each receiver checks a frame against the slab, and each process sweeps the slab at its
-start. High-water marks are 0 (no limit): the slab bounds the number of frames. The links to the status process have
-limits.
+If a receiver is killed, the frames in its queue are lost. So a frame between the other processes only names records in
+the slab: each receiver checks it against the slab, and each process sweeps the slab at its start. These links have no
+high-water mark, because the slab bounds the number of frames. The links to the status process carry data and have one.
 
 The receiver binds; the sender connects and may start first. The sockets lie in the run directory (mode 0700). A
-malformed frame is logged and ignored, because it must not end a process.
+receiver logs and ignores a malformed frame, because it must not end a process.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.frames import Parcel
 
 __all__ = [
+    "CLOSE_TIMEOUT_MS",
     "COPIES",
-    "LAST_WORDS_MS",
     "REPORTS",
     "ROUTER_FROM_DISPATCHERS",
     "ROUTER_FROM_INPUTS",
@@ -41,12 +40,11 @@ ROUTER_FROM_DISPATCHERS: Final = "router-events"
 REPORTS: Final = "status-discards"
 COPIES: Final = "status-copies"
 _LOG: Final = logging.getLogger(__name__)
-_LIMITS: Final = {REPORTS: 100, COPIES: 20}
-"""Limits of the links that carry data. Beyond the limit, a sender keeps data that the status process has not received.
-"""
+_HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
+"""Frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
 
-LAST_WORDS_MS: Final = 500
-"""Time that an ending process waits until the status process has received its last frames."""
+CLOSE_TIMEOUT_MS: Final = 500
+"""Maximum time that an ending process waits until the status process has received its last frames."""
 
 
 def dispatcher_link(slot: int) -> str:
@@ -66,7 +64,7 @@ class LinkSender:
             self._socket.send(pack_parcels(parcels), zmq.DONTWAIT)
 
     def send_bytes(self, data: bytes) -> bool:
-        """Send bytes. Return False if the link was full and dropped them."""
+        """Send one frame. Return False if the link is full, so that the frame was not sent."""
         try:
             self._socket.send(data, zmq.DONTWAIT)
         except zmq.Again:
@@ -90,7 +88,7 @@ class LinkReceiver:
             try:
                 return unpack_parcels(data)
             except SlabError as error:
-                _LOG.warning("%s The frame is ignored; the slab holds its records.", error)
+                _LOG.warning("%s The receiver ignores the frame; its records stay in the slab.", error)
         return []
 
     def receive_bytes(self) -> bytes:
@@ -114,16 +112,16 @@ class Links:
     def sender(self, name: str) -> LinkSender:
         """Connect to a link; the receiver may bind it later."""
         socket = self._context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.SNDHWM, _LIMITS.get(name, 0))
+        socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARKS.get(name, 0))
         socket.setsockopt(zmq.RECONNECT_IVL, 10)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self._endpoint(name))
         return LinkSender(socket)
 
     def receiver(self, name: str) -> LinkReceiver:
-        """Bind a link and replace the socket file of a dead process. Raises StartError if the bind fails."""
+        """Bind a link, over the socket file of a dead process if there is one. Raises StartError if the bind fails."""
         socket = self._context.socket(zmq.PULL)
-        socket.setsockopt(zmq.RCVHWM, _LIMITS.get(name, 0))
+        socket.setsockopt(zmq.RCVHWM, _HIGH_WATER_MARKS.get(name, 0))
         socket.setsockopt(zmq.LINGER, 0)
         try:
             socket.bind(self._endpoint(name))
@@ -135,6 +133,6 @@ class Links:
             ) from error
         return LinkReceiver(socket)
 
-    def close(self, flush_ms: int = 0) -> None:
-        """Close all links after waiting up to `flush_ms` until receivers have read the sent frames."""
-        self._context.destroy(linger=flush_ms)
+    def close(self, timeout_ms: int = 0) -> None:
+        """Close all links, after at most `timeout_ms` in which the sent frames may reach their receivers."""
+        self._context.destroy(linger=timeout_ms)

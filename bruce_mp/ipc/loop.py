@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Loop", "Timer"]
 
-_GARBAGE_THRESHOLD: Final = 20_000
-"""Garbage collector threshold: segments are allocated by the thousand and never form cycles."""
+_GC_THRESHOLD: Final = 20_000
+"""Allocations between two runs of the garbage collector; the default is too low for thousands of segments a second,
+which never form cycles."""
 
 
 class Timer:
@@ -47,23 +48,23 @@ class Loop:
         self._poller = zmq.Poller()
         self._callbacks: dict[Any, Callable[[int], None]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
-        self._tickets = itertools.count()
+        self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
         self._running = False
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = zmq.POLLIN) -> None:
         """Call `callback(events)` when the source is ready; a second call changes the events and the callback."""
         self._poller.register(source, events)
-        self._callbacks[_key(source)] = callback
+        self._callbacks[_poll_key(source)] = callback
 
     def unwatch(self, source: Any) -> None:
         """Stop watching a source."""
-        if self._callbacks.pop(_key(source), None) is not None:
+        if self._callbacks.pop(_poll_key(source), None) is not None:
             self._poller.unregister(source)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call once at the time `when`."""
+        """Call once at `when`."""
         timer = Timer(callback)
-        heapq.heappush(self._timers, (when, next(self._tickets), timer))
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
         return timer
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
@@ -75,18 +76,18 @@ class Loop:
         self._running = False
 
     def run(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`. `after_round` runs after each round, to send the output that the callbacks gathered."""
+        """Serve until `stop`. Call `after_round` after each poll and its callbacks, to send their gathered output."""
         self._running = True
-        gc.freeze()  # present objects live as long as the process, so scans of them find nothing
-        gc.set_threshold(_GARBAGE_THRESHOLD)
+        gc.freeze()  # the present objects live as long as the process, so the collector need not scan them
+        gc.set_threshold(_GC_THRESHOLD)
         while self._running:
             self._dispatch(self._poller.poll(self._timeout_ms()))
-            self._fire()
+            self._run_due_timers()
             after_round()
 
     def _dispatch(self, ready: list[tuple[Any, int]]) -> None:
-        # A callback may close a descriptor, and another may open one with the same number, which is not the ready one.
-        # The next poll reports the events that are skipped here.
+        # A callback may close a ready descriptor, and a later one may open another with the same number, which is not
+        # ready.  The next poll reports the events that are skipped here.
         for source, events, callback in [(source, events, self._callbacks[source]) for source, events in ready]:
             if self._callbacks.get(source) is callback:
                 callback(events)
@@ -96,10 +97,10 @@ class Loop:
             heapq.heappop(self._timers)
         if not self._timers:
             return None
-        # Rounded up: a poll that wakes a fraction of a millisecond early would spin.
+        # Rounded up, because a poll that wakes a fraction of a millisecond early would spin.
         return max(0, math.ceil((self._timers[0][0] - time.monotonic()) * 1000))
 
-    def _fire(self) -> None:
+    def _run_due_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
@@ -107,7 +108,7 @@ class Loop:
                 timer.callback()
 
 
-def _key(source: Any) -> Any:
+def _poll_key(source: Any) -> Any:
     """Return the poller's key of a source: the ZeroMQ socket itself, or the descriptor of any other source."""
     if isinstance(source, int | zmq.Socket):
         return source

@@ -1,4 +1,4 @@
-"""The arguments of a process of the daemon."""
+"""The arguments with which the supervisor spawns a process of the daemon."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Start:
 
     * `row`: the process's row in the slab
     * `listener`: the socket that an input or status process serves; the supervisor keeps it open across restarts
-    * `queue`: datagrams that the socket queue of an input can hold; 0 if unknown
-    * `slot`, `broker`: a dispatcher's
+    * `queue`: number of datagrams that the kernel queues on an input's socket; 0 if unknown
+    * `slot`, `broker`: a dispatcher's slot and broker
     * `inputs`: the rows of all inputs
     * `unix_stream`, `tcp`: the listening sockets that stream workers share
-    * `clock_offset_ms`: offset of the supervisor's steady clock; None lets the process use its own
+    * `clock_offset_ms`: offset of the supervisor's steady clock (`telemetry.clock`); None = the process's own
     """
 
     name: str

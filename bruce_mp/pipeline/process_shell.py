@@ -1,25 +1,24 @@
-"""The life of a daemon process around its core: start, control messages, frames, timers, reports and end.
+"""The base class of the daemon's processes: start, control messages, frames, timers, reports and end.
 
-A process derives from `ProcessShell` and overrides the hooks that differ.  The order of a start has reasons:
+A process derives from `ProcessShell` and overrides the hooks that differ.  It starts in this order:
 
-1. The caller builds the row, which finishes a predecessor's transaction: no later step may read half settled records.
-   The row gets the pid and a new incarnation, which frames name.
-2. The constructor binds the links that the process reads.  Frames that arrive from then on wait in them.
+1. The caller builds the row, which finishes a predecessor's transaction, because later steps must not read half-settled
+   records.  The row stores the pid and a new incarnation.
+2. The constructor binds the links that the process reads.  From then on they queue frames.
 3. `recover` sweeps the slab before the loop serves any frame or control message.
-4. The heartbeat and the process's own sources start (`start`), then Ready tells the supervisor that the process works.
+4. The heartbeat and the process's own sources start (`start`).  Then Ready tells the supervisor that the process works.
 
-The shell is not in `ipc`, because that package lies below telemetry, whose clocks and logs a shell needs.  This package
-is the lowest one above both that all processes share.  The caller builds the row: the status process settles no
-records and does without the kernels.
+The caller builds the row, because the status process settles no records and so loads no kernels.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from bruce_mp.ipc.control_messages import ConfigTaken, Drain, NewConfig, Ready, Stop
-from bruce_mp.ipc.links import LAST_WORDS_MS, Links
+from bruce_mp.ipc.control_messages import ConfigApplied, Drain, NewConfig, Ready, Stop
+from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, Links
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import renew_logging
@@ -28,22 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.model import Config
-    from bruce_mp.ipc.control_messages import Control, Word
+    from bruce_mp.ipc.control_messages import Control, ControlMessage
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["FRAMES_A_ROUND", "Output", "ProcessShell"]
+__all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 
-FRAMES_A_ROUND: Final = 64
-"""Frames of one link that a round of the loop serves, so that other sources are served between."""
+MAX_FRAMES_PER_ROUND: Final = 64
+"""Frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_EVERY_S: Final = 0.5
-"""Time for which an output gathers reports before it is flushed."""
+"""Time for which an output collects reports before a flush."""
 
 
 class Output(Protocol):
-    """A collector of reports for the status process, such as discards, copies or sums."""
+    """A buffer of reports for the status process, such as discards, copies or sums."""
 
     @property
     def pending(self) -> bool:
@@ -77,15 +76,15 @@ class ProcessShell:
     # --- hooks -------------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Sweep the slab for a predecessor's records, before the process serves any source."""
+        """Claim a predecessor's records in the slab, before the process serves any source."""
 
     def start(self) -> None:
         """Start the process's own sources, timers and threads, before it sends Ready."""
 
     def after_round(self, now_ms: int) -> int | None:
-        """Do the work that is due at `now_ms`, and send the output of a round.
+        """Do the work that is due at `now_ms`, and send the output of a round of the loop.
 
-        Return the steady time of the next work that needs no event; None without any.
+        Return the time of the next work that no event announces, in ms on the steady clock; None without any.
         """
         del now_ms
         return None
@@ -97,28 +96,31 @@ class ProcessShell:
         """Send all held messages at once, because no new work follows."""
 
     def stop(self) -> None:
-        """End at once: the slab keeps the messages that the process holds."""
+        """End at once; the slab keeps the messages that the process holds."""
         self._loop.stop()
 
-    def make_way(self) -> None:
-        """End because the supervisor is gone: its successor starts this process's successor."""
+    def on_supervisor_exit(self) -> None:
+        """End after the death of the supervisor, whose successor starts this process's successor."""
         self.stop()
 
-    def on_control(self, word: Word) -> None:
-        """Handle a control message without a hook of its own."""
+    def on_control(self, message: ControlMessage) -> None:
+        """Handle a control message that no other hook handles."""
 
     def close(self) -> int:
-        """Close the process's own parts; return the time, in ms, in which links may deliver their last frames."""
-        return LAST_WORDS_MS
+        """Close the process's own parts; return the time limit for the last frames of its links, in ms."""
+        return CLOSE_TIMEOUT_MS
 
-    # --- services of the hooks ---------------------------------------------------------------------------------------
+    # --- services for the hooks --------------------------------------------------------------------------------------
 
-    def send(self, word: Word) -> None:
-        """Send the supervisor a control message."""
-        self._control.send(word)
+    def send(self, message: ControlMessage) -> None:
+        """Send a control message to the supervisor."""
+        self._control.send(message)
 
-    def flush_soon(self, output: _Output) -> _Output:
-        """Flush an output, and return it: 0.5 s after a round that leaves reports pending, and at the end."""
+    def add_output(self, output: _Output) -> _Output:
+        """Register an output and return it; the shell flushes it 0.5 s after a round leaves reports in it.
+
+        The shell also flushes it at the end of the process.
+        """
         self._outputs.append(output)
         return output
 
@@ -128,10 +130,11 @@ class ProcessShell:
         self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive, on_frame))
 
     def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], None]:
-        """Bind a link, and call `on_bytes` with each frame.  Return a function that serves the waiting frames."""
+        """Bind a link, and call `on_bytes` with each frame.  Return a function that serves the waiting frames now."""
         receiver = self._links.receiver(link)
-        self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive_bytes, on_bytes))
-        return lambda: _serve(receiver.receive_bytes, on_bytes)
+        serve = partial(_serve, receiver.receive_bytes, on_bytes)
+        self._loop.watch(receiver.socket, lambda _: serve())
+        return serve
 
     def repeat(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call now, and again `seconds` after each call."""
@@ -142,7 +145,7 @@ class ProcessShell:
 
         call()
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start, rounds and end ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until `stop` or the end of the supervisor."""
@@ -156,23 +159,23 @@ class ProcessShell:
         self._links.close(self.close())
 
     def _on_control(self) -> None:
-        word = self._control.receive()
-        if isinstance(word, NewConfig):
-            self._renew(word)
-        elif isinstance(word, Drain):
-            self.drain(word)
-        elif isinstance(word, Stop):
+        message = self._control.receive()
+        if isinstance(message, NewConfig):
+            self._apply_new_config(message)
+        elif isinstance(message, Drain):
+            self.drain(message)
+        elif isinstance(message, Stop):
             self.stop()
-        elif word is None:
-            self.make_way()
+        elif message is None:
+            self.on_supervisor_exit()
         else:
-            self.on_control(word)
+            self.on_control(message)
 
-    def _renew(self, word: NewConfig) -> None:
-        before, self._config = self._config, word.config
-        renew_logging(before.logging, word.config.logging, self._name)
-        self.apply_config(word.config, before)
-        self.send(ConfigTaken(word.number))
+    def _apply_new_config(self, message: NewConfig) -> None:
+        before, self._config = self._config, message.config
+        renew_logging(before.logging, message.config.logging, self._name)
+        self.apply_config(message.config, before)
+        self.send(ConfigApplied(message.number))
 
     def _end_round(self) -> None:
         due_ms = self.after_round(steady_ms())
@@ -187,7 +190,7 @@ class ProcessShell:
                 return
 
     def _set_alarm(self, due_ms: int) -> None:
-        """Replace the timer that ends the wait for events; the hooks find the work that is due."""
+        """Replace the timer that ends the loop's poll at `due_ms`; `after_round` then does the work that is due."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_ms = due_ms
@@ -203,8 +206,8 @@ class ProcessShell:
 
 
 def _serve(receive: Callable[[], _Frame], on_frame: Callable[[_Frame], None]) -> None:
-    """Receive and handle the frames that wait at a link, at most `FRAMES_A_ROUND`."""
-    for _ in range(FRAMES_A_ROUND):
+    """Receive and handle the frames that wait at a link, at most `MAX_FRAMES_PER_ROUND`."""
+    for _ in range(MAX_FRAMES_PER_ROUND):
         frame = receive()
         if not frame:
             return

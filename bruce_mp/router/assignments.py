@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.dispatchers import DispatcherSet
@@ -139,7 +139,7 @@ class Assignments:
         return slot is not None and self._peer(slot).state is ScopeState.SYNCING
 
     def send(
-        self, kind: FrameKind, runs: Mapping[_TopicPartition, list[Segment]], now_ms: int
+        self, kind: ParcelKind, runs: Mapping[_TopicPartition, list[Segment]], now_ms: int
     ) -> dict[_TopicPartition, list[Segment]]:
         """Bind segments to their partitions, and send them to the dispatchers or keep them until their scopes flow.
 
@@ -160,7 +160,7 @@ class Assignments:
                 self._routes[key].came_meanwhile += self._bind({key: segments})
         for slot, its in by_slot.items():
             bound = self._bind(its)
-            if kind is FrameKind.QUEUE:
+            if kind is ParcelKind.QUEUE:
                 self._outbox.post_queue(slot, its, bound)
             elif bound:
                 self._outbox.post(slot, Parcel(kind, *next(iter(its)), bound))
@@ -260,7 +260,7 @@ class Assignments:
         for slot, peer in self._peers.items():
             if peer.flowing and peer.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
-                self._outbox.post(slot, Parcel(FrameKind.HAND_BACK, 0, EVERYTHING))
+                self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, 0, EVERYTHING))
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off ended before the fetch began; else request metadata for its end."""
@@ -291,7 +291,7 @@ class Assignments:
         route.not_before_ms = route.since_ms = now_ms
         self._row.add(Counter.PauseStarted)
         if self._peer(route.slot).flowing:
-            self._outbox.post(route.slot, Parcel(FrameKind.HAND_BACK, topic, partition))
+            self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
     def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
         """Send a route's waiting messages: built batches first, then the rest in order of arrival."""
@@ -303,9 +303,9 @@ class Assignments:
             rest.sort(key=lambda segment: find(self._slab, segment).arrival)
         self._give(route, slot)
         if sent:
-            self._outbox.post(slot, Parcel(FrameKind.SENT, topic, partition, sent))
+            self._outbox.post(slot, Parcel(ParcelKind.SENT, topic, partition, sent))
         if rest:
-            self._outbox.post(slot, Parcel(FrameKind.HELD, topic, partition, rest))
+            self._outbox.post(slot, Parcel(ParcelKind.WAITED, topic, partition, rest))
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
         """Remove a topic and return the segments of its routes; request the others back from dispatchers."""
@@ -332,11 +332,11 @@ class Assignments:
             return  # the sender is dead; its successor repeats every report that still holds
         peer.incarnation = incarnation
         for parcel in parcels[1:]:
-            if parcel.kind in {FrameKind.RETURNED, FrameKind.RETURNED_SENT}:
+            if parcel.kind in {ParcelKind.RETURNED, ParcelKind.RETURNED_SENT}:
                 self._take_back(slot, parcel)
-            elif parcel.kind is FrameKind.HELLO:
+            elif parcel.kind is ParcelKind.HELLO:
                 self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
-            elif parcel.kind is FrameKind.SYNCED:
+            elif parcel.kind is ParcelKind.SYNCED:
                 if (parcel.topic, parcel.partition) == (peer.session, self._incarnation):
                     self._synced(slot, now_ms)
             elif peer.state is not ScopeState.SYNCING:
@@ -345,15 +345,15 @@ class Assignments:
     def _obey(self, slot: int, peer: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
         scope = peer if partition == EVERYTHING else self._route(topic, partition)
-        if kind is FrameKind.PAUSED and scope.pause(now_ms):
+        if kind is ParcelKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
             if scope is peer or peer.flowing:  # else HAND_BACK for everything includes this partition
-                self._outbox.post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
-        elif kind is FrameKind.HANDED_BACK:
+                self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
+        elif kind is ParcelKind.HANDED_BACK:
             self._handed_back(slot, scope, now_ms)
 
     def _take_back(self, slot: int, parcel: Parcel) -> None:
-        sent = parcel.kind is FrameKind.RETURNED_SENT
+        sent = parcel.kind is ParcelKind.RETURNED_SENT
         theirs = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
         mine = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
         taken = kernels.claim(self._slab, parcel.segments, theirs, mine)
@@ -401,21 +401,21 @@ class Assignments:
         peer.session = next(self._sessions)
         fresh = (found for found in assigned if found.state is RunState.ASSIGNED)
         sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
-        parcels = [Parcel(FrameKind.RESYNC, peer.session)]
+        parcels = [Parcel(ParcelKind.RESYNC, peer.session)]
         for (topic, partition), some in sent.items():
             # A dead router may have assigned a batch in part; its rest goes along, so that no batch is cut.
             route = self._route(topic, partition)
             rest, route.returned_sent = route.returned_sent, []
             kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
-            parcels.append(Parcel(FrameKind.SENT, topic, partition, some + rest))
-        parcels += [Parcel(FrameKind.HELD, part.topic, part.partition, [part.segment]) for part in fresh]
+            parcels.append(Parcel(ParcelKind.SENT, topic, partition, some + rest))
+        parcels += [Parcel(ParcelKind.WAITED, part.topic, part.partition, [part.segment]) for part in fresh]
         self._outbox.replace(slot, parcels)
 
     def _synced(self, slot: int, now_ms: int) -> None:
         self._peer(slot).step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
-                self._outbox.post(slot, Parcel(FrameKind.HAND_BACK, topic, partition))
+                self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
             else:
                 self._move(topic, partition, route, now_ms, now_ms)
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.slab.layout import RunState, state_word
 
 if TYPE_CHECKING:
@@ -34,20 +34,20 @@ class Outbox:
 
     def post(self, slot: int, parcel: Parcel) -> None:
         """Assign the segments of a parcel to a slot, and queue the parcel."""
-        state = RunState.ASSIGNED_SENT if parcel.kind is FrameKind.SENT else RunState.ASSIGNED
+        state = RunState.ASSIGNED_SENT if parcel.kind is ParcelKind.SENT else RunState.ASSIGNED
         kernels.set_state(self._slab, parcel.segments, state_word(state, slot))
         self._parcels.setdefault(slot, []).append(parcel)
 
     def post_queue(self, slot: int, places: Iterable[tuple[int, int]], segments: list[Segment]) -> None:
         """Post segments bound to these topics and partitions, which the dispatcher may gather until a FLUSH."""
-        self.post(slot, Parcel(FrameKind.QUEUE, 0, -1, segments))
+        self.post(slot, Parcel(ParcelKind.QUEUE, 0, -1, segments))
         for topic, _ in places:
             self._gatherers[topic].add(slot)
 
     def post_flush(self, topic: int) -> None:
         """Post FLUSH of a topic to the dispatchers that got records of it since the last FLUSH."""
         for slot in self._gatherers.pop(topic, ()):
-            self.post(slot, Parcel(FrameKind.FLUSH, topic))
+            self.post(slot, Parcel(ParcelKind.FLUSH, topic))
 
     def remove_topic(self, topic: int) -> None:
         """Post no FLUSH of a deleted topic."""
@@ -64,4 +64,4 @@ class Outbox:
     def drain(self) -> dict[int, list[Parcel]]:
         """Return and empty the outbox, by slot; the first parcel of each slot holds the router's incarnation."""
         parcels, self._parcels = self._parcels, {}
-        return {slot: [Parcel(FrameKind.FROM, 0, self._incarnation), *its] for slot, its in parcels.items()}
+        return {slot: [Parcel(ParcelKind.SENDER, 0, self._incarnation), *its] for slot, its in parcels.items()}

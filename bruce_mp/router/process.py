@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.ipc.control_messages import Broker, DebugTopics, Dispatchers, PeerDied, RefreshMetadata
-from bruce_mp.ipc.frames import FrameKind
+from bruce_mp.ipc.frames import ParcelKind
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_FROM_INPUTS, dispatcher_link
 from bruce_mp.kernels import ProcessRow
 from bruce_mp.network.connection_security import connection_settings, security_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.config.model import Config
-    from bruce_mp.ipc.control_messages import Control, Drain, Word
+    from bruce_mp.ipc.control_messages import Control, ControlMessage, Drain
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.loop import Timer
@@ -72,8 +72,8 @@ class _RouterProcess(ProcessShell):
         self.serve_frames(ROUTER_FROM_INPUTS, self._on_runs)
         self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_events)
         self._dispatchers: dict[int, LinkSender] = {}
-        self._reporter = self.flush_soon(ProcessReporter(start.config, self._links, self._row))
-        self._tap = self.flush_soon(tap_for(slab, self._links, self._row))
+        self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
+        self._tap = self.add_output(tap_for(slab, self._links, self._row))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
         self._core = Router(
             slab,
@@ -120,14 +120,14 @@ class _RouterProcess(ProcessShell):
     def drain(self, _: Drain) -> None:
         self._core.drain(steady_ms())
 
-    def on_control(self, word: Word) -> None:
-        if isinstance(word, PeerDied):
-            if word.name.startswith(_INPUT):
+    def on_control(self, message: ControlMessage) -> None:
+        if isinstance(message, PeerDied):
+            if message.name.startswith(_INPUT):
                 self._core.claim_filled(steady_ms())
-        elif isinstance(word, RefreshMetadata):
+        elif isinstance(message, RefreshMetadata):
             self._refresh()
-        elif isinstance(word, DebugTopics):
-            self._tap.choose(word)
+        elif isinstance(message, DebugTopics):
+            self._tap.choose(message)
 
     def after_round(self, now_ms: int) -> int | None:
         self._core.flush_due(now_ms)
@@ -147,7 +147,7 @@ class _RouterProcess(ProcessShell):
     def _on_runs(self, parcels: list[Parcel]) -> None:
         now_ms = steady_ms()
         for parcel in parcels:
-            if parcel.kind is FrameKind.FLUSH:
+            if parcel.kind is ParcelKind.FLUSH:
                 self._core.flush(parcel.topic, now_ms)
             else:
                 self._core.on_runs(parcel.segments, now_ms)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason, SlabError
-from bruce_mp.ipc.frames import FrameKind
+from bruce_mp.ipc.frames import ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.router.rate_limit import RateLimits
@@ -67,16 +67,16 @@ class _Frame:
         """Routed records without and with a partition key; only `RunRouter.route` adds them to the counters."""
         self.queued: _SegmentsByPartition = {}
         """Segments to send as QUEUE after `sends`; all segments of a dispatcher share a parcel."""
-        self.sends: list[tuple[FrameKind, _SegmentsByPartition]] = []
+        self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
         """Add a segment that its dispatcher may batch."""
         self.queued.setdefault((topic.number, partition), []).append(segment)
 
-    def add_parcel(self, kind: FrameKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
+    def add_parcel(self, kind: ParcelKind, topic: Topic, partition: int, segments: list[Segment]) -> None:
         """Add segments as a separate parcel, after the segments queued so far."""
         if self.queued:
-            self.sends.append((FrameKind.QUEUE, self.queued))
+            self.sends.append((ParcelKind.QUEUE, self.queued))
             self.queued = {}
         self.sends.append((kind, {(topic.number, partition): segments}))
 
@@ -223,7 +223,7 @@ class RunRouter:
         self._assignments.request_leader(now_ms, now_ms)
         return None
 
-    def _add_together(self, topic: Topic, segments: list[Segment], kind: FrameKind, frame: _Frame) -> None:
+    def _add_together(self, topic: Topic, segments: list[Segment], kind: ParcelKind, frame: _Frame) -> None:
         """Add AnyPartition messages as one parcel for one partition, or park them."""
         partition = self._next_partition(topic, segments, frame.now_ms)
         if partition is not None:
@@ -234,7 +234,7 @@ class RunRouter:
         assert topic.batch is not None
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
         for batch in topic.batch.add(segment, frame.now_ms):
-            self._add_together(topic, batch, FrameKind.BATCH, frame)
+            self._add_together(topic, batch, ParcelKind.BATCH, frame)
         if self._draining:
             self._flush_batch(topic, frame)
         elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.scheduled_ms:
@@ -244,7 +244,7 @@ class RunRouter:
     def _send(self, frame: _Frame) -> None:
         """Send the frame's segments; discard those of partitions for which the slab's partition table has no room."""
         if frame.queued:
-            frame.sends.append((FrameKind.QUEUE, frame.queued))
+            frame.sends.append((ParcelKind.QUEUE, frame.queued))
         for kind, runs in frame.sends:
             for (number, _), segments in self._assignments.send(kind, runs, frame.now_ms).items():
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
@@ -292,7 +292,7 @@ class RunRouter:
     def _flush_batch(self, topic: Topic, frame: _Frame) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._add_together(topic, segments, FrameKind.BATCH, frame)
+            self._add_together(topic, segments, ParcelKind.BATCH, frame)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class RunRouter:
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()
-            self._add_together(topic, portion, FrameKind.HELD, frame)
+            self._add_together(topic, portion, ParcelKind.WAITED, frame)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + DISPATCHER_START_WAIT_MS

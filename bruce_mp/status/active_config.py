@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.ipc.control_messages import InForce
+from bruce_mp.ipc.control_messages import ActiveConfig
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["UNTOLD", "PageSettings"]
 
 _MINUTE_MS: Final = 60_000
-UNTOLD: Final = InForce("", 0)
+UNTOLD: Final = ActiveConfig("", 0)
 """Value before the first report of the supervisor."""
 
 
@@ -26,9 +26,9 @@ class PageSettings:
     tls: Tls
     metadata_max_age_ms: int | None
     http: Http
-    in_force: InForce = UNTOLD
+    in_force: ActiveConfig = UNTOLD
 
     @classmethod
-    def of(cls, config: Config, in_force: InForce) -> PageSettings:
+    def of(cls, config: Config, in_force: ActiveConfig) -> PageSettings:
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
         return cls(config.kafka.tls, max_age_ms or None, config.http, in_force)

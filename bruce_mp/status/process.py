@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.events import Event
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.ipc.control_messages import DebugTopics, InForce, RefreshMetadata, ReloadOutcome
+from bruce_mp.ipc.control_messages import ActiveConfig, DebugTopics, RefreshMetadata, ReloadOutcome
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
@@ -42,7 +42,7 @@ from bruce_mp.telemetry.traffic import TrafficEvent
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import DiscardLog
-    from bruce_mp.ipc.control_messages import Control, Word
+    from bruce_mp.ipc.control_messages import Control, ControlMessage
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
 
@@ -88,13 +88,13 @@ class _Status(ProcessShell):
         if config.discard_log != before.discard_log:
             self._writer.replace_file(self._discard_file(config.discard_log))
 
-    def on_control(self, word: Word) -> None:
-        if isinstance(word, DebugTopics):
-            self._debug.adopt(word)
-        elif isinstance(word, InForce):
-            self._settings = PageSettings.of(self._config, word)
-        elif isinstance(word, ReloadOutcome):
-            self._reloads.answer(word)
+    def on_control(self, message: ControlMessage) -> None:
+        if isinstance(message, DebugTopics):
+            self._debug.adopt(message)
+        elif isinstance(message, ActiveConfig):
+            self._settings = PageSettings.of(self._config, message)
+        elif isinstance(message, ReloadOutcome):
+            self._reloads.answer(message)
 
     def close(self) -> int:
         self._server.stop()
@@ -102,9 +102,9 @@ class _Status(ProcessShell):
         self._writer.stop()
         return 0
 
-    def send(self, word: Word) -> None:
+    def send(self, message: ControlMessage) -> None:
         with self._control_lock:
-            super().send(word)
+            super().send(message)
 
     def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
         if not config.enable:

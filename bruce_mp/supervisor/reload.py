@@ -24,7 +24,7 @@ from bruce_mp.config.changes import changes
 from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ConfigError
-from bruce_mp.ipc.control_messages import MOST_BYTES, InForce, NewConfig, ReloadOutcome
+from bruce_mp.ipc.control_messages import MAX_MESSAGE_BYTES, ActiveConfig, NewConfig, ReloadOutcome
 from bruce_mp.network.credentials import careless_files
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size
 from bruce_mp.telemetry.clock import wall_ms
@@ -88,7 +88,7 @@ class Reloads:
         self._answered: list[ReloadRequest | None] = []
         self._changed: list[Change] = []
         self._number = 0
-        self._in_force = InForce(str(origin.path), wall_ms())
+        self._in_force = ActiveConfig(str(origin.path), wall_ms())
         group.on_reload_request = self.request
         group.announce(self._in_force)
 
@@ -135,7 +135,7 @@ class Reloads:
         refused = [change for change in found if change.restart_because]
         if refused:
             raise ConfigError(f"{'; '.join(map(str, refused))}.")
-        if len(msgspec.msgpack.encode(NewConfig(self._number, config))) > MOST_BYTES:
+        if len(msgspec.msgpack.encode(NewConfig(self._number, config))) > MAX_MESSAGE_BYTES:
             raise ConfigError("it is too long to send to running processes; restart to apply.")
         return config, found
 
@@ -170,7 +170,7 @@ class Reloads:
     def _finish(self) -> None:
         self.due = None
         keys = ", ".join(change.key for change in self._changed) or NOTHING
-        self._in_force = InForce(self._in_force.path, wall_ms(), self._in_force.reloads + 1)
+        self._in_force = ActiveConfig(self._in_force.path, wall_ms(), self._in_force.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._origin.path, keys, extra={"about": self._in_force})
         for remark in (*remarks(self.config), *careless_files(self.config)):
             log.warning("%s", remark, extra={"about": remark})
@@ -178,7 +178,7 @@ class Reloads:
 
     def _refuse(self, why: str) -> None:
         known = self._in_force
-        self._in_force = InForce(known.path, known.since_ms, known.reloads, why.replace("\n", " "), wall_ms())
+        self._in_force = ActiveConfig(known.path, known.since_ms, known.reloads, why.replace("\n", " "), wall_ms())
         text = "Reload refused: {} The old configuration stays in force."
         log.error(text.format(self._in_force.refused), extra={"about": self._in_force})
         self._answer(ReloadOutcome(0, accepted=False, text=text.format(why)))

@@ -68,7 +68,7 @@ class Shutdown:
             self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
             if not keeps_sockets:
                 self._intake.close()
-            self._group.drain_inputs(goes_on=keeps_sockets or self._intake.goes_on)
+            self._group.drain_inputs(stays_open=keeps_sockets or self._intake.stays_open)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
             log.log(NOTICE, "Asked again to shut down: no longer waiting for deliveries.")

@@ -12,7 +12,7 @@ from bruce_mp.config.sections import Kafka
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
-from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -62,7 +62,7 @@ def dispatcher(slab: Slab) -> Dispatcher:
     config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
     reporter = DiscardReporter(Nowhere(), 100)
     made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
-    made.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.RESYNC, 1)], 0)
+    made.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 1)], 0)
     made.on_connected(broker_deduplicates=True)
     made.drain_outbox()
     return made
@@ -74,7 +74,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
         for partition in range(PARTITIONS):
             segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
             kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
-            to.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.BATCH, topic, partition, segments)], 0)
+            to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, topic, partition, segments)], 0)
     batches = to.next_request(0, 0.0)
     assert len(batches) == len(NAMES) * PARTITIONS
     return batches
@@ -198,8 +198,8 @@ def test_an_error_affects_only_its_own_batch(slab: Slab, dispatcher: Dispatcher)
 
 
 def hand_back(to: Dispatcher, *places: tuple[int, int]) -> None:
-    words = [Parcel(FrameKind.HAND_BACK, topic, partition) for topic, partition in places]
-    to.on_parcels([Parcel(FrameKind.FROM, 0, 1), *words], 0)
+    words = [Parcel(ParcelKind.HAND_BACK, topic, partition) for topic, partition in places]
+    to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), *words], 0)
     assert not to.drain_outbox()
 
 
@@ -207,7 +207,7 @@ def test_all_partitions_are_handed_back_when_all_responses_arrived(slab: Slab, d
     batches = send(slab, dispatcher, 1)
     hand_back(dispatcher, (0, EVERYTHING))
     dispatcher.on_acks(batches, acks(batches), 0.0)
-    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(FrameKind.HANDED_BACK, 0, EVERYTHING)]
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(ParcelKind.HANDED_BACK, 0, EVERYTHING)]
 
 
 def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispatcher) -> None:
@@ -215,10 +215,10 @@ def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispat
     hand_back(dispatcher, (1, 2), (0, EVERYTHING))
     dispatcher.on_acks(batches, acks(batches, at3=6), 0.0)
     assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [
-        (FrameKind.HANDED_BACK, 1, 2),
-        (FrameKind.PAUSED, 2, 0),
-        (FrameKind.RETURNED_SENT, 2, 0),
-        (FrameKind.HANDED_BACK, 0, EVERYTHING),
+        (ParcelKind.HANDED_BACK, 1, 2),
+        (ParcelKind.PAUSED, 2, 0),
+        (ParcelKind.RETURNED_SENT, 2, 0),
+        (ParcelKind.HANDED_BACK, 0, EVERYTHING),
     ]
     assert read_books(slab).delivered == 5
 
@@ -229,4 +229,4 @@ def test_acks_0_batches_are_delivered_and_handed_back_when_written(slab: Slab, d
     dispatcher.on_written(batches, 0.0)
     assert read_books(slab).delivered == count(slab, Counter.AckNotRequired) == 12
     assert count(slab, Counter.AckErrorFirst + 1) == 0
-    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(FrameKind.HANDED_BACK, 1, 2)]
+    assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(ParcelKind.HANDED_BACK, 1, 2)]

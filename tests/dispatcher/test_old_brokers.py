@@ -11,7 +11,7 @@ from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher.core import Dispatcher
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
@@ -52,7 +52,7 @@ def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
     config = Config(kafka=Kafka(bootstrap_servers=("b1:9092",)))
     reporter = DiscardReporter(Nowhere(), 100)
     made = Dispatcher(slab, ProcessRow(slab, DISPATCHER_ROW), config, SLOT, reporter, incarnation=1)
-    made.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.RESYNC, 1)], 0)
+    made.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 1)], 0)
     return made
 
 
@@ -60,7 +60,7 @@ def give(slab: Slab, to: Dispatcher) -> None:
     """Three more messages for partition 0."""
     segments = put_records(slab, [RECORDS])
     kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
-    to.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.BATCH, 1, 0, segments)], 0)
+    to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, 1, 0, segments)], 0)
 
 
 def doubted(slab: Slab) -> int:
@@ -127,7 +127,7 @@ def test_a_batch_moved_to_an_old_broker_is_a_possible_duplicate(slab: Slab, brok
     segments = put_records(slab, [RECORDS])
     kernels.write_sequence(slab, segments, 0, 0, 0, opens_batch=True)
     kernels.set_state(slab, segments, state_word(RunState.ASSIGNED_SENT, SLOT))
-    one.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.SENT, 1, 0, segments)], 0)
+    one.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.SENT, 1, 0, segments)], 0)
     assert doubted(slab) == doubt
 
 
@@ -138,7 +138,7 @@ def test_an_upgraded_broker_gets_sequence_numbers(slab: Slab) -> None:
     (first,) = one.next_request(0, 0.0)
     one.on_lost()
     store_producer(slab, 7)
-    one.on_parcels([Parcel(FrameKind.FROM, 0, 1), Parcel(FrameKind.RESYNC, 2)], 0)
+    one.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 2)], 0)
     one._paused = False
     one.on_connected(broker_deduplicates=True)
     (again,) = one.next_request(0, 0.0)

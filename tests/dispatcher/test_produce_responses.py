@@ -14,7 +14,7 @@ from bruce_mp.config.sections import Batching, Delivery
 from bruce_mp.dispatcher.queues import PER_PARTITION
 from bruce_mp.dispatcher.record_batches import LAST_EPOCH
 from bruce_mp.errors import DiscardReason
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -469,7 +469,7 @@ def test_a_hand_back_with_all_responses_stops_waiting(make: MakeWorld) -> None:
     world = make()
     core = world.peers[SLOT].core
     hand_over(world, 2)
-    core.on_parcels([Parcel(FrameKind.FROM, 0, core._router), Parcel(FrameKind.HAND_BACK, TOPIC, 0)], world.now_ms)
+    core.on_parcels([Parcel(ParcelKind.SENDER, 0, core._router), Parcel(ParcelKind.HAND_BACK, TOPIC, 0)], world.now_ms)
     ends = core.patience_ends_ms
     world.answer(SLOT)
     assert (ends, core.patience_ends_ms) == (world.now_ms + 5000, None)

@@ -9,13 +9,13 @@ import pytest
 from bruce_mp.ipc.control_messages import (
     Broker,
     Control,
+    ControlMessage,
     Dispatchers,
     Drain,
     PeerDied,
     Ready,
     RefreshMetadata,
     Stop,
-    Word,
 )
 from bruce_mp.ipc.loop import Loop
 from support.children import child
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-WORDS: list[Word] = [
+MESSAGES: list[ControlMessage] = [
     Ready(),
     Dispatchers({0: Broker(1, "kafka1", 9092), 63: Broker(2**31 - 1, "b\u00fccher.example", 65535)}),
     PeerDied("input"),
@@ -43,9 +43,9 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
 
 def test_messages_arrive_as_sent(ends: tuple[Connection, Connection]) -> None:
     ours, theirs = map(Control, ends)
-    for word in WORDS:
-        ours.send(word)
-    assert [theirs.receive() for _ in WORDS] == WORDS
+    for message in MESSAGES:
+        ours.send(message)
+    assert [theirs.receive() for _ in MESSAGES] == MESSAGES
 
 
 def test_receive_returns_none_and_send_is_ignored_after_the_peer_closes(
@@ -62,7 +62,7 @@ def test_receive_returns_none_and_send_is_ignored_after_the_peer_closes(
 @pytest.mark.process
 def test_a_loop_is_notified_when_the_peer_is_killed(ends: tuple[Connection, Connection]) -> None:
     control, loop = Control(ends[0]), Loop()
-    heard: list[Word | None] = []
+    heard: list[ControlMessage | None] = []
 
     def on_word(_: int) -> None:
         heard.append(control.receive())

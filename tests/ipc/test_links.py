@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from bruce_mp.errors import StartError
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links, dispatcher_link
 from bruce_mp.slab.runs import Segment
 from support.children import child
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LINK = ROUTER_FROM_INPUTS
 PARCELS = [
-    Parcel(FrameKind.FROM, topic=3),
-    Parcel(FrameKind.RUNS, segments=(Segment(1, 2, 3, 4, 5, 6), Segment(7, 8, 9, 10, 11, 12))),
+    Parcel(ParcelKind.SENDER, topic=3),
+    Parcel(ParcelKind.RUNS, segments=(Segment(1, 2, 3, 4, 5, 6), Segment(7, 8, 9, 10, 11, 12))),
 ]
 
 
@@ -63,7 +63,7 @@ def receive(receiver: LinkReceiver, within: float = 5.0) -> list[Parcel]:
 
 
 def number(count: int) -> list[Parcel]:
-    return [Parcel(FrameKind.FROM, topic=count)]
+    return [Parcel(ParcelKind.SENDER, topic=count)]
 
 
 def test_sent_parcels_are_received(links: Links) -> None:
@@ -169,7 +169,7 @@ def test_garbage_is_logged_and_skipped(tmp_path: Path, links: Links, caplog: pyt
             receiver.socket.poll(100)
             assert receiver.receive() == []
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
-    assert "ends in the middle of a parcel's head (1 bytes). The frame is ignored" in caplog.text
+    assert "ends within a parcel's header (1 bytes). The receiver ignores the frame" in caplog.text
     sender = links.sender(LINK)
     sender.send(PARCELS)
     assert receive(receiver) == PARCELS
@@ -189,7 +189,7 @@ def test_close_waits_briefly_for_queued_messages(tmp_path: Path) -> None:
     sender = ours.sender(LINK)
     for count in range(5000):
         sender.send(number(count))
-    ours.close(flush_ms=5000)
+    ours.close(timeout_ms=5000)
     assert [receive(receiver) for _ in range(5000)][-1] == number(4999)
     theirs.close()
 
@@ -199,5 +199,5 @@ def test_close_does_not_wait_for_an_absent_receiver(tmp_path: Path) -> None:
     sender = links.sender(LINK)
     sender.send(PARCELS)
     start = time.monotonic()
-    links.close(flush_ms=200)
+    links.close(timeout_ms=200)
     assert time.monotonic() - start < 2

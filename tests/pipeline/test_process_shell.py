@@ -13,7 +13,7 @@ import pytest
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.ipc.control_messages import (
-    ConfigTaken,
+    ConfigApplied,
     Control,
     DebugTopics,
     Drain,
@@ -22,11 +22,11 @@ from bruce_mp.ipc.control_messages import (
     Ready,
     Stop,
 )
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.ipc.links import Links
 from bruce_mp.ipc.start import Start
 from bruce_mp.kernels import ProcessRow
-from bruce_mp.pipeline.process_shell import FRAMES_A_ROUND, ProcessShell
+from bruce_mp.pipeline.process_shell import MAX_FRAMES_PER_ROUND, ProcessShell
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.clock import steady_ms
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from bruce_mp.ipc.control_messages import Word
+    from bruce_mp.ipc.control_messages import ControlMessage
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=4, landing_slot_size=4096)
@@ -65,10 +65,10 @@ class Shell(ProcessShell):
     def __init__(self, slab: Slab, directory: Path, control: Control) -> None:
         super().__init__(Start("some", ROW, CONFIG, directory, slab.path), control, ProcessRow(slab, ROW))
         self.calls: list[str] = []
-        self.reports = self.flush_soon(Reports(self.calls))
+        self.reports = self.add_output(Reports(self.calls))
         self.due_ms: int | None = None
         self.configs: list[tuple[Config, Config, Config]] = []
-        self.words: list[Word] = []
+        self.messages: list[ControlMessage] = []
         self.frames: list[list[Parcel]] = []
         self.rounds: list[int] = []
         self.stops_after = 0
@@ -94,15 +94,15 @@ class Shell(ProcessShell):
     def apply_config(self, config: Config, before: Config) -> None:
         self.configs.append((config, before, self._config))
 
-    def drain(self, word: Drain) -> None:
-        self.calls.append(f"drain {word.goes_on}")
+    def drain(self, message: Drain) -> None:
+        self.calls.append(f"drain {message.stays_open}")
 
-    def on_control(self, word: Word) -> None:
-        self.words.append(word)
+    def on_control(self, message: ControlMessage) -> None:
+        self.messages.append(message)
 
-    def make_way(self) -> None:
+    def on_supervisor_exit(self) -> None:
         self.calls.append("make way")
-        super().make_way()
+        super().on_supervisor_exit()
 
     def close(self) -> int:
         self.calls.append("close")
@@ -118,7 +118,7 @@ class Bench:
         self.supervisor = Control(ours)
         self.shell = Shell(slab, directory, Control(theirs))
 
-    def answers(self) -> list[Word | None]:
+    def answers(self) -> list[ControlMessage | None]:
         """The control messages that the process has sent."""
         found = []
         while self.pipes[0].poll():
@@ -166,11 +166,11 @@ def test_heartbeat_runs_before_the_first_round(bench: Bench, monkeypatch: pytest
 
 def test_new_config_is_applied_before_it_is_confirmed(bench: Bench) -> None:
     new = msgspec.structs.replace(CONFIG, http=Http(discard_report_interval_s=7))
-    for word in (NewConfig(7, new), NewConfig(8, CONFIG), Stop()):
-        bench.supervisor.send(word)
+    for message in (NewConfig(7, new), NewConfig(8, CONFIG), Stop()):
+        bench.supervisor.send(message)
     bench.shell.run()
     assert bench.shell.configs == [(new, CONFIG, new), (CONFIG, new, CONFIG)]
-    assert bench.answers() == [Ready(), ConfigTaken(7), ConfigTaken(8)]
+    assert bench.answers() == [Ready(), ConfigApplied(7), ConfigApplied(8)]
 
 
 def test_refused_logging_leaves_the_new_config_unconfirmed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,11 +186,11 @@ def test_refused_logging_leaves_the_new_config_unconfirmed(bench: Bench, monkeyp
 
 
 def test_control_messages_reach_their_hooks(bench: Bench) -> None:
-    for word in (Drain(), Drain(goes_on=True), PeerDied("input"), DebugTopics(all=True), Stop()):
-        bench.supervisor.send(word)
+    for message in (Drain(), Drain(stays_open=True), PeerDied("input"), DebugTopics(all=True), Stop()):
+        bench.supervisor.send(message)
     bench.shell.run()
     assert [call for call in bench.shell.calls if call.startswith("drain")] == ["drain False", "drain True"]
-    assert bench.shell.words == [PeerDied("input"), DebugTopics(all=True)]
+    assert bench.shell.messages == [PeerDied("input"), DebugTopics(all=True)]
     assert "make way" not in bench.shell.calls
 
 
@@ -204,9 +204,9 @@ def test_process_makes_way_when_the_supervisor_is_gone(bench: Bench) -> None:
 def test_frames_reach_their_hook_in_order_and_in_bounded_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     links = Links(bench.directory)
     sender = links.sender(LINK)
-    count = 2 * FRAMES_A_ROUND + 1
+    count = 2 * MAX_FRAMES_PER_ROUND + 1
     for topic in range(count):
-        sender.send([Parcel(FrameKind.FLUSH, topic)])
+        sender.send([Parcel(ParcelKind.FLUSH, topic)])
     links.close(5000)  # every frame is in the receiver's queue or socket buffer
     seen: list[int] = []
 
@@ -218,7 +218,7 @@ def test_frames_reach_their_hook_in_order_and_in_bounded_rounds(bench: Bench, mo
     monkeypatch.setattr(bench.shell, "after_round", count_frames)
     bench.shell.run()
     assert [frame[0].topic for frame in bench.shell.frames] == list(range(count))
-    assert max(after - before for before, after in pairwise(seen)) <= FRAMES_A_ROUND
+    assert max(after - before for before, after in pairwise(seen)) <= MAX_FRAMES_PER_ROUND
 
 
 def test_served_bytes_can_be_served_once_more_by_hand(bench: Bench) -> None:
@@ -264,7 +264,7 @@ def test_later_work_keeps_the_present_alarm(bench: Bench) -> None:
 def test_pending_reports_are_flushed_soon_and_until_the_link_accepts_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reports = bench.shell.flush_soon(Reports(bench.shell.calls, refused=1))
+    reports = bench.shell.add_output(Reports(bench.shell.calls, refused=1))
     reports.pending = True
     began_ms = steady_ms()
 

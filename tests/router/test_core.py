@@ -12,7 +12,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.ipc.frames import FrameKind, Parcel, unpack_parcels
+from bruce_mp.ipc.frames import Parcel, ParcelKind, unpack_parcels
 from bruce_mp.router.cluster import BELIEVED_AFTER_MS
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.metadata_fetch import FetchAttempt
@@ -257,7 +257,7 @@ def test_runs_of_many_partitions_are_sent_to_a_dispatcher_in_one_parcel(make: Ma
     segments = keyed_runs(world)
     world.ring()
     parcels = [unpack_parcels(line[-1]) for line in world.from_router.values() if line]
-    assert {tuple(parcel.kind for parcel in sent) for sent in parcels} == {(FrameKind.FROM, FrameKind.QUEUE)}
+    assert {tuple(parcel.kind for parcel in sent) for sent in parcels} == {(ParcelKind.SENDER, ParcelKind.QUEUE)}
     assert sorted(segment for sent in parcels for segment in sent[1].segments) == sorted(segments)
     settle(world)
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]
@@ -276,7 +276,7 @@ def test_a_flush_is_sent_only_to_dispatchers_with_new_runs(make: MakeWorld) -> N
 def flushed(world: World) -> int:
     """Return the number of dispatchers that a FLUSH addresses, and drop the frames."""
     world.router.flush(1, world.now_ms)
-    return sum(Parcel(FrameKind.FLUSH, 1) in sent for sent in world.router.drain_outbox().values())
+    return sum(Parcel(ParcelKind.FLUSH, 1) in sent for sent in world.router.drain_outbox().values())
 
 
 def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -> None:
@@ -289,7 +289,7 @@ def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -
     segments = keyed_runs(world)
     world.ring()
     sent = [part for line in world.from_router.values() for data in line for part in unpack_parcels(data)]
-    assert [part for part in sent if part.kind is FrameKind.HAND_BACK] == [Parcel(FrameKind.HAND_BACK, 1, 0, [])]
+    assert [part for part in sent if part.kind is ParcelKind.HAND_BACK] == [Parcel(ParcelKind.HAND_BACK, 1, 0, [])]
     assert segments[0] not in [segment for part in sent for segment in part.segments]
     settle(world)
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 2]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.ipc.frames import EVERYTHING, FrameKind, Parcel
+from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.router.routes import ScopeState
 from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
@@ -179,25 +179,25 @@ def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World
 
 
 # --- frames of dead processes -----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", [FrameKind.PAUSED, FrameKind.HANDED_BACK, FrameKind.HELLO])
-def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: FrameKind) -> None:
+@pytest.mark.parametrize("kind", [ParcelKind.PAUSED, ParcelKind.HANDED_BACK, ParcelKind.HELLO])
+def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: ParcelKind) -> None:
     world.kill_peer(0)
     world.boot()
     peer = world.router._assignments._peers[0]
     world.router.on_parcels(
-        [Parcel(FrameKind.FROM, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms
+        [Parcel(ParcelKind.SENDER, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms
     )
     assert peer.state is ScopeState.FLOWING
     assert not world.router.drain_outbox()
 
 
-@pytest.mark.parametrize("kind", [FrameKind.RESYNC, FrameKind.HAND_BACK])
-def test_messages_of_a_dead_router_are_void(world: World, kind: FrameKind) -> None:
+@pytest.mark.parametrize("kind", [ParcelKind.RESYNC, ParcelKind.HAND_BACK])
+def test_messages_of_a_dead_router_are_void(world: World, kind: ParcelKind) -> None:
     dead = world.router._mine >> 8
     world.kill_router()
     world.boot()
     core = world.peers[0].core
-    core.on_parcels([Parcel(FrameKind.FROM, 0, dead), Parcel(kind, 0, EVERYTHING)], world.now_ms)
+    core.on_parcels([Parcel(ParcelKind.SENDER, 0, dead), Parcel(kind, 0, EVERYTHING)], world.now_ms)
     assert not core.drain_outbox()
 
 
@@ -210,6 +210,6 @@ def test_an_answer_to_a_dead_router_does_not_end_the_sync(world: World) -> None:
     while assignments._peer(0).session < session:
         assignments._resync(0, [])
     world.router.on_parcels(
-        [Parcel(FrameKind.FROM, 0, incarnation), Parcel(FrameKind.SYNCED, session, dead)], world.now_ms
+        [Parcel(ParcelKind.SENDER, 0, incarnation), Parcel(ParcelKind.SYNCED, session, dead)], world.now_ms
     )
     assert assignments._peer(0).state is ScopeState.SYNCING

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.ipc.frames import FrameKind, Parcel
+from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.slab.file import Geometry
 from support.fake_broker import Partition
 from support.flow import World
@@ -86,7 +86,7 @@ def test_a_flush_of_a_removed_topic_is_ignored(world: World) -> None:
     table = world.router._tables.topics
     gone = table.add(b"gone", 1)
     table.remove([gone])
-    world.router._assignments._outbox.post(SLOT, Parcel(FrameKind.FLUSH, gone))
+    world.router._assignments._outbox.post(SLOT, Parcel(ParcelKind.FLUSH, gone))
     world.pass_time(1)
     world.peer_hears(SLOT)
     send(world)

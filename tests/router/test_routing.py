@@ -9,7 +9,7 @@ import pytest
 from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
 from bruce_mp.errors import DiscardReason
-from bruce_mp.ipc.frames import FrameKind, unpack_parcels
+from bruce_mp.ipc.frames import ParcelKind, unpack_parcels
 from bruce_mp.router.cluster import BELIEVED_AFTER_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -65,7 +65,7 @@ def ring_once(world: World) -> None:
 def sent(world: World) -> list[Parcel]:
     """The parcels in the pipe to the dispatcher, without the sender's."""
     [line] = world.from_router.values()
-    return [parcel for frame in line for parcel in unpack_parcels(frame) if parcel.kind is not FrameKind.FROM]
+    return [parcel for frame in line for parcel in unpack_parcels(frame) if parcel.kind is not ParcelKind.SENDER]
 
 
 def arrivals(world: World, topic: bytes, partition: int) -> list[int]:
@@ -79,7 +79,7 @@ def test_runs_of_one_frame_keep_their_order_when_one_is_cut(world: World) -> Non
         world.send([(b"t", data, 0) for data in run])
     ring_once(world)
     [parcel] = sent(world)
-    assert (parcel.kind, [segment.records for segment in parcel.segments]) == (FrameKind.QUEUE, [1, 1, 1, 1])
+    assert (parcel.kind, [segment.records for segment in parcel.segments]) == (ParcelKind.QUEUE, [1, 1, 1, 1])
     world.run_dry()
     assert arrivals(world, b"t", 0)[-4:] == [first, first + 1, first + 3, first + 4]
     assert world.reporter.discarded == {DiscardReason.LONG_MSG: 1}
@@ -89,7 +89,7 @@ def test_a_batch_is_sent_between_the_runs_that_arrived_before_and_after_it(world
     for topic, key in ((b"t", 0), (b"batched", None), (b"t", 1)):
         world.send_one(topic, key=key)
     ring_once(world)
-    assert [parcel.kind for parcel in sent(world)] == [FrameKind.QUEUE, FrameKind.BATCH, FrameKind.QUEUE]
+    assert [parcel.kind for parcel in sent(world)] == [ParcelKind.QUEUE, ParcelKind.BATCH, ParcelKind.QUEUE]
     world.run_dry()
     world.check()
 

@@ -11,7 +11,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.text import stamp
 
 if TYPE_CHECKING:
-    from bruce_mp.ipc.control_messages import InForce
+    from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
 
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
@@ -48,7 +48,7 @@ class ServerInfoPage(Page, frozen=True, kw_only=True):
     config_refused: str
 
 
-def read_server_info(slab: Slab, in_force: InForce, now_ms: int) -> ServerInfoPage:
+def read_server_info(slab: Slab, in_force: ActiveConfig, now_ms: int) -> ServerInfoPage:
     return ServerInfoPage(
         **read_header(slab, now_ms),
         delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],

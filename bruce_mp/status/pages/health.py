@@ -28,7 +28,7 @@ from bruce_mp.telemetry.broker_status import FAILED, NO_LEADER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from bruce_mp.ipc.control_messages import InForce
+    from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.active_config import PageSettings
     from bruce_mp.status.broker_status import ClusterReport
@@ -83,7 +83,7 @@ class Evidence(NamedTuple):
     losses: Mapping[DiscardReason, int]
     copies_lost: int
     certificates: Sequence[CertificateLine]
-    in_force: InForce
+    in_force: ActiveConfig
     over_share: Mapping[bytes, float]
     """The topics that hold most of the slab, and their parts of it; none if no topic is refused for its share."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
-    from bruce_mp.ipc.control_messages import Broker, Word
+    from bruce_mp.ipc.control_messages import Broker, ControlMessage
     from bruce_mp.ipc.start import Start
     from bruce_mp.supervisor.processes.bootstrap import Inherited
 
@@ -82,13 +82,13 @@ class ManagedProcess:
         """Return True if the current life should continue."""
         return self.state in {ProcessState.BOOTING, ProcessState.RUNNING}
 
-    def send(self, word: Word) -> None:
+    def send(self, message: ControlMessage) -> None:
         """Send a control message if the process has a control pipe.
 
         A process that waits for Begin receives only Stop, because it takes any other message for a request to end.
         """
-        if self.connection is not None and (self.may_begin or isinstance(word, Stop)):
-            Control(self.connection).send(word)
+        if self.connection is not None and (self.may_begin or isinstance(message, Stop)):
+            Control(self.connection).send(message)
 
     def hold(self) -> None:
         """Let the next life load its program and then wait for `begin`."""
@@ -106,10 +106,10 @@ class ManagedProcess:
         if self._drain is not None:
             self.send(self._drain)
 
-    def drain(self, word: Drain = DRAIN) -> None:
+    def drain(self, message: Drain = DRAIN) -> None:
         """Send Drain to the current life, and to each later one."""
-        self._drain = word
-        self.send(word)
+        self._drain = message
+        self.send(message)
 
     def stop(self, now: float) -> None:
         """Request the end of the process; `act` kills it after a time limit."""

@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bruce_mp.ipc.control_messages import (
-    ConfigTaken,
+    ConfigApplied,
     Control,
     DebugTopics,
     Dispatchers,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.config.model import Config
-    from bruce_mp.ipc.control_messages import Broker, InForce, NewConfig, Word
+    from bruce_mp.ipc.control_messages import ActiveConfig, Broker, ControlMessage, NewConfig
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.processes.bootstrap import Inherited
     from bruce_mp.supervisor.processes.programs import Programs
@@ -83,7 +83,7 @@ class ProcessGroup:
         self._equipment = equipment
         self._config = equipment.config
         self._config_number = 0
-        self._in_force: InForce | None = None
+        self._in_force: ActiveConfig | None = None
         self.late: set[tuple[str, int]] = set()
         """Lives that have not confirmed the configuration in force."""
         self.on_reload_request: Callable[[ReloadRequest], None] = lambda _: None
@@ -227,14 +227,14 @@ class ProcessGroup:
     def _on_message(self, child: ManagedProcess) -> None:
         if child.connection is None:
             return
-        word = Control(child.connection).receive()
-        if word is None:
+        message = Control(child.connection).receive()
+        if message is None:
             child.on_pipe_closed(time.monotonic())
         else:
-            self._handle_message(child, word)
+            self._handle_message(child, message)
 
-    def _handle_message(self, child: ManagedProcess, word: Word) -> None:
-        match word:
+    def _handle_message(self, child: ManagedProcess, message: ControlMessage) -> None:
+        match message:
             case Loaded():
                 pass
             case Ready():
@@ -242,18 +242,18 @@ class ProcessGroup:
             case Dispatchers(wanted):
                 self._arrange_dispatchers(wanted)
             case RefreshMetadata():
-                self._router.send(word)
-            case ConfigTaken(number):
+                self._router.send(message)
+            case ConfigApplied(number):
                 if number == self._config_number:
                     self.late.discard(child.life)
             case ReloadRequest():
-                self.on_reload_request(word)
+                self.on_reload_request(message)
             case DebugTopics():
-                self._debug = word
+                self._debug = message
                 for each in (self._router, *self._dispatchers.values()):
-                    each.send(word)
+                    each.send(message)
             case _:
-                log.warning("Process %s sent %s, which only the supervisor sends.", child.name, type(word).__name__)
+                log.warning("Process %s sent %s, which only the supervisor sends.", child.name, type(message).__name__)
 
     def _on_ready(self, child: ManagedProcess) -> None:
         child.is_ready()
@@ -277,12 +277,12 @@ class ProcessGroup:
         """Return True if every process may begin its work."""
         return all(child.may_begin for child in self.members)
 
-    def apply_config(self, word: NewConfig) -> None:
+    def apply_config(self, message: NewConfig) -> None:
         """Apply a reloaded config: send it to running processes, and start others with it."""
-        self._config, self._config_number = word.config, word.number
+        self._config, self._config_number = message.config, message.number
         for child in self.members:
-            child.start = replace(child.start, config=word.config)
-            child.send(word)
+            child.start = replace(child.start, config=message.config)
+            child.send(message)
         self.late = {child.life for child in self.members if child.state is ProcessState.RUNNING}
 
     def kill_late(self, reason: str) -> None:
@@ -291,14 +291,14 @@ class ProcessGroup:
             if child.life in self.late:
                 child.kill(reason)
 
-    def announce(self, in_force: InForce) -> None:
+    def announce(self, in_force: ActiveConfig) -> None:
         """Send the status of the configuration to the status process, now and after its restarts."""
         self._in_force = in_force
         self.send_to_status(in_force)
 
-    def send_to_status(self, word: Word) -> None:
+    def send_to_status(self, message: ControlMessage) -> None:
         """Send a control message to the status process."""
-        self._status.send(word)
+        self._status.send(message)
 
     # --- dispatchers and shutdown ------------------------------------------------------------------------------------
 
@@ -361,10 +361,10 @@ class ProcessGroup:
         """Return True if every input runs or has ended, so that none will restart and receive more."""
         return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 
-    def drain_inputs(self, *, goes_on: bool) -> None:
-        """Let the inputs hand over their messages and end; with `goes_on`, even if more arrive."""
+    def drain_inputs(self, *, stays_open: bool) -> None:
+        """Let the inputs hand over their messages and end; with `stays_open`, even if more arrive."""
         for child in self.inputs:
-            child.drain(Drain(goes_on))
+            child.drain(Drain(stays_open))
 
     def drain_others(self) -> None:
         """Let router and dispatchers send their messages."""

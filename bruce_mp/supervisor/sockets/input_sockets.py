@@ -46,7 +46,7 @@ class InputSockets(NamedTuple):
         return (bound for bound in self if bound is not None)
 
     @property
-    def goes_on(self) -> bool:
+    def stays_open(self) -> bool:
         """Return True if datagrams may arrive after the end of the daemon: a service manager keeps the socket."""
         return self.datagrams is not None and not self.datagrams.is_ours
 

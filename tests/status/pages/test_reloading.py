@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.ipc.control_messages import InForce, ReloadOutcome, ReloadRequest
+from bruce_mp.ipc.control_messages import ActiveConfig, ReloadOutcome, ReloadRequest
 from bruce_mp.status.pages.reloading import ReloadRequests
 from support.status_pages import STARTED_MS
 
@@ -46,7 +46,7 @@ def test_get_and_cross_site_requests_do_not_reload(daemon: OfflineStatusPages) -
 
 
 def test_server_info_describes_the_active_configuration(daemon: OfflineStatusPages) -> None:
-    known = InForce("/etc/bruce.toml", STARTED_MS, 3, "slab.size.", STARTED_MS)
+    known = ActiveConfig("/etc/bruce.toml", STARTED_MS, 3, "slab.size.", STARTED_MS)
     daemon.settings = replace(daemon.settings, in_force=known)
     page = daemon.json("/server_info/json")
     assert {key: value for key, value in page.items() if key.startswith("config")} == {
@@ -66,9 +66,9 @@ def test_a_refused_reload_is_a_warning_until_one_is_applied(daemon: OfflineStatu
         return [text for text in found if "reload" in text]
 
     assert warnings() == []
-    refused = InForce("/etc/bruce.toml", STARTED_MS, 3, "slab.size is another.", STARTED_MS)
+    refused = ActiveConfig("/etc/bruce.toml", STARTED_MS, 3, "slab.size is another.", STARTED_MS)
     daemon.settings = replace(daemon.settings, in_force=refused)
     (text,) = warnings()
     assert "was refused: slab.size is another. The old configuration stays in force. Correct /etc/bruce.toml" in text
-    daemon.settings = replace(daemon.settings, in_force=InForce("/etc/bruce.toml", STARTED_MS, 4))
+    daemon.settings = replace(daemon.settings, in_force=ActiveConfig("/etc/bruce.toml", STARTED_MS, 4))
     assert warnings() == []

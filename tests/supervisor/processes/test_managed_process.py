@@ -9,7 +9,7 @@ import pytest
 
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
-from bruce_mp.ipc.control_messages import Begin, Control, Drain, PeerDied, Stop, Word
+from bruce_mp.ipc.control_messages import Begin, Control, ControlMessage, Drain, PeerDied, Stop
 from bruce_mp.ipc.start import Start
 from bruce_mp.supervisor.processes.managed_process import ManagedProcess
 
@@ -32,7 +32,7 @@ def ends(tmp_path: Path) -> Iterator[tuple[ManagedProcess, Connection]]:
         yield child, theirs
 
 
-def words(theirs: Connection) -> list[Word | None]:
+def messages(theirs: Connection) -> list[ControlMessage | None]:
     found = []
     while theirs.poll():
         found.append(Control(theirs).receive())
@@ -44,15 +44,15 @@ def test_a_held_process_receives_begin_first(ends: tuple[ManagedProcess, Connect
     child, theirs = ends
     child.send(PeerDied("input"))
     child.drain()
-    assert words(theirs) == []
+    assert messages(theirs) == []
     child.begin()
-    assert words(theirs) == [Begin(), Drain()]
+    assert messages(theirs) == [Begin(), Drain()]
     child.begin()
     child.send(PeerDied("input"))
-    assert words(theirs) == [PeerDied("input")]
+    assert messages(theirs) == [PeerDied("input")]
 
 
 def test_a_held_process_can_be_stopped(ends: tuple[ManagedProcess, Connection]) -> None:
     child, theirs = ends
     child.send(Stop())
-    assert words(theirs) == [Stop()]
+    assert messages(theirs) == [Stop()]

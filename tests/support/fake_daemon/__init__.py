@@ -21,7 +21,7 @@ from support.processes import spawn, wait_until
 if TYPE_CHECKING:
     import subprocess
 
-    from bruce_mp.ipc.control_messages import Word
+    from bruce_mp.ipc.control_messages import ControlMessage
 
 RUNNER: Final = Path(__file__).with_name("run.py")
 OBEDIENT: Final = "support.fake_daemon.obedient"
@@ -121,11 +121,11 @@ class FakeDaemon:
         """Return the control messages that a process received in all its lives, without those about the active
         configuration.
         """
-        return [line for line in self._received_by(name) if not line.startswith("InForce")]
+        return [line for line in self._received_by(name) if not line.startswith("ActiveConfig")]
 
     def active_config_messages(self) -> list[str]:
         """Return the messages to the status process about the active configuration."""
-        return [line for line in self._received_by("status") if line.startswith("InForce")]
+        return [line for line in self._received_by("status") if line.startswith("ActiveConfig")]
 
     def _received_by(self, name: str) -> list[str]:
         path = self.run_dir / f"{name}.heard"
@@ -135,10 +135,10 @@ class FakeDaemon:
         """Replace the lines behind the initial configuration."""
         self.config.write_text(f"{self._config}{settings}\n")
 
-    def send_as(self, name: str, word: Word) -> None:
+    def send_as(self, name: str, message: ControlMessage) -> None:
         """Make a process send a control message to the supervisor."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(msgspec.msgpack.encode(word), str(self.run_dir / f"{name}.say"))
+            sender.sendto(msgspec.msgpack.encode(message), str(self.run_dir / f"{name}.say"))
 
 
 def _title(process: psutil.Process) -> str:

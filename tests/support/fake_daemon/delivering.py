@@ -22,9 +22,9 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     row.begin(os.getpid(), 0)
     control.send(Ready())
     while True:
-        word = control.receive()
-        if isinstance(word, Drain):
+        message = control.receive()
+        if isinstance(message, Drain):
             segments = [found.segment for found in sweep(slab, {RunState.FILLED})]
             row.settle(segments, RunState.DELIVERED, 0, {Counter.MsgDelivered: sum(part.records for part in segments)})
-        if ends(start, word):
+        if ends(start, message):
             return

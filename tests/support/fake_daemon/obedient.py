@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.ipc.control_messages import ConfigTaken, Control, Drain, NewConfig, Ready, Stop, Word
+from bruce_mp.ipc.control_messages import ConfigApplied, Control, ControlMessage, Drain, NewConfig, Ready, Stop
 from bruce_mp.slab.rows import ProcessRow
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == said.fileno():
-                control.send(msgspec.msgpack.decode(said.recv(65536), type=Word))
-            elif ends(start, word := control.receive()):
+                control.send(msgspec.msgpack.decode(said.recv(65536), type=ControlMessage))
+            elif ends(start, message := control.receive()):
                 return
-            elif isinstance(word, NewConfig):
-                control.send(ConfigTaken(word.number))
+            elif isinstance(message, NewConfig):
+                control.send(ConfigApplied(message.number))
 
 
 def _listen(start: Start) -> socket.socket:
@@ -42,9 +42,9 @@ def _listen(start: Start) -> socket.socket:
     return said
 
 
-def ends(start: Start, word: Word | None) -> bool:
+def ends(start: Start, message: ControlMessage | None) -> bool:
     """Record a control message; return True if it ends the process."""
     broker = f" as broker {start.broker.node} at {start.broker.host}" if start.broker else ""
     with (start.run_dir / f"{start.name}.heard").open("a") as heard:
-        heard.write(f"{word}{broker}\n")
-    return word is None or isinstance(word, Stop) or (isinstance(word, Drain) and start.name == "input")
+        heard.write(f"{message}{broker}\n")
+    return message is None or isinstance(message, Stop) or (isinstance(message, Drain) and start.name == "input")
