@@ -1,13 +1,13 @@
-"""Back-pressure: the number of messages that the input may receive next, and its rest before the next receive.
+"""Backpressure: the number of messages that the datagram input may receive next, and the pause after them.
 
-The input cannot ask a datagram's sender to wait, but the kernel's queue is short, and a blocking sender stops when it
-is full.  So above three quarters of the slab the input rests between turns, longer the fuller the slab is.  It also
-receives less in a turn, fewer messages if they are large, so that a turn takes only a small part of the free chunks.
-Stuck chunks count neither as full nor as room, because a rest does not free them.  When the slab is full all the same,
-the configuration decides: the input discards new messages, or receives nothing until there is certainly room.
+A *turn* is one call that receives up to that number.  The input cannot ask a datagram's sender to wait.  The kernel's
+queue is short, however, and a blocking sender stops when the queue is full.  So with more than three quarters of the
+slab in use, the input pauses between turns, longer the fuller the slab is.  It also shortens its turns, so that a turn
+takes only a small part of the free chunks.  Stuck chunks count neither as used nor as free, because a pause does not
+free them.  When the slab is full nevertheless, the input discards new messages or stops receiving, as configured.
 
-The input knows only the size of the first datagram of a batch.  So a batch may have as many as would fit if each were
-of the largest size; where not even one such fits, the first may come alone if it fits.
+With `blocks` the input receives only messages that certainly find room.  It knows the size of the first datagram only.
+So it receives as many messages as would fit at the largest size, or the first alone if only that one fits.
 """
 
 from __future__ import annotations
@@ -19,40 +19,39 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["LONGEST_S", "Allowance", "Backpressure", "chunks_for", "messages_that_fit"]
+__all__ = ["MAX_PAUSE_S", "Allowance", "Backpressure", "chunks_for", "messages_that_fit"]
 
-SOFT: Final = 0.75
-"""The part of the usable slab in use above which the input rests."""
-SHORTEST_S: Final = 0.001
-LONGEST_S: Final = 0.010
+WATERMARK: Final = 0.75
+"""The part of the usable slab in use above which the input pauses."""
+MIN_PAUSE_S: Final = 0.001
+MAX_PAUSE_S: Final = 0.010
 
 
-MOST_MESSAGES: Final = 512
-"""The messages of one turn, between two checks of the slab's room.
+MAX_MESSAGES: Final = 512
+"""Largest number of messages in a turn, between two checks of the slab's room.
 
-Batches would be the wrong unit: with naps a batch may be a single message, and a return for a few dozen messages costs
-as much as they do.
+The unit is messages and not batches: with naps, a batch may be a single message, and a return from the kernel costs
+as much as a few dozen messages.
 """
-LEAST_MESSAGES: Final = 8
-LARGEST_PART: Final = 32
-"""A turn that takes more than this part of the free chunks is too long; less than a quarter of it is too short."""
+MIN_MESSAGES: Final = 8
+PART_DIVISOR: Final = 32
+"""A turn should take at most the free chunks divided by this number, and at least a quarter of that."""
 
 
 class Allowance(NamedTuple):
-    """The number of messages that may be received now, and the seconds of rest after them."""
+    """The number of messages that may be received now, and the pause in seconds after them."""
 
     messages: int
-    rest_s: float
+    pause_s: float
 
 
-NOTHING: Final = Allowance(0, 0.0)
+NO_ALLOWANCE: Final = Allowance(0, 0.0)
 
 
 class Backpressure:
-    """Computes allowances from the chunks of one input.
+    """Computes allowances from the free chunks of one input.
 
-    `largest` is the size of its largest message, `batch` the number of messages in its largest batch.  With `blocks`,
-    the input receives only messages that certainly find room.
+    `largest` is the largest size of a message, `batch` the largest number of messages in a batch.
     """
 
     def __init__(self, pool: ChunkPool, *, largest: int, batch: int, blocks: bool = False) -> None:
@@ -60,35 +59,35 @@ class Backpressure:
         self._span = chunks_for(largest)
         self._batch = batch
         self.blocks = blocks
-        self._messages = MOST_MESSAGES
+        self._messages = MAX_MESSAGES
         self._free_before = 0
         """Free chunks at the beginning of the last turn."""
 
     def allowance(self, next_size: int) -> Allowance:
         """Return the present allowance; the first waiting datagram has `next_size` bytes."""
-        soft_free = int(self._pool.usable * (1 - SOFT))
-        is_short = self._pool.free_count <= soft_free
+        watermark = int(self._pool.usable * (1 - WATERMARK))
+        is_short = self._pool.free_count <= watermark
         if is_short:
-            self._learn(self._free_before - self._pool.free_count)
-            self._pool.reclaim(soft_free + 1)
-        rest_s = self._rest_s(soft_free)
+            self._adapt_turn(self._free_before - self._pool.free_count)
+            self._pool.reclaim(watermark + 1)
+        pause_s = self._pause_s(watermark)
         self._free_before = self._pool.free_count
         if self.blocks:
             messages = self._room(next_size)
-            return Allowance(messages, rest_s if messages else LONGEST_S)
-        return Allowance(self._messages if is_short else MOST_MESSAGES, rest_s)
+            return Allowance(messages, pause_s if messages else MAX_PAUSE_S)
+        return Allowance(self._messages if is_short else MAX_MESSAGES, pause_s)
 
-    def _learn(self, taken: int) -> None:
+    def _adapt_turn(self, taken: int) -> None:
         """Adapt the length of a turn to the number of chunks that the last one took."""
-        if taken * LARGEST_PART > self._pool.free_count:
-            self._messages = max(LEAST_MESSAGES, self._messages // 2)
-        elif taken * LARGEST_PART * 4 < self._pool.free_count:
-            self._messages = min(MOST_MESSAGES, self._messages * 2)
+        if taken * PART_DIVISOR > self._pool.free_count:
+            self._messages = max(MIN_MESSAGES, self._messages // 2)
+        elif taken * PART_DIVISOR * 4 < self._pool.free_count:
+            self._messages = min(MAX_MESSAGES, self._messages * 2)
 
-    def _rest_s(self, soft_free: int) -> float:
-        if self._pool.free_count > soft_free:
+    def _pause_s(self, watermark: int) -> float:
+        if self._pool.free_count > watermark:
             return 0.0
-        return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (1 - self._pool.free_count / max(1, soft_free))
+        return MIN_PAUSE_S + (MAX_PAUSE_S - MIN_PAUSE_S) * (1 - self._pool.free_count / max(1, watermark))
 
     def _room(self, next_size: int) -> int:
         """Return the number of messages that certainly find room."""
@@ -100,7 +99,7 @@ class Backpressure:
 
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Count messages of any sizes that fit: each takes a span, or two where a smaller one lies across."""
+    """Return how many messages of at most `span` chunks fit; each may need two spans if smaller ones lie between."""
     pool.secure(2 * batch * span, span)
     return pool.free_spans(span, 2 * batch) // 2
 

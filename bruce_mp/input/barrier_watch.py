@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["BarrierWatch"]
 
-_LOOK_FIRST_MS: Final = 1
-_LOOK_LAST_MS: Final = 20
-_LOOK_SHARE: Final = 4
-"""The interval is at least this many times the duration of a poll."""
-_FLUSH_AGAIN_MS: Final = 100
+_MIN_INTERVAL_MS: Final = 1
+_MAX_INTERVAL_MS: Final = 20
+_INTERVAL_FACTOR: Final = 4
+"""Minimum ratio of the interval to the duration of a poll."""
+_FLUSH_RETRY_MS: Final = 100
 
 
 class BarrierWatch:
-    """The timer that polls for outcomes while barriers wait, and calls `after_look` after each poll."""
+    """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll."""
 
     def __init__(
         self,
@@ -36,46 +36,46 @@ class BarrierWatch:
         barriers: Barriers,
         outcomes: Outcomes,
         publisher: RunPublisher,
-        after_look: Callable[[], None],
+        after_poll: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._barriers = barriers
         self._outcomes = outcomes
         self._publisher = publisher
-        self._after_look = after_look
+        self._after_poll = after_poll
         self._timer: Timer | None = None
-        self._after_ms = _LOOK_FIRST_MS
-        self._flush_again_ms = 0
+        self._interval_ms = _MIN_INTERVAL_MS
+        self._flush_retry_ms = 0
 
     def start(self) -> None:
         """Publish and flush all messages for a new barrier, and poll at the shortest interval again."""
-        self._barriers.are_new = False
+        self._barriers.has_new = False
         self._publisher.publish_open_runs()
         self._flush()
-        self._after_ms = _LOOK_FIRST_MS
+        self._interval_ms = _MIN_INTERVAL_MS
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(_LOOK_FIRST_MS / 1000, self._look)
+        self._timer = self._loop.call_later(_MIN_INTERVAL_MS / 1000, self._poll)
 
     def _flush(self) -> None:
-        """Ask the router to flush the messages' topics.  The poll repeats this each 100 ms, as a frame may be lost."""
-        self._flush_again_ms = steady_ms() + _FLUSH_AGAIN_MS
+        """Ask the router to flush the topics of unsettled messages; repeated each 100 ms, as a frame may be lost."""
+        self._flush_retry_ms = steady_ms() + _FLUSH_RETRY_MS
         self._publisher.flush(self._outcomes.topics())
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Poll once, and schedule the next poll."""
         began = time.monotonic()
-        news = self._barriers.answer_finished(steady_ms())
-        self._after_look()
+        has_progress = self._barriers.answer_finished(steady_ms())
+        self._after_poll()
         self._timer = None
         if not len(self._barriers):
             return
-        if steady_ms() >= self._flush_again_ms:
+        if steady_ms() >= self._flush_retry_ms:
             self._flush()
         took_ms = (time.monotonic() - began) * 1000
-        self._after_ms = _LOOK_FIRST_MS if news else min(2 * self._after_ms, _LOOK_LAST_MS)
-        after_ms = max(self._after_ms, _LOOK_SHARE * took_ms)
+        self._interval_ms = _MIN_INTERVAL_MS if has_progress else min(2 * self._interval_ms, _MAX_INTERVAL_MS)
+        after_ms = max(self._interval_ms, _INTERVAL_FACTOR * took_ms)
         due_ms = self._barriers.due_ms
         if due_ms is not None:
             after_ms = min(after_ms, max(1, due_ms - steady_ms()))
-        self._timer = self._loop.call_later(after_ms / 1000, self._look)
+        self._timer = self._loop.call_later(after_ms / 1000, self._poll)

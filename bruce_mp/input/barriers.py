@@ -1,7 +1,7 @@
-"""The barriers that clients wait for: their sections, deadlines and answers.
+"""The pending barriers of a stream worker: their sections, deadlines and answers.
 
-A barrier divides the messages of a connection into sections, so that an answer counts exactly the messages before it.
-The outcomes come from the worker's own chunks (`outcomes.py`), so a barrier survives the death of router and
+A barrier ends a section of its connection's messages, so that an answer counts exactly the messages before the barrier.
+The worker reads the outcomes from its chunks (`outcomes.py`), so a barrier survives the death of router and
 dispatchers.
 """
 
@@ -41,7 +41,7 @@ class _Pending:
 
 
 class Barriers:
-    """The barriers of one worker.  `answer(client, data)` sends an answer; times are in ms on a steady clock."""
+    """The barriers of one worker.  `answer(client, data)` sends an answer.  Times are in ms of the steady clock."""
 
     def __init__(
         self, outcomes: Outcomes, sections: Sections, answer: Callable[[StreamClientState, bytes], None]
@@ -50,8 +50,8 @@ class Barriers:
         self._sections = sections
         self._answer = answer
         self._pending: list[_Pending] = []
-        self.are_new = False
-        """True after a new barrier; the caller that schedules checks resets it."""
+        self.has_new = False
+        """True after a new barrier, until `BarrierWatch.start` resets it."""
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -67,42 +67,42 @@ class Barriers:
         return {each.client for each in self._pending}
 
     def on_barrier(self, client: StreamClientState, data: bytes, now_ms: int) -> None:
-        """Handle a client's barrier, after the receipt of all its earlier messages."""
+        """Answer a client's barrier or make it pending; the caller has appended all earlier messages."""
         request = decode_barrier(data)
         if isinstance(request, BarrierAnswer):
-            self._tell(client, request.token, request.status, client.section)
+            self._send_answer(client, request.token, request.status, client.section)
         elif request.level is Level.RECEIVED:
-            self._tell(client, request.token, BarrierStatus.DONE, client.section)
+            self._send_answer(client, request.token, BarrierStatus.DONE, client.section)
         elif client.attempt is not None:
-            self._tell(client, request.token, BarrierStatus.FENCED, client.section)
+            self._send_answer(client, request.token, BarrierStatus.FENCED, client.section)
         else:
-            self._await(client, request, now_ms)
+            self._add(client, request, now_ms)
 
-    def _await(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
+    def _add(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
         if not _outstanding(client, client.section):
-            self._tell(client, request.token, BarrierStatus.DONE, client.section)
+            self._send_answer(client, request.token, BarrierStatus.DONE, client.section)
             return
         if client.section.received:
             client.unfinished_sections.append(client.section)
             client.section = self._sections.open()
         self._pending.append(_Pending(client, request.token, now_ms + request.limit_ms, client.unfinished_sections[-1]))
-        self.are_new = True
+        self.has_new = True
 
     def answer_finished(self, now_ms: int) -> bool:
-        """Answer finished and overdue barriers; True if the outcome of any message became known."""
-        news = self._outcomes.count_outcomes()
+        """Answer finished and overdue barriers; return True if any new outcome was found."""
+        has_progress = self._outcomes.count_outcomes()
         waiting = []
         for each in self._pending:
             if not _outstanding(each.client, each.last):
-                self._tell(each.client, each.token, BarrierStatus.DONE, each.last)
+                self._send_answer(each.client, each.token, BarrierStatus.DONE, each.last)
             elif each.due_ms <= now_ms:
-                self._tell(each.client, each.token, BarrierStatus.TIMED_OUT, each.last)
+                self._send_answer(each.client, each.token, BarrierStatus.TIMED_OUT, each.last)
             else:
                 waiting.append(each)
         waited, self._pending = self.clients, waiting
         for client in waited:
-            self._settle(client)
-        return news
+            self._merge_finished(client)
+        return has_progress
 
     def answer_all(self) -> None:
         """Answer all pending barriers, because the daemon shuts down."""
@@ -110,7 +110,7 @@ class Barriers:
         for each in self._pending:
             done = not _outstanding(each.client, each.last)
             status = BarrierStatus.DONE if done else BarrierStatus.SHUTTING_DOWN
-            self._tell(each.client, each.token, status, each.last)
+            self._send_answer(each.client, each.token, status, each.last)
         self._pending = []
 
     def remove_client(self, client: StreamClientState) -> None:
@@ -119,10 +119,10 @@ class Barriers:
         for section in (*client.unfinished_sections, client.section):
             self._sections.close(section)
 
-    def _settle(self, client: StreamClientState) -> None:
-        """Merge finished sections into one, so that a connection with many barriers keeps few sections.
+    def _merge_finished(self, client: StreamClientState) -> None:
+        """Merge a client's finished sections into `finished_totals`, so that it keeps few sections.
 
-        No pending barrier covers them alone: their barriers are answered.
+        No pending barrier ends with a finished section.
         """
         while client.unfinished_sections and not client.unfinished_sections[0].outstanding:
             section = client.unfinished_sections.pop(0)
@@ -131,7 +131,9 @@ class Barriers:
             client.finished_totals.discards.update(section.discards)
             self._sections.close(section)
 
-    def _tell(self, client: StreamClientState, token: bytes, status: BarrierStatus, last: ConnectionSection) -> None:
+    def _send_answer(
+        self, client: StreamClientState, token: bytes, status: BarrierStatus, last: ConnectionSection
+    ) -> None:
         """Send an answer with the counts of all sections up to `last`."""
         sections = list(_sections_of(client, last))
         discards: Tally[DiscardReason | int] = Tally()

@@ -1,4 +1,4 @@
-"""A stream connection of a worker: its socket and the credentials of its peer."""
+"""A stream connection: its socket, its unsent answers and the credentials of its peer."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _GROUPS_BYTES: Final = 1024
 class Connection:
     """A client and its socket.  `outgoing` holds unsent answers, also after the client has sent its last byte."""
 
-    __slots__ = ("client", "has_left", "outgoing", "socket")
+    __slots__ = ("client", "is_closing", "outgoing", "socket")
 
     def __init__(self, connection: socket.socket, client: StreamClientState) -> None:
         self.socket = connection
         self.client = client
         self.outgoing = bytearray()
-        self.has_left = False
+        self.is_closing = False
 
     @property
     def events(self) -> int:
         """Return the epoll events to wait for."""
-        return (0 if self.has_left else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
+        return (0 if self.is_closing else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
     def send_final_frame(self) -> None:
         """Send the unsent answers and the frame with the reason for the attempt's end, without waiting for room."""
@@ -72,7 +72,7 @@ def is_allowed(connection: socket.socket, senders: SenderQuotas, now_ms: int) ->
     pid, uid, gid = _credentials_of(connection)
     if senders.admits(uid, (gid, *_groups_of(connection))):
         return True
-    senders.add(uid, SenderSums(refused=1), now_ms)
+    senders.add_sums(uid, SenderSums(refused=1), now_ms)
     senders.warn_refused(uid, pid, "A connection")
     return False
 

@@ -1,15 +1,15 @@
-"""The path of a batch of datagrams through the input: from the landing zone into lanes, counted in one transaction.
+"""Admission of datagrams: the path of a batch from the landing zone into lanes, counted in one transaction.
 
 The order of the steps makes a crash harmless at any point.  First the input appends the records to lanes, each whole or
-not at all.  Then one transaction counts the batch and empties the landing zone.  Then the router hears of the runs.
+not at all.  Then one transaction counts the batch and empties the landing zone.  Then the input publishes the runs.
 Until the transaction, recovery finds the batch in the landing zone, and the arrival numbers show which datagrams were
 copied.
 
-Where allow lists or quotas apply, the input judges every batch before it goes into lanes.  The transaction that lands
-the batch also counts the refused datagrams.
+With allow lists or quotas, the input checks the senders of a batch before it appends the messages.  The transaction
+also counts the refused datagrams.
 
-A datagram longer than the limit is malformed whatever its bytes say, because the kernel may have cut it to a valid
-message.  For the parser it has no bytes at all.
+A datagram longer than the limit is always malformed, because the kernel may have truncated it to a valid message.  The
+parser treats it as empty.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.ingest_counters import (
-    RECOGNISED,
+    PROCESSED,
     REFUSED,
-    refused,
-    report,
     report_no_room,
     report_refused,
+    report_rejected,
     tally_ingested,
+    unappended_count,
 )
 from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
@@ -87,17 +87,17 @@ class DatagramAdmission:
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Receive at most `limit` messages from a socket and return their number.
 
-        The call may wait for more until `until_ms`, see `DatagramIntake`.  Raises OSError when the socket is broken.
+        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raises OSError for a broken socket.
         """
-        if (self._senders is not None and self._senders.matter) or self._clocks.is_searching(now_ms):
-            return self._take_judged(descriptor, limit, now_ms)
+        if (self._senders is not None and self._senders.are_active) or self._clocks.needs_credentials(now_ms):
+            return self._receive_with_credentials(descriptor, limit, now_ms)
         landed, count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
         if ingested is not None:
             self._land(count, ingested)
-        self._clocks.follow(lambda _: None, now_ms)
+        self._clocks.record_replaced(lambda _: None, now_ms)
         return landed + count
 
-    def _take_judged(self, descriptor: int, limit: int, now_ms: int) -> int:
+    def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
         """Receive one batch with the credentials of its senders."""
         landing.ask_for_senders(self._slab, min(limit, self._slab.geometry.landing_slots))
         count = self._receiver.receive(descriptor, limit)
@@ -106,19 +106,22 @@ class DatagramAdmission:
         return count
 
     def admit(self, count: int, now_ms: int, skip: frozenset[int] = frozenset()) -> None:
-        """Admit the first `count` datagrams of the landing zone; the arrivals in `skip` are in lanes already."""
+        """Admit the first `count` datagrams of the landing zone, except for the arrival numbers in `skip`.
+
+        Messages in `skip` are in lanes already.
+        """
         self._row.open_books()
         base = self._base
         decision = AdmissionDecision()
-        if self._senders is not None and self._senders.matter:
+        if self._senders is not None and self._senders.are_active:
             decision = decide_admission(self._senders, self._slab, count, now_ms, {each - base for each in skip})
-        elif self._clocks.is_searching(now_ms):
+        elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing.senders_of(self._slab, count))
         passed_over = skip.union(base + slot for slot in decision.refused)
         self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, passed_over), skip, decision)
         if self._senders is not None:
             decision.record(self._senders, now_ms)
-        self._clocks.follow(lambda arrival: decision.peer(arrival - base), now_ms)
+        self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)
 
     @property
     def _base(self) -> int:
@@ -132,26 +135,26 @@ class DatagramAdmission:
         skip: frozenset[int] = frozenset(),
         decision: AdmissionDecision | None = None,
     ) -> None:
-        """Report discarded messages and land the batch."""
+        """Report the discarded messages of a batch, then count it and empty the landing zone in one transaction."""
         decision = decision or AdmissionDecision()
         view, base = self._slab.view, self._base
-        landed = landing.landed_places(self._slab) if refused(ingested) or skip or decision.refused else []
+        landed = landing.landed_places(self._slab) if unappended_count(ingested) or skip or decision.refused else []
         for rejection in ingested.rejections:
-            report(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
+            report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
         for dropped in ingested.no_room:
             report_no_room(self._reporter, dropped, view, landed[dropped.arrival - base], dropped.reason)
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        self._row.land(count, tally(count, ingested, recovered, decision.refused.values()))
+        self._row.land(count, tally_datagrams(count, ingested, recovered, decision.refused.values()))
 
     def _api_key(self, at: int) -> int:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
-        """Finish a dead predecessor's open runs and landing zone; return the runs that the router must hear of.
+        """Close a dead predecessor's open runs and admit its landing zone; return the runs to publish.
 
-        The input calls this before it receives anything.
+        The input calls this before it receives messages.
         """
         close_open_runs(self._slab, owner)
         landed = len(landing.landed_lengths(self._slab))
@@ -163,19 +166,19 @@ class DatagramAdmission:
         return [found.segment for found in sweep_filled(self._slab)]
 
 
-def tally(
-    received: int, ingested: Ingested, recovered: Iterable[int] = (), not_let_in: Collection[DiscardReason] = ()
+def tally_datagrams(
+    received: int, ingested: Ingested, recovered: Iterable[int] = (), refusals: Collection[DiscardReason] = ()
 ) -> dict[int, int]:
-    """Return the amount by which a batch raises each counter.
+    """Return the amount by which a batch of `received` datagrams raises each counter.
 
-    `recovered` are the API keys of messages that a predecessor had copied.  `not_let_in` has the reasons for refused
-    messages, which are not in `ingested`.
+    `recovered` has the API keys of messages that a predecessor had copied.  `refusals` has the reason of each datagram
+    refused for its sender, which `ingested` does not include.
     """
     raises = tally_ingested(received, ingested, [dropped.reason for dropped in ingested.no_room])
-    raises[Counter.UnixDgInputAgentForwardMsg] += received - refused(ingested) - len(not_let_in)
-    for reason in not_let_in:
+    raises[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)
+    for reason in refusals:
         raises[discarded(reason)] += 1
         raises[REFUSED[reason]] += 1
     for api_key in recovered:
-        raises[RECOGNISED[api_key]] += 1
+        raises[PROCESSED[api_key]] += 1
     return +raises

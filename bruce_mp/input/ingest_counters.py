@@ -1,4 +1,4 @@
-"""Counters and discard reports of a batch, the same for all inputs."""
+"""The counters that a batch raises, and the reports of its discarded messages, for all inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Ingested, NoRoom, RejectedMessage
 
 __all__ = [
-    "RECOGNISED",
+    "PROCESSED",
     "REFUSED",
-    "recognised",
-    "refused",
-    "report",
+    "processed_counter",
     "report_no_room",
     "report_refused",
+    "report_rejected",
     "tally_ingested",
+    "unappended_count",
 ]
 
 _ANY_PARTITION: Final = 256
@@ -46,23 +46,23 @@ _DROPPED: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.NO_MEM: Counter.InputAgentDiscardMsgNoMem,
     DiscardReason.TOPIC_OVER_SHARE: Counter.InputAgentDiscardMsgTopicOverShare,
 }
-RECOGNISED: Final[Mapping[int, Counter]] = {
+PROCESSED: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
 
 
-def recognised(message: memoryview) -> Counter:
-    """Return the counter of sound messages of this message's type."""
-    return RECOGNISED[int.from_bytes(message[4:6], "big")]
+def processed_counter(message: memoryview) -> Counter:
+    """Return the counter for processed messages of this message's API key."""
+    return PROCESSED[int.from_bytes(message[4:6], "big")]
 
 
-def refused(ingested: Ingested) -> int:
+def unappended_count(ingested: Ingested) -> int:
     """Return the number of messages of a batch that were rejected or found no room."""
     return len(ingested.rejections) + len(ingested.no_room)
 
 
-def report(
+def report_rejected(
     reporter: DiscardReporter,
     rejection: RejectedMessage,
     buffer: memoryview,
@@ -85,7 +85,7 @@ def report_refused(
     buffer: memoryview,
     place: tuple[int, int],
 ) -> None:
-    """Report the discard of a message because of its sender."""
+    """Report the discard of a message whose sender an allow list or a quota refuses."""
     at, length = place
     if reason is DiscardReason.OVER_QUOTA:
         _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
@@ -122,13 +122,13 @@ def _shortened(message: Message, size: int | None) -> Message:
 
 
 def tally_ingested(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
-    """Return the amount by which a batch of `received` messages raises each counter, for any input.
+    """Return the amount by which a batch of `received` messages raises each counter that inputs share.
 
     `reasons` has one entry for each message that found no room.
     """
     raises: Tally[int] = Tally({Counter.MsgReceived: received})
-    raises[RECOGNISED[_ANY_PARTITION]] = ingested.any_partition
-    raises[RECOGNISED[_PARTITION_KEY]] = ingested.partition_key
+    raises[PROCESSED[_ANY_PARTITION]] = ingested.any_partition
+    raises[PROCESSED[_PARTITION_KEY]] = ingested.partition_key
     _tally_rejected(raises, ingested.rejections)
     _tally_dropped(raises, reasons)
     return raises
@@ -138,8 +138,8 @@ def _tally_rejected(raises: Tally[int], rejections: list[RejectedMessage]) -> No
     for rejection in rejections:
         raises[discarded(DiscardReason(rejection.failure))] += 1
         raises[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1
-        if rejection.api_key in RECOGNISED:
-            raises[RECOGNISED[rejection.api_key]] += 1
+        if rejection.api_key in PROCESSED:
+            raises[PROCESSED[rejection.api_key]] += 1
 
 
 def _tally_dropped(raises: Tally[int], reasons: Iterable[DiscardReason]) -> None:

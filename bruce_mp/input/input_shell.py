@@ -1,4 +1,4 @@
-"""The shell of an input: lanes that fill the slab's chunks, and their runs' way to the router."""
+"""The common shell of input processes: chunks, lanes and quotas, and the publication of runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["InputShell"]
 
 _TIDY_EVERY_S: Final = 1.0
 _FLUSH_MS: Final = 2000
-"""Time in which an ending input's router may receive the last frames."""
+"""Time that an ending input gives the router to receive the last frames."""
 
 
 class InputShell(ProcessShell):
-    """The parts that the datagram input and the stream workers share.
+    """The common base class of the datagram input and the stream workers.
 
-    `windows_for` and `rules_for` choose the settings of the input's kind.  `watcher` observes the input's chunks.
+    `windows_for` and `rules_for` select the settings for datagrams or for streams.  `watcher` observes the chunks.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class InputShell(ProcessShell):
         self._finish()
 
     def on_supervisor_exit(self) -> None:
-        """End without new messages: a new supervisor's input receives them, and the router is gone."""
+        """End without receiving: the input of a new supervisor replaces this one, and the router has ended."""
         self._is_replaced = True
         self._finish()
 
@@ -94,7 +94,10 @@ class InputShell(ProcessShell):
         self._loop.stop()
 
     def close(self) -> int:
-        """Wait for the router to receive the last frames, or drop them: without it, its successor sweeps the slab."""
+        """Return how many ms to wait for the router to receive the last frames.
+
+        An input that is replaced has no router: it drops the frames, because the next router sweeps the slab.
+        """
         if not self._is_replaced:
             return _FLUSH_MS
         self._router.close()

@@ -1,9 +1,9 @@
-"""The time that a run may wait in the input for more messages of its topic.
+"""The linger: the time that a run waits in the input for more messages of its topic.
 
-A frame to the router costs about twenty microseconds, for one message or for a hundred.  So a run lingers for half of
-the time that the topic's batches may wait anyway, at most 250 ms, and not at all for unbatched topics.  A batch's age
-counts from the arrival of its messages, so the linger delays no delivery.  Of a longer time the linger leaves
-`ON_THE_WAY_MS`: then the runs of two ticks are with the router before the batch of the first is due.
+A frame to the router costs about 20 us, for one message or for a hundred.  So a run lingers for half of the time limit
+of the topic's batches, at most 250 ms; runs of unbatched topics do not linger.  A batch's age counts from the arrival
+of its messages, so the linger delays no delivery.  If the time limit is long enough, `TRANSIT_MS` is subtracted first.
+Then the router has the runs of two ticks before the batch of the first tick is due.
 
 Two cases need a short linger.  A batch without a time limit may be full earlier.  A rate limit counts a run in the
 window in which its first message arrived.
@@ -25,10 +25,10 @@ __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
 LONGEST_MS: Final = 250
 SHORT_MS: Final = 25
-ON_THE_WAY_MS: Final = 10
-"""The time of runs between input and batch, with the leeway of the input's clock."""
+TRANSIT_MS: Final = 10
+"""Upper bound of the time between the tick of a run and its addition to a batch."""
 LONG_BATCH_MS: Final = 50
-"""In shorter batches `ON_THE_WAY_MS` would be a large part."""
+"""Shortest time limit from which `TRANSIT_MS` is subtracted; it would be a large part of a shorter one."""
 
 
 def lingers_of(config: Config) -> Callable[[bytes], int]:
@@ -55,5 +55,5 @@ def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
     time_ms = batching.limits.time_ms
     if time_ms is None:
         return SHORT_MS
-    lasting_ms = time_ms - ON_THE_WAY_MS if time_ms >= LONG_BATCH_MS else time_ms
+    lasting_ms = time_ms - TRANSIT_MS if time_ms >= LONG_BATCH_MS else time_ms
     return min(SHORT_MS if is_limited else LONGEST_MS, lasting_ms // 2)

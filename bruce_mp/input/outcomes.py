@@ -1,8 +1,8 @@
 """The outcomes of stream clients' messages, read from the chunks that this worker filled.
 
-No other process reports outcomes to a worker, so no other process' death can hide them.  The worker reads the state
-words of its own chunks, for a pending barrier and at the latest before it reuses a chunk.  It counts each run once,
-when the run is settled, and keeps its position in each chunk until the chunk is reused.
+No other process reports outcomes to a worker, so the death of another process cannot hide them.  The worker reads the
+state words of its chunks while a barrier is pending, and before it reuses a chunk.  It counts each run once, when the
+run is settled, and keeps its position in each chunk until the chunk is reused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["Outcomes", "Sections"]
 
 _MOST: Final = lay.ARRIVAL_SOURCES - 1
-LOOKS: Final = 512
-"""The largest number of chunks that one call inspects."""
+CHUNKS_PER_POLL: Final = 512
+"""Largest number of chunks that one poll inspects."""
 
 
 class Sections:
-    """The sections of this worker by number; a number is reused when none of its messages is outstanding."""
+    """The sections of this worker by number; a number is free again once its section is closed and finished."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, ConnectionSection] = {}
@@ -44,7 +44,7 @@ class Sections:
         return len(self) >= _MOST
 
     def open(self) -> ConnectionSection:
-        """Create a section; without a free number, return a section 0, which gets no outcomes."""
+        """Create a section; without a free number, return one with number 0, for which no outcomes are counted."""
         if self.are_exhausted:
             return ConnectionSection(0)
         self._last = self._last % _MOST + 1
@@ -65,7 +65,7 @@ class Sections:
 
 
 class Outcomes:
-    """Counts the outcomes in the chunks that one worker opened itself."""
+    """Counts the outcomes in the chunks that this worker opened; a predecessor's chunks have no sections here."""
 
     def __init__(self, slab: Slab, sections: Sections) -> None:
         self._slab = slab
@@ -73,27 +73,27 @@ class Outcomes:
         self._counted: dict[int, CountedUpTo] = {}
 
     def opened(self, chunk: int) -> None:
-        """Start to count a chunk that was opened."""
+        """Begin to count the outcomes of an opened chunk."""
         self._counted[chunk] = CountedUpTo()
 
     def released(self, chunk: int) -> None:
-        """Count the rest of a settled chunk before its release."""
+        """Count the remaining outcomes of a settled chunk before its release."""
         if chunk in self._counted:
             self._count(chunk)
             del self._counted[chunk]
 
     def count_outcomes(self) -> bool:
-        """Inspect some chunks in rotation; True if any new outcome was found."""
+        """Inspect a bounded number of chunks in rotation; return True if any new outcome was found."""
         found = False
-        for _ in range(min(LOOKS, len(self._counted))):
+        for _ in range(min(CHUNKS_PER_POLL, len(self._counted))):
             chunk = next(iter(self._counted))
             found |= self._count(chunk)
             self._counted[chunk] = self._counted.pop(chunk)
         return found
 
     def _count(self, chunk: int) -> bool:
-        place, counts = count_outcomes(self._slab, chunk, self._counted[chunk])
-        self._counted[chunk] = place
+        position, counts = count_outcomes(self._slab, chunk, self._counted[chunk])
+        self._counted[chunk] = position
         for (number, state, reason), count in counts.items():
             section = self._sections.find(number)
             if section is None:  # only in damaged memory
@@ -109,9 +109,9 @@ class Outcomes:
         """Return the numbers of topics with unsettled messages, from a bounded number of chunks."""
         found: set[int] = set()
         words = self._slab.words
-        for chunk, place in list(self._counted.items())[:LOOKS]:
+        for chunk, position in list(self._counted.items())[:CHUNKS_PER_POLL]:
             start = self._slab.chunk_at(chunk)
-            if place.run < words[(start + lay.CHUNK_RUNS) >> 2]:
-                found.add(words[(start + place.at + lay.RUN_TOPIC) >> 2])
+            if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
+                found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])
         found.discard(0)
         return found

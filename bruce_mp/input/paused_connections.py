@@ -1,4 +1,4 @@
-"""Paused stream connections, which wait for room, for a stuck topic or for the next interval of a quota."""
+"""Paused stream connections: they wait for room, for a stuck topic or for the next interval of a quota."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOPIC_PAUSE_MAX_MS: Final = 50
 
 
 class PausedConnections:
-    """Paused connections by descriptor.  After each `pause`, a timer calls `retry` once a connection may resume."""
+    """Paused connections by descriptor.  After `pause`, a timer calls `retry` when a connection may resume."""
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
@@ -30,8 +30,9 @@ class PausedConnections:
         self._timer: Timer | None = None
         self._due_ms = 0
         self._stuck_topics: dict[bytes, int] = {}
-        """Topics over their shares in the present round of retries, each with the connection that was retried."""
+        """Topics over their shares in the present round of retries, each with the connection of the failed retry."""
         self._topic_pauses_ms: dict[bytes, int] = {}
+        """Length of the last pause of each stuck topic."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -40,7 +41,7 @@ class PausedConnections:
         return descriptor in self._clients
 
     def add(self, descriptor: int, client: StreamClientState) -> None:
-        """Pause a connection until `client.held_until_ms`; 0 stands for the next retry."""
+        """Pause a connection until `client.paused_until_ms`; 0 = until the next retry."""
         self._clients[descriptor] = client
 
     def discard(self, descriptor: int) -> None:
@@ -52,7 +53,7 @@ class PausedConnections:
             self._topic_pauses_ms.clear()
 
     def is_for_room(self, descriptor: int) -> bool:
-        """Report if a connection is paused for room that any topic's delivery may free."""
+        """Report if a connection waits for room in the slab, and not for a stuck topic or a quota."""
         client = self._clients.get(descriptor)
         return client is not None and not client.paused_until_ms and not client.stuck_topic
 
@@ -62,7 +63,7 @@ class PausedConnections:
         return any(map(self.is_for_room, self._clients))
 
     def due(self, now_ms: int) -> list[int]:
-        """Return the connections that may resume; those that do not wait for room move to the end of the order."""
+        """Return the connections whose pause has ended, and move the ones that do not wait for room to the end."""
         found = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in found:
             if not self.is_for_room(descriptor):
@@ -72,9 +73,9 @@ class PausedConnections:
     def retry_one(
         self, descriptor: int, may_resume: Callable[[StreamClientState], bool], admit: Callable[[int], None]
     ) -> None:
-        """Retry a paused connection, unless its topic is in `_stuck_topics`: this round found the topic over its share.
+        """Retry a paused connection, unless a retry for the same stuck topic failed in this round.
 
-        A retry parses all waiting messages, so after a failure the round skips the topic's other connections.
+        A retry parses all waiting messages, so one failure makes the round skip the topic's other connections.
         """
         client = self._clients[descriptor]
         topic, size = client.stuck_topic, len(client.unprocessed)
@@ -89,21 +90,21 @@ class PausedConnections:
         if client.is_blocked and client.stuck_topic:
             self._stuck_topics[client.stuck_topic] = descriptor
 
-    def hold_topics(self, now_ms: int) -> None:
-        """End a round of retries: pause the connections of topics still over their shares, twice as long each time.
+    def pause_topics(self, now_ms: int) -> None:
+        """End a round of retries: pause the connections of topics still over their shares, with doubling pauses.
 
-        The retried connection moves to the end of the order, so the next round retries another one of its topic.
+        The retried connection moves to the end, so the next round retries another connection of its topic.
         """
-        vain, self._stuck_topics = self._stuck_topics, {}
-        if not vain:
+        refused, self._stuck_topics = self._stuck_topics, {}
+        if not refused:
             return
-        for topic, descriptor in vain.items():
+        for topic, descriptor in refused.items():
             pause_ms = 2 * self._topic_pauses_ms.get(topic, 0) or _ROOM_RETRY_MS
             self._topic_pauses_ms[topic] = min(pause_ms, _TOPIC_PAUSE_MAX_MS)
             if descriptor in self._clients:
                 self._clients[descriptor] = self._clients.pop(descriptor)
         for client in self._clients.values():
-            if client.stuck_topic in vain:
+            if client.stuck_topic in refused:
                 client.paused_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
     def pause(self) -> None:

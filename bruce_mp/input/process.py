@@ -1,12 +1,13 @@
-"""The datagram input: receives, validates, appends to the slab, publishes the runs.
+"""The datagram input: receives messages, validates them, appends them to the slab and publishes the runs.
 
-It never waits for a later stage.
+The input never waits for a later stage.  It delivers or counts every message that the kernel accepted from a sender,
+also at shutdown:
 
-Every message that the kernel accepted from a sender is delivered or counted, also at the end.  After Drain, the input
-continues until nothing waits at the socket, which is closed to senders then; where senders block instead of losing
-messages, it waits for room.  A service manager's socket stays open: the input receives the messages that wait at that
-moment, and the next daemon receives the others.  After Stop, the input receives waiting messages even without room, so
-that each discard is at least counted.
+* Before Drain, the supervisor closes the socket to senders.  The input then receives until the socket is empty.  With
+  `when_full = "block"` it also waits for room.
+* A service manager's socket stays open.  The input receives the messages that wait when Drain arrives, and the next
+  daemon receives the others.
+* After Stop, the input receives the waiting messages even without room, so that it counts each discard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SO_PASSCRED, SOL_SOCKET
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.backpressure import LONGEST_S, NOTHING, Allowance, Backpressure
+from bruce_mp.input.backpressure import MAX_PAUSE_S, NO_ALLOWANCE, Allowance, Backpressure
 from bruce_mp.input.datagrams import DatagramAdmission
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.quotas import rules_for_datagrams
@@ -34,24 +35,24 @@ if TYPE_CHECKING:
 __all__ = ["main", "prepare"]
 
 _LOG: Final = logging.getLogger(__name__)
-_TURNS_A_ROUND: Final = 4
-"""Turns after which the loop serves its other sources, even if more messages wait at the socket."""
-_LONGEST_ROUND_MS: Final = 100
-"""Longest time between two reads of the supervisor's control socket."""
-_LAST_BATCHES: Final = 2048
-"""Largest number of batches after Stop, because senders may continue."""
-_AFTER_ERROR_S: Final = 1.0
-_LOOK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
-"""Flags with which `recv` returns the length of a datagram and leaves it in the queue."""
+_MAX_TURNS: Final = 4
+"""Calls of `_receive` before the loop serves its other sources."""
+_MAX_ROUND_MS: Final = 100
+"""Longest time between two reads of the supervisor's control messages."""
+_MAX_BATCHES_AT_STOP: Final = 2048
+"""Bound on the batches after Stop, because senders may continue to send."""
+_ERROR_PAUSE_S: Final = 1.0
+_PEEK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
+"""Flags that make `recv` return the length of the first datagram and leave it in the queue."""
 
 
 def prepare(slab: Slab) -> None:
-    """Do the slow set-up for a large slab, safely beside the processes that still use it."""
+    """Map the slab's pages into this process before the predecessor has ended."""
     slab.populate()
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Serve the datagram socket until told to drain or stop."""
+    """Serve the datagram socket until the supervisor requests a drain or stop."""
     _Input(start, slab, control).run()
 
 
@@ -74,7 +75,7 @@ class _Input(InputShell):
             longest=start.config.input.max_datagram_size,
             senders=self._senders,
         )
-        self._socket.setblocking(True)  # a service manager's socket may differ; non-blocking calls say so themselves
+        self._socket.setblocking(True)  # a service manager's socket may be non-blocking; MSG_DONTWAIT is set per call
         self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
         self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # timestamps would take the credentials' place
         self._draining = False
@@ -104,7 +105,7 @@ class _Input(InputShell):
 
     def stop(self) -> None:
         """Receive the waiting messages, in a bounded number of batches, and end."""
-        for _ in range(_LAST_BATCHES):
+        for _ in range(_MAX_BATCHES_AT_STOP):
             if not self._receive(self._slab.geometry.landing_slots):
                 break
         self._finish()
@@ -112,43 +113,43 @@ class _Input(InputShell):
     # --- the socket --------------------------------------------------------------------------------------------------
 
     def _on_datagrams(self) -> None:
-        """Receive a bounded number of messages; rest when the slab fills up."""
-        until_ms = 0 if self._draining or self._blocks else steady_ms() + _LONGEST_ROUND_MS
-        for _ in range(_TURNS_A_ROUND):
-            size = self._next_size() if self._blocks else 0
-            allowed = NOTHING if size is None else self._allowance(size)
+        """Receive a bounded number of messages; pause when the slab fills up."""
+        until_ms = 0 if self._draining or self._blocks else steady_ms() + _MAX_ROUND_MS
+        for _ in range(_MAX_TURNS):
+            size = self._peek_size() if self._blocks else 0
+            allowed = NO_ALLOWANCE if size is None else self._allowance(size)
             if size is None or (allowed.messages and not self._receive(allowed.messages, until_ms)):
                 if self._draining:
                     self._finish()
                 return
-            if allowed.rest_s:
-                self._rest(allowed.rest_s)
+            if allowed.pause_s:
+                self._pause(allowed.pause_s)
                 return
             if until_ms and steady_ms() >= until_ms:
                 return
 
     def _allowance(self, size: int) -> Allowance:
-        """Return the allowance for the next turn; it is last, so that nothing returns the room that it secures."""
+        """Return the allowance for the next turn; call it just before the receive, for which it reserves chunks."""
         if not self._blocks:
             return self._backpressure.allowance(size)
-        if self._shares.must_rest(steady_ms()):
-            return Allowance(0, LONGEST_S)
+        if self._shares.must_pause(steady_ms()):
+            return Allowance(0, MAX_PAUSE_S)
         allowed = self._backpressure.allowance(size)
         if not self._shares.is_on_trial:
             return allowed
-        return Allowance(min(allowed.messages, TRIAL_MESSAGES), LONGEST_S)
+        return Allowance(min(allowed.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
 
-    def _rest(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         self._loop.unwatch(self._socket)
         self._loop.call_later(seconds, self._watch_socket)
 
     def _watch_socket(self) -> None:
         self._loop.watch(self._socket, lambda _: self._on_datagrams())
 
-    def _next_size(self) -> int | None:
-        """Return the length of the first waiting datagram; None without one."""
+    def _peek_size(self) -> int | None:
+        """Return the length of the first waiting datagram, or None."""
         try:
-            return self._socket.recv_into(bytearray(1), 1, _LOOK)
+            return self._socket.recv_into(bytearray(1), 1, _PEEK)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -156,7 +157,7 @@ class _Input(InputShell):
             return None
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
-        """Receive at most `limit` messages, waiting until `until_ms` at most; False when there were none."""
+        """Receive at most `limit` messages, waiting until `until_ms` for the first; return False if there were none."""
         self._lanes.clock_step_ms = clock_step_ms()
         try:
             count = self._admission.receive(self._socket.fileno(), limit, steady_ms(), until_ms)
@@ -169,5 +170,5 @@ class _Input(InputShell):
         return count > 0
 
     def _on_socket_error(self, error: OSError) -> None:
-        _LOG.error("The datagram socket cannot be read: %s. It is tried again in a second.", error.strerror)
-        self._rest(_AFTER_ERROR_S)
+        _LOG.error("The datagram socket cannot be read: %s. The input retries in a second.", error.strerror)
+        self._pause(_ERROR_PAUSE_S)

@@ -1,12 +1,11 @@
-"""Allow lists and quotas, as one input process applies them.
+"""Allow lists and quotas of one input process.
 
-`SenderQuotas` decides and counts; `decide_admission` applies it to the datagrams in the landing zone.  Without rules,
-the input does not ask the kernel for senders.  The rules are values made from the configuration and can be replaced at
-any time.
+`SenderQuotas` applies the rules and counts messages by user; `decide_admission` applies them to the datagrams in the
+landing zone.  Without rules, the input does not request credentials from the kernel.  A reload replaces the rules.
 
-The input judges a datagram by the credentials that the kernel stored beside it.  A successor that finds the datagram in
-the landing zone judges it by the same credentials.  A datagram that a predecessor had copied into a record stays
-admitted under any later quota.
+The kernel stores the credentials of a datagram's sender beside the datagram.  A successor that finds the datagram in
+the landing zone applies its rules to the same credentials.  A datagram that a predecessor copied into a record stays
+admitted.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger(__name__)
-_NO_WINDOW_MS: Final = 1000
+_DEFAULT_INTERVAL_MS: Final = 1000
 
 
 class SenderRules(NamedTuple):
@@ -50,8 +49,8 @@ class SenderRules(NamedTuple):
     limits: QuotaLimits | None
 
     @property
-    def any(self) -> bool:
-        """Report if there is any rule, so that the sender matters."""
+    def is_active(self) -> bool:
+        """Report if the listener has an allow list or a quota."""
         return self.allowed is not None or self.limits is not None
 
 
@@ -64,9 +63,9 @@ def rules_for_streams(config: Input) -> SenderRules:
 
 
 class SenderQuotas:
-    """Applies rules for the input of row `owner`.  Times are in ms of the steady clock.
+    """Applies the rules of the input with row `owner`.  Times are in ms of the steady clock.
 
-    `matter` is True with rules; without them the input need not ask the kernel for senders.
+    `are_active` is False without rules: then the input requests no credentials from the kernel.
     """
 
     def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
@@ -76,36 +75,36 @@ class SenderQuotas:
     def apply_config(self, rules: SenderRules) -> None:
         """Replace the rules."""
         self.rules = rules
-        self.matter = rules.any
+        self.are_active = rules.is_active
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
         """Report if the allow list admits a process of this user and these groups."""
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
-    def left(self, user: int, now_ms: int) -> int | None:
-        """Return how many messages of a user the quota still admits in this interval; None without a limit."""
+    def remaining(self, user: int, now_ms: int) -> int | None:
+        """Return how many more messages of a user the quota admits in this interval; None without a limit."""
         limit = None if self.rules.limits is None else self.rules.limits.of(user)
-        return None if limit is None else max(0, limit - self._table.used(user, self._window(now_ms)))
+        return None if limit is None else max(0, limit - self._table.used(user, self._interval_index(now_ms)))
 
     def next_interval_ms(self, now_ms: int) -> int:
         """Return the start of the next interval."""
-        return (self._window(now_ms) + 1) * self._interval_ms
+        return (self._interval_index(now_ms) + 1) * self._interval_ms
 
     def record_received(self, user: int, count: int, now_ms: int) -> None:
-        """Count received messages."""
-        self._table.record_received(user, self._window(now_ms), count)
-        self.add(user, SenderSums(received=count), now_ms)
+        """Count received messages in the user's quota and on the status page."""
+        self._table.record_received(user, self._interval_index(now_ms), count)
+        self.add_sums(user, SenderSums(received=count), now_ms)
 
-    def add(self, user: int, sums: SenderSums, now_ms: int) -> None:
-        """Add to the sums of a user on the status page."""
-        self._table.add(user, self._window(now_ms), sums)
+    def add_sums(self, user: int, sums: SenderSums, now_ms: int) -> None:
+        """Add to a user's sums on the status page only."""
+        self._table.add(user, self._interval_index(now_ms), sums)
 
-    def _window(self, now_ms: int) -> int:
+    def _interval_index(self, now_ms: int) -> int:
         return now_ms // self._interval_ms
 
     @property
     def _interval_ms(self) -> int:
-        return _NO_WINDOW_MS if self.rules.limits is None else self.rules.limits.interval_ms
+        return _DEFAULT_INTERVAL_MS if self.rules.limits is None else self.rules.limits.interval_ms
 
     def warn_refused(self, uid: int, pid: int, what: str) -> None:
         """Log the refusal of a user that no allow list names; the log limits repetitions for each user."""
@@ -121,48 +120,48 @@ class SenderQuotas:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """The verdict on a batch of datagrams by their senders; `senders` is None where they are unknown."""
+    """The admitted and refused datagrams of a batch; `senders` is None without credentials."""
 
     senders: landing.DatagramSenders | None = None
     refused: dict[int, DiscardReason] = field(default_factory=dict)
     """Reasons of refused datagrams by slot."""
-    taken: Tally[int] = field(default_factory=Tally)
+    admitted: Tally[int] = field(default_factory=Tally)
     """Numbers of admitted datagrams by user."""
 
     def peer(self, slot: int) -> PeerCredentials | None:
         """Return the sender of a datagram."""
         return None if self.senders is None else PeerCredentials(self.senders.pids[slot], self.senders.uids[slot])
 
-    def record(self, by: SenderQuotas, now_ms: int) -> None:
-        """Count the batch, which is landed, for its users."""
-        for uid, count in self.taken.items():
-            by.record_received(uid, count, now_ms)
+    def record(self, quotas: SenderQuotas, now_ms: int) -> None:
+        """Count a landed batch for its users."""
+        for uid, count in self.admitted.items():
+            quotas.record_received(uid, count, now_ms)
         uids = [] if self.senders is None else self.senders.uids
         for (uid, reason), count in Tally((uids[slot], reason) for slot, reason in self.refused.items()).items():
             is_over = reason is DiscardReason.OVER_QUOTA
             sums = SenderSums(received=count, not_allowed=0 if is_over else count, over_quota=count if is_over else 0)
-            by.add(uid, sums, now_ms)
+            quotas.add_sums(uid, sums, now_ms)
 
 
 def decide_admission(
-    by: SenderQuotas, slab: Slab, count: int, now_ms: int, skip: Collection[int] = ()
+    quotas: SenderQuotas, slab: Slab, count: int, now_ms: int, skip: Collection[int] = ()
 ) -> AdmissionDecision:
-    """Judge the first `count` datagrams of the landing zone, except for the slots in `skip`.
+    """Apply the rules to the first `count` datagrams of the landing zone, except for the slots in `skip`.
 
-    Datagrams without credentials, received before there were rules, are admitted.  A user's first messages in an
-    interval are the ones within the quota.
+    Datagrams without credentials are admitted, because the input received them before it had rules.  The quota admits
+    the first messages of a user in an interval.
     """
     senders = landing.senders_of(slab, count)
     if senders is None:
         return AdmissionDecision()
-    found = AdmissionDecision(senders)
+    decision = AdmissionDecision(senders)
     for (uid, gid), slots in _by_account(senders, count, skip).items():
-        if by.admits(uid, (gid,)):
-            _ration(by, found, uid, slots, now_ms)
+        if quotas.admits(uid, (gid,)):
+            _apply_quota(quotas, decision, uid, slots, now_ms)
         else:
-            found.refused.update(dict.fromkeys(slots, DiscardReason.SENDER_NOT_ALLOWED))
-            by.warn_refused(uid, senders.pids[slots[0]], "A datagram")
-    return found
+            decision.refused.update(dict.fromkeys(slots, DiscardReason.SENDER_NOT_ALLOWED))
+            quotas.warn_refused(uid, senders.pids[slots[0]], "A datagram")
+    return decision
 
 
 def _by_account(
@@ -179,12 +178,14 @@ def _by_account(
     return dict(accounts)
 
 
-def _ration(by: SenderQuotas, found: AdmissionDecision, uid: int, slots: Sequence[int], now_ms: int) -> None:
+def _apply_quota(
+    quotas: SenderQuotas, decision: AdmissionDecision, uid: int, slots: Sequence[int], now_ms: int
+) -> None:
     """Refuse a user's datagrams beyond the quota."""
-    left = by.left(uid, now_ms)
-    within = len(slots) if left is None else min(max(0, left - found.taken[uid]), len(slots))
+    left = quotas.remaining(uid, now_ms)
+    within = len(slots) if left is None else min(max(0, left - decision.admitted[uid]), len(slots))
     if within:
-        found.taken[uid] += within
+        decision.admitted[uid] += within
     if within < len(slots):
-        found.refused.update(dict.fromkeys(slots[within:], DiscardReason.OVER_QUOTA))
-        by.warn_over_quota(uid, "datagrams are discarded until the next interval")
+        decision.refused.update(dict.fromkeys(slots[within:], DiscardReason.OVER_QUOTA))
+        quotas.warn_over_quota(uid, "datagrams are discarded until the next interval")

@@ -1,14 +1,14 @@
 """Feeding of complete attempts from spill files back into the slab.
 
 The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now.  The order of the
-steps makes a death safe at any point.  First the row names the file, then the lanes hold the records.  Then one
-transaction counts them and stores the file's progress, and last the file's header stores the same.  A successor finds
-by the arrival numbers which messages of the slice are in lanes (`pipeline/uncounted_appends.py`).
+steps makes a crash harmless at any point.  First the row names the file, then the lanes hold the records.  Then one
+transaction counts them and stores the file's progress.  Last the file's header stores the same progress.  The arrival
+numbers show a successor which messages of the slice are in lanes (`pipeline/uncounted_appends.py`).
 
 Released files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
-A message of a topic that holds its share of the slab waits: the daemon accepted it, so it must not discard it for that
-reason.  The other messages of its slice stay in lanes, and the file's header names them, as after a death.  The file
+A message waits while its topic holds its share of the slab: the daemon accepted it, so it must not discard it for that
+reason.  The other messages of its slice stay in lanes, and the file's header lists them, as after a crash.  The file
 then waits until the topic may hold more, while the feed serves other files.
 """
 
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
-from bruce_mp.input.ingest_counters import recognised, report, report_no_room, tally_ingested
-from bruce_mp.input.timestamps import warn_of_clock
+from bruce_mp.input.ingest_counters import processed_counter, report_no_room, report_rejected, tally_ingested
+from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
@@ -46,24 +46,26 @@ __all__ = ["SpillFeed", "SpillPump"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SLICE: Final = 256 << 10
-_LEFT_TO_OTHERS: Final = 4
-"""Feeding pauses while less than one part in this many of the usable slab is free."""
-_MOMENT_S: Final = 0.004
-_NO_ROOM_S: Final = 0.003
+_FREE_DIVISOR: Final = 4
+"""The feed pauses while fewer chunks are free than the usable ones divided by this number."""
+_FEED_S: Final = 0.004
+"""Time that the feed may take between two rounds of the loop."""
+_RETRY_S: Final = 0.003
+"""Interval of retries while the slab has no room."""
 _ANY_SIZE: Final = (1 << 31) - 1
 
 Places = list[tuple[int, int]]
 
 
 class _Stuck(NamedTuple):
-    """A topic that holds its share of the slab, and the chunks that its messages of a slice need."""
+    """A topic that holds its share of the slab, and the number of chunks that its messages in a slice need."""
 
     topic: bytes
     span: int
 
 
 class SpillPump:
-    """The timer that feeds spill files between rounds of a worker's loop.  `publish` publishes runs to the router."""
+    """The timer that feeds spill files between rounds of a worker's loop, and then calls `publish` for the runs."""
 
     def __init__(self, loop: Loop, feed: SpillFeed, publish: Callable[[], None]) -> None:
         self._loop = loop
@@ -79,16 +81,16 @@ class SpillPump:
     def _run(self) -> None:
         """Feed slices for 4 ms, then return to the loop, so that connections are read between."""
         self._timer = None
-        until = time.monotonic() + _MOMENT_S
+        until = time.monotonic() + _FEED_S
         while (is_fed := self._feed.feed(steady_ms())) and time.monotonic() < until:
             pass
         self._publish()
         if len(self._feed):
-            self._timer = self._loop.call_later(0 if is_fed else _NO_ROOM_S, self._run)
+            self._timer = self._loop.call_later(0 if is_fed else _RETRY_S, self._run)
 
 
 class SpillFeed:
-    """The feed of a worker's released files."""
+    """Appends the messages of a worker's released files to its lanes."""
 
     def __init__(
         self,
@@ -117,20 +119,20 @@ class SpillFeed:
         """Feed a slice of the next file.  Return False if there is no room, or no file that can resume."""
         if not self._spills.released or not self._has_room:
             return False
-        for each in [each for each in self._spills.released if self._may_go_on(each.file, now_ms)]:
+        for each in [each for each in self._spills.released if self._may_resume(each.file, now_ms)]:
             if each.file.is_exhausted or self._feed_slice(each, now_ms):
-                self._let_others(each)
+                self._requeue(each)
                 return True
             if each.file not in self._stuck:
                 return False
         return False
 
-    def _may_go_on(self, file: SpillFile, now_ms: int) -> bool:
-        """Return True if a file waits for no topic, or if its topic may hold more."""
+    def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
+        """Report if a file waits for no topic, or if its topic may hold more."""
         stuck = self._stuck.get(file)
         return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
 
-    def _let_others(self, each: Released) -> None:
+    def _requeue(self, each: Released) -> None:
         """Move a file to the end of the queue, or remove it if it is exhausted."""
         self._spills.released.remove(each)
         if each.file.is_exhausted:
@@ -142,7 +144,7 @@ class SpillFeed:
     @property
     def _has_room(self) -> bool:
         pool = self._pool
-        kept = pool.usable // _LEFT_TO_OTHERS
+        kept = pool.usable // _FREE_DIVISOR
         if pool.free_count <= kept:
             pool.reclaim(kept + 1)
         return pool.free_count > kept
@@ -150,13 +152,13 @@ class SpillFeed:
     def _feed_slice(self, each: Released, now_ms: int) -> bool:
         view, places = self._read(each.file)
         if not places:
-            self._lose(each)
+            self._discard_damaged(each)
             return True
         count = self._room(places, each.file.landed)
         return count > 0 and self._ingest(each, view, places[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Places]:
-        """Read the next frames of a file; no places mean that it is damaged."""
+        """Read the next messages of a file; return no places if it is damaged."""
         while True:
             view = memoryview(self._buffer)
             found = split_stream(view, 0, file.read(view), _ANY_SIZE)
@@ -165,26 +167,26 @@ class SpillFeed:
             self._buffer = bytearray(found.size)
 
     def _room(self, places: Places, landed: frozenset[int]) -> int:
-        """Return the number of messages of a slice to feed: messages in lanes need no more room, others do."""
+        """Return how many messages of a slice find room; the ones in `landed` are in lanes and need none."""
         missing = [index for index in range(len(places)) if index not in landed]
         fitting = self._fitting([places[index][1] for index in missing]) if missing else 0
         return len(places) if fitting == len(missing) else missing[fitting]
 
     def _fitting(self, lengths: list[int]) -> int:
-        """Return the number of messages that fit for certain; 1 to discard a message larger than the pool."""
+        """Return how many messages certainly find room; 1 for a message too large for the pool, which is discarded."""
         if chunks_for(lengths[0]) > self._pool.capacity:
             return 1
         fitting = next((at for at, size in enumerate(lengths) if chunks_for(size) > self._pool.capacity), len(lengths))
         return messages_that_fit(self._pool, fitting, max(lengths[:fitting]), lengths[0])
 
     def _ingest(self, each: Released, view: memoryview, places: Places, now_ms: int) -> bool:
-        """Feed the beginning of a slice.  Return False if the lanes accepted none of it."""
+        """Append a slice, and count it; return False if the lanes accepted none of its messages."""
         file, first = each.file, self._row.counted
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.open_books()
         ingested = self._append(each, view, places, now_ms)
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
-        self._note_stuck(file, waiting, places, first)
+        self._record_stuck(file, waiting, places, first)
         if waiting or len(places) <= max(file.landed, default=-1):
             return self._advance_partly(file, view, places, ingested)
         raises = tally_ingested(0, ingested, [dropped.reason for dropped in ingested.no_room])
@@ -196,7 +198,7 @@ class SpillFeed:
         return True
 
     def _append(self, each: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
-        """Append the messages that are not in lanes yet.  The timestamp policy applies as of their arrival."""
+        """Append the messages that are not in lanes; the timestamp policy compares with their time of arrival."""
         lanes, file, first = self._lanes, each.file, self._row.counted
         source = 0 if each.section is None else each.section.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
@@ -213,9 +215,9 @@ class SpillFeed:
     def _record_replaced(self) -> None:
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
-            warn_of_clock(found, None, stranger="a fenced attempt")
+            warn_about_clock(found, None, unknown_sender="a fenced attempt")
 
-    def _note_stuck(self, file: SpillFile, waiting: list[NoRoom], places: Places, first: int) -> None:
+    def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], places: Places, first: int) -> None:
         """Record the topic that a file waits for: the topic of its first waiting message."""
         self._stuck.pop(file, None)
         if waiting:
@@ -224,9 +226,9 @@ class SpillFeed:
             self._stuck[file] = _Stuck(topic, chunks_for(sum(sizes)))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, places: Places, ingested: Ingested) -> bool:
-        """Count the messages of a slice that the lanes accepted.  The offset stays, so the others are fed again.
+        """Count the messages that the lanes accepted.  The file's offset stays, so the next feed repeats the others.
 
-        Rejected messages are among the others: they count once the whole slice is fed.
+        Rejected messages are among the others: the feed counts them with the rest of the slice.
         """
         first = self._row.counted
         others = {rejection.slot for rejection in ingested.rejections}
@@ -235,7 +237,7 @@ class SpillFeed:
         if landed:
             # Before the count: a successor that repeats this finds the same messages in lanes.
             file.note_landed(landed)
-        raises = Tally[int](recognised(view[at : at + size]) for at, size in map(places.__getitem__, landed))
+        raises = Tally[int](processed_counter(view[at : at + size]) for at, size in map(places.__getitem__, landed))
         self._count(file, len(places), len(landed), raises)
         return bool(landed)
 
@@ -260,7 +262,7 @@ class SpillFeed:
         self, each: Released, view: memoryview, places: Places, ingested: Ingested, first: int
     ) -> None:
         for rejection in ingested.rejections:
-            report(self._reporter, rejection, view, places[rejection.slot])
+            report_rejected(self._reporter, rejection, view, places[rejection.slot])
             self._discard(each, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
             place = places[_index(dropped, first)]
@@ -272,7 +274,7 @@ class SpillFeed:
             each.section.discard(reason, count)
             self._sections.release_if_finished(each.section)
 
-    def _lose(self, each: Released) -> None:
+    def _discard_damaged(self, each: Released) -> None:
         """Discard the rest of a damaged file, and log its size."""
         file, reason = each.file, DiscardReason.SPILL_LOST
         lost = file.remaining

@@ -1,11 +1,11 @@
 """The connections of a stream worker: accepting, reading, answering and pausing them.
 
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
-reads every readable connection once, so no connection waits for another, and admits all the data together.  It keeps
-the bytes of an incomplete message and allocates nothing for the rest, so a stalled client costs only the bytes that it
-sent.
+reads every readable connection once and admits all the data together, so no connection starves another.  It keeps the
+bytes of an incomplete message and allocates nothing for the missing ones, so a stalled client costs only the bytes that
+it sent.
 
-Without room in the slab the worker stops reading the clients that wait for room; without any free chunk of its own it
+If the slab has no room for a client's message, the worker pauses that client.  If the worker has no free chunk, it
 reads no client.
 """
 
@@ -44,17 +44,20 @@ _LOG: Final = logging.getLogger(__name__)
 _BUFFER: Final = 1 << 20
 _READ: Final = 256 << 10
 _LEAST_READ: Final = 64 << 10
-"""With less room than this in the buffer, admit its data first; a longer message gets a separate buffer."""
+"""Room in the common buffer below which its data is admitted before the next read; longer messages bypass it."""
 _ACCEPTS_A_ROUND: Final = 16
-"""Connections that a worker accepts in a round; the kernel wakes other workers too."""
+"""Connections that a worker accepts in a round, so that other workers get some; the kernel wakes them too."""
 _EVENTS: Final = 512
-_AFTER_ERROR_S: Final = 1.0
+_ERROR_PAUSE_S: Final = 1.0
 _MOST_OUTGOING: Final = 64 << 10
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 
 
 class StreamConnections:
-    """The listening sockets and the connections.  `admit` passes data on: the common buffer and portions of it."""
+    """Serves the listening sockets and the connections.
+
+    `admit(buffer, portions)` appends the received data; `on_admitted()` follows each call of it.
+    """
 
     def __init__(
         self,
@@ -83,14 +86,13 @@ class StreamConnections:
         self._listeners = {each.fileno(): each for each in listeners if each is not None}
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[StreamClientState, int] = {}
-        self._leaving: set[int] = set()
+        self._closing: set[int] = set()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
-        self._waiting = PausedConnections(loop, self._retry)
+        self._paused = PausedConnections(loop, self._retry)
         self._rate = StreamRate(coalescing)
         self._has_answered = False
-        self._has_answered = False
-        """True if a client got an answer in this wake-up; it may wait for the next one, so there is no nap."""
+        """True if a client got an answer in this wake-up.  It may send more at once, so the worker does not nap."""
         self._is_reading = True
         self._count_connections()
 
@@ -100,15 +102,15 @@ class StreamConnections:
         self._loop.watch(self._epoll, lambda _: self._on_wakeup())
 
     def stop_reading(self) -> None:
-        """Serve no connection any more; answers to barriers are still sent."""
+        """Stop accepting and reading; the worker still sends answers to barriers."""
         self._is_reading = False
         self._loop.unwatch(self._epoll)
 
     def apply_config(self, coalescing: Coalescing) -> None:
-        """Close connections that reloaded allow lists refuse, and retry the others, as quotas may have changed."""
+        """Close connections that the reloaded allow lists refuse, and retry paused ones, as quotas may have changed."""
         self._rate = StreamRate(coalescing)
         self._close_disallowed()
-        self._waiting.retry_soon()
+        self._paused.retry_soon()
 
     def abandon_all(self) -> None:
         """End all open attempts, because the worker ends."""
@@ -137,18 +139,18 @@ class StreamConnections:
             except OSError as error:
                 self._on_accept_error(error)
                 return
-            self._welcome(connection)
+            self._add_connection(connection)
 
     def _on_accept_error(self, error: OSError) -> None:
         """Pause accepting for a second if a resource is exhausted; ignore closed listeners and gone clients."""
         if error.errno in _EXHAUSTED:
-            _LOG.error("A connection cannot be accepted: %s. It is tried again in a second.", error.strerror)
+            _LOG.error("A connection cannot be accepted: %s. The worker retries in a second.", error.strerror)
             for listener in self._listeners.values():
                 self._epoll.unregister(listener)
-            self._loop.call_later(_AFTER_ERROR_S, self._listen)
+            self._loop.call_later(_ERROR_PAUSE_S, self._listen)
 
-    def _welcome(self, connection: socket.socket) -> None:
-        if self._sections.are_exhausted:  # a million sections have outstanding messages
+    def _add_connection(self, connection: socket.socket) -> None:
+        if self._sections.are_exhausted:  # all section numbers, about a million, have outstanding messages
             connection.close()
             return
         peer = peer_of(connection)
@@ -180,8 +182,8 @@ class StreamConnections:
         connection = self._connections.pop(descriptor)
         self._admission.abandon(connection.client)
         connection.send_final_frame()
-        self._waiting.discard(descriptor)
-        self._leaving.discard(descriptor)
+        self._paused.discard(descriptor)
+        self._closing.discard(descriptor)
         del self._descriptors[connection.client]
         self._barriers.remove_client(connection.client)
         connection.socket.close()
@@ -212,28 +214,28 @@ class StreamConnections:
         except OSError:
             connection.outgoing.clear()  # the next read of this connection reports the error
         if len(connection.outgoing) > _MOST_OUTGOING:
-            _LOG.warning("A client asks for barriers and does not read the answers: its connection is closed.")
+            _LOG.warning("A client sends barriers and does not read the answers: the worker closes its connection.")
             connection.outgoing.clear()
             self._end_attempt(descriptor, UNREAD)
-            self._let_leave(descriptor)
-        self._set_events(descriptor)
+            self._close_when_answered(descriptor)
+        self._update_events(descriptor)
 
-    def _let_leave(self, descriptor: int) -> None:
+    def _close_when_answered(self, descriptor: int) -> None:
         """Stop reading the connection, and close it once all answers are sent."""
-        self._connections[descriptor].has_left = True
-        self._leaving.add(descriptor)
-        self._set_events(descriptor)
+        self._connections[descriptor].is_closing = True
+        self._closing.add(descriptor)
+        self._update_events(descriptor)
 
-    def _set_events(self, descriptor: int) -> None:
-        if descriptor not in self._waiting:
+    def _update_events(self, descriptor: int) -> None:
+        if descriptor not in self._paused:
             self._epoll.modify(descriptor, self._connections[descriptor].events)
 
-    def close_left(self) -> None:
-        """Close the leaving connections without pending barriers or unsent answers."""
-        if not self._leaving:
+    def close_finished(self) -> None:
+        """Close the closing connections that have no pending barrier and no unsent answer."""
+        if not self._closing:
             return
         waiting = self._barriers.clients
-        for descriptor in list(self._leaving):
+        for descriptor in list(self._closing):
             connection = self._connections[descriptor]
             if not connection.outgoing and connection.client not in waiting:
                 self._close(descriptor)
@@ -241,16 +243,16 @@ class StreamConnections:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _on_wakeup(self) -> None:
-        """Read all connections; then nap if clients write fast and none may wait for an answer."""
+        """Read all connections; then nap if clients write fast and none waits for an answer or for room."""
         counted = self._row.counted
         self._has_answered = False
         size = self.serve()
         self._rate.add(self._row.counted - counted, size)
-        if not (self._has_answered or len(self._barriers) or len(self._waiting)):
+        if not (self._has_answered or len(self._barriers) or len(self._paused)):
             self._rate.nap()
 
     def serve(self) -> int:
-        """Handle each epoll event once, and admit the data that was read; return its size in bytes."""
+        """Handle each epoll event once and admit the received data; return its size in bytes."""
         portions: list[Portion] = []
         read: list[int] = []
         fill = size = 0
@@ -260,7 +262,7 @@ class StreamConnections:
                 continue
             if descriptor not in self._connections:
                 continue  # an earlier event in this round closed it
-            if not self._wants_to_be_read(descriptor, events):
+            if not self._is_readable(descriptor, events):
                 continue
             if fill + _LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
                 self._admit(self._buffer, portions, read)
@@ -273,16 +275,16 @@ class StreamConnections:
         self._admit(self._buffer, portions, read)
         return size + fill
 
-    def _wants_to_be_read(self, descriptor: int, events: int) -> bool:
-        """Handle events of a connection other than data; return True if it has data to read."""
+    def _is_readable(self, descriptor: int, events: int) -> bool:
+        """Write or close a connection as its events require; return True if the worker should read it."""
         if events & select.EPOLLOUT:
             self._write(descriptor)
-        if not self._connections[descriptor].has_left:
+        if not self._connections[descriptor].is_closing:
             return bool(events & ~select.EPOLLOUT)
         if events & (select.EPOLLHUP | select.EPOLLERR):
             self._close(descriptor)
         else:
-            self.close_left()
+            self.close_finished()
         return False
 
     def _read(self, descriptor: int, fill: int) -> Portion | None:
@@ -336,7 +338,7 @@ class StreamConnections:
         connection = self._connections[descriptor]
         self._admission.on_disconnect(connection.client)
         if connection.outgoing or connection.client in self._barriers.clients:
-            self._let_leave(descriptor)
+            self._close_when_answered(descriptor)
         else:
             self._close(descriptor)
 
@@ -358,33 +360,33 @@ class StreamConnections:
         connection = self._connections[descriptor]
         if connection.client.must_close:
             self._close(descriptor)
-        elif connection.client.is_blocked and descriptor not in self._waiting:
-            self._waiting.add(descriptor, connection.client)
+        elif connection.client.is_blocked and descriptor not in self._paused:
+            self._paused.add(descriptor, connection.client)
             self._epoll.unregister(descriptor)
             self._pause()
-        elif not connection.client.is_blocked and descriptor in self._waiting:
-            self._waiting.discard(descriptor)
+        elif not connection.client.is_blocked and descriptor in self._paused:
+            self._paused.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
 
     # --- without room ------------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        """Schedule a retry for paused connections.  Without a free chunk of its own, the worker stops reading."""
-        self._waiting.pause()
-        if self._waiting.any_for_room and not self._pool.own_free:
+        """Schedule a retry for paused connections; stop reading all connections if the worker has no free chunk."""
+        self._paused.pause()
+        if self._paused.any_for_room and not self._pool.own_free:
             self._loop.unwatch(self._epoll)
 
     def _retry(self) -> None:
         if not self._is_reading:
             return
-        for descriptor in self._waiting.due(steady_ms()):
-            self._waiting.retry_one(
+        for descriptor in self._paused.due(steady_ms()):
+            self._paused.retry_one(
                 descriptor, lambda client: self._admission.may_resume(client, steady_ms()), self._admit_rest
             )
-            if self._waiting.is_for_room(descriptor) and not self._pool.own_free:
+            if self._paused.is_for_room(descriptor) and not self._pool.own_free:
                 break  # no other client finds room either, and each search for room costs time
-        self._waiting.hold_topics(steady_ms())
-        if len(self._waiting):
+        self._paused.pause_topics(steady_ms())
+        if len(self._paused):
             self._pause()
-        if self._pool.own_free or not self._waiting.any_for_room:
+        if self._pool.own_free or not self._paused.any_for_room:
             self._loop.watch(self._epoll, lambda _: self._on_wakeup())

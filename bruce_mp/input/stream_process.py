@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_DRAIN_LOOK_S: Final = 0.02
-_DRAIN_S: Final = 1.5
-"""Time for barriers at a drain; less than the supervisor waits for inputs to end."""
+_DRAIN_POLL_S: Final = 0.02
+_MAX_DRAIN_S: Final = 1.5
+"""Time for pending barriers during a drain; the supervisor waits longer than this for an input to end."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -100,7 +100,7 @@ class _Worker(InputShell):
             coalescing=stream_coalescing_for(config),
         )
         self._barrier_watch = BarrierWatch(
-            self._loop, self._barriers, self._outcomes, self._publisher, self._connections.close_left
+            self._loop, self._barriers, self._outcomes, self._publisher, self._connections.close_finished
         )
         self._drain_until = 0.0
 
@@ -128,8 +128,8 @@ class _Worker(InputShell):
         self._publisher.publish_all()
         self._connections.stop_reading()
         if len(self._barriers):
-            self._drain_until = time.monotonic() + _DRAIN_S
-            self._loop.call_later(_DRAIN_LOOK_S, self._drained)
+            self._drain_until = time.monotonic() + _MAX_DRAIN_S
+            self._loop.call_later(_DRAIN_POLL_S, self._poll_drain)
         else:
             self._finish()
 
@@ -137,9 +137,9 @@ class _Worker(InputShell):
         self._connections.serve()  # admit the data that arrived before the control link closed
         super().on_supervisor_exit()
 
-    def _drained(self) -> None:
+    def _poll_drain(self) -> None:
         if len(self._barriers) and time.monotonic() < self._drain_until:
-            self._loop.call_later(_DRAIN_LOOK_S, self._drained)
+            self._loop.call_later(_DRAIN_POLL_S, self._poll_drain)
         else:
             self._finish()
 
@@ -150,7 +150,7 @@ class _Worker(InputShell):
         self._fencing.start_feed()
 
     def _finish(self) -> None:
-        """End all attempts and barriers first; the connections end with the process."""
+        """End all attempts, answer all barriers, publish all runs and stop the loop."""
         self._connections.abandon_all()
         self._barriers.answer_all()
         super()._finish()
@@ -169,5 +169,5 @@ class _Worker(InputShell):
         self._publisher.publish_ready(now_ms)
 
     def _watch_new_barriers(self) -> None:
-        if self._barriers.are_new:
+        if self._barriers.has_new:
             self._barrier_watch.start()

@@ -24,10 +24,16 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.clients import TCP
 from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending, contiguous
-from bruce_mp.input.ingest_counters import recognised, refused, report, report_no_room, tally_ingested
+from bruce_mp.input.ingest_counters import (
+    processed_counter,
+    report_no_room,
+    report_rejected,
+    tally_ingested,
+    unappended_count,
+)
 from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import StreamBatch
-from bruce_mp.input.timestamps import warn_of_clock
+from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
@@ -207,14 +213,14 @@ class StreamAdmission:
 
     def _within_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
         """Return how many of `count` messages the user's quota admits in this interval."""
-        left = None if self._senders is None or not count else self._senders.left(client.user, now_ms)
+        left = None if self._senders is None or not count else self._senders.remaining(client.user, now_ms)
         return count if left is None else min(left + client.in_quota, count)
 
     def _count_in_quota(self, client: StreamClientState, taken: int, now_ms: int) -> None:
         """Count messages in the user's quota that do not count there yet."""
         before = min(taken, client.in_quota)
         client.in_quota -= before
-        if taken > before and self._senders is not None and self._senders.matter:
+        if taken > before and self._senders is not None and self._senders.are_active:
             self._senders.record_received(client.user, taken - before, now_ms)
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
@@ -222,7 +228,7 @@ class StreamAdmission:
         assert self._senders is not None  # without them there are no quotas
         client.paused_until_ms = self._senders.next_interval_ms(now_ms)
         self._senders.warn_over_quota(client.user, "connections are not read before the next interval")
-        self._senders.add(client.user, SenderSums(waited=1), now_ms)
+        self._senders.add_sums(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)
 
     def _add_to_batch(
@@ -326,7 +332,8 @@ class StreamAdmission:
         postponed = self._extract_postponed(ingested)
         raises = self._tally(batch, ingested)
         raises[lay.SPILL_IN] = len(spilled)
-        raises.subtract(recognised(buffer[at : at + length]) for at, length in spilled)  # counted when they come back
+        # The feed of the spill file counts these messages as processed.
+        raises.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
         self._return_postponed(buffer, batch, postponed, raises, first)
         self._count_batch(buffer, batch, ingested, raises, first)
         return ending
@@ -343,7 +350,7 @@ class StreamAdmission:
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
         """Report the discarded messages of a batch, and count the batch."""
-        if refused(ingested):
+        if unappended_count(ingested):
             self._report_discarded(buffer, batch, ingested, raises, first)
         self._row.count(first + len(batch.places), +raises)
 
@@ -389,7 +396,7 @@ class StreamAdmission:
         for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             client, _ = batch.sender(lay.stream_number(found.arrival) - first)
-            warn_of_clock(found, client.peer, stranger="a TCP connection")
+            warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
 
     def _extract_postponed(self, ingested: Ingested) -> list[NoRoom]:
         """Remove and return the messages that wait for their topic, so that they are not discarded for want of room."""
@@ -412,7 +419,7 @@ class StreamAdmission:
             client.postponed += buffer[at : at + length]
             client.in_quota += 1
             section.received -= 1
-            for counter in (Counter.MsgReceived, client.kind.forwarded, recognised(buffer[at : at + length])):
+            for counter in (Counter.MsgReceived, client.kind.forwarded, processed_counter(buffer[at : at + length])):
                 raises[counter] -= 1
 
     def _report_discarded(
@@ -420,7 +427,7 @@ class StreamAdmission:
     ) -> None:
         for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
-            report(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)
+            report_rejected(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)
             section.discard(DiscardReason(rejection.failure))
             raises[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:

@@ -1,7 +1,7 @@
-"""The timestamps that an input admits to records, and a warning about clients with wrong clocks.
+"""The timestamp policy of an input, and warnings about clients with wrong clocks.
 
-The kernels compare and replace timestamps.  This module has the rule for each topic, the counter, and the warning that
-names the sender.
+The kernels compare and replace timestamps.  This module gives them the window of each topic, counts the replaced
+timestamps and logs their senders.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Lanes, ReplacedTimestamps, Windows
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["ClockWatch", "clock_step_ms", "warn_of_clock", "windows_for_datagrams", "windows_for_streams"]
+__all__ = ["ClockWatch", "clock_step_ms", "warn_about_clock", "windows_for_datagrams", "windows_for_streams"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
-"""Time for which the kernel is asked for senders, at a cost in CPU time, to find one with a wrong clock."""
+"""Time for which the input requests credentials, which cost CPU time, to find a sender with a wrong clock."""
 _SEARCH_EVERY_MS: Final = 30_000
 
 
 def windows_for_datagrams(config: Config) -> Windows:
-    """Return the rule for each topic on the datagram socket."""
+    """Return the function from a topic to its timestamp window, for the datagram socket."""
     return _windows(config, config.input.unix_datagram.timestamps)
 
 
 def windows_for_streams(config: Config) -> Windows:
-    """Return the rule for each topic on stream connections."""
+    """Return the function from a topic to its timestamp window, for stream connections."""
     return _windows(config, config.input.streams.timestamps)
 
 
@@ -56,41 +56,41 @@ def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, Timestam
 
 
 def clock_step_ms() -> int:
-    """Return how far the wall clock is ahead of the steady clock; a step since the daemon's start changes it."""
+    """Return the lead of the wall clock over the steady clock in ms; a step of the wall clock changes it."""
     return wall_ms() - steady_ms()
 
 
-def warn_of_clock(
-    found: ReplacedTimestamps, peer: PeerCredentials | None, *, stranger: str = "a sender of datagrams"
+def warn_about_clock(
+    found: ReplacedTimestamps, peer: PeerCredentials | None, *, unknown_sender: str = "a sender of datagrams"
 ) -> None:
-    """Log that timestamps of a topic were replaced, with their sender as far as it is known."""
+    """Log that timestamps of a topic were replaced, with their sender, or `unknown_sender` without credentials."""
     topic = found.topic.decode("utf-8", "backslashreplace")
     _LOG.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
-        "the time of their arrival. Mend the sender: a timestamp is the present time in ms since 1970. For older "
-        'times that are right, set timestamps.topics."%s" = "client".',
-        topic or "(various)", _Sender(peer, stranger), found.timestamp, found.messages, topic or "NAME",
+        "the time of their arrival. Correct the sender: a timestamp is the present time in ms since 1970. If older "
+        'times are intended, set timestamps.topics."%s" = "client".',
+        topic or "(various)", _Sender(peer, unknown_sender), found.timestamp, found.messages, topic or "NAME",
         extra={"about": (found.topic, None if peer is None else peer.uid)},
     )  # fmt: skip
 
 
 class _Sender(NamedTuple):
-    """A sender in words, built only when a line is logged, because it reads a file of the process."""
+    """The text for a sender, built only when a line is logged, because it reads a file in /proc."""
 
     peer: PeerCredentials | None
-    stranger: str
-    """The words for a sender with an unknown process."""
+    unknown_sender: str
+    """The text for a sender without credentials."""
 
     def __str__(self) -> str:
         if self.peer is None or self.peer.uid == NO_USER:
-            return self.stranger
+            return self.unknown_sender
         return f"process {self.peer.pid} ({command_of(self.peer.pid) or 'gone'}) of user {self.peer.uid}"
 
 
 class ClockWatch:
-    """Counts the replaced timestamps of datagrams, and looks for their sender.
+    """Counts the replaced timestamps of datagrams, and finds their sender.
 
-    Credentials cost CPU time, so the kernel is asked for them only for a while after a timestamp was replaced.
+    Credentials cost CPU time, so the input requests them only for a second after a timestamp was replaced.
     """
 
     def __init__(self, lanes: Lanes, row: ProcessRow) -> None:
@@ -98,16 +98,16 @@ class ClockWatch:
         self._row = row
         self._search_until_ms = self._search_again_ms = 0
 
-    def is_searching(self, now_ms: int) -> bool:
-        """Return True if the next datagrams should be received with the credentials of their senders."""
+    def needs_credentials(self, now_ms: int) -> bool:
+        """Report if the input should receive the next datagrams with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
-    def follow(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
+    def record_replaced(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:
         """Count the timestamps replaced since the last call; `peer_of` finds the sender of an arrival number."""
         for found in self._lanes.drain_replaced():
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             peer = peer_of(found.arrival)
-            warn_of_clock(found, peer)
+            warn_about_clock(found, peer)
             if peer is not None:
                 self._search_until_ms = 0
             elif now_ms >= self._search_again_ms:

@@ -38,7 +38,7 @@ LOOKS_PER_MS: Final = 50
 """Inspections for all stuck topics together: where they are many, the pause of each may exceed `LONGEST_PAUSE_MS`."""
 TRIAL_EVERY_MS: Final = 1000
 TRIAL_MESSAGES: Final = 8
-"""Messages of a trial: see `TopicShares.must_rest`."""
+"""Messages of a trial: see `TopicShares.must_pause`."""
 
 
 class _Press(NamedTuple):
@@ -55,7 +55,7 @@ class TopicShares:
     `alpha_of` gives the factor of a topic by name; 0 = no threshold.
 
     Where the senders of all topics share a socket that `blocks`, a topic over its threshold may only be slower than its
-    senders.  It gets its chunk, and the socket has to rest: see `must_rest`.  The topic is refused once it is stuck:
+    senders.  It gets its chunk, and the socket has to rest: see `must_pause`.  The topic is refused once it is stuck:
     none of its chunks becomes free for a second, while another topic holds nothing or frees chunks.  Where all topics
     are stuck the socket rests, but for a trial each second, which refuses stuck topics and admits new ones.
     """
@@ -110,7 +110,7 @@ class TopicShares:
         holding = self._pool.holdings.of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
-    def must_rest(self, now_ms: int) -> bool:
+    def must_pause(self, now_ms: int) -> bool:
         """Report if a topic is over its threshold without being stuck, so that the input should receive nothing.
 
         If nothing becomes free, the answer is False now and then, for a *trial* of `TRIAL_MESSAGES` messages.  Without

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.input.backpressure import LARGEST_PART, LONGEST_S, MOST_MESSAGES, SHORTEST_S, Backpressure
+from bruce_mp.input.backpressure import MAX_MESSAGES, MAX_PAUSE_S, MIN_PAUSE_S, PART_DIVISOR, Backpressure
 from bruce_mp.kernels import set_state
 from bruce_mp.slab.chunks import STUCK_AFTER_MS, ChunkPool
 from bruce_mp.slab.file import Geometry
@@ -35,7 +35,7 @@ def pressure(slab: Slab, pool: ChunkPool, *, blocks: bool) -> Backpressure:
 def test_an_empty_slab_admits_whole_batches_without_a_pause(blocks: bool) -> None:
     with new_slab(Geometry(chunks=1024, landing_slots=BATCH, landing_slot_size=LARGEST)) as slab:
         assert pressure(slab, ChunkPool(slab, INPUT_ROW), blocks=blocks).allowance(100) == (
-            BATCH if blocks else MOST_MESSAGES,
+            BATCH if blocks else MAX_MESSAGES,
             0.0,
         )
 
@@ -46,13 +46,13 @@ def test_pauses_grow_with_the_fill_level_from_three_quarters() -> None:
         watch = pressure(slab, pool, blocks=False)
         rests = []
         for _ in range(CHUNKS):
-            rests.append(watch.allowance(100).rest_s)
+            rests.append(watch.allowance(100).pause_s)
             assert pool.allocate(1, 0) is not None
-        rests.append(watch.allowance(100).rest_s)
+        rests.append(watch.allowance(100).pause_s)
         assert rests[: CHUNKS * 3 // 4] == [0.0] * (CHUNKS * 3 // 4)
         under_pressure = rests[CHUNKS * 3 // 4 :]
         assert under_pressure == sorted(set(under_pressure))
-        assert (under_pressure[0], under_pressure[-1]) == pytest.approx((SHORTEST_S, LONGEST_S))
+        assert (under_pressure[0], under_pressure[-1]) == pytest.approx((MIN_PAUSE_S, MAX_PAUSE_S))
 
 
 def test_a_full_slab_admits_batches_when_messages_are_discarded() -> None:
@@ -60,7 +60,7 @@ def test_a_full_slab_admits_batches_when_messages_are_discarded() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=False).allowance(100) == pytest.approx((MOST_MESSAGES, LONGEST_S))
+        assert pressure(slab, pool, blocks=False).allowance(100) == pytest.approx((MAX_MESSAGES, MAX_PAUSE_S))
 
 
 @pytest.mark.parametrize(("chunks_a_message", "long"), [(1, False), (0.001, True)])
@@ -74,8 +74,8 @@ def test_a_round_takes_only_a_part_of_the_free_chunks(chunks_a_message: float, l
             for _ in range(max(1, round(messages * chunks_a_message))):
                 pool.allocate(1, 0)
             taken = free - pool.free_count
-        assert taken <= free // LARGEST_PART * 2
-        assert (watch.allowance(100).messages == MOST_MESSAGES) == long
+        assert taken <= free // PART_DIVISOR * 2
+        assert (watch.allowance(100).messages == MAX_MESSAGES) == long
 
 
 def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
@@ -83,7 +83,7 @@ def test_a_full_slab_admits_nothing_when_senders_are_blocked() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         while pool.allocate(1, 0) is not None:
             pass
-        assert pressure(slab, pool, blocks=True).allowance(0) == (0, LONGEST_S)
+        assert pressure(slab, pool, blocks=True).allowance(0) == (0, MAX_PAUSE_S)
 
 
 def test_one_small_message_is_admitted_without_room_for_a_large_one() -> None:
@@ -105,7 +105,7 @@ def test_delivered_messages_make_room() -> None:
         while watch.allowance(LARGEST).messages:
             daemon.receive([datagram(b"t", bytes(30_000))])
             segments += daemon.close_all()
-        assert watch.allowance(LARGEST) == (0, LONGEST_S)
+        assert watch.allowance(LARGEST) == (0, MAX_PAUSE_S)
         set_state(slab, segments, RunState.DELIVERED)
         assert watch.allowance(LARGEST).messages > 0
 
@@ -171,11 +171,11 @@ def test_stuck_chunks_count_neither_as_used_nor_as_free() -> None:
         while pool.free_count > 64:
             sender.receive([datagram(b"t", bytes(7000))] * 4)
         sender.close_all()
-        assert watch.allowance(100).rest_s > SHORTEST_S
+        assert watch.allowance(100).pause_s > MIN_PAUSE_S
         assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
         for _ in range(9):
             pool.tidy()
-        assert watch.allowance(100).rest_s == 0.0
+        assert watch.allowance(100).pause_s == 0.0
         while pool.free_count > 16:
             assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
-        assert watch.allowance(100).rest_s >= SHORTEST_S
+        assert watch.allowance(100).pause_s >= MIN_PAUSE_S

@@ -158,7 +158,7 @@ def test_a_socket_that_cannot_be_read_is_reported_and_does_not_end_the_process(
         def is_reported() -> bool:
             nonlocal text
             text += capfd.readouterr().err
-            return "The datagram socket cannot be read: Invalid argument. It is tried again in a second." in text
+            return "The datagram socket cannot be read: Invalid argument. The input retries in a second." in text
 
         wait_until(is_reported, "the report", WITHIN_S)
         process.control.send(Stop())

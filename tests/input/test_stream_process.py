@@ -71,7 +71,7 @@ def test_only_one_client_is_retried_while_the_slab_has_no_room(
     for client in clients:
         client.sendall(datagram(value=bytes(4000)) * 40)
         worker._connections.serve()
-    assert len(worker._connections._waiting) == 3
+    assert len(worker._connections._paused) == 3
     looked: list[int] = []
     monkeypatch.setattr(worker._connections, "_admit_rest", looked.append)
     worker._connections._retry()
@@ -102,11 +102,11 @@ def test_a_sender_removed_from_the_allow_list_is_disconnected(worker: _Worker, l
     clients = [connect(worker, listener) for _ in range(2)]
     clients[0].sendall(datagram(value=bytes(4000)) * 40)
     worker._connections.serve()
-    assert len(worker._connections._waiting) == 1
+    assert len(worker._connections._paused) == 1
     worker.apply_config(allowing(os.getuid()), CONFIG)
     assert len(worker._connections._connections) == 2
     worker.apply_config(allowing(os.getuid() + 1), CONFIG)
-    assert (len(worker._connections._connections), len(worker._connections._waiting)) == (0, 0)
+    assert (len(worker._connections._connections), len(worker._connections._paused)) == (0, 0)
     assert worker._row.counters[Counter.UnixStreamInputNotAllowed] == 2
     assert clients[1].recv(1) == b""
     for client in clients:

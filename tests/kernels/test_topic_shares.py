@@ -234,7 +234,7 @@ def pressed(slab: Slab, *topics: bytes) -> Sender:
     sender = Sender(slab, topics=topics)
     sender.shares.blocks = True
     sender.send(*[(topic, b"seen") for topic in topics[1:]])
-    while not sender.shares.must_rest(sender.now_ms):
+    while not sender.shares.must_pause(sender.now_ms):
         assert sender.send((topics[0], LARGE)) == []
     return sender
 
@@ -246,10 +246,10 @@ def test_a_socket_paused_for_stuck_topics_tries_once_a_second(others: list[bytes
         rests = []
         for _ in range(100):
             sender.now_ms += PATIENCE_MS // 10
-            rests.append(sender.shares.must_rest(sender.now_ms))
+            rests.append(sender.shares.must_pause(sender.now_ms))
         assert rests[:9] == [True] * 9
         assert rests.count(False) == 10, "one a second"
-        assert sender.shares.must_rest(sender.now_ms)
+        assert sender.shares.must_pause(sender.now_ms)
         assert not sender.shares.is_on_trial
 
 
@@ -257,7 +257,7 @@ def test_a_trial_discards_stuck_topics_and_admits_others() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck")
         sender.now_ms += PATIENCE_MS
-        assert not sender.shares.must_rest(sender.now_ms)
+        assert not sender.shares.must_pause(sender.now_ms)
         (dropped,) = sender.send((b"stuck", LARGE), (b"new", b"first"))
         assert (dropped.topic, dropped.reason) == (b"stuck", DiscardReason.TOPIC_OVER_SHARE)
 
@@ -266,7 +266,7 @@ def test_a_trial_admits_a_topic_newly_over_its_threshold() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck", b"burst")
         sender.now_ms += PATIENCE_MS
-        assert not sender.shares.must_rest(sender.now_ms)
+        assert not sender.shares.must_pause(sender.now_ms)
         assert sender.send(*[(b"burst", LARGE)] * 60) == []
 
 
@@ -277,9 +277,9 @@ def test_a_pause_is_short_while_other_topics_are_delivered() -> None:
         sender.lanes.close_all()
         sender.lanes.drain_closed()
         sender.pool.tidy()
-        assert sender.shares.must_rest(sender.now_ms)
+        assert sender.shares.must_pause(sender.now_ms)
         sender.now_ms += PATIENCE_MS
-        assert not sender.shares.must_rest(sender.now_ms)
+        assert not sender.shares.must_pause(sender.now_ms)
         (dropped,) = sender.send((b"stuck", LARGE))
         assert dropped.reason is DiscardReason.TOPIC_OVER_SHARE
 
@@ -289,7 +289,7 @@ def test_a_socket_resumes_when_its_topic_is_delivered() -> None:
         sender = pressed(slab, b"slow", b"other")
         sender.deliver(b"slow")
         sender.now_ms += LONGEST_PAUSE_MS
-        assert not sender.shares.must_rest(sender.now_ms)
+        assert not sender.shares.must_pause(sender.now_ms)
 
 
 @pytest.mark.parametrize("stuck", [1, 3])
@@ -315,7 +315,7 @@ def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: in
             sender.deliver(b"keyed")
             sender.now_ms += 100
             sender.lanes.close_due(sender.now_ms)
-        assert not blocks or not sender.shares.must_rest(sender.now_ms)
+        assert not blocks or not sender.shares.must_pause(sender.now_ms)
 
 
 def keys_by_lane(slab: Slab) -> list[tuple[int, int]]:
