@@ -1,7 +1,7 @@
 """Compression of record batches with the topic's configured codec, if the broker accepts it and the size shrinks.
 
-A broker that is too old for a codec gets `SUBSTITUTE`, which all brokers accept.  If compression fails, the batch goes
-out uncompressed.
+A broker that is too old for a codec gets `FALLBACK_CODEC`, which all brokers accept.  If compression fails, the batch
+goes out uncompressed.
 
 Compressed, encrypted or random data does not get smaller, and each trial costs time.  So a topic whose last batches
 did not shrink rests: several batches go out uncompressed, then one is tried.  After each failed trial the next rest is
@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.kafka.compression import Codec, choose, compress
+from bruce_mp.protocol.kafka.compression import Codec, compress, is_small_enough
 from bruce_mp.telemetry.compression import CompressionEvent, CompressionSums
 from bruce_mp.telemetry.counters import Counter
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from bruce_mp.config.sections import Compression, CompressionConfig
-    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["CompressionTrials", "Compressor"]
@@ -122,13 +122,15 @@ class Compressor:
         """Return True if batches of this partition are never compressed."""
         return self._topic(topic).wanted is Codec.NONE or (topic, partition) in self._plain
 
-    def compress(self, topic: bytes, partition: int, data: bytes, abilities: BrokerAbilities) -> tuple[Codec, bytes]:
+    def compress(
+        self, topic: bytes, partition: int, data: bytes, capabilities: BrokerCapabilities
+    ) -> tuple[Codec, bytes]:
         """Return the codec and the bytes to send for the records of a batch."""
         it = self._topic(topic)
         if self.leaves(topic, partition) or len(data) < it.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
-        codec = self._usable(it, abilities)
+        codec = self._usable(it, capabilities)
         if it.trials is not None and not it.trials.is_due(self._clock()):
             self._row.add(Counter.MsgSetCompressionNo)
             self.sums.add(CompressionEvent(topic, codec.name.lower(), skipped=1))
@@ -141,8 +143,8 @@ class Compressor:
             topic = self._topics[name] = _TopicCodec(name, self._rule_of(name))
         return topic
 
-    def _usable(self, topic: _TopicCodec, abilities: BrokerAbilities) -> Codec:
-        codec = abilities.substitute(topic.wanted)
+    def _usable(self, topic: _TopicCodec, capabilities: BrokerCapabilities) -> Codec:
+        codec = capabilities.accepted_codec(topic.wanted)
         if codec is not topic.wanted and not topic.is_substitute_known:
             topic.is_substitute_known = True
             _LOG.warning(
@@ -160,7 +162,7 @@ class Compressor:
             self._row.add(Counter.MsgSetCompressionError)
             return Codec.NONE, data
         micros = (time.thread_time_ns() - began) // 1000
-        pays = choose(len(packed), len(data), self._threshold)
+        pays = is_small_enough(len(packed), len(data), self._threshold)
         sizes = {"plain_bytes": len(data), "packed_bytes": len(packed), "micros": micros}
         self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(pays), **sizes))
         if topic.trials is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.dispatcher.compression import Compressor
-    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
@@ -42,20 +42,20 @@ class BatchEncoder:
         self._producer_id = NO_PRODUCER.producer_id
 
     def encode(
-        self, batches: Sequence[tuple[bytes, SentBatch]], abilities: BrokerAbilities
+        self, batches: Sequence[tuple[bytes, SentBatch]], capabilities: BrokerCapabilities
     ) -> list[PartitionData | SlabError]:
-        """Encode (topic name, batch) pairs as parts of a produce request to a broker with these abilities.
+        """Encode (topic name, batch) pairs as parts of a produce request to a broker with these capabilities.
 
         A batch with an unsound segment yields its SlabError.
         """
         self._producer_id = self._slab.signed(lay.SUPER_PRODUCER_ID)
-        has_batches = abilities.message_format is MessageFormat.BATCHES
+        has_batches = capabilities.message_format is MessageFormat.BATCHES
         encode = self._record_batch if has_batches else self._message_set
         encoded: list[PartitionData | SlabError] = []
         records = damaged = 0
         for topic, batch in batches:
             try:
-                encoded.append(encode(topic, batch, abilities))
+                encoded.append(encode(topic, batch, capabilities))
                 records += batch.records
             except SlabError as error:
                 encoded.append(error)
@@ -64,23 +64,23 @@ class BatchEncoder:
         self._row.add(Counter.SerializeMsg, records)
         return encoded
 
-    def _record_batch(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
+    def _record_batch(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
         producer = NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, *batch[2:4])
         if self._compressor.leaves(topic, batch.partition):
             header, data = kernels.record_batch(self._slab, batch.segments, producer, keeps_empty=self.keeps_empty)
             self._row.add(Counter.MsgSetCompressionNo)
             return PartitionData(topic, batch.partition, data, header)
         encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self.keeps_empty)
-        codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
+        codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
         stamps = (encoded.first_timestamp, encoded.max_timestamp)
         header = batch_header(data, encoded.records, *stamps, codec=codec, producer=producer)
         return PartitionData(topic, batch.partition, data, header)
 
-    def _message_set(self, topic: bytes, batch: SentBatch, abilities: BrokerAbilities) -> PartitionData:
+    def _message_set(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
         encoded = kernels.encode_message_set(
-            self._slab, batch.segments, abilities.message_format, keeps_empty=self.keeps_empty
+            self._slab, batch.segments, capabilities.message_format, keeps_empty=self.keeps_empty
         )
-        codec, data = self._compressor.compress(topic, batch.partition, encoded.data, abilities)
+        codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
         if codec is not Codec.NONE:
-            data = wrap_set(data, codec, abilities.message_format, encoded.records, encoded.max_timestamp)
+            data = wrap_set(data, codec, capabilities.message_format, encoded.records, encoded.max_timestamp)
         return PartitionData(topic, batch.partition, data)

@@ -13,7 +13,7 @@ from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import connection_settings, security_of
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.kafka.connection_events import Cause, Closed, ConnectionReady, Failed, ProduceAcked
+from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.ipc.start import Start
     from bruce_mp.pipeline.msg_debug import WireTap
-    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.protocol.kafka.kafka_types import PartitionData, ProduceResponse
     from bruce_mp.slab.recovery import SentBatch
@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["ProduceSession"]
 
 _LOG = logging.getLogger(__name__)
-_FAILURE_COUNTERS: Final = {Cause.SILENT: Counter.ConnectorSocketTimeout, Cause.BAD_DATA: Counter.BadProduceResponse}
+_FAILURE_COUNTERS: Final = {
+    FailureCause.TIMED_OUT: Counter.ConnectorSocketTimeout,
+    FailureCause.BAD_DATA: Counter.BadProduceResponse,
+}
 """The counters for failures of a ready connection, by cause."""
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
@@ -155,7 +158,7 @@ class ProduceSession:
 
     def _send(self, batches: list[SentBatch]) -> None:
         assert self._socket is not None
-        batches, data = self._encode(batches, self._socket.connection.abilities)
+        batches, data = self._encode(batches, self._socket.connection.capabilities)
         if not batches:
             return
         self._copy_for_debugging(Target.MSG_SEND, batches)
@@ -170,13 +173,13 @@ class ProduceSession:
         self._socket.send(sent.buffers)
 
     def _encode(
-        self, batches: Sequence[SentBatch], abilities: BrokerAbilities
+        self, batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
         """Return the batches without damage and their encoded data."""
         sound: list[SentBatch] = []
         data: list[PartitionData] = []
         name_of = self._core.topic_name
-        encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], abilities)
+        encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], capabilities)
         for batch, found in zip(batches, encoded, strict=True):
             if isinstance(found, SlabError):
                 self._core.on_rejected(batch, found, time.monotonic())
@@ -196,7 +199,7 @@ class ProduceSession:
             self._on_acked(event.correlation_id, event.response)
         elif isinstance(event, ConnectionReady):
             self._row.add(Counter.ConnectorConnectSuccess)
-            self._core.on_connected(broker_deduplicates=event.abilities.idempotence)
+            self._core.on_connected(broker_deduplicates=event.capabilities.idempotence)
             ends_s = None if self._socket is None else self._socket.certificate_ends_s
             self._status.connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
             self._is_ready = True
@@ -225,7 +228,7 @@ class ProduceSession:
     def _apply_throttle(self, response: ProduceResponse) -> None:
         """Send no requests for the throttle time of a response, because the broker does not read them."""
         assert self._socket is not None
-        if response.throttle_ms and self._socket.connection.abilities.leaves_throttling_to_us:
+        if response.throttle_ms and self._socket.connection.capabilities.expects_client_throttling:
             self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _MAX_THROTTLE_S))
 
     def _on_failed(self, event: Failed) -> None:

@@ -25,11 +25,11 @@ from bruce_mp.network.connection_security import Security
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
-    Cause,
     Closed,
     ConnectionReady,
     ConnectionState,
     Failed,
+    FailureCause,
     LoggedIn,
     Send,
 )
@@ -120,13 +120,13 @@ class BrokerSocket:
         if self._is_over:
             return
         if mechanism is None:
-            self._fail(f"We cannot log in to broker {self._name}. {trouble}", Cause.NO_CREDENTIALS)
+            self._fail(f"We cannot log in to broker {self._name}. {trouble}", FailureCause.NO_CREDENTIALS)
             return
         self._mechanism = mechanism
         self._connect()
 
     def _connect(self) -> None:
-        self.connection.connecting(time.monotonic())
+        self.connection.on_connecting(time.monotonic())
         self._arm()
         self._resolver.resolve(self._host, self._port, self._on_resolved)
 
@@ -200,7 +200,7 @@ class BrokerSocket:
             if self._addresses:
                 self._patience = self._loop.call_later(share_s, self._on_no_answer)
             return
-        self._fail(f"Broker {self._name} cannot be reached: {last_error}.", Cause.CLOSED_BY_BROKER)
+        self._fail(f"Broker {self._name} cannot be reached: {last_error}.", FailureCause.CLOSED_BY_BROKER)
 
     def _begin(self, address: Address) -> None:
         """Start connecting to an address. Raises OSError or OverflowError if the attempt fails at once."""
@@ -238,9 +238,9 @@ class BrokerSocket:
             self._tls = contexts.session(self._host, f"Broker {self._name}")
             self._tls.start()
         except ConfigError as error:
-            self._fail(f"There can be no TLS with broker {self._name}. {error}", Cause.NO_CREDENTIALS)
+            self._fail(f"There can be no TLS with broker {self._name}. {error}", FailureCause.NO_CREDENTIALS)
         except TlsError as error:
-            self._fail(str(error), Cause.NOT_TRUSTED)
+            self._fail(str(error), FailureCause.TLS_FAILED)
         else:
             self._flush_tls(self._tls)
 
@@ -250,7 +250,7 @@ class BrokerSocket:
         self._write()
 
     def _begin_conversation(self) -> None:
-        self.send(self.connection.connected(time.monotonic(), self._mechanism))
+        self.send(self.connection.on_connected(time.monotonic(), self._mechanism))
 
     # --- traffic -----------------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class BrokerSocket:
             self._loop.watch(self._socket, self._on_ready, zmq.POLLIN | zmq.POLLOUT)
             return
         except OSError as error:
-            self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", Cause.CLOSED_BY_BROKER)
+            self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", FailureCause.CLOSED_BY_BROKER)
             return
         self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
 
@@ -291,7 +291,9 @@ class BrokerSocket:
             return
         except OSError as error:
             if self.connection.state not in _CLOSED_BY_RESET:
-                self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", Cause.CLOSED_BY_BROKER)
+                self._fail(
+                    f"The connection to broker {self._name} broke: {error.strerror}.", FailureCause.CLOSED_BY_BROKER
+                )
                 return
             data = b""
         if self._tls is None:
@@ -304,7 +306,7 @@ class BrokerSocket:
             plain = tls.receive(data)
         except TlsError as error:
             self._last_words(tls)
-            self._fail(str(error), Cause.CLOSED_BY_BROKER if error.is_closed else Cause.NOT_TRUSTED)
+            self._fail(str(error), FailureCause.CLOSED_BY_BROKER if error.is_closed else FailureCause.TLS_FAILED)
             return
         self._flush_tls(tls)
         if self._is_over or not tls.is_open:
@@ -323,7 +325,7 @@ class BrokerSocket:
                 self._socket.send(tls.feed())
 
     def _converse(self, data: bytes, *, is_end: bool) -> None:
-        self._deliver(self.connection.eof() if is_end else self.connection.receive(data, time.monotonic()))
+        self._deliver(self.connection.on_eof() if is_end else self.connection.receive(data, time.monotonic()))
         self._arm()
 
     def _deliver(self, events: Iterable[Event]) -> None:
@@ -348,13 +350,13 @@ class BrokerSocket:
         """Reconnect with the fallback opening, if the failure calls for it and one exists; return True if so."""
         self._openings.failed((self._host, self._port))
         fallback = self._opening.fallback
-        if event.cause is not Cause.NO_API_VERSIONS or fallback is None:
+        if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False
         _LOG.info("%s The next connection tries the requests of releases before Kafka 0.10.", event.error)
         self._open_again(fallback)
         return True
 
-    def _fail(self, text: str, cause: Cause) -> None:
+    def _fail(self, text: str, cause: FailureCause) -> None:
         self._openings.failed((self._host, self._port))
         unanswered = self.connection.close()
         self.close()

@@ -112,7 +112,7 @@ _UNKNOWN: Final = frozenset({3, 17, 29, 100})
 def _topic_view(topic: TopicMetadata) -> TopicView:
     return TopicView(
         partitions=tuple(sorted(topic.partitions)),
-        leaders={number: partition.leader for number, partition in topic.partitions.items() if partition.available},
+        leaders={number: partition.leader for number, partition in topic.partitions.items() if partition.is_available},
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
-    from bruce_mp.protocol.kafka.connection_events import Cause, Event
+    from bruce_mp.protocol.kafka.connection_events import Event, FailureCause
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
     from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.cluster import Address
@@ -70,7 +70,7 @@ class MetadataFetcher:
         *,
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
-        on_failure: Callable[[Cause | None], None] = lambda _: None,
+        on_failure: Callable[[FailureCause | None], None] = lambda _: None,
     ) -> None:
         self._brokers = BrokerRotation(connect, self._on_event)
         self._rng = rng
@@ -134,8 +134,8 @@ class MetadataFetcher:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
-            self._knows_producers = event.abilities.idempotence
-            self._may_name = event.abilities.metadata_version >= FIRST_THAT_MAKES_NONE
+            self._knows_producers = event.capabilities.idempotence
+            self._may_name = event.capabilities.metadata_version >= FIRST_THAT_MAKES_NONE
             self._ask_for_metadata(None)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
@@ -189,7 +189,7 @@ class MetadataFetcher:
     def _on_producer(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
         answer = event.response
-        if answer.ask_again or answer.error == _UNKNOWN_SERVER_ERROR:
+        if answer.is_retriable or answer.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning(
                 "A broker gave no producer id, %s (%d); the router tries the others and repeats.",
                 action_for(answer.error).name, answer.error,

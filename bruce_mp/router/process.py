@@ -16,7 +16,7 @@ from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import tap_for
 from bruce_mp.pipeline.process_shell import ProcessShell
-from bruce_mp.protocol.kafka.connection_events import Cause
+from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.broker_rotation import connector
@@ -52,8 +52,8 @@ __all__ = ["main"]
 _LOG = logging.getLogger(__name__)
 _INPUT: Final = "input"
 _FETCH_FAULTS: Final = {
-    Cause.BAD_DATA: Counter.BadMetadataResponse,
-    Cause.SILENT: Counter.MetadataResponseReadTimeout,
+    FailureCause.BAD_DATA: Counter.BadMetadataResponse,
+    FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
 """The counter for a broker that gives no metadata; None stands for a closed connection."""
@@ -206,7 +206,7 @@ class _RouterProcess(ProcessShell):
         wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_numbering(self._slab)
         self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.names_to_look_up)
 
-    def _on_fetch_failure(self, cause: Cause | None) -> None:
+    def _on_fetch_failure(self, cause: FailureCause | None) -> None:
         """Count a broker that gave no metadata; the fetch continues with the next one."""
         self._row.add(_FETCH_FAULTS.get(cause, Counter.ConnectFailOnTryGetMetadata))
 

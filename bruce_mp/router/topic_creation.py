@@ -11,14 +11,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, MetadataReceived, TopicsMade
+from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, MetadataReceived, TopicsCreated
 from bruce_mp.router.broker_rotation import BrokerRotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bruce_mp.config.sections import Delivery
-    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.router.broker_rotation import Connect
     from bruce_mp.router.cluster import Address
@@ -43,9 +43,9 @@ class TopicSize(NamedTuple):
         """Return the configured sizes."""
         return cls(delivery.topic_autocreate_partitions, delivery.topic_autocreate_replication)
 
-    def may_be_asked_for(self, abilities: BrokerAbilities) -> bool:
+    def may_be_asked_for(self, capabilities: BrokerCapabilities) -> bool:
         """Return True if the broker's CreateTopics can express these sizes."""
-        version = abilities.create_topics_version
+        version = capabilities.create_topics_version
         return version is not None and (version >= FIRST_WITH_BROKERS_CHOICE or None not in self)
 
 
@@ -88,8 +88,8 @@ class TopicCreator:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
-            self._ask(event.abilities)
-        elif isinstance(event, TopicsMade):
+            self._ask(event.capabilities)
+        elif isinstance(event, TopicsCreated):
             self._on_answers(event.errors)
         elif isinstance(event, MetadataReceived):
             topics = event.metadata.topics
@@ -99,9 +99,9 @@ class TopicCreator:
             _LOG.warning("Topics were not created: %s  The router tries the next broker.", why)
             self._try_next()
 
-    def _ask(self, abilities: BrokerAbilities) -> None:
+    def _ask(self, capabilities: BrokerCapabilities) -> None:
         connection, now = self._brokers.socket.connection, time.monotonic()
-        if self._sizes.may_be_asked_for(abilities):
+        if self._sizes.may_be_asked_for(capabilities):
             partitions, replication = (BROKERS_CHOICE if size is None else size for size in self._sizes)
             numbers = {"partitions": partitions, "replication": replication, "timeout_ms": TIME_TO_MAKE_MS}
             sent = connection.create_topics(self._names, now, **numbers)

@@ -51,8 +51,8 @@ class Client:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=10)
         self._connection = BrokerConnection("test", address)
-        self._connection.connecting(0.0)
-        self._write(self._connection.connected(0.0))
+        self._connection.on_connecting(0.0)
+        self._write(self._connection.on_connected(0.0))
         self._events: list[Event] = []
         while not isinstance(self.event(), ConnectionReady):
             pass

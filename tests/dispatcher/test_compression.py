@@ -12,11 +12,12 @@ from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher import compression
 from bruce_mp.dispatcher.compression import BAD_IN_A_ROW, FIRST_REST, Compressor
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
-from bruce_mp.protocol.kafka.compression import Codec, decompress
+from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
+from bruce_mp.protocol.kafka.compression import Codec
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
+from support.decompression import decompress
 from support.slabs import DISPATCHER_ROW, new_slab
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.telemetry.compression import CompressionEvent
 
-NEW: Final = BrokerAbilities(12, 12, 5)
+NEW: Final = BrokerCapabilities(12, 12, 5)
 TEXT: Final = b"the same words, again and again; " * 100
 NOISE: Final = random.Random(3).randbytes(3000)
 PERCENT_75: Final = Compression(size_threshold_percent=75)
@@ -48,9 +49,9 @@ class Bench:
             ProcessRow(slab, DISPATCHER_ROW), lambda _: config, compression, clock=lambda: self.now
         )
 
-    def send(self, data: bytes, abilities: BrokerAbilities = NEW, topic: bytes = b"t") -> Codec:
+    def send(self, data: bytes, capabilities: BrokerCapabilities = NEW, topic: bytes = b"t") -> Codec:
         """The codec that data is sent in; it must come out as it went in."""
-        codec, sent = self.compressor.compress(topic, 0, data, abilities)
+        codec, sent = self.compressor.compress(topic, 0, data, capabilities)
         assert decompress(codec, sent) == data
         return codec
 
@@ -107,7 +108,7 @@ def test_snappy_replaces_a_codec_that_the_broker_does_not_support(
     bench = Bench(slab, codec, level=None if codec == "snappy" else 9)
     with caplog.at_level(logging.WARNING):
         for topic in (b"t", b"u", b"t", b"u", b"t"):
-            assert bench.send(TEXT, BrokerAbilities(produce_version, 0, None), topic) is used
+            assert bench.send(TEXT, BrokerCapabilities(produce_version, 0, None), topic) is used
     said = [f"Topic {topic} is compressed with snappy: its broker is too old for {codec}." for topic in "tu"]
     assert caplog.messages == ([] if used.name.lower() == codec else said)
     assert bench.sums().codec == used.name.lower()

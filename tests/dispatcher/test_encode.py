@@ -11,7 +11,7 @@ from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.errors import SlabError
-from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import ProcessRow
@@ -41,7 +41,7 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     row = ProcessRow(slab, DISPATCHER_ROW)
     encoder = BatchEncoder(slab, row, Compressor(row, lambda _: rule, Compression(), plain))
     batch = SentBatch(1, 4, -1, -1, tuple(put_records(slab, [RECORDS])))
-    (data,) = encoder.encode([(b"t1", batch)], BrokerAbilities(produce_version, 0, None))
+    (data,) = encoder.encode([(b"t1", batch)], BrokerCapabilities(produce_version, 0, None))
     assert isinstance(data, PartitionData)
     assert (data.topic, data.partition) == (b"t1", 4)
     return data.header + data.records
@@ -53,7 +53,7 @@ def test_an_unreadable_batch_is_separated_and_not_counted(slab: Slab) -> None:
     first, second, third = put_records(slab, [RECORDS[:2], RECORDS[:3], RECORDS[:4]])
     stale = second._replace(generation=second.generation + 1)
     batches = [(b"t1", SentBatch(1, index, -1, -1, (one,))) for index, one in enumerate((first, stale, third))]
-    found = encoder.encode(batches, BrokerAbilities(3, 0, None))
+    found = encoder.encode(batches, BrokerCapabilities(3, 0, None))
     assert [type(one) for one in found] == [PartitionData, SlabError, PartitionData]
     assert row.counters[Counter.SerializeMsgSet] == row.counters[Counter.MsgSetCompressionNo] == 2
     assert row.counters[Counter.SerializeMsg] == 2 + 4

@@ -16,7 +16,7 @@ from kafka.protocol.metadata import ApiVersionsResponse
 
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.protocol.kafka.connection_events import Cause, Closed, ConnectionReady, Failed
+from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
 from support.ports import ReservedPort
 
@@ -213,7 +213,7 @@ def test_a_refused_connection_fails_with_the_reason(stack: ExitStack, dead_addre
     event = client.next_event()
     assert isinstance(event, Failed)
     assert str(event.error) == "Broker kafka:9092 cannot be reached: Connection refused."
-    assert (event.cause, event.unanswered) == (Cause.CLOSED_BY_BROKER, ())
+    assert (event.cause, event.unanswered) == (FailureCause.CLOSED_BY_BROKER, ())
 
 
 def test_a_name_without_an_address_fails_with_the_reason(stack: ExitStack) -> None:
@@ -277,7 +277,7 @@ def test_an_unaccepted_connection_times_out(stack: ExitStack, silent_address: Ad
     start = time.monotonic()
     event = Client(stack, Names(silent_address), timeout_s=SHORT_S).next_event()
     assert isinstance(event, Failed)
-    assert event.cause is Cause.SILENT
+    assert event.cause is FailureCause.TIMED_OUT
     assert "did not accept a connection within 0.4 s" in str(event.error)
     assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
 
@@ -286,7 +286,7 @@ def test_a_silent_broker_times_out(stack: ExitStack, server: Server) -> None:
     server.play(read_request)
     event = Client(stack, Names(server.address), timeout_s=SHORT_S).next_event()
     assert isinstance(event, Failed)
-    assert event.cause is Cause.SILENT
+    assert event.cause is FailureCause.TIMED_OUT
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_a_connection_lost_with_a_request_in_flight_names_it(stack: ExitStack, s
     client.send_produce(100)
     event = client.next_event()
     assert isinstance(event, Failed)
-    assert event.cause is Cause.CLOSED_BY_BROKER
+    assert event.cause is FailureCause.CLOSED_BY_BROKER
     assert len(event.unanswered) == 1
 
 
@@ -391,7 +391,7 @@ def test_a_request_without_a_response_times_out(stack: ExitStack, server: Server
     client.send_produce(10)
     event = client.next_event()
     assert isinstance(event, Failed)
-    assert event.cause is Cause.SILENT
+    assert event.cause is FailureCause.TIMED_OUT
     assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
 
 
@@ -403,7 +403,7 @@ def test_garbage_from_the_broker_fails_the_connection(stack: ExitStack, server: 
     server.play(script)
     event = Client(stack, Names(server.address)).next_event()
     assert isinstance(event, Failed)
-    assert event.cause is Cause.BAD_DATA
+    assert event.cause is FailureCause.BAD_DATA
 
 
 # --- closing ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import security_of
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.kafka.connection_events import Cause, ConnectionReady, Failed, MetadataReceived
+from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause, MetadataReceived
 from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
 from support.certificates import Authority
 from support.kafka_dist import NEWEST
@@ -177,7 +177,7 @@ def test_a_login_is_renewed_before_it_expires(
 def test_an_unknown_authority_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     failure = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
-    assert failure.cause is Cause.NOT_TRUSTED
+    assert failure.cause is FailureCause.TLS_FAILED
     assert f"Broker {kafka.server('SSL')} has a certificate of an authority that we do not trust." in str(failure.error)
     assert "kafka.tls.ca_file" in str(failure.error)
 
@@ -191,7 +191,7 @@ def test_an_invalid_broker_certificate_is_explained(
 ) -> None:
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     failure = Client(stack, kafka.at(listener), tls, Sasl()).failure()
-    assert failure.cause is Cause.NOT_TRUSTED
+    assert failure.cause is FailureCause.TLS_FAILED
     assert words in str(failure.error)
 
 
@@ -200,7 +200,7 @@ def test_a_missing_client_certificate_is_explained(stack: ExitStack, kafka: Secu
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), min_version=version)
     failure = Client(stack, kafka.at("MTLS"), tls, Sasl()).failure()
     assert "kafka.tls.certificate_file" in str(failure.error)
-    assert failure.cause is Cause.NOT_TRUSTED
+    assert failure.cause is FailureCause.TLS_FAILED
 
 
 def test_an_untrusted_client_certificate_is_explained(stack: ExitStack, kafka: SecureKafka, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_an_untrusted_client_certificate_is_explained(stack: ExitStack, kafka: S
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate), certificate_file=str(ours.both))
     failure = Client(stack, kafka.at("MTLS"), tls, Sasl()).failure()
     assert "kafka.tls.certificate_file" in str(failure.error)
-    assert failure.cause is Cause.NOT_TRUSTED
+    assert failure.cause is FailureCause.TLS_FAILED
 
 
 def test_plain_text_to_a_tls_listener_is_explained(stack: ExitStack, kafka: SecureKafka) -> None:
@@ -227,7 +227,7 @@ def test_a_wrong_password_is_explained(stack: ExitStack, kafka: SecureKafka, tmp
     failure = Client(
         stack, kafka.at("SASL_PLAIN"), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))
     ).failure()
-    assert failure.cause is Cause.NOT_LET_IN
+    assert failure.cause is FailureCause.LOGIN_REFUSED
     text = str(failure.error)
     assert f'does not let in user "alice" by {mechanism}: SASL_AUTHENTICATION_FAILED (58). It says: ' in text
     assert "Correct [kafka.sasl], or the user on the brokers" in text
@@ -238,7 +238,7 @@ def test_an_expired_token_is_explained(stack: ExitStack, kafka: SecureKafka, tmp
     token = unsigned_token("carol", -120)
     sasl = Sasl(mechanism="OAUTHBEARER", token_file=a_file(tmp_path, "token", token))
     failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).failure()
-    assert failure.cause is Cause.NOT_LET_IN
+    assert failure.cause is FailureCause.LOGIN_REFUSED
     assert "the holder of the token" in str(failure.error)
     assert token not in str(failure.error)
 
@@ -247,7 +247,7 @@ def test_an_unexpected_login_is_explained(stack: ExitStack, kafka: SecureKafka, 
     tls = Tls(enable=True, ca_file=str(kafka.authority.certificate))
     sasl = as_user("PLAIN", a_file(tmp_path, "p", PASSWORDS["alice"]))
     failure = Client(stack, kafka.at("SSL"), tls, sasl).failure()
-    assert failure.cause is Cause.NOT_LET_IN
+    assert failure.cause is FailureCause.LOGIN_REFUSED
     assert "expects no login on this port. Remove kafka.sasl.mechanism" in str(failure.error)
 
 
@@ -270,7 +270,7 @@ def test_a_missing_password_is_explained(
     if content is not None:
         path.write_text(content)
     failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), as_user("PLAIN", str(path))).failure()
-    assert failure.cause is Cause.NO_CREDENTIALS
+    assert failure.cause is FailureCause.NO_CREDENTIALS
     assert str(path) in str(failure.error)
 
 
@@ -287,7 +287,7 @@ def test_a_failed_token_command_is_explained(
 ) -> None:
     sasl = Sasl(mechanism="OAUTHBEARER", token_command=command)
     failure = Client(stack, kafka.at("SASL_PLAIN"), Tls(), sasl).failure()
-    assert failure.cause is Cause.NO_CREDENTIALS
+    assert failure.cause is FailureCause.NO_CREDENTIALS
     assert words in str(failure.error)
 
 
@@ -312,5 +312,5 @@ def test_a_wrong_password_on_an_old_broker_is_explained(
 ) -> None:
     """An old broker only closes the connection."""
     failure = Client(stack, old_kafka.at(), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))).failure()
-    assert failure.cause is Cause.NOT_LET_IN
+    assert failure.cause is FailureCause.LOGIN_REFUSED
     assert f'does not let in user "alice" by {mechanism}. Correct [kafka.sasl]' in str(failure.error)

@@ -17,8 +17,8 @@ from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka import broker_connection
-from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
-from bruce_mp.protocol.kafka.connection_events import Cause, ConnectionReady, Failed
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
+from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,14 +182,14 @@ def test_a_detected_version_skips_the_probe_on_the_next_connection(stack: ExitSt
 @pytest.mark.parametrize("reaction", [closes, is_silent])
 def test_a_current_broker_is_not_mistaken_for_an_old_one(stack: ExitStack, reaction: Reaction) -> None:
     server = serve(stack, [{VERSIONS: reaction}, {METADATA: gives_metadata, VERSIONS: says_versions}])
-    assert connect(stack, server) == [ConnectionReady(BrokerAbilities(9, 9, 4))]
+    assert connect(stack, server) == [ConnectionReady(BrokerCapabilities(9, 9, 4))]
 
 
 def test_a_stopping_broker_is_not_mistaken_for_an_old_one(stack: ExitStack) -> None:
     server = serve(stack, [{VERSIONS: closes}, {METADATA: closes}])
     (event,) = connect(stack, server)
     assert isinstance(event, Failed)
-    assert event.cause is Cause.CLOSED_BY_BROKER
+    assert event.cause is FailureCause.CLOSED_BY_BROKER
     assert server.asked == [[VERSIONS], [METADATA]]
 
 
@@ -199,7 +199,7 @@ def test_an_upgraded_broker_is_probed_again(stack: ExitStack) -> None:
     connect(stack, server, openings)
     (event,) = connect(stack, server, openings)
     assert isinstance(event, Failed)
-    assert connect(stack, server, openings) == [ConnectionReady(BrokerAbilities(9, 9, 4))]
+    assert connect(stack, server, openings) == [ConnectionReady(BrokerCapabilities(9, 9, 4))]
 
 
 def test_a_configured_release_is_not_probed(stack: ExitStack) -> None:

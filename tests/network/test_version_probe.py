@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bruce_mp.network.version_probe import TRUSTED_S, VersionProbes
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS
-from bruce_mp.protocol.kafka.opening import ASK, LOOK_AGAIN, assume
+from bruce_mp.protocol.kafka.opening import METADATA_THEN_VERSIONS, VERSIONS_FIRST, assume
 
 PLACE = ("b1", 9092)
 OTHER = ("b1", 9093)
@@ -12,20 +12,20 @@ OLD = assume(BEFORE_API_VERSIONS)
 
 
 def test_an_unknown_broker_is_probed() -> None:
-    assert VersionProbes().start(PLACE, 0.0) is ASK
+    assert VersionProbes().start(PLACE, 0.0) is VERSIONS_FIRST
 
 
 def test_a_successful_assumption_is_reused_for_the_same_broker() -> None:
     openings = VersionProbes()
     openings.succeeded(PLACE, OLD, 1.0)
     assert openings.start(PLACE, 2.0) is OLD
-    assert openings.start(OTHER, 2.0) is ASK
+    assert openings.start(OTHER, 2.0) is VERSIONS_FIRST
 
 
 def test_negotiated_versions_are_not_remembered() -> None:
     openings = VersionProbes()
-    openings.succeeded(PLACE, LOOK_AGAIN, 1.0)
-    assert openings.start(PLACE, 2.0) is ASK
+    openings.succeeded(PLACE, METADATA_THEN_VERSIONS, 1.0)
+    assert openings.start(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_failure_ends_the_assumption() -> None:
@@ -33,7 +33,7 @@ def test_a_failure_ends_the_assumption() -> None:
     openings.succeeded(PLACE, OLD, 1.0)
     openings.failed(PLACE)
     openings.failed(OTHER)
-    assert openings.start(PLACE, 2.0) is ASK
+    assert openings.start(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_success_does_not_prolong_an_assumption() -> None:
@@ -41,7 +41,7 @@ def test_a_success_does_not_prolong_an_assumption() -> None:
     openings.succeeded(PLACE, OLD, 1.0)
     openings.succeeded(PLACE, OLD, TRUSTED_S)
     assert openings.start(PLACE, TRUSTED_S) is OLD
-    assert openings.start(PLACE, TRUSTED_S + 1.0) is ASK
+    assert openings.start(PLACE, TRUSTED_S + 1.0) is VERSIONS_FIRST
     openings.succeeded(PLACE, OLD, TRUSTED_S + 2.0)
     assert openings.start(PLACE, TRUSTED_S + 3.0) is OLD
 

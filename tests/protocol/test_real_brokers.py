@@ -42,8 +42,8 @@ class Client:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
         self.connection = BrokerConnection("bruce-test", f"127.0.0.1:{port}", timeout=TIMEOUT_S)
-        self.connection.connecting(time.monotonic())
-        self._socket.sendmsg(self.connection.connected(time.monotonic()))
+        self.connection.on_connecting(time.monotonic())
+        self._socket.sendmsg(self.connection.on_connected(time.monotonic()))
         self._waiting: list[Event] = []
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Client:
         while True:
             while not self._waiting:
                 data = self._socket.recv(1 << 16)
-                self._waiting += self.connection.receive(data, time.monotonic()) if data else self.connection.eof()
+                self._waiting += self.connection.receive(data, time.monotonic()) if data else self.connection.on_eof()
             event = self._waiting.pop(0)
             if isinstance(event, Send):
                 self._socket.sendall(event.data)
@@ -82,7 +82,7 @@ class Client:
             got = self.wait(ProducerIdReceived).response
             if got.error == 0:
                 return Producer(got.producer_id, got.producer_epoch, 0)
-            assert got.ask_again
+            assert got.is_retriable
             assert time.monotonic() < give_up_at, got
 
 
@@ -110,8 +110,8 @@ def some_records(first: int, count: int) -> list[KafkaRecord]:
 def test_metadata_describes_the_cluster(kafka_versions: KafkaCluster) -> None:
     kafka_versions.create_topic("protocol-metadata", partitions=3)
     with connected(kafka_versions) as client:
-        assert client.connection.abilities.idempotence
-        assert client.connection.abilities.takes(Codec.ZSTD)
+        assert client.connection.capabilities.idempotence
+        assert client.connection.capabilities.accepts(Codec.ZSTD)
         client.send(client.connection.request_metadata([b"protocol-metadata", b"protocol-none"], time.monotonic()))
         metadata = client.wait(MetadataReceived).metadata
     assert metadata.brokers[1].port == kafka_versions.port(1)

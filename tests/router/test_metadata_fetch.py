@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import (
-    Cause,
     Closed,
     ConnectionReady,
     Failed,
+    FailureCause,
     MetadataReceived,
     ProducerIdReceived,
     SentRequest,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 BOOTSTRAP: Final = [Address("seed", 9092)]
 METADATA: Final = ClusterMetadata({1: BrokerAddress("one", 9092)}, {})
-REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), Cause.CLOSED_BY_BROKER, ())
-READY: Final = ConnectionReady(BrokerAbilities(9, 9, 4))
-TOO_OLD: Final = ConnectionReady(BrokerAbilities(2, 1, None))
+REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), FailureCause.CLOSED_BY_BROKER, ())
+READY: Final = ConnectionReady(BrokerCapabilities(9, 9, 4))
+TOO_OLD: Final = ConnectionReady(BrokerCapabilities(2, 1, None))
 ANSWERED: Final = MetadataReceived(1, METADATA)
 
 
@@ -197,11 +197,11 @@ def test_a_broker_that_refused_a_producer_id_is_asked_again(results: list[FetchR
     assert results == [metadata_fetch.FetchResult(METADATA, None, 31), metadata_fetch.FetchResult(METADATA, 7)]
 
 
-@pytest.mark.parametrize("last", [Cause.NOT_LET_IN, Cause.CLOSED_BY_BROKER])
-def test_the_error_that_needs_the_operator_is_reported(results: list[FetchResult | None], last: Cause) -> None:
+@pytest.mark.parametrize("last", [FailureCause.LOGIN_REFUSED, FailureCause.CLOSED_BY_BROKER])
+def test_the_error_that_needs_the_operator_is_reported(results: list[FetchResult | None], last: FailureCause) -> None:
     fetcher = make_fetcher(results)
     fetcher.start([], [Address("one", 1), Address("two", 2)], wants_producer=False)
-    FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("Expired."), Cause.NOT_TRUSTED, ()))
+    FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("Expired."), FailureCause.TLS_FAILED, ()))
     FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("The last."), last, ()))
     assert results == [None]
     assert (fetcher.needs_operator, fetcher.last_error) == (True, "The last." if last.needs_operator else "Expired.")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import (
-    Cause,
     Closed,
     ConnectionReady,
     Failed,
+    FailureCause,
     MetadataReceived,
     SentRequest,
-    TopicsMade,
+    TopicsCreated,
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, ClusterMetadata, TopicMetadata
 from bruce_mp.router.cluster import Address
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 BROKERS: Final = [Address("one", 9092), Address("two", 9092)]
 NAMES: Final = [b"a", b"b"]
-REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), Cause.CLOSED_BY_BROKER, ())
+REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), FailureCause.CLOSED_BY_BROKER, ())
 NOT_CONTROLLER: Final = 41
 
 
 def ready(create_topics_version: int | None) -> ConnectionReady:
-    return ConnectionReady(BrokerAbilities(9, 9, 4, create_topics_version))
+    return ConnectionReady(BrokerCapabilities(9, 9, 4, create_topics_version))
 
 
 class FakeConnection:
@@ -102,7 +102,7 @@ def play(*stories: list[Event], sizes: TopicSize = TopicSize()) -> Mapping[bytes
 @pytest.mark.parametrize("version", [0, 3, 4, 7, None])
 def test_topic_sizes_are_left_to_a_broker_that_supports_defaults(sizes: TopicSize, version: int | None) -> None:
     knows = version is not None and (version >= 4 or sizes == TopicSize(6, 3))
-    answer = TopicsMade(1, {b"a": 0, b"b": 36}) if knows else metadata(a=5, b=0)
+    answer = TopicsCreated(1, {b"a": 0, b"b": 36}) if knows else metadata(a=5, b=0)
     assert play([ready(version), answer], sizes=sizes) == ({b"a": 0, b"b": 36} if knows else {b"a": 5, b"b": 0})
     as_asked = ("create", NAMES, sizes.partitions or -1, sizes.replication or -1)
     assert FakeSocket.asked == [as_asked if knows else ("metadata", NAMES)]
@@ -119,7 +119,7 @@ def test_a_topic_missing_from_the_response_has_no_code() -> None:
 
 @pytest.mark.parametrize("fault", [[REFUSED], [ready(7), REFUSED], [ready(7), Closed()]])
 def test_a_failed_broker_is_skipped(fault: list[Event]) -> None:
-    assert play(fault, [ready(7), TopicsMade(1, {b"a": 0, b"b": 0})]) == {b"a": 0, b"b": 0}
+    assert play(fault, [ready(7), TopicsCreated(1, {b"a": 0, b"b": 0})]) == {b"a": 0, b"b": 0}
     assert [socket.host for socket in FakeSocket.opened] == ["one", "two"]
 
 
@@ -128,11 +128,11 @@ def test_no_code_is_returned_when_every_broker_fails() -> None:
 
 
 def test_not_controller_moves_to_the_next_broker() -> None:
-    no = TopicsMade(1, {b"a": NOT_CONTROLLER, b"b": NOT_CONTROLLER})
-    assert play([ready(7), no], [ready(7), TopicsMade(1, {b"a": 0, b"b": 37})]) == {b"a": 0, b"b": 37}
+    no = TopicsCreated(1, {b"a": NOT_CONTROLLER, b"b": NOT_CONTROLLER})
+    assert play([ready(7), no], [ready(7), TopicsCreated(1, {b"a": 0, b"b": 37})]) == {b"a": 0, b"b": 37}
     assert not FakeSocket.opened[0].is_open
 
 
 def test_not_controller_from_every_broker_is_the_result() -> None:
-    no = TopicsMade(1, dict.fromkeys(NAMES, NOT_CONTROLLER))
+    no = TopicsCreated(1, dict.fromkeys(NAMES, NOT_CONTROLLER))
     assert set(play([ready(7), no], [ready(7), no]).values()) == {NOT_CONTROLLER}

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import google_crc32c
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.compression import Codec, decompress
+from bruce_mp.protocol.kafka.compression import Codec
 from bruce_mp.protocol.kafka.record_batch import HEADER_BYTES, LENGTH_AT, MAGIC, Producer
 from bruce_mp.protocol.kafka.varints import MASK, encode_varint, wrap_int64
+from support.decompression import decompress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,12 +1,12 @@
 """The choice of API versions: the highest one that both the broker and this release support.
 
 A broker may advertise versions that it refuses.  Kafka 4 still lists Produce 0 to 2, which an old librdkafka requires,
-and closes the connection on them.  They serve only brokers without later ones: Produce 0 and 1 carry message sets of
-format 0, Produce 2 those of format 1, and later versions record batches.
+and closes the connection on them.  The daemon uses them only for brokers without later ones: Produce 0 and 1 carry
+message sets of format 0, Produce 2 those of format 1, and later versions record batches.
 
-A broker before 0.10 has no ApiVersions; `BEFORE_API_VERSIONS` holds the versions that all of them accept.
+A broker before 0.10 has no ApiVersions; `BEFORE_API_VERSIONS` holds the versions that all such brokers accept.
 
-`DOWNGRADE` is the order of the ApiVersions requests: a broker without version 3 responds with error 35.
+`DOWNGRADE` lists the versions of ApiVersions to try in turn: a broker without version 3 responds with error 35.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "DOWNGRADE",
     "METADATA",
     "PRODUCE",
-    "BrokerAbilities",
+    "BrokerCapabilities",
     "NoCommonVersionError",
     "choose_versions",
 ]
@@ -42,7 +42,7 @@ INIT_PRODUCER_ID: Final = 22
 SASL_AUTHENTICATE: Final = 36
 DOWNGRADE: Final = (3, 0)
 
-SPOKEN: Final = {
+SUPPORTED_VERSIONS: Final = {
     PRODUCE: ApiRange(produce_request.FIRST_VERSION, produce_request.LAST_VERSION),
     METADATA: ApiRange(0, 12),
     CREATE_TOPICS: ApiRange(0, 7),
@@ -52,12 +52,12 @@ SPOKEN: Final = {
 }
 API_NAMES: Final = {PRODUCE: "Produce", METADATA: "Metadata", INIT_PRODUCER_ID: "InitProducerId"}
 FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
-"""The first produce request for each codec; all requests accept a codec that is not listed.  Earlier brokers expect a
-wrong checksum in LZ4 frame headers.  An earlier request with zstd gets error 76 (KIP-110)."""
+"""The first version of Produce for each codec; all versions accept a codec that is not listed.  Brokers before version
+2 expect a wrong checksum in LZ4 frame headers; zstd before version 7 gets error 76 (KIP-110)."""
 
-FIRST_PRODUCE_THROTTLED_BY_US: Final = 6
+FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 
-SUBSTITUTE: Final = Codec.SNAPPY
+FALLBACK_CODEC: Final = Codec.SNAPPY
 """Every broker accepts Snappy, and it costs the least CPU."""
 
 
@@ -65,11 +65,11 @@ class NoCommonVersionError(RemoteProtocolError):
     """Broker and daemon share no version of a required API."""
 
 
-class BrokerAbilities(Struct, frozen=True):
+class BrokerCapabilities(Struct, frozen=True):
     """The agreed API versions of a broker.
 
-    `init_producer_id_version` is None if the broker has no producer ids, `create_topics_version` before 0.10.1.
-     `sasl_handshake_version` is None before 0.10, `sasl_authenticate_version` before 1.0.
+    A version is None if the broker lacks the API: InitProducerId before 0.11, CreateTopics before 0.10.1, SaslHandshake
+    before 0.10, SaslAuthenticate before 1.0.
     """
 
     produce_version: int
@@ -81,13 +81,13 @@ class BrokerAbilities(Struct, frozen=True):
 
     @property
     def idempotence(self) -> bool:
-        """True if the broker recognises repeated batches."""
+        """True if the broker has producer ids and so recognises repeated batches."""
         return self.init_producer_id_version is not None
 
     @property
-    def leaves_throttling_to_us(self) -> bool:
+    def expects_client_throttling(self) -> bool:
         """True if the broker responds at once and the client waits; older brokers delay the response (KIP-219)."""
-        return self.produce_version >= FIRST_PRODUCE_THROTTLED_BY_US
+        return self.produce_version >= FIRST_PRODUCE_WITH_CLIENT_THROTTLING
 
     @property
     def message_format(self) -> MessageFormat:
@@ -97,37 +97,37 @@ class BrokerAbilities(Struct, frozen=True):
         has_timestamps = self.produce_version >= produce_request.FIRST_VERSION_WITH_TIMESTAMPS
         return MessageFormat.V1 if has_timestamps else MessageFormat.V0
 
-    def takes(self, codec: Codec) -> bool:
+    def accepts(self, codec: Codec) -> bool:
         """Return True if the broker accepts `codec`."""
         return self.produce_version >= FIRST_PRODUCE.get(codec, 0)
 
-    def substitute(self, codec: Codec) -> Codec:
-        """Return `codec`, or `SUBSTITUTE` if the broker does not accept `codec`."""
-        return codec if self.takes(codec) else SUBSTITUTE
+    def accepted_codec(self, codec: Codec) -> Codec:
+        """Return `codec`, or `FALLBACK_CODEC` if the broker does not accept `codec`."""
+        return codec if self.accepts(codec) else FALLBACK_CODEC
 
 
-BEFORE_API_VERSIONS: Final = BrokerAbilities(produce_version=0, metadata_version=0, init_producer_id_version=None)
+BEFORE_API_VERSIONS: Final = BrokerCapabilities(produce_version=0, metadata_version=0, init_producer_id_version=None)
 """The versions of Kafka 0.8 and 0.9."""
 
 
-def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerAbilities:
+def choose_versions(apis: Mapping[int, ApiRange]) -> BrokerCapabilities:
     """Choose the highest common version of each API; raise NoCommonVersionError if a required one has none."""
     optional = (INIT_PRODUCER_ID, CREATE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
-    return BrokerAbilities(
+    return BrokerCapabilities(
         _required(PRODUCE, apis),
         _required(METADATA, apis),
-        *(_highest_common(SPOKEN[api], apis.get(api)) for api in optional),
+        *(_highest_common(SUPPORTED_VERSIONS[api], apis.get(api)) for api in optional),
     )
 
 
 def _required(api: int, apis: Mapping[int, ApiRange]) -> int:
-    version = _highest_common(SPOKEN[api], apis.get(api))
+    version = _highest_common(SUPPORTED_VERSIONS[api], apis.get(api))
     if version is None:
-        ours, theirs = SPOKEN[api], apis.get(api)
+        ours, theirs = SUPPORTED_VERSIONS[api], apis.get(api)
         offer = "does not offer it" if theirs is None else f"offers v{theirs.lowest} to v{theirs.highest}"
         raise NoCommonVersionError(
-            f"We speak {API_NAMES[api]} v{ours.lowest} to v{ours.highest}, the broker {offer}. "
-            "If it is a controller, name a broker instead; if it is newer than this release, update this one."
+            f"The daemon supports {API_NAMES[api]} v{ours.lowest} to v{ours.highest}, the broker {offer}. "
+            "If it is a controller, name a broker instead; if it is newer than this release, update the daemon."
         )
     return version
 

@@ -1,20 +1,20 @@
 """A sans-IO connection to a Kafka broker: bytes in, events out, the time as an argument.
 
     connection = BrokerConnection("bruce", "b1:9092")
-    connection.connecting(now)               DISCONNECTED -> CONNECTING
-    write(connection.connected(now))         CONNECTING -> NEGOTIATING
-    for event in connection.receive(data, now): ...     Ready: NEGOTIATING -> READY
+    connection.on_connecting(now)            DISCONNECTED -> CONNECTING
+    write(connection.on_connected(now))      CONNECTING -> NEGOTIATING
+    for event in connection.receive(data, now): ...     ConnectionReady: NEGOTIATING -> READY
     write(connection.send_produce(...).buffers)
 
 Invariants:
 
 * A broker responds to a connection's requests one by one and in order.  So a response must have the correlation id of
-  the oldest outstanding request.  A request's time begins when it is sent or when the previous response comes,
-  whichever is later.  Sending more never moves a deadline.
+  the oldest outstanding request.  A request's time limit starts when it is sent or when the previous response comes,
+  whichever is later.  Later requests never move a deadline.
 * A produce response names each partition of its request once; the owner gets the acks in the order of the request.
 * A request with acks 0 has no response and is not outstanding.
-* The `opening` defines the questions before Ready; the answer to the last one makes the connection ready, or begins a
-  configured login.  A login is renewed between requests: no request may be sent until LoggedIn.
+* The `opening` defines the requests before ConnectionReady; the response to the last one makes the connection ready,
+  or begins a configured login.  While a login is renewed, no request may be sent until LoggedIn.
 * After Failed or Closed no event follows.  Failed or `close` names the outstanding requests, once.
 
 Times are seconds of a monotonic clock.  States and events: `connection_events`.
@@ -34,21 +34,21 @@ from bruce_mp.protocol.kafka import kafka_api
 from bruce_mp.protocol.kafka.api_versions import (
     BEFORE_API_VERSIONS,
     DOWNGRADE,
-    BrokerAbilities,
+    BrokerCapabilities,
     NoCommonVersionError,
     choose_versions,
 )
 from bruce_mp.protocol.kafka.connection_events import (
     TRANSITIONS,
-    Cause,
     ConnectionState,
     ConnectionStep,
     Event,
+    FailureCause,
     SentRequest,
 )
-from bruce_mp.protocol.kafka.frames import DEFAULT_MAX_FRAME, SMALLEST_FRAME, FrameReader
+from bruce_mp.protocol.kafka.frames import DEFAULT_MAX_FRAME, MIN_FRAME, FrameReader
 from bruce_mp.protocol.kafka.login import Login
-from bruce_mp.protocol.kafka.opening import ASK, VERSIONS_TIMEOUT_S, Opening, OpeningRequest
+from bruce_mp.protocol.kafka.opening import VERSIONS_FIRST, VERSIONS_TIMEOUT_S, Opening, OpeningRequest
 from bruce_mp.protocol.kafka.produce_request import encode_produce
 from bruce_mp.protocol.kafka.produce_response import decode_produce
 from bruce_mp.protocol.kafka.sasl import LoginRefusedError
@@ -63,33 +63,32 @@ __all__ = ["BrokerConnection"]
 
 CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
-ASSUMED: Final = (
-    " It was taken for older than Kafka 0.10, since it names no versions or kafka.broker_version says so; "
-    "a newer one may refuse the old versions."
+_ASSUMED_OLD: Final = (
+    " The daemon treats it as older than Kafka 0.10, because it reports no versions or kafka.broker_version says so; "
+    "a newer broker may refuse the old versions."
 )
-
-
-TLS_ALERT: Final = b"\x15\x03"
+_TLS_ALERT: Final = b"\x15\x03"
 """The alert that a TLS listener may send to a client without TLS."""
-_TEXT_NO_TLS: Final = (
-    "speaks TLS on this port, and we do not. Set kafka.tls.enable, or name the port of its plain listener."
-)
+_TLS_EXPECTED: Final = "expects TLS on this port. Set kafka.tls.enable, or name the port of its plaintext listener."
 
 
 class _Outstanding(NamedTuple):
-    """An outstanding request; `correlation_id` is None if the response has none.  `is_ours`: not the owner's."""
+    """An outstanding request; `correlation_id` is None if the response has none.
+
+    `is_internal` marks requests of the connection itself: opening and login.
+    """
 
     correlation_id: int | None
     sent_at: float
     timeout: float
-    answered: Callable[[bytes], list[Event]]
-    is_ours: bool
+    on_response: Callable[[bytes], list[Event]]
+    is_internal: bool
 
 
 class BrokerConnection:
     """One connection.  `broker` is its name in error texts; `timeout` applies to the connect and to each request.
 
-    The version question has the shorter VERSIONS_TIMEOUT_S.
+    ApiVersions has the shorter VERSIONS_TIMEOUT_S.
     """
 
     def __init__(
@@ -99,32 +98,32 @@ class BrokerConnection:
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_frame: int = DEFAULT_MAX_FRAME,
-        opening: Opening = ASK,
+        opening: Opening = VERSIONS_FIRST,
     ) -> None:
         self._client_id = client_id
         self._broker = broker
         self._timeout = timeout
         self._opening = opening
-        self._asked = 0
+        self._opening_requests_sent = 0
         self._frames = FrameReader(max_frame)
         self._state = ConnectionState.DISCONNECTED
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        self._abilities: BrokerAbilities | None = None
+        self._abilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
-        self._was_useful = False
+        self._has_served = False
         """True once a request of the owner has a response."""
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
     @property
     def state(self) -> ConnectionState:
         return self._state
 
     @property
-    def abilities(self) -> BrokerAbilities:
-        """The agreed API versions; raises LocalProtocolError before Ready."""
+    def capabilities(self) -> BrokerCapabilities:
+        """The agreed API versions; raises LocalProtocolError before ConnectionReady."""
         if self._abilities is None:
             raise LocalProtocolError(f"The connection to broker {self._broker} has not agreed on versions yet.")
         return self._abilities
@@ -132,7 +131,7 @@ class BrokerConnection:
     @property
     def unanswered(self) -> tuple[int, ...]:
         """Correlation ids of the owner's outstanding requests, oldest first."""
-        ids = (one.correlation_id for one in self._outstanding if not one.is_ours)
+        ids = (one.correlation_id for one in self._outstanding if not one.is_internal)
         return tuple(one for one in ids if one is not None)
 
     def next_deadline(self) -> float | None:
@@ -144,54 +143,53 @@ class BrokerConnection:
         oldest = self._outstanding[0]
         return max(self._progress_at, oldest.sent_at) + oldest.timeout
 
-    def expired(self, now: float) -> bool:
-        deadline = self.next_deadline()
-        return deadline is not None and now >= deadline
-
-    # --- coming and going ---------------------------------------------------------------------------------------------
-    def connecting(self, now: float) -> None:
+    # --- connecting and closing ---------------------------------------------------------------------------------------
+    def on_connecting(self, now: float) -> None:
         """Record that the owner has begun to connect."""
         self._step(ConnectionStep.CONNECT)
         self._progress_at = now
 
-    def connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
+    def on_connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
         """Begin the opening on a connected socket, and return the first bytes to send.
 
         `mechanism` is for the login; None without one.
         """
         self._step(ConnectionStep.CONNECTED)
         self._mechanism = mechanism
-        return [self._ask_next(now)]
+        return [self._next_opening_request(now)]
 
-    def eof(self) -> list[Event]:
-        """End the connection after the broker closed it: Closed if it was ready and idle, else Failed."""
+    def on_eof(self) -> list[Event]:
+        """Close the connection after the broker's end of stream: Closed if it was ready and idle, else Failed."""
         if self._state is ConnectionState.CLOSED:
             return []
         if self._state is ConnectionState.READY and not self._outstanding:
             self._step(ConnectionStep.CLOSE)
             return [ev.Closed()]
         if self._state is ConnectionState.NEGOTIATING:
-            return self._not_opened("closed the connection", Cause.CLOSED_BY_BROKER)
+            return self._fail_opening("closed the connection", FailureCause.CLOSED_BY_BROKER)
         if self._state is ConnectionState.LOGGING_IN:
-            return self._closed_in_login()
+            return self._on_eof_in_login()
         text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting"
-        is_stranger = self._mechanism is None and not self._was_useful
-        hint = ", or expect a login on this port (kafka.sasl.mechanism)." if is_stranger else "."
-        return self._fail(text + hint, Cause.CLOSED_BY_BROKER)
+        may_need_login = self._mechanism is None and not self._has_served
+        hint = ", or expect a login on this port (kafka.sasl.mechanism)." if may_need_login else "."
+        return self._fail(text + hint, FailureCause.CLOSED_BY_BROKER)
 
-    def _closed_in_login(self) -> list[Event]:
+    def _on_eof_in_login(self) -> list[Event]:
         assert self._login is not None
-        cause = Cause.CLOSED_BY_BROKER if self._login.has_headers else Cause.NOT_LET_IN
-        return self._fail(self._login.closed_text(), cause)
+        cause = FailureCause.CLOSED_BY_BROKER if self._login.has_headers else FailureCause.LOGIN_REFUSED
+        return self._fail(self._login.describe_close(), cause)
 
     def check_deadline(self, now: float) -> list[Event]:
         """Return Failed if a deadline has passed, else no event."""
-        if not self.expired(now):
+        deadline = self.next_deadline()
+        if deadline is None or now < deadline:
             return []
         if self._state is ConnectionState.NEGOTIATING:
-            return self._not_opened(f"did not answer within {self._outstanding[0].timeout:g} s", Cause.SILENT)
-        waited_for = "accept a connection" if self._state is ConnectionState.CONNECTING else "answer a request"
-        return self._fail(f"did not {waited_for} within {self._timeout:g} s.", Cause.SILENT)
+            return self._fail_opening(
+                f"did not answer within {self._outstanding[0].timeout:g} s", FailureCause.TIMED_OUT
+            )
+        act = "accept a connection" if self._state is ConnectionState.CONNECTING else "answer a request"
+        return self._fail(f"did not {act} within {self._timeout:g} s.", FailureCause.TIMED_OUT)
 
     def close(self) -> tuple[int, ...]:
         """Close the connection, and return the correlation ids of its outstanding requests."""
@@ -202,12 +200,12 @@ class BrokerConnection:
 
     # --- requests -----------------------------------------------------------------------------------------------------
     def send_produce(self, data: Sequence[PartitionData], now: float, *, acks: int, timeout_ms: int) -> SentRequest:
-        """Send one batch for each partition, with acks -1, 1 or 0; `timeout_ms` is the broker's time for its replicas.
+        """Send one batch for each partition, with acks -1, 1 or 0; `timeout_ms` bounds the broker's wait for replicas.
 
         ProduceAcked follows, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
         """
         self._step(ConnectionStep.SEND)
-        version, correlation_id = self.abilities.produce_version, self._next_id()
+        version, correlation_id = self.capabilities.produce_version, self._next_id()
         buffers = encode_produce(version, correlation_id, self._client_id, data, acks=acks, timeout_ms=timeout_ms)
         if acks != 0:
             expected = [(one.topic, one.partition) for one in data]
@@ -222,7 +220,7 @@ class BrokerConnection:
         Raises LocalProtocolError as `encode_metadata` does.
         """
         self._step(ConnectionStep.SEND)
-        version, correlation_id = self.abilities.metadata_version, self._next_id()
+        version, correlation_id = self.capabilities.metadata_version, self._next_id()
         data = kafka_api.encode_metadata(
             version, correlation_id, self._client_id, topics, allow_auto_topic_creation=allow_auto_topic_creation
         )
@@ -235,9 +233,9 @@ class BrokerConnection:
         Raises LocalProtocolError if the broker has no producer ids.
         """
         self._step(ConnectionStep.SEND)
-        version, correlation_id = self.abilities.init_producer_id_version, self._next_id()
+        version, correlation_id = self.capabilities.init_producer_id_version, self._next_id()
         if version is None:
-            raise LocalProtocolError(f"Broker {self._broker} knows no producer ids; look at `abilities.idempotence`.")
+            raise LocalProtocolError(f"Broker {self._broker} has no producer ids; see `capabilities.idempotence`.")
         data = kafka_api.encode_init_producer_id(version, correlation_id, self._client_id)
         self._expect(correlation_id, now, partial(self._on_producer_id, correlation_id, version))
         return SentRequest(correlation_id, [data])
@@ -245,14 +243,14 @@ class BrokerConnection:
     def create_topics(
         self, topics: Sequence[bytes], now: float, *, partitions: int, replication: int, timeout_ms: int
     ) -> SentRequest:
-        """Request the creation of topics; TopicsMade follows.  -1 leaves a number to the broker.
+        """Request the creation of topics; TopicsCreated follows.  For -1 the broker uses its default.
 
-        Raises LocalProtocolError if `abilities.create_topics_version` is None.
+        Raises LocalProtocolError if `capabilities.create_topics_version` is None.
         """
         self._step(ConnectionStep.SEND)
-        version, correlation_id = self.abilities.create_topics_version, self._next_id()
+        version, correlation_id = self.capabilities.create_topics_version, self._next_id()
         if version is None:
-            raise LocalProtocolError(f"Broker {self._broker} cannot be asked to make topics.")
+            raise LocalProtocolError(f"Broker {self._broker} has no CreateTopics API.")
         numbers = {"partitions": partitions, "replication": replication, "timeout_ms": timeout_ms}
         data = kafka_api.encode_create_topics(version, correlation_id, self._client_id, topics, **numbers)
         self._expect(correlation_id, now, partial(self._on_topics, correlation_id, version))
@@ -260,67 +258,73 @@ class BrokerConnection:
 
     # --- responses ----------------------------------------------------------------------------------------------------
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Return the events that the bytes complete, in order; Failed reports bad data, which never raises."""
+        """Return the events of the frames that the bytes complete, in order.
+
+        Bad data results in Failed, not in an exception.
+        """
         self._step(ConnectionStep.RECEIVE)
-        if self._state is ConnectionState.NEGOTIATING and data.startswith(TLS_ALERT):
-            return self._fail(_TEXT_NO_TLS, Cause.NOT_TRUSTED)
+        if self._state is ConnectionState.NEGOTIATING and data.startswith(_TLS_ALERT):
+            return self._fail(_TLS_EXPECTED, FailureCause.TLS_FAILED)
         self._frames.feed(data)
         events: list[Event] = []
         try:
             while (frame := self._frames.next_frame(self._smallest_frame())) is not None:
-                events += self._answer(frame, now)
+                events += self._on_frame(frame, now)
         except LoginRefusedError as error:
-            events += self._fail(f"refuses the login. {error}", Cause.NOT_LET_IN)
+            events += self._fail(f"refused the login. {error}", FailureCause.LOGIN_REFUSED)
         except NoCommonVersionError as error:
-            events += self._fail(f"cannot be used. {error}", Cause.NO_COMMON_VERSION)
+            events += self._fail(f"cannot be used. {error}", FailureCause.NO_COMMON_VERSION)
         except RemoteProtocolError as error:
-            events += self._fail(f"broke the protocol. {error}", Cause.BAD_DATA)
+            events += self._fail(f"broke the protocol. {error}", FailureCause.BAD_DATA)
         return events
 
     def _smallest_frame(self) -> int:
-        """The smallest valid size of a frame; a token without a header may be empty."""
-        return 0 if self._outstanding and self._outstanding[0].correlation_id is None else SMALLEST_FRAME
+        """Return the smallest valid size of a frame; a token without a header may be empty."""
+        return 0 if self._outstanding and self._outstanding[0].correlation_id is None else MIN_FRAME
 
-    def _answer(self, frame: bytes, now: float) -> list[Event]:
-        is_bare = bool(self._outstanding) and self._outstanding[0].correlation_id is None
-        oldest = self._outstanding[0] if is_bare else self._oldest(kafka_api.read_correlation_id(frame))
+    def _on_frame(self, frame: bytes, now: float) -> list[Event]:
+        has_no_header = bool(self._outstanding) and self._outstanding[0].correlation_id is None
+        oldest = self._outstanding[0] if has_no_header else self._oldest(kafka_api.read_correlation_id(frame))
         self._progress_at = now
-        events = oldest.answered(frame)
-        # Only after decoding: a request with an invalid response counts as outstanding.
+        events = oldest.on_response(frame)
+        # After decoding, because a request with an invalid response counts as outstanding.
         self._outstanding.popleft()
-        self._was_useful = self._was_useful or not oldest.is_ours
+        self._has_served = self._has_served or not oldest.is_internal
         return events
 
     def _oldest(self, correlation_id: int) -> _Outstanding:
+        """Return the oldest outstanding request; raise RemoteProtocolError unless it has this correlation id."""
         if not self._outstanding:
-            raise RemoteProtocolError(f"It sent response {correlation_id}, which answers no request.")
+            raise RemoteProtocolError(f"It sent response {correlation_id} without an outstanding request.")
         oldest = self._outstanding[0]
         if correlation_id != oldest.correlation_id:
-            raise RemoteProtocolError(f"Response {correlation_id} came where {oldest.correlation_id} was due.")
+            raise RemoteProtocolError(
+                f"It sent response {correlation_id}, but {oldest.correlation_id} is the oldest request."
+            )
         return oldest
 
     def _on_versions(self, version: int, frame: bytes) -> list[Event]:
-        answer = kafka_api.decode_api_versions(frame, version)
+        response = kafka_api.decode_api_versions(frame, version)
         lower = [known for known in DOWNGRADE if known < version]
-        if answer.error == kafka_api.UNSUPPORTED_VERSION and lower:
-            return [ev.Send(self._ask_versions(lower[0], self._progress_at))]
-        if answer.error != 0:
-            raise RemoteProtocolError(f"It answered error {answer.error} when asked which versions it speaks.")
-        return self._agree(choose_versions(answer.apis))
+        if response.error == kafka_api.UNSUPPORTED_VERSION and lower:
+            return [ev.Send(self._request_versions(lower[0], self._progress_at))]
+        if response.error != 0:
+            raise RemoteProtocolError(f"It answered ApiVersions with error {response.error}.")
+        return self._on_agreed(choose_versions(response.apis))
 
     def _on_first_metadata(self, version: int, frame: bytes) -> list[Event]:
         kafka_api.decode_metadata(frame, version)
-        if self._asked < len(self._opening.questions):
-            return [ev.Send(self._ask_next(self._progress_at))]
+        if self._opening_requests_sent < len(self._opening.requests):
+            return [ev.Send(self._next_opening_request(self._progress_at))]
         assert self._opening.assumed is not None
-        return self._agree(self._opening.assumed)
+        return self._on_agreed(self._opening.assumed)
 
-    def _agree(self, abilities: BrokerAbilities) -> list[Event]:
-        self._abilities = abilities
+    def _on_agreed(self, capabilities: BrokerCapabilities) -> list[Event]:
+        self._abilities = capabilities
         if self._mechanism is not None:
             return [ev.Send(self._log_in(self._mechanism, self._progress_at))]
         self._step(ConnectionStep.AGREE)
-        return [ev.ConnectionReady(abilities)]
+        return [ev.ConnectionReady(capabilities)]
 
     # --- login --------------------------------------------------------------------------------------------------------
     def renew_login(self, mechanism: Mechanism, now: float) -> list[bytes]:
@@ -329,14 +333,14 @@ class BrokerConnection:
 
     def _log_in(self, mechanism: Mechanism, now: float) -> bytes:
         self._step(ConnectionStep.LOG_IN)
-        self._login = login = Login(mechanism, self.abilities, self._client_id)
+        self._login = login = Login(mechanism, self.capabilities, self._client_id)
         correlation_id = self._next_id()
-        self._expect(correlation_id, now, self._on_login_allowed, is_ours=True)
-        return login.request(correlation_id)
+        self._expect(correlation_id, now, self._on_handshake, is_internal=True)
+        return login.encode_handshake(correlation_id)
 
-    def _on_login_allowed(self, frame: bytes) -> list[Event]:
+    def _on_handshake(self, frame: bytes) -> list[Event]:
         assert self._login is not None
-        self._login.take_answer(frame)
+        self._login.on_handshake(frame)
         return [ev.Send(self._send_token(self._login))]
 
     def _send_token(self, login: Login) -> bytes:
@@ -345,17 +349,17 @@ class BrokerConnection:
             correlation_id if login.has_headers else None,
             self._progress_at,
             partial(self._on_token, login),
-            is_ours=True,
+            is_internal=True,
         )
-        return login.next_token(correlation_id)
+        return login.encode_token(correlation_id)
 
     def _on_token(self, login: Login, frame: bytes) -> list[Event]:
-        if not login.take_token(frame):
+        if not login.on_token(frame):
             return [ev.Send(self._send_token(login))]
         is_first = self._state is ConnectionState.LOGGING_IN
-        self._step(ConnectionStep.ENTER)
-        entered: list[Event] = [ev.LoggedIn(login.lifetime_s)]
-        return [*entered, ev.ConnectionReady(self.abilities)] if is_first else entered
+        self._step(ConnectionStep.LOGGED_IN)
+        events: list[Event] = [ev.LoggedIn(login.lifetime_s)]
+        return [*events, ev.ConnectionReady(self.capabilities)] if is_first else events
 
     def _on_produce(
         self, correlation_id: int, version: int, expected: list[tuple[bytes, int]], frame: bytes
@@ -369,9 +373,9 @@ class BrokerConnection:
         return [ev.ProducerIdReceived(correlation_id, kafka_api.decode_producer_id(frame, version))]
 
     def _on_topics(self, correlation_id: int, version: int, frame: bytes) -> list[Event]:
-        return [ev.TopicsMade(correlation_id, kafka_api.decode_create_topics(frame, version))]
+        return [ev.TopicsCreated(correlation_id, kafka_api.decode_create_topics(frame, version))]
 
-    # --- machinery ----------------------------------------------------------------------------------------------------
+    # --- transitions and requests -------------------------------------------------------------------------------------
     def _step(self, step: ConnectionStep) -> None:
         state = TRANSITIONS.get((self._state, step))
         if state is None:
@@ -388,48 +392,50 @@ class BrokerConnection:
         self,
         correlation_id: int | None,
         now: float,
-        answered: Callable[[bytes], list[Event]],
+        on_response: Callable[[bytes], list[Event]],
         timeout: float | None = None,
         *,
-        is_ours: bool = False,
+        is_internal: bool = False,
     ) -> None:
-        self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, answered, is_ours))
+        self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, on_response, is_internal))
 
-    def _ask_next(self, now: float) -> bytes:
-        question = self._opening.questions[self._asked]
-        self._asked += 1
-        return self._ask_versions(DOWNGRADE[0], now) if question is OpeningRequest.VERSIONS else self._ask_metadata(now)
+    def _next_opening_request(self, now: float) -> bytes:
+        request = self._opening.requests[self._opening_requests_sent]
+        self._opening_requests_sent += 1
+        if request is OpeningRequest.VERSIONS:
+            return self._request_versions(DOWNGRADE[0], now)
+        return self._request_first_metadata(now)
 
-    def _ask_versions(self, version: int, now: float) -> bytes:
+    def _request_versions(self, version: int, now: float) -> bytes:
         correlation_id = self._next_id()
         timeout = min(self._timeout, VERSIONS_TIMEOUT_S)
-        self._expect(correlation_id, now, partial(self._on_versions, version), timeout, is_ours=True)
+        self._expect(correlation_id, now, partial(self._on_versions, version), timeout, is_internal=True)
         return kafka_api.encode_api_versions(version, correlation_id, self._client_id)
 
-    def _ask_metadata(self, now: float) -> bytes:
+    def _request_first_metadata(self, now: float) -> bytes:
         correlation_id = self._next_id()
         version = (self._opening.assumed or BEFORE_API_VERSIONS).metadata_version
-        self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_ours=True)
+        self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_internal=True)
         return kafka_api.encode_metadata(version, correlation_id, self._client_id)
 
-    def _not_opened(self, did: str, cause: Cause) -> list[Event]:
-        question = self._opening.questions[self._asked - 1]
-        text = f"{did} when asked {question.value}. It may be going down, or may expect TLS on this port."
-        return self._fail(text, Cause.NO_API_VERSIONS if question is OpeningRequest.VERSIONS else cause)
+    def _fail_opening(self, act: str, cause: FailureCause) -> list[Event]:
+        request = self._opening.requests[self._opening_requests_sent - 1]
+        text = f"{act} when asked {request.value}. It may be shutting down, or may expect TLS on this port."
+        return self._fail(text, FailureCause.NO_API_VERSIONS if request is OpeningRequest.VERSIONS else cause)
 
-    def _fail(self, text: str, cause: Cause) -> list[Event]:
+    def _fail(self, text: str, cause: FailureCause) -> list[Event]:
         unanswered = self.close()
-        hint = ASSUMED if self._opening.assumed else ""
+        hint = _ASSUMED_OLD if self._opening.assumed else ""
         return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 
 def _in_order(response: ProduceResponse, expected: list[tuple[bytes, int]]) -> ProduceResponse:
-    """Return the response with its acks in the order of the request; a broker may use another."""
+    """Return the response with its acks in the order of the request."""
     acks = {(ack.topic, ack.partition): ack for ack in response.acks}
     if len(response.acks) != len(expected) or acks.keys() != set(expected):
-        odd = sorted(acks.keys() ^ set(expected)) or sorted(acks)
+        differing = sorted(acks.keys() ^ set(expected)) or sorted(acks)
         raise RemoteProtocolError(
             f"A produce response does not name the {len(expected)} partitions of its request once each, "
-            f"but {len(response.acks)}; look at {odd[0][0]!r} partition {odd[0][1]}."
+            f"but {len(response.acks)}; see {differing[0][0]!r} partition {differing[0][1]}."
         )
-    return replace(response, acks=tuple([acks[place] for place in expected]))
+    return replace(response, acks=tuple([acks[partition] for partition in expected]))

@@ -1,9 +1,8 @@
 """Codecs of record batches, 1 to 4 in Kafka's attributes, in the forms that every broker and consumer reads.
 
-`load_codecs` or the first use loads a codec's library.  All of them would take 3 MB of each dispatcher, and a daemon
-uses one or none.  Package `codecs` has a module for each.
-Decompression is bounded, because its input is not trusted.
-Brokers accept zstd only in produce requests from version 7 on (`BrokerAbilities.takes`).
+Package `codecs` has a module for each, loaded by `load_codecs` or at the first use.  All of them would take 3 MB of
+each dispatcher, and a daemon uses one or none.
+The daemon only compresses.  `BrokerCapabilities.accepts` has the codecs that older brokers lack.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
+from bruce_mp.errors import LocalProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LEVELS", "Codec", "Levels", "choose", "compress", "decompress", "load_codecs"]
-
-DEFAULT_LIMIT: Final = 256 * 1024 * 1024
+__all__ = ["LEVELS", "Codec", "Levels", "compress", "is_small_enough", "load_codecs"]
 
 
 @unique
@@ -50,26 +47,22 @@ LEVELS: Final = {
 """Other codecs have no levels."""
 
 
-class _Library(Protocol):
+class _CodecModule(Protocol):
     """A module of `codecs`."""
-
-    FAILURES: tuple[type[Exception], ...]
 
     def compress(self, data: bytes, level: int, /) -> bytes: ...
 
-    def decompress(self, data: bytes, limit: int, /) -> bytes: ...
-
 
 @cache
-def _library(codec: Codec) -> _Library:
-    return cast("_Library", import_module(f"bruce_mp.protocol.kafka.codecs.{codec.name.lower()}"))
+def _load(codec: Codec) -> _CodecModule:
+    return cast("_CodecModule", import_module(f"bruce_mp.protocol.kafka.codecs.{codec.name.lower()}"))
 
 
 def load_codecs(codecs: Iterable[Codec]) -> None:
     """Load the libraries of these codecs before the first batch needs them."""
     for codec in codecs:
         if codec is not Codec.NONE:
-            _library(codec)
+            _load(codec)
 
 
 def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
@@ -77,7 +70,7 @@ def compress(codec: Codec, level: int | None, data: bytes) -> bytes:
 
     Raises LocalProtocolError for a level out of range.
     """
-    return data if codec is Codec.NONE else _library(codec).compress(data, _level(codec, level))
+    return data if codec is Codec.NONE else _load(codec).compress(data, _level(codec, level))
 
 
 def _level(codec: Codec, level: int | None) -> int:
@@ -88,23 +81,11 @@ def _level(codec: Codec, level: int | None) -> int:
         return levels.default
     if not levels.lowest <= level <= levels.highest:
         raise LocalProtocolError(
-            f"{codec.name.lower()} has the levels {levels.lowest} to {levels.highest}, and not {level}."
+            f"{codec.name.lower()} has the levels {levels.lowest} to {levels.highest}, not {level}."
         )
     return level
 
 
-def decompress(codec: Codec, data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
-    """Decompress `data`; raise RemoteProtocolError if it is damaged or yields more than `limit` bytes."""
-    if codec is Codec.NONE:
-        return data
-    library = _library(codec)
-    try:
-        return library.decompress(data, limit)
-    except library.FAILURES as failure:
-        text = f"Records compressed with {codec.name.lower()} cannot be read: {failure or type(failure).__name__}."
-        raise RemoteProtocolError(text) from failure
-
-
-def choose(compressed_len: int, uncompressed_len: int, threshold_percent: int) -> bool:
+def is_small_enough(compressed_len: int, uncompressed_len: int, threshold_percent: int) -> bool:
     """Return True if the compressed form is at most `threshold_percent` of the plain form."""
     return compressed_len * 100 <= uncompressed_len * threshold_percent

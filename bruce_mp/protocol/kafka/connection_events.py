@@ -16,31 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.errors import RemoteProtocolError
-    from bruce_mp.protocol.kafka.api_versions import BrokerAbilities
+    from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata, ProduceResponse, ProducerIdResponse
 
 __all__ = [
     "TRANSITIONS",
-    "Cause",
     "Closed",
     "ConnectionReady",
     "ConnectionState",
     "ConnectionStep",
     "Event",
     "Failed",
+    "FailureCause",
     "LoggedIn",
     "MetadataReceived",
     "ProduceAcked",
     "ProducerIdReceived",
     "Send",
     "SentRequest",
-    "TopicsMade",
+    "TopicsCreated",
 ]
 
 
 class ConnectionState(Enum):
-    """The state of a connection."""
-
     DISCONNECTED = "not connected yet"
     CONNECTING = "connecting"
     NEGOTIATING = "agreeing on versions"
@@ -51,13 +49,13 @@ class ConnectionState(Enum):
 
 
 class ConnectionStep(Enum):
-    """A step of a connection."""
+    """A step of a connection; the value completes "it cannot ..." in error texts."""
 
     CONNECT = "connect"
     CONNECTED = "be connected"
     AGREE = "agree on versions"
     LOG_IN = "begin to log in"
-    ENTER = "be logged in"
+    LOGGED_IN = "be logged in"
     SEND = "send a request"
     RECEIVE = "receive"
     CLOSE = "close"
@@ -74,41 +72,40 @@ TRANSITIONS: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionSta
         (ConnectionState.NEGOTIATING, ConnectionStep.LOG_IN): ConnectionState.LOGGING_IN,
         (ConnectionState.NEGOTIATING, ConnectionStep.CLOSE): ConnectionState.CLOSED,
         (ConnectionState.LOGGING_IN, ConnectionStep.RECEIVE): ConnectionState.LOGGING_IN,
-        (ConnectionState.LOGGING_IN, ConnectionStep.ENTER): ConnectionState.READY,
+        (ConnectionState.LOGGING_IN, ConnectionStep.LOGGED_IN): ConnectionState.READY,
         (ConnectionState.LOGGING_IN, ConnectionStep.CLOSE): ConnectionState.CLOSED,
         (ConnectionState.READY, ConnectionStep.SEND): ConnectionState.READY,
         (ConnectionState.READY, ConnectionStep.RECEIVE): ConnectionState.READY,
         (ConnectionState.READY, ConnectionStep.LOG_IN): ConnectionState.RENEWING,
         (ConnectionState.READY, ConnectionStep.CLOSE): ConnectionState.CLOSED,
         (ConnectionState.RENEWING, ConnectionStep.RECEIVE): ConnectionState.RENEWING,
-        (ConnectionState.RENEWING, ConnectionStep.ENTER): ConnectionState.READY,
+        (ConnectionState.RENEWING, ConnectionStep.LOGGED_IN): ConnectionState.READY,
         (ConnectionState.RENEWING, ConnectionStep.CLOSE): ConnectionState.CLOSED,
         (ConnectionState.CLOSED, ConnectionStep.CLOSE): ConnectionState.CLOSED,
     }
 )
 
 
-class Cause(Enum):
-    """The cause of a failed connection."""
+class FailureCause(Enum):
+    """The cause of a failed connection; the value is its name in the log."""
 
     BAD_DATA = "bad data"
     CLOSED_BY_BROKER = "closed by the broker"
-    SILENT = "silent"
-    """The deadline of the connect, or of the oldest outstanding request, passed."""
-    NO_API_VERSIONS = "no answer about versions"
-    """No response to ApiVersions: Kafka 0.8 closes the connection, 0.9 stays silent.  Another connection may try the
-    `fallback` of the opening."""
+    TIMED_OUT = "timed out"
+    """The connect, or the oldest outstanding request, exceeded its time limit."""
+    NO_API_VERSIONS = "no answer to ApiVersions"
+    """Kafka 0.8 closes the connection, 0.9 never answers.  Another connection may try the `fallback` of the opening."""
     NO_COMMON_VERSION = "no common version"
-    NOT_TRUSTED = "TLS cannot be agreed on"
+    TLS_FAILED = "TLS cannot be agreed on"
     """One peer refuses the other's certificate, or the peers share no version of TLS."""
-    NOT_LET_IN = "login refused"
+    LOGIN_REFUSED = "login refused"
     NO_CREDENTIALS = "no credentials"
     """The configured password, token, certificate or key is not available."""
 
     @property
     def needs_operator(self) -> bool:
         """True if the cause lasts until an operator changes the set-up."""
-        return self in {Cause.NOT_TRUSTED, Cause.NOT_LET_IN, Cause.NO_CREDENTIALS}
+        return self in {FailureCause.TLS_FAILED, FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS}
 
 
 class SentRequest(NamedTuple):
@@ -119,7 +116,7 @@ class SentRequest(NamedTuple):
 
 
 class Send(Struct, frozen=True):
-    """Bytes of the opening, which the owner must write now."""
+    """Bytes of the opening or of a login, which the owner must write now."""
 
     data: bytes
 
@@ -127,11 +124,11 @@ class Send(Struct, frozen=True):
 class ConnectionReady(Struct, frozen=True):
     """The connection accepts requests."""
 
-    abilities: BrokerAbilities
+    capabilities: BrokerCapabilities
 
 
 class LoggedIn(Struct, frozen=True):
-    """A login for `lifetime_s`, or for the whole connection if 0.  Comes before Ready."""
+    """A login for `lifetime_s`, or for the whole connection if 0.  Comes before ConnectionReady and after a renewal."""
 
     lifetime_s: float
 
@@ -157,7 +154,7 @@ class ProducerIdReceived(Struct, frozen=True):
     response: ProducerIdResponse
 
 
-class TopicsMade(Struct, frozen=True):
+class TopicsCreated(Struct, frozen=True):
     """The response to `create_topics`: the error code for each topic."""
 
     correlation_id: int
@@ -172,7 +169,7 @@ class Failed(Struct, frozen=True):
     """The connection failed; close the socket.  The outcome of the `unanswered` requests is unknown."""
 
     error: RemoteProtocolError
-    cause: Cause
+    cause: FailureCause
     unanswered: tuple[int, ...]
 
 
@@ -183,7 +180,7 @@ Event: TypeAlias = (
     | ProduceAcked
     | MetadataReceived
     | ProducerIdReceived
-    | TopicsMade
+    | TopicsCreated
     | Closed
     | Failed
 )

@@ -11,11 +11,11 @@ Promises behind the table:
 Columns:
 
 * `may_duplicate`: the broker may have kept the batch that it answered with an error, so a retry may double it.  With
-  idempotence the broker recognises the repetition, except after BUMP_EPOCH, which makes it forget.
+  idempotence the broker recognises the repetition, except after BUMP_EPOCH, which resets its record of batches.
 * `counts_as_attempt`: the answer raises the messages' count of failed delivery attempts by one.
-* `attempt_limit`: the allowed number of failed attempts, whatever the config says; None leaves it to the config.
+* `attempt_limit`: the allowed number of failed attempts, regardless of the config; None stands for the config's.
 
-A lost connection and a passed deadline have no code; their row is `CONNECTION_LOST`.  In metadata the same table holds
+A lost connection and a timeout have no code; their row is `CONNECTION_LOST`.  In metadata the same table holds
 for topics and partitions, with DISCARD read as "not usable until the next refresh".
 
 `error_table_page` renders the page docs/error-table.md from this table.  Codes and names are those of Apache Kafka's
@@ -39,7 +39,7 @@ __all__ = ["CONNECTION_LOST", "ERROR_TABLE", "Action", "ErrorRow", "action_for"]
 
 @unique
 class Action(Enum):
-    """The act on a batch; the value describes it for operators."""
+    """The treatment of a batch; the value describes it for operators."""
 
     OK = "delivered"
     RESEND = "send the same batch to the same partition again, after a growing back-off"
@@ -68,7 +68,7 @@ class Action(Enum):
 
 
 class ErrorRow(Struct, frozen=True):
-    """One row; the module describes the columns."""
+    """One row of the table; the module's docstring describes the columns."""
 
     code: int
     name: str
@@ -79,7 +79,7 @@ class ErrorRow(Struct, frozen=True):
     reason: str
 
 
-FEW: Final = 5
+MAX_ATTEMPTS: Final = 5  # for errors that a retry rarely cures
 OK: Final = Action.OK
 RESEND: Final = Action.RESEND
 REROUTE: Final = Action.PAUSE_AND_REROUTE
@@ -93,8 +93,8 @@ FATAL: Final = Action.FATAL_FOR_TOPIC
 FORBIDDEN: Final = Action.AWAIT_PERMISSION
 
 COUNTED: Final = frozenset({RESEND, REROUTE, EPOCH, FORBIDDEN})
-"""A split or restamp makes progress each time and needs no limit; the other actions end a message's life."""
-NO_CODE: Final = -32768
+"""The actions that repeat the same batch.  HALVE and RESTAMP make progress each time, the others settle messages."""
+NO_CODE: Final = -32768  # not a code of Kafka
 
 
 def _row(
@@ -125,11 +125,11 @@ _ROWS: Final = (
         RESEND,
         "a broker bug or unnamed fault; the broker may have the batch",
         may_duplicate=True,
-        attempt_limit=FEW,
+        attempt_limit=MAX_ATTEMPTS,
     ),
     _row(0, "NONE", OK, "delivered"),
     _row(1, "OFFSET_OUT_OF_RANGE", DISCARD, "consumer error"),
-    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit; a retry may pass", attempt_limit=FEW),
+    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit; a retry may pass", attempt_limit=MAX_ATTEMPTS),
     _row(3, "UNKNOWN_TOPIC_OR_PARTITION", REROUTE, "leader moved or topic deleted; fresh metadata decides"),
     _row(4, "INVALID_FETCH_SIZE", DISCARD, "consumer error"),
     _row(5, "LEADER_NOT_AVAILABLE", REROUTE, "election under way"),
@@ -184,11 +184,11 @@ _ROWS: Final = (
     _row(48, "INVALID_TXN_STATE", FATAL, "transactional only"),
     _row(49, "INVALID_PRODUCER_ID_MAPPING", EPOCH, "the broker does not know the producer id", may_duplicate=True),
     _row(50, "INVALID_TRANSACTION_TIMEOUT", FATAL, "transactional only"),
-    _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", attempt_limit=FEW),
+    _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", attempt_limit=MAX_ATTEMPTS),
     _row(52, "TRANSACTION_COORDINATOR_FENCED", FATAL, "transactional only"),
     _row(53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", FATAL, "no permission"),
     _row(54, "SECURITY_DISABLED", DISCARD, "admin call"),
-    _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", attempt_limit=FEW),
+    _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", attempt_limit=MAX_ATTEMPTS),
     _row(56, "KAFKA_STORAGE_ERROR", REROUTE, "a disk of the leader failed; another broker leads", may_duplicate=True),
     _row(57, "LOG_DIR_NOT_FOUND", DISCARD, "admin call"),
     _row(58, "SASL_AUTHENTICATION_FAILED", FATAL, "bad credentials"),

@@ -1,9 +1,7 @@
 """Splits the stream from a broker into frames: a 4-byte size, then that many bytes.
 
-The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that does not
-speak Kafka.
-
-Separate because a frame is found without the connection's state, requests or versions.
+The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that is not a
+Kafka broker.
 """
 
 from __future__ import annotations
@@ -17,31 +15,31 @@ __all__ = ["DEFAULT_MAX_FRAME", "FrameReader"]
 DEFAULT_MAX_FRAME: Final = 100 * 1024 * 1024
 """Java's and librdkafka's limit for a response (socket.request.max.bytes, receive.message.max.bytes)."""
 SIZE_BYTES: Final = 4
-SMALLEST_FRAME: Final = 4  # a correlation id
+MIN_FRAME: Final = 4  # a correlation id
 
 
 class FrameReader:
-    """The received bytes that are not part of a returned frame."""
+    """Splits received bytes into frames."""
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self._max_frame = max_frame
-        # Deleting from the front of a bytearray moves a pointer and sometimes copies the rest.  So the cost is
-        # linear in the bytes, for many small frames in one read as for one large frame in many reads.
+        # Deletion from the front of a bytearray moves a pointer and rarely copies the rest, so the cost is linear in
+        # the bytes, both for many small frames in one read and for one large frame in many reads.
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Append received bytes; `next_frame` returns them as frames."""
         self._buffer += data
 
-    def next_frame(self, smallest: int = SMALLEST_FRAME) -> bytes | None:
+    def next_frame(self, smallest: int = MIN_FRAME) -> bytes | None:
         """Return the next whole frame without its size; None if it is not complete yet.
 
-        Raises RemoteProtocolError for an invalid size; the stream cannot be read further.
+        Raises RemoteProtocolError for an invalid size, after which the stream is unusable.
         """
         if len(self._buffer) < SIZE_BYTES:
             return None
         size = int.from_bytes(self._buffer[:SIZE_BYTES], "big", signed=True)
-        self._check(size, smallest)
+        self._check_size(size, smallest)
         end = SIZE_BYTES + size
         if len(self._buffer) < end:
             return None
@@ -50,10 +48,10 @@ class FrameReader:
         del self._buffer[:end]
         return frame
 
-    def _check(self, size: int, smallest: int) -> None:
+    def _check_size(self, size: int, smallest: int) -> None:
         if not smallest <= size <= self._max_frame:
             start = bytes(self._buffer[:16])
             raise RemoteProtocolError(
-                f"A response claims to have {size} bytes (allowed are {smallest} to {self._max_frame}); "
-                f"it starts with {start!r}. Is this port really Kafka's, and without TLS?"
+                f"A response claims {size} bytes (allowed: {smallest} to {self._max_frame}); it starts with {start!r}. "
+                "Check that the port is really Kafka's, and without TLS."
             )

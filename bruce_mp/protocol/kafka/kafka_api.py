@@ -1,4 +1,4 @@
-"""Encoding of Kafka's requests and responses; the only module that uses kafka-python, by `kafka_messages`.
+"""Encodes Kafka's requests and decodes the responses; the only module that uses kafka-python (`kafka_messages`).
 
 kafka-python provides Apache's message schemas; its networking stays unused.  This module hides its weaknesses:
 
@@ -6,7 +6,7 @@ kafka-python provides Apache's message schemas; its networking stays unused.  Th
 * Malformed input makes it raise arbitrary Python errors.  They become `RemoteProtocolError` for a broker's data and
   `LocalProtocolError` for a caller's: no other error leaves this module.
 * It copies a produce request several times (four times the cost of one copy for 1 MB), and creates objects for each
-  field of a response.  So `produce_request` and `produce_response` do the work for batches instead.
+  field of a response.  So `produce_request` and `produce_response` handle Produce without it.
 
 A request is a whole frame (size, header, body).  A response begins with its correlation id, without the size.
 Protocol: https://kafka.apache.org/protocol
@@ -30,8 +30,8 @@ from bruce_mp.protocol.kafka.kafka_types import (
     ClusterMetadata,
     PartitionMetadata,
     ProducerIdResponse,
-    SaslHandshake,
-    SaslToken,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
     TopicMetadata,
     broker_address,
 )
@@ -45,26 +45,26 @@ __all__ = [
     "decode_create_topics",
     "decode_metadata",
     "decode_producer_id",
+    "decode_sasl_authenticate",
     "decode_sasl_handshake",
-    "decode_sasl_token",
     "encode_api_versions",
     "encode_create_topics",
     "encode_init_producer_id",
     "encode_metadata",
+    "encode_sasl_authenticate",
     "encode_sasl_handshake",
-    "encode_sasl_token",
     "read_correlation_id",
 ]
 
 _METADATA: Final = messages("metadata")
 _PRODUCER: Final = messages("producer")
-"""The messages of each connection; logins and topic creation load theirs."""
+"""The messages that each connection needs; logins and topic creation load theirs on demand."""
 
 UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
 RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and the error code of an ApiVersions response
 
-ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")
+ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each of these bytes continues the number
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -83,22 +83,23 @@ CODEC_FAILURES: Final = (
 
 
 @contextmanager
-def _refusing(what: str, error: type[LocalProtocolError | RemoteProtocolError]) -> Iterator[None]:
+def _raising(error: type[LocalProtocolError | RemoteProtocolError], subject: str) -> Iterator[None]:
+    """Turn errors of kafka-python into `error`, with `subject` as the subject of its sentence."""
     try:
         yield
     except CODEC_FAILURES as failure:
-        raise error(f"{what} does not follow the protocol: {type(failure).__name__}: {failure}") from failure
+        raise error(f"{subject} does not follow the protocol: {type(failure).__name__}: {failure}") from failure
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 def _encode(request: Any, correlation_id: int, client_id: str) -> bytes:
-    with _refusing(f"The {request.name} that we were asked to send", LocalProtocolError):
+    with _raising(LocalProtocolError, f"The {request.name} to send"):
         request.with_header(correlation_id=correlation_id, client_id=client_id or None)
         return bytes(request.encode(header=True, framed=True))
 
 
 def _build(cls: Any, version: int, **fields: Any) -> Any:
-    with _refusing(f"The {cls.name} v{version} that we were asked to send", LocalProtocolError):
+    with _raising(LocalProtocolError, f"The {cls.name} v{version} to send"):
         return cls[version](**fields)
 
 
@@ -118,14 +119,14 @@ def encode_metadata(
 ) -> bytes:
     """Encode a Metadata request, for all topics if `topics` is None.
 
-    Before version 4 only the broker's setting decides about the creation of named topics.
+    Before version 4 the broker ignores `allow_auto_topic_creation`; its own setting applies.
     Raises LocalProtocolError for a name that is not UTF-8, and for an empty list before version 1, which would mean
     all topics.
     """
-    with _refusing("A topic name in a metadata request", LocalProtocolError):
+    with _raising(LocalProtocolError, "A topic name in a metadata request"):
         names = None if topics is None else [str(topic, "utf-8") for topic in topics]
     if version == 0 and names == []:
-        raise LocalProtocolError("Metadata v0 cannot ask for no topics: an empty list means all of them there.")
+        raise LocalProtocolError("Metadata v0 cannot request no topics: an empty list requests all of them.")
     wanted = None if names is None else [_METADATA.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     request = _build(
         _METADATA.MetadataRequest, version, topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation
@@ -149,11 +150,11 @@ def encode_create_topics(
     replication: int,
     timeout_ms: int,
 ) -> bytes:
-    """Encode a CreateTopics request; -1 leaves a number to the broker, from version 4 on.
+    """Encode a CreateTopics request; for -1 the broker uses its default, from version 4 on.
 
     Raises LocalProtocolError for a name that is not UTF-8.
     """
-    with _refusing("A topic name in a request to make topics", LocalProtocolError):
+    with _raising(LocalProtocolError, "A topic name in a CreateTopics request"):
         names = [str(topic, "utf-8") for topic in topics]
     request = messages("admin").CreateTopicsRequest
     wanted = [
@@ -172,7 +173,7 @@ def encode_sasl_handshake(version: int, correlation_id: int, client_id: str, mec
     )
 
 
-def encode_sasl_token(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
+def encode_sasl_authenticate(version: int, correlation_id: int, client_id: str, token: bytes) -> bytes:
     """Encode one token of a login as a SaslAuthenticate request."""
     return _encode(
         _build(messages("sasl").SaslAuthenticateRequest, version, auth_bytes=token), correlation_id, client_id
@@ -181,7 +182,7 @@ def encode_sasl_token(version: int, correlation_id: int, client_id: str, token: 
 
 # --- responses --------------------------------------------------------------------------------------------------------
 def read_correlation_id(frame: bytes) -> int:
-    """Return a response's correlation id; raise RemoteProtocolError for fewer than four bytes."""
+    """Return a response's correlation id; raise RemoteProtocolError if the frame is shorter."""
     if len(frame) < 4:
         raise RemoteProtocolError(f"A response of {len(frame)} bytes is too short for a correlation id.")
     return int.from_bytes(frame[:4], "big", signed=True)
@@ -196,9 +197,8 @@ def _decode(cls: Any, frame: bytes, version: int) -> Any:
 
 
 def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
-    """Decode an ApiVersions response; after an error only the code, since brokers differ in the rest."""
-    what = "The broker's list of API versions"
-    with _refusing(what, RemoteProtocolError):
+    """Decode an ApiVersions response; after an error only its code, because brokers differ in the rest."""
+    with _raising(RemoteProtocolError, "The broker's ApiVersions response"):
         _, error = RESPONSE_HEAD.unpack_from(frame)
         if error != 0:
             return ApiVersions(error, {})
@@ -207,45 +207,50 @@ def decode_api_versions(frame: bytes, version: int) -> ApiVersions:
 
 
 def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
-    """Decode a response; raise RemoteProtocolError for malformed bytes and a negative id without an error."""
-    with _refusing("The broker's answer with a producer id", RemoteProtocolError):
+    """Decode an InitProducerId response.
+
+    Raises RemoteProtocolError for malformed bytes, and for a negative id without an error.
+    """
+    with _raising(RemoteProtocolError, "The broker's InitProducerId response"):
         got = _decode(_PRODUCER.InitProducerIdResponse, frame, version)
     if got.error_code != 0:
         return ProducerIdResponse(got.error_code, -1, -1, got.throttle_time_ms)
     if got.producer_id < 0 or got.producer_epoch < 0:
-        raise RemoteProtocolError(f"The broker gave us producer id {got.producer_id} epoch {got.producer_epoch}.")
+        raise RemoteProtocolError(f"The broker assigned producer id {got.producer_id} epoch {got.producer_epoch}.")
     return ProducerIdResponse(0, got.producer_id, got.producer_epoch, got.throttle_time_ms)
 
 
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
-    """Return the error code for each topic; raise RemoteProtocolError for malformed bytes."""
-    with _refusing("The broker's answer to a request to make topics", RemoteProtocolError):
+    """Decode a CreateTopics response to the error code of each topic; raise RemoteProtocolError for malformed bytes."""
+    with _raising(RemoteProtocolError, "The broker's CreateTopics response"):
         response = _decode(messages("admin").CreateTopicsResponse, frame, version)
         return {topic.name.encode(): topic.error_code for topic in response.topics}
 
 
-def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshake:
+def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshakeResponse:
     """Decode a SaslHandshake response; raise RemoteProtocolError for malformed bytes."""
-    with _refusing("The broker's answer about logins", RemoteProtocolError):
+    with _raising(RemoteProtocolError, "The broker's SaslHandshake response"):
         got = _decode(messages("sasl").SaslHandshakeResponse, frame, version)
-        return SaslHandshake(got.error_code, tuple(got.mechanisms))
+        return SaslHandshakeResponse(got.error_code, tuple(got.mechanisms))
 
 
-def decode_sasl_token(frame: bytes, version: int) -> SaslToken:
+def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResponse:
     """Decode a SaslAuthenticate response; raise RemoteProtocolError for malformed bytes."""
-    with _refusing("The broker's answer to a login", RemoteProtocolError):
+    with _raising(RemoteProtocolError, "The broker's SaslAuthenticate response"):
         got = _decode(messages("sasl").SaslAuthenticateResponse, frame, version)
-        return SaslToken(got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms)
+        return SaslAuthenticateResponse(
+            got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms
+        )
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------
 def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
-    """Decode metadata; raise RemoteProtocolError for malformed bytes, bad ids or ports, or no brokers.
+    """Decode metadata; raise RemoteProtocolError for malformed bytes, invalid ids or ports, or no brokers.
 
-    A partition without a usable leader stays in the result with NO_BROKER.  An outage must not change a topic's number
-    of partitions, or messages with a partition key would move.
+    A partition without a usable leader stays in the result with NO_BROKER: if an outage changed a topic's number of
+    partitions, messages with a partition key would move.
     """
-    with _refusing("The broker's metadata", RemoteProtocolError):
+    with _raising(RemoteProtocolError, "The broker's metadata"):
         return _ClusterReader(_decode(_METADATA.MetadataResponse, frame, version)).read()
 
 
@@ -260,22 +265,22 @@ class _ClusterReader:
 
     def read(self) -> ClusterMetadata:
         got = self._response
-        self._brokers = self._first_of_each(
+        self._brokers = self._drop_duplicates(
             (node.node_id, broker_address(node.node_id, node.host, node.port, node.rack)) for node in got.brokers
         )
         if not self._brokers:
             raise RemoteProtocolError(
-                "The broker's metadata lists no brokers. It may not have joined its cluster yet; "
-                "and Kafka 0.8 lists none until there is a topic."
+                "The broker's metadata lists no brokers. The broker may not have joined its cluster yet; "
+                "Kafka 0.8 lists none until a topic exists."
             )
         # Only a topic requested by id has no name, and requests here use names.
         named = (topic for topic in got.topics if topic.name is not None)
-        topics = self._first_of_each((topic.name.encode(), self._topic(topic)) for topic in named)
+        topics = self._drop_duplicates((topic.name.encode(), self._topic(topic)) for topic in named)
         return ClusterMetadata(
             self._brokers, topics, got.controller_id, got.throttle_time_ms, self._unknown_leaders, self._duplicates
         )
 
-    def _first_of_each(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
+    def _drop_duplicates(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
         found: dict[K, V] = {}
         for key, value in pairs:
             self._duplicates += key in found
@@ -284,7 +289,7 @@ class _ClusterReader:
 
     def _topic(self, topic: Any) -> TopicMetadata:
         partitions = ((got.partition_index, self._partition(got)) for got in topic.partitions)
-        return TopicMetadata(topic.error_code, self._first_of_each(partitions))
+        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions))
 
     def _partition(self, got: Any) -> PartitionMetadata:
         if got.partition_index < 0 or got.leader_id < NO_BROKER:

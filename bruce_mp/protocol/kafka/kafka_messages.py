@@ -4,8 +4,6 @@ An import of a part of `kafka` runs `kafka/__init__.py`, which loads producer, c
 networking: 6 MB in each process, all unused.  So this module registers `kafka` as a package whose `__init__` has not
 run.  The first access to a name of the package runs `__init__`, so other code in the process can use
 `kafka.KafkaConsumer`.
-
-Separate because it changes the import system, of which the encoding needs no knowledge.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ _PACKAGE: Final = "kafka"
 def messages(group: str) -> Any:
     """Return the module `kafka.protocol.<group>`, and load it at the first call."""
     if _PACKAGE not in sys.modules:
-        _enter()
+        _register_package()
     return import_module(f"{_PACKAGE}.protocol.{group}")
 
 
-def _enter() -> None:
+def _register_package() -> None:
     spec = find_spec(_PACKAGE)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError("kafka-python is not installed", name=_PACKAGE)

@@ -23,8 +23,8 @@ __all__ = [
     "PartitionMetadata",
     "ProduceResponse",
     "ProducerIdResponse",
-    "SaslHandshake",
-    "SaslToken",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeResponse",
     "TopicMetadata",
     "broker_address",
 ]
@@ -32,10 +32,10 @@ __all__ = [
 NO_BROKER: Final = -1
 MAX_PORT: Final = 65535
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
-"""9, REPLICA_NOT_AVAILABLE, concerns a follower; the leader is usable (seen on 0.8 to 4.3)."""
+"""9, REPLICA_NOT_AVAILABLE, concerns a follower; the leader accepts messages (seen on 0.8 to 4.3)."""
 
 TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({7, 8, 13, 14, 15, 16, 51})
-"""Timeout, broker or network failure, coordinator loading or unavailable or elsewhere, transaction under way."""
+"""Timeout, broker or network failure; coordinator loading, unavailable or moved; transaction under way."""
 
 
 class ApiRange(Struct, frozen=True):
@@ -53,7 +53,7 @@ class ApiVersions(Struct, frozen=True):
 
 
 class BrokerAddress(Struct, frozen=True):
-    """The advertised address of a broker; `rack` is None if it has none."""
+    """The advertised address of a broker; `rack` is None without one."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ class BrokerAddress(Struct, frozen=True):
 def broker_address(node: int, host: str | None, port: int, rack: str | None) -> BrokerAddress:
     """Build the address that a response names; raise RemoteProtocolError for an impossible one."""
     if node < 0 or not host or not 1 <= port <= MAX_PORT:
-        raise RemoteProtocolError(f"The broker names broker {node} at {host!r} port {port}.")
+        raise RemoteProtocolError(f"The broker names broker {node} with the invalid address {host!r} port {port}.")
     return BrokerAddress(host, port, rack)
 
 
@@ -75,8 +75,8 @@ class PartitionMetadata(Struct, frozen=True):
     leader_epoch: int = -1
 
     @property
-    def available(self) -> bool:
-        """True if messages can be sent to the partition now."""
+    def is_available(self) -> bool:
+        """True if the partition accepts messages."""
         return self.leader != NO_BROKER and self.error in USABLE_PARTITION_ERRORS
 
 
@@ -88,7 +88,7 @@ class TopicMetadata(Struct, frozen=True):
 
 
 class ClusterMetadata(Struct, frozen=True):
-    """The response to Metadata, with at least one broker.  Harmless oddities are corrected and counted."""
+    """The response to Metadata, with at least one broker.  Harmless inconsistencies are corrected and counted."""
 
     brokers: dict[int, BrokerAddress]
     topics: dict[bytes, TopicMetadata]
@@ -97,7 +97,7 @@ class ClusterMetadata(Struct, frozen=True):
     unknown_leaders: int = 0
     """Partitions with a leader outside the list of brokers; in `topics` they have NO_BROKER."""
     duplicates: int = 0
-    """Brokers, topics and partitions named twice; the first one counts."""
+    """Brokers, topics and partitions that occur twice; the first entry applies."""
 
 
 class PartitionData(Struct, frozen=True):
@@ -115,8 +115,8 @@ class PartitionData(Struct, frozen=True):
 class PartitionAck(Struct, frozen=True):
     """The response for one partition's batch.
 
-    `log_append_time` is in milliseconds, -1 unless the topic uses the broker's clock.  `record_errors` names the
-    records at fault by their index in the batch (version 8 and later).  `leader` and `leader_epoch` are the broker's
+    `log_append_time` is in milliseconds, -1 unless message.timestamp.type is LogAppendTime.  `record_errors` names the
+    rejected records by their index in the batch (version 8 and later).  `leader` and `leader_epoch` are the broker's
     hint after NOT_LEADER_OR_FOLLOWER (version 10 and later).
     """
 
@@ -148,19 +148,19 @@ class ProducerIdResponse(Struct, frozen=True):
     throttle_ms: int = 0
 
     @property
-    def ask_again(self) -> bool:
+    def is_retriable(self) -> bool:
         """True for a transient error: a KRaft broker responds with 14 until it has a block of ids."""
         return self.error in TRANSIENT_PRODUCER_ID_ERRORS
 
 
-class SaslHandshake(Struct, frozen=True):
+class SaslHandshakeResponse(Struct, frozen=True):
     """The response to SaslHandshake: the mechanisms that the broker has enabled."""
 
     error: int
     mechanisms: tuple[str, ...]
 
 
-class SaslToken(Struct, frozen=True):
+class SaslAuthenticateResponse(Struct, frozen=True):
     """The response to SaslAuthenticate.  `lifetime_ms` is the login's lifetime, 0 without limit (KIP-368)."""
 
     error: int

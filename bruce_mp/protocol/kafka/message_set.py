@@ -11,10 +11,10 @@ the value of one message without a key, the wrapper, whose attributes name the c
 * The broker assigns offsets.  In format 0 it numbers all messages itself, and decompresses a wrapper for that.  In
   format 1 the messages of a set are numbered from 0, and a wrapper has the number of its last one, so the broker stores
   the wrapper unchanged.
-* A wrapper of format 1 has the latest timestamp of its messages.  Timestamps are a client's and may be anything.
+* A wrapper of format 1 has the latest timestamp of its messages.  Timestamps come from clients: any 64-bit number.
 * There is no producer id: a broker stores a repeated message twice.
 
-A kernel encodes the messages of a set; this module has the structures and the wrapper.
+The kernel `encode` encodes the messages of a set; this module has the structures and the wrapper.
 Source: https://kafka.apache.org/documentation/#messageset
 """
 
@@ -35,7 +35,7 @@ UNCOVERED: Final = Struct(">qiI")
 COVERED: Final = (Struct(">bbi"), Struct(">bbqi"))
 """By format, from magic on: magic, attributes, in format 1 the timestamp, length of the key."""
 LENGTH: Final = Struct(">i")
-CRC_BYTES: Final = 4  # the size counts the CRC, the CRC does not cover itself
+CRC_BYTES: Final = 4  # the size includes the CRC
 NULL: Final = -1
 
 
@@ -53,8 +53,8 @@ class MessageFormat(IntEnum):
 
 def wrap_set(compressed: bytes, codec: Codec, message_format: MessageFormat, count: int, max_timestamp: int) -> bytes:
     """Return the wrapper of `count` compressed messages, a message set of one message."""
-    has_time = message_format is MessageFormat.V1
-    time = (max_timestamp,) if has_time else ()
-    head = COVERED[message_format].pack(message_format, codec, *time, NULL) + LENGTH.pack(len(compressed))
+    is_v1 = message_format is MessageFormat.V1
+    timestamp = (max_timestamp,) if is_v1 else ()
+    head = COVERED[message_format].pack(message_format, codec, *timestamp, NULL) + LENGTH.pack(len(compressed))
     size = CRC_BYTES + len(head) + len(compressed)
-    return UNCOVERED.pack(count - 1 if has_time else 0, size, crc32(compressed, crc32(head))) + head + compressed
+    return UNCOVERED.pack(count - 1 if is_v1 else 0, size, crc32(compressed, crc32(head))) + head + compressed

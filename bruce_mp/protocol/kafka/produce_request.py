@@ -1,9 +1,10 @@
 """The produce request, versions 0 to 12, as a list of buffers for one vectored send.
 
 A record batch may be large, so it must not be copied into a request: this module builds the bytes between the
-batches.  Small batches are copied, because a separate buffer costs more than the copy.  The layout (fields in wire
-order; + versions 3 and later; * versions 9 and later, which also write every length as an unsigned varint one greater
-than the length):
+batches.  Small batches are copied, because a separate buffer costs more than the copy.
+
+The layout, fields in wire order (+: versions 3 and later; *: versions 9 and later, which also write every length as an
+unsigned varint of the length + 1):
 
     header    size i32, api key i16, version i16, correlation id i32, client id (always with an i16 length), tags*
     request   transactional id+ (null), acks i16, timeout ms i32, topics
@@ -63,9 +64,9 @@ def _uvarint(value: int) -> bytes:
 
 
 class _Layout(NamedTuple):
-    """The encoding of a family of versions: null transaction, lengths, and the bytes after each structure."""
+    """The encoding in a range of versions: null transactional id, lengths, and the bytes after each structure."""
 
-    no_transaction: bytes
+    null_transactional_id: bytes
     string_length: Callable[[int], bytes]
     array_length: Callable[[int], bytes]
     records_length: Callable[[int], bytes]
@@ -77,7 +78,7 @@ def _compact(length: int) -> bytes:
 
 
 OLDEST: Final = _Layout(b"", I16.pack, I32.pack, I32.pack, b"")
-CLASSIC: Final = OLDEST._replace(no_transaction=I16.pack(-1))
+CLASSIC: Final = OLDEST._replace(null_transactional_id=I16.pack(-1))
 FLEXIBLE: Final = _Layout(b"\0", _compact, _compact, _compact, NO_TAGS)
 
 
@@ -90,17 +91,17 @@ def _layout_of(version: int) -> _Layout:
 def encode_produce(
     version: int, correlation_id: int, client_id: str, data: Sequence[PartitionData], *, acks: int, timeout_ms: int
 ) -> list[bytes]:
-    """Return a whole frame as buffers in order; large `records` are the given objects.
+    """Return a whole frame as buffers in order; large `records` are not copied.
 
-    `timeout_ms` is the broker's longest wait for its replicas.  The list has two pieces for each partition at most,
-    and one more: a sender splits it at the system's limit (IOV_MAX, 1024 on Linux).
-    Raises LocalProtocolError for a version, acks or a number out of range and for a partition that is named twice.
+    `timeout_ms` is the broker's longest wait for its replicas.  The list has at most 2 * len(data) + 1 buffers; the
+    caller splits it at the system's limit (IOV_MAX, 1024 on Linux).
+    Raises LocalProtocolError for a version, acks or a number out of range, and for a partition that occurs twice.
     """
     _check(version, acks, data)
-    layout, out = _layout_of(version), _RequestPieces()
+    layout, out = _layout_of(version), _RequestBuffers()
     try:
         out.write(_head(version, correlation_id, client_id, layout))
-        out.write(layout.no_transaction, ACKS_TIMEOUT.pack(acks, timeout_ms))
+        out.write(layout.null_transactional_id, ACKS_TIMEOUT.pack(acks, timeout_ms))
         _write_topics(out, layout, data)
         return out.framed()
     except error as failure:
@@ -111,9 +112,9 @@ def _check(version: int, acks: int, data: Sequence[PartitionData]) -> None:
     if not FIRST_VERSION <= version <= LAST_VERSION:
         raise LocalProtocolError(f"Produce v{version} is not v{FIRST_VERSION} to v{LAST_VERSION}.")
     if acks not in VALID_ACKS:
-        raise LocalProtocolError(f"A produce request cannot ask for {acks} acks, only for -1 (all), 0 or 1.")
-    if len({(one.topic, one.partition) for one in data}) != len(data):
-        raise LocalProtocolError("A produce request names a partition twice; a broker takes one batch for each.")
+        raise LocalProtocolError(f"A produce request cannot have acks {acks}, only -1 (all), 0 or 1.")
+    if len({(item.topic, item.partition) for item in data}) != len(data):
+        raise LocalProtocolError("A produce request names a partition twice; a broker accepts one batch for each.")
 
 
 def _head(version: int, correlation_id: int, client_id: str, layout: _Layout) -> bytes:
@@ -121,29 +122,29 @@ def _head(version: int, correlation_id: int, client_id: str, layout: _Layout) ->
     return HEADER.pack(API_KEY, version, correlation_id, len(name) or -1) + name + layout.tags
 
 
-def _write_topics(out: _RequestPieces, layout: _Layout, data: Sequence[PartitionData]) -> None:
+def _write_topics(out: _RequestBuffers, layout: _Layout, data: Sequence[PartitionData]) -> None:
     topics: dict[bytes, list[PartitionData]] = {}
-    for one in data:
-        topics.setdefault(one.topic, []).append(one)
+    for item in data:
+        topics.setdefault(item.topic, []).append(item)
     out.write(layout.array_length(len(topics)))
     for topic, partitions in topics.items():
         out.write(layout.string_length(len(topic)), topic, layout.array_length(len(partitions)))
-        for one in partitions:
-            length = layout.records_length(len(one.header) + len(one.records))
-            out.write(I32.pack(one.partition), length, one.header)
-            out.write_records(one.records)
+        for item in partitions:
+            length = layout.records_length(len(item.header) + len(item.records))
+            out.write(I32.pack(item.partition), length, item.header)
+            out.write_records(item.records)
             out.write(layout.tags)
         out.write(layout.tags)
     out.write(layout.tags)
 
 
-class _RequestPieces:
-    """Joins neighbouring small parts, and keeps large ones separate."""
+class _RequestBuffers:
+    """The parts of a request; `framed` joins neighbouring small parts to one buffer, and keeps large ones separate."""
 
     def __init__(self) -> None:
-        self._parts = [b""]  # the first will be the size
+        self._parts = [b""]  # `framed` replaces the first one by the size
         self._cuts = [0]
-        """The indices of the parts at which a piece begins."""
+        """The indices of the parts at which a buffer begins."""
 
     def write(self, *parts: bytes) -> None:
         self._parts += parts

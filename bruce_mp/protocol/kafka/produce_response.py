@@ -1,9 +1,10 @@
 """Decoding of produce responses, versions 0 to 12.
 
 One response covers hundreds of partitions, most of them without errors.  The decoder reads such a partition with one
-struct, and any other field by field.  The layout (fields in wire
-order; + and a number: in this version and later; * versions 9 and later, which also write every length as an unsigned
-varint one greater than the length, and 0 for null; ? may be null):
+struct, and any other field by field.
+
+The layout, fields in wire order (+5: versions 5 and later; *: versions 9 and later, which also write every length as an
+unsigned varint of the length + 1, and 0 for null; ?: may be null):
 
     header          correlation id i32, tags*
     response        topics, throttle time ms i32 +1, tags* (0: node endpoints +10)
@@ -45,40 +46,40 @@ LEADER_TAG: Final = 0
 ENDPOINTS_TAG: Final = 0
 
 
-class _Partition(NamedTuple):
-    """The first fields of a partition in a family of versions, and the rest of one without errors."""
+class _PartitionLayout(NamedTuple):
+    """The first fields of a partition in a range of versions, and the bytes that follow them without errors."""
 
     head: Struct
     """Index, error, base offset and, from version 2 on, log append time."""
-    end: bytes
+    errorless_end: bytes
 
 
-OLDEST: Final = _Partition(Struct(">ihq"), b"")
-WITH_TIME: Final = _Partition(Struct(">ihqq"), b"")
-WITH_START: Final = _Partition(Struct(">ihqq8x"), b"")
-WITH_ERRORS: Final = _Partition(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")
-FLEXIBLE: Final = _Partition(Struct(">ihqq8x"), b"\1\0\0")
-PARTITIONS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ERRORS, *[FLEXIBLE] * 4)
+OLDEST: Final = _PartitionLayout(Struct(">ihq"), b"")
+WITH_TIME: Final = _PartitionLayout(Struct(">ihqq"), b"")
+WITH_START: Final = _PartitionLayout(Struct(">ihqq8x"), b"")
+WITH_ERRORS: Final = _PartitionLayout(Struct(">ihqq8x"), b"\0\0\0\0\xff\xff")
+FLEXIBLE: Final = _PartitionLayout(Struct(">ihqq8x"), b"\1\0\0")
+PARTITION_LAYOUTS: Final = (*[OLDEST] * 2, *[WITH_TIME] * 3, *[WITH_START] * 3, WITH_ERRORS, *[FLEXIBLE] * 4)
 """By version."""
 
 
 def decode_produce(frame: bytes, version: int) -> ProduceResponse:
-    """Decode a response without its size, acks in its order; raise RemoteProtocolError for malformed bytes.
+    """Decode a frame without its size; raise RemoteProtocolError for malformed bytes.
 
-    Bytes after the response are ignored.
+    The acks are in the order of the response.  Bytes after the response are ignored.
     """
     reader = _FlexibleReader(frame) if version >= FIRST_FLEXIBLE_VERSION else _ResponseReader(frame)
     try:
         return _response(reader, version)
     except (struct.error, LookupError, UnicodeDecodeError) as failure:
         raise RemoteProtocolError(
-            f"The broker's answer to a produce request does not follow the protocol: {failure} (read up to byte "
+            f"The broker's Produce response does not follow the protocol: {failure} (read up to byte "
             f"{reader.at} of {len(frame)})."
         ) from failure
 
 
 class _ResponseReader:
-    """Reads fields from byte `at` on.  A read after the end raises struct.error or LookupError.
+    """Reads fields from byte `at` on.  A read beyond the end raises struct.error or LookupError.
 
     A null array counts as an empty one.
     """
@@ -103,7 +104,7 @@ class _ResponseReader:
     def read(self, size: int) -> bytes:
         start, self.at = self.at, self.at + size
         if not start <= self.at <= len(self.data):
-            raise LookupError(f"{size} bytes are claimed")
+            raise LookupError(f"a field of {size} bytes exceeds the frame")
         return self.data[start : self.at]
 
     def text(self) -> str | None:
@@ -116,11 +117,11 @@ class _ResponseReader:
 
 
 class _FlexibleReader(_ResponseReader):
-    """Versions 9 and later."""
+    """Reads the flexible versions, 9 and later (KIP-482)."""
 
     def uvarint(self) -> int:
         first = self.data[self.at]
-        if first < 0x80:  # nearly always
+        if first < 0x80:  # the common case
             self.at += 1
             return first
         value = 0
@@ -129,7 +130,7 @@ class _FlexibleReader(_ResponseReader):
             if byte < 0x80:
                 self.at += index + 1
                 return value
-        raise LookupError("a number does not end")
+        raise LookupError("an unsigned varint does not end")
 
     def count(self) -> int:
         return self.uvarint() - 1
@@ -147,15 +148,15 @@ def _response(reader: _ResponseReader, version: int) -> ProduceResponse:
     reader.tags()
     acks: list[PartitionAck] = []
     for _ in range(reader.count()):
-        _read_topic(reader, PARTITIONS[version], acks)
+        _read_topic(reader, PARTITION_LAYOUTS[version], acks)
     throttle_ms = reader.number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
     endpoints = reader.tags().get(ENDPOINTS_TAG)
     return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _endpoints(endpoints))
 
 
-def _read_topic(reader: _ResponseReader, partition: _Partition, acks: list[PartitionAck]) -> None:
+def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[PartitionAck]) -> None:
     """Append the acks of one topic."""
-    head, end = partition.head, partition.end
+    head, end = layout.head, layout.errorless_end
     topic, data = reader.read(reader.text_length()), reader.data
     for _ in range(reader.count()):
         fields = head.unpack_from(data, reader.at)
@@ -164,11 +165,11 @@ def _read_topic(reader: _ResponseReader, partition: _Partition, acks: list[Parti
             reader.at += len(end)
             acks.append(PartitionAck(topic, *fields))
         else:
-            acks.append(_with_errors(PartitionAck(topic, *fields), reader))
+            acks.append(_read_errors(PartitionAck(topic, *fields), reader))
     reader.tags()
 
 
-def _with_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
+def _read_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
     """Return the ack with its record errors and the hinted leader."""
     errors = tuple([_record_error(reader) for _ in range(reader.count())])
     message = reader.text()

@@ -1,4 +1,4 @@
-"""Record batches, message format v2: the header for records that a kernel has encoded.
+"""Record batches, message format v2: the header for records that the kernel `encode` has encoded.
 
     offset 0   base offset i64          27  first timestamp i64     43  producer id i64
            8   length i32 (of the rest)  35  max timestamp i64     51  producer epoch i16
@@ -11,8 +11,8 @@ All integers are big-endian.  A record is length, attributes i8 (0), timestamp d
 headers, with zigzag varints for every number and -1 as the length of a null.  Deltas count from the batch's first
 timestamp and from its base offset.
 
-* Timestamps come from clients and may be any 64-bit number; deltas wrap at 64 bits as in Java.
-* Producer id, epoch and base sequence are all -1 or all given.
+* Timestamps come from clients: any 64-bit number.  Deltas wrap at 64 bits as in Java.
+* Producer id, epoch and base sequence are all -1 or all valid.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -32,7 +32,7 @@ __all__ = ["HEADER_BYTES", "NO_PRODUCER", "Producer", "batch_header"]
 UNCOVERED: Final = Struct(">qiibI")
 COVERED: Final = Struct(">hiqqqhii")  # the part of the header that the CRC covers
 HEADER_BYTES: Final = UNCOVERED.size + COVERED.size
-LENGTH_AT: Final = 12  # the length counts the bytes after it
+LENGTH_AT: Final = 12  # the end of the length, which counts the bytes after it
 MAGIC: Final = 2
 UNKNOWN_LEADER_EPOCH: Final = -1
 
@@ -57,10 +57,10 @@ def batch_header(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """Return the header that makes a batch of `count` records, encoded and already compressed by `codec`.
+    """Return the header for `count` encoded records, which `codec` has compressed.
 
-    The records are not copied, because a batch may be large.
-    Raises LocalProtocolError for a batch without records: a broker refuses it.
+    The records stay separate, because a copy of a large batch would be slow.
+    Raises LocalProtocolError for a count of 0, because brokers refuse such a batch.
     """
     if count < 1:
         raise LocalProtocolError(f"A record batch has at least one record, not {count}.")

@@ -1,13 +1,11 @@
 """The client side of SASL as a sans-IO core: it builds tokens and checks the broker's challenges.
 
     mechanism = Scram("SCRAM-SHA-512", "alice", password, nonce)
-    say(mechanism.start())
-    while (token := mechanism.answer(hear())) is not None:
-        say(token)
+    send(mechanism.start())
+    while (token := mechanism.answer(receive())) is not None:
+        send(token)
 
-One object is one exchange.  Invariants:
-
-* No error text, `who` or `repr` contains a secret.
+One object is one exchange.  No error text, `identity` or `repr` contains a secret.
 
 PLAIN: RFC 4616.  As in Kafka, names and passwords are not prepared (SASLprep).  OAUTHBEARER: RFC 7628.
 SCRAM is in `scram`.
@@ -30,14 +28,14 @@ class LoginRefusedError(RemoteProtocolError):
 
 
 class Mechanism(Protocol):
-    """One exchange.  `who` names the user and the mechanism in error texts."""
+    """One exchange."""
 
     @property
     def name(self) -> str:
         """Kafka's name of the mechanism."""
 
     @property
-    def who(self) -> str:
+    def identity(self) -> str:
         """The user and the mechanism, for error texts."""
 
     def start(self) -> bytes:
@@ -57,18 +55,18 @@ class Plain:
 
     def __init__(self, user: str, password: str) -> None:
         if "\0" in user + password:
-            raise ValueError("SASL PLAIN has no way to send a NUL")
+            raise ValueError("SASL PLAIN cannot send a NUL")
         self._user, self._password = user, password
-        self.who = f'user "{user}" by PLAIN'
+        self.identity = f'user "{user}" by PLAIN'
 
     def start(self) -> bytes:
-        """Return name and password."""
+        """Return the token with name and password."""
         return b"\0" + self._user.encode() + b"\0" + self._password.encode()
 
     def answer(self, challenge: bytes) -> None:
         """Check that the broker sent an empty token."""
         if challenge:
-            raise RemoteProtocolError("It sent a challenge, which PLAIN does not have.")
+            raise RemoteProtocolError("It sent a challenge, but PLAIN has none.")
 
 
 class OAuthBearer:
@@ -81,14 +79,17 @@ class OAuthBearer:
             raise ValueError("a bearer token is printable ASCII")
         self._token = token
         self._is_refused = False
-        self.who = "the holder of the token by OAUTHBEARER"
+        self.identity = "the holder of the token by OAUTHBEARER"
 
     def start(self) -> bytes:
         """Return the token."""
         return b"%sauth=Bearer %s%s" % (NO_CHANNEL_BINDING + _KVSEP, self._token.encode(), _KVSEP + _KVSEP)
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """Acknowledge a refusal: the broker sends its reason and ends the exchange only after this token."""
+        """Return None if the broker accepts the token, else the acknowledgement of its refusal.
+
+        The broker ends the exchange only after this acknowledgement.
+        """
         if not challenge and not self._is_refused:
             return None
         if self._is_refused:

@@ -1,9 +1,8 @@
 """The client side of SCRAM, which proves a password without sending it.
 
-* The broker must prove that it knows the password, too.  Fewer than MIN_ITERATIONS are refused, because an eavesdropper
-  could guess the password from such a proof.  More than MAX_ITERATIONS are refused, because they would block the
-  process for seconds.
-* This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
+The broker must prove that it knows the password, too.  The client refuses fewer than MIN_ITERATIONS, because an
+eavesdropper could guess the password from such a proof, and more than MAX_ITERATIONS, which would block the process for
+seconds.  This module is separate from `sasl`, so that only processes that use SCRAM load OpenSSL's hashes.
 
 RFC 5802 and 7677.  As in Kafka, names and passwords are not prepared (SASLprep).
 """
@@ -43,7 +42,7 @@ class Scram:
         self._nonce = nonce.encode()
         self._first = b"n=%s,r=%s" % (_escaped(user), self._nonce)
         self._expected: bytes | None = None
-        self.who = f'user "{user}" by {name}'
+        self.identity = f'user "{user}" by {name}'
 
     def start(self) -> bytes:
         """Return the first message, with user name and nonce."""
@@ -53,41 +52,41 @@ class Scram:
         """Return the proof of the password; at the second call, check the broker's proof."""
         if self._expected is None:
             return self._prove(challenge)
-        self._check(challenge, self._expected)
+        self._check_server(challenge, self._expected)
         return None
 
     def _prove(self, challenge: bytes) -> bytes:
         nonce, salt, iterations = self._read_first(challenge)
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
         final = b"c=%s,r=%s" % (b64encode(NO_CHANNEL_BINDING), nonce)
-        said = b",".join((self._first, challenge, final))
+        auth_message = b",".join((self._first, challenge, final))
         client_key = self._hmac(salted, b"Client Key")
-        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), said)
+        signature = self._hmac(hashlib.new(self._hash, client_key).digest(), auth_message)
         proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
-        self._expected = self._hmac(self._hmac(salted, b"Server Key"), said)
+        self._expected = self._hmac(self._hmac(salted, b"Server Key"), auth_message)
         return b"%s,p=%s" % (final, b64encode(proof))
 
     def _read_first(self, challenge: bytes) -> tuple[bytes, bytes, int]:
         """Return nonce, salt and number of iterations."""
         found = _SERVER_FIRST.fullmatch(challenge)
         if found is None:
-            _raise_error_of(challenge)
-            raise RemoteProtocolError(f"Its first message is not one of {self.name}.")
+            _raise_server_error(challenge)
+            raise RemoteProtocolError(f"Its first message does not follow {self.name}.")
         nonce, salt, iterations = found[1], _unbase64(found[2]), int(found[3])
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise LoginRefusedError("It answers another login than ours; this may be a replay of a recorded one.")
+            raise LoginRefusedError("It answers another login; this may be a replay of a recorded one.")
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise LoginRefusedError(
-                f"It wants {iterations} iterations of the hash; {MIN_ITERATIONS} to {MAX_ITERATIONS} are sensible. Set "
-                "the user's password again on the brokers."
+                f"It requests {iterations} iterations of the hash; {MIN_ITERATIONS} to {MAX_ITERATIONS} are allowed. "
+                "Set the user's password again on the brokers."
             )
         return nonce, salt, iterations
 
-    def _check(self, challenge: bytes, expected: bytes) -> None:
+    def _check_server(self, challenge: bytes, expected: bytes) -> None:
         found = _SERVER_FINAL.fullmatch(challenge)
         if found is None:
-            _raise_error_of(challenge)
-            raise RemoteProtocolError(f"Its last message is not one of {self.name}.")
+            _raise_server_error(challenge)
+            raise RemoteProtocolError(f"Its last message does not follow {self.name}.")
         if not hmac.compare_digest(_unbase64(found[1]), expected):
             raise LoginRefusedError("It did not prove that it knows the password itself; it may be an impostor.")
 
@@ -106,7 +105,7 @@ def _unbase64(text: bytes) -> bytes:
         raise RemoteProtocolError("Its answer to the login has a field that is not base64.") from error
 
 
-def _raise_error_of(challenge: bytes) -> None:
+def _raise_server_error(challenge: bytes) -> None:
     """Raise LoginRefusedError if the message reports an error."""
     if found := _SERVER_ERROR.fullmatch(challenge):
         raise LoginRefusedError(f"It says: {found[1].decode(errors='backslashreplace')[:200]}.")

@@ -1,8 +1,7 @@
 """Zigzag varints, the numbers inside a record: small values of either sign take few bytes.
 
 A number n of 64 bits is written as the unsigned n * 2 (or -n * 2 - 1 below 0), seven bits a byte, the lowest first.
-
-Separate because the encoding of numbers belongs to the protocol, and its user to the kernels.
+The pure kernel `encode` uses this module.
 """
 
 from __future__ import annotations

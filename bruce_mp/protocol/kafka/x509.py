@@ -17,7 +17,7 @@ from bruce_mp.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["certificates_in", "validity_of"]
+__all__ = ["certificate_validity", "read_validities"]
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s*([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
 _SEQUENCE: Final = 0x30
@@ -34,47 +34,47 @@ class _Element(NamedTuple):
     content: bytes
 
 
-def certificates_in(pem: bytes) -> Iterator[tuple[float, float]]:
-    """Return the validity of each certificate in a PEM file; see `validity_of`."""
+def read_validities(pem: bytes) -> Iterator[tuple[float, float]]:
+    """Yield the validity of each certificate in a PEM file; see `certificate_validity`."""
     for block in _PEM.finditer(pem):
         try:
             der = b64decode(block[1])
         except binascii.Error as error:
             raise RemoteProtocolError("A certificate in it is not base64.") from error
-        yield validity_of(der)
+        yield certificate_validity(der)
 
 
-def validity_of(der: bytes) -> tuple[float, float]:
-    """Return a certificate's first and last moment in seconds since the epoch; raise RemoteProtocolError."""
+def certificate_validity(der: bytes) -> tuple[float, float]:
+    """Return a certificate's notBefore and notAfter in seconds since the epoch; raise RemoteProtocolError."""
     (certificate,) = _elements(der, 1)
     (signed,) = _elements(certificate.content, 1)
-    # Certificates of version 1 omit the version.
+    # Certificates of version 1 omit the version, an element before the serial number.
     skipped = _BEFORE_VALIDITY + (signed.content[:1] == bytes([_VERSION]))
     validity = _elements(signed.content, skipped + 1)[-1]
     if not certificate.tag == signed.tag == validity.tag == _SEQUENCE:
-        raise RemoteProtocolError("A certificate in it is not one of X.509.")
+        raise RemoteProtocolError("A certificate in it does not follow X.509.")
     first, last = _elements(validity.content, 2)
     return _date(first), _date(last)
 
 
 def _elements(data: bytes, count: int) -> list[_Element]:
     """Return the first `count` elements of a sequence's content."""
-    found = []
+    elements = []
     at = 0
     for _ in range(count):
         size, start = _length(data, at + 1)
         end = start + size
         if end > len(data):
-            raise RemoteProtocolError("A certificate in it is cut short.")
-        found.append(_Element(data[at], data[start:end]))
+            raise RemoteProtocolError("A certificate in it is truncated.")
+        elements.append(_Element(data[at], data[start:end]))
         at = end
-    return found
+    return elements
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
     """Decode a length; return it and its end."""
     if at >= len(data):
-        raise RemoteProtocolError("A certificate in it is cut short.")
+        raise RemoteProtocolError("A certificate in it is truncated.")
     first = data[at]
     if first < 0x80:
         return first, at + 1
@@ -88,8 +88,8 @@ def _date(element: _Element) -> float:
         text = (b"20" if text[:2] < b"50" else b"19") + text
     found = _DATE.fullmatch(text)
     if found is None or element.tag not in {_UTC_TIME, _GENERALIZED_TIME}:
-        raise RemoteProtocolError("A certificate in it has a date that is none.")
+        raise RemoteProtocolError("A certificate in it has an invalid date.")
     try:
         return float(timegm((*map(int, found.groups()), 0, 0, 0)))
     except ValueError as error:  # month 13
-        raise RemoteProtocolError("A certificate in it has a date that is none.") from error
+        raise RemoteProtocolError("A certificate in it has an invalid date.") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.x509 import certificates_in
+from bruce_mp.protocol.kafka.x509 import read_validities
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import stamp
 
@@ -76,7 +76,7 @@ def _files(tls: Tls) -> Iterator[CertificateLine]:
 def _line(whose: str, file: str) -> CertificateLine:
     try:
         with Path(file).open("rb") as opened:
-            ends = [ends_s for _, ends_s in certificates_in(opened.read(_LARGEST))]
+            ends = [ends_s for _, ends_s in read_validities(opened.read(_LARGEST))]
     except OSError as error:
         return CertificateLine(whose, file, None, f"it cannot be read: {error.strerror}")
     except RemoteProtocolError as error:

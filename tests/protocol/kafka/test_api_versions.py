@@ -7,7 +7,7 @@ import pytest
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.kafka.api_versions import (
     BEFORE_API_VERSIONS,
-    BrokerAbilities,
+    BrokerCapabilities,
     choose_versions,
 )
 from bruce_mp.protocol.kafka.compression import Codec
@@ -30,29 +30,29 @@ def advertised(
 @pytest.mark.parametrize(
     ("release", "apis", "chosen"),
     [
-        ("0.10.0.1", advertised((0, 2), (0, 1), None), BrokerAbilities(2, 1, None)),
-        ("0.10.2.2", advertised((0, 2), (0, 2), None, (0, 1)), BrokerAbilities(2, 2, None, 1)),
-        ("0.11.0.3", advertised((0, 3), (0, 4), (0, 0)), BrokerAbilities(3, 4, 0)),
-        ("1.1.1", advertised((0, 5), (0, 5), (0, 0)), BrokerAbilities(5, 5, 0)),
-        ("2.8.2", advertised((0, 9), (0, 11), (0, 4), (0, 7)), BrokerAbilities(9, 11, 4, 7)),
-        ("3.9.2", advertised((0, 11), (0, 12), (0, 5)), BrokerAbilities(11, 12, 5)),
+        ("0.10.0.1", advertised((0, 2), (0, 1), None), BrokerCapabilities(2, 1, None)),
+        ("0.10.2.2", advertised((0, 2), (0, 2), None, (0, 1)), BrokerCapabilities(2, 2, None, 1)),
+        ("0.11.0.3", advertised((0, 3), (0, 4), (0, 0)), BrokerCapabilities(3, 4, 0)),
+        ("1.1.1", advertised((0, 5), (0, 5), (0, 0)), BrokerCapabilities(5, 5, 0)),
+        ("2.8.2", advertised((0, 9), (0, 11), (0, 4), (0, 7)), BrokerCapabilities(9, 11, 4, 7)),
+        ("3.9.2", advertised((0, 11), (0, 12), (0, 5)), BrokerCapabilities(11, 12, 5)),
         (
             "4.3.1, which closes on Produce 0 to 2",
             advertised((0, 13), (0, 13), (0, 6), (2, 7)),
-            BrokerAbilities(12, 12, 5, 7),
+            BrokerCapabilities(12, 12, 5, 7),
         ),
-        ("without producer ids", advertised((0, 9), (0, 9), None), BrokerAbilities(9, 9, None)),
+        ("without producer ids", advertised((0, 9), (0, 9), None), BrokerCapabilities(9, 9, None)),
     ],
 )
 def test_choose_versions_takes_the_highest_common_version(
-    release: str, apis: dict[int, ApiRange], chosen: BrokerAbilities
+    release: str, apis: dict[int, ApiRange], chosen: BrokerCapabilities
 ) -> None:
     assert choose_versions(apis) == chosen, release
 
 
 def test_idempotence_requires_init_producer_id() -> None:
-    assert BrokerAbilities(7, 9, 0).idempotence
-    assert not BrokerAbilities(7, 9, None).idempotence
+    assert BrokerCapabilities(7, 9, 0).idempotence
+    assert not BrokerCapabilities(7, 9, None).idempotence
     assert not BEFORE_API_VERSIONS.idempotence
 
 
@@ -71,9 +71,9 @@ def test_idempotence_requires_init_producer_id() -> None:
 def test_the_produce_version_determines_message_format_and_codecs(
     produce: int, message_format: MessageFormat, codecs: str
 ) -> None:
-    abilities = BrokerAbilities(produce, 0, None)
-    assert abilities.message_format is message_format
-    assert [codec.name for codec in Codec if abilities.takes(codec)] == codecs.split()
+    capabilities = BrokerCapabilities(produce, 0, None)
+    assert capabilities.message_format is message_format
+    assert [codec.name for codec in Codec if capabilities.accepts(codec)] == codecs.split()
 
 
 @pytest.mark.parametrize("highest", range(3, 20))

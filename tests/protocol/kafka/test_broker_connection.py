@@ -14,17 +14,17 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataResponse
 from kafka.protocol.producer import InitProducerIdResponse, ProduceRequest, ProduceResponse
 
 from bruce_mp.errors import LocalProtocolError
-from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerAbilities
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
     TRANSITIONS,
-    Cause,
     Closed,
     ConnectionReady,
     ConnectionState,
     ConnectionStep,
     Event,
     Failed,
+    FailureCause,
     MetadataReceived,
     ProduceAcked,
     ProducerIdReceived,
@@ -32,7 +32,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     SentRequest,
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, PartitionAck, PartitionData
-from bruce_mp.protocol.kafka.opening import LOOK_AGAIN, VERSIONS_TIMEOUT_S, assume
+from bruce_mp.protocol.kafka.opening import METADATA_THEN_VERSIONS, VERSIONS_TIMEOUT_S, assume
 from bruce_mp.protocol.kafka.sasl import Plain
 from support.examples import examples
 
@@ -97,8 +97,8 @@ def producer_id(correlation_id: int) -> bytes:
 
 def negotiating(**options: Any) -> BrokerConnection:
     connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, **options)
-    connection.connecting(0.0)
-    connection.connected(0.0)
+    connection.on_connecting(0.0)
+    connection.on_connected(0.0)
     return connection
 
 
@@ -122,12 +122,12 @@ def the_failure(events: list[Event]) -> Failed:
 # --- agreeing on versions ---------------------------------------------------------------------------------------------
 def test_the_connection_negotiates_versions() -> None:
     connection = BrokerConnection("bruce", "b1:9092")
-    connection.connecting(1.0)
-    (asked,) = connection.connected(2.0)
+    connection.on_connecting(1.0)
+    (asked,) = connection.on_connected(2.0)
     header = RequestHeader.decode(io.BytesIO(asked[4:]), flexible=True)
     assert (header.request_api_key, header.request_api_version, header.correlation_id) == (18, 3, 1)
-    assert connection.receive(versions(KAFKA_2_8), 3.0) == [ConnectionReady(BrokerAbilities(9, 11, 4))]
-    assert connection.abilities == BrokerAbilities(9, 11, 4)
+    assert connection.receive(versions(KAFKA_2_8), 3.0) == [ConnectionReady(BrokerCapabilities(9, 11, 4))]
+    assert connection.capabilities == BrokerCapabilities(9, 11, 4)
     assert connection.state is ConnectionState.READY
 
 
@@ -136,14 +136,14 @@ def test_error_35_in_any_form_retries_with_version_0() -> None:
     (again,) = connection.receive(refused_versions(35), 1.0)
     assert isinstance(again, Send)
     assert again.data[4:12] == b"\x00\x12\x00\x00\x00\x00\x00\x02"
-    assert connection.receive(versions(KAFKA_2_8, 2, version=0), 2.0) == [ConnectionReady(BrokerAbilities(9, 11, 4))]
+    assert connection.receive(versions(KAFKA_2_8, 2, version=0), 2.0) == [ConnectionReady(BrokerCapabilities(9, 11, 4))]
 
 
 def test_a_refused_version_0_fails_the_connection() -> None:
     connection = negotiating()
     connection.receive(refused_versions(35), 1.0)
     failure = the_failure(connection.receive(refused_versions(35, 2), 2.0))
-    assert failure.cause is Cause.BAD_DATA
+    assert failure.cause is FailureCause.BAD_DATA
     assert "error 35" in str(failure.error)
 
 
@@ -155,7 +155,7 @@ def test_another_negotiation_error_fails_the_connection(error: int) -> None:
 def test_a_broker_without_a_common_version_fails_the_connection() -> None:
     connection = negotiating()
     failure = the_failure(connection.receive(versions({0: (14, 15), 3: (0, 13)}), 1.0))
-    assert failure.cause is Cause.NO_COMMON_VERSION
+    assert failure.cause is FailureCause.NO_COMMON_VERSION
     assert "Broker b1:9092" in str(failure.error)
     assert connection.state is ConnectionState.CLOSED
 
@@ -164,15 +164,15 @@ def test_kafka_0_10_is_retried_in_version_0_and_gets_its_own_versions() -> None:
     connection = negotiating()
     connection.receive(refused_versions(35), 1.0)
     (event,) = connection.receive(versions(KAFKA_0_10, 2, version=0), 2.0)
-    assert event == ConnectionReady(BrokerAbilities(2, 2, None))
+    assert event == ConnectionReady(BrokerCapabilities(2, 2, None))
     sent = produce(connection)
     assert sent.buffers[0][4:8] == b"\x00\x00\x00\x02"
 
 
 # --- brokers that do not say their versions ---------------------------------------------------------------------------
 def test_a_close_after_the_versions_request_suggests_kafka_0_8() -> None:
-    failure = the_failure(negotiating().eof())
-    assert (failure.cause, failure.unanswered) == (Cause.NO_API_VERSIONS, ())
+    failure = the_failure(negotiating().on_eof())
+    assert (failure.cause, failure.unanswered) == (FailureCause.NO_API_VERSIONS, ())
     assert "closed the connection when asked which versions it speaks" in str(failure.error)
 
 
@@ -181,19 +181,19 @@ def test_a_timeout_after_the_versions_request_suggests_kafka_0_9() -> None:
     assert connection.next_deadline() == VERSIONS_TIMEOUT_S
     assert connection.check_deadline(VERSIONS_TIMEOUT_S - 0.1) == []
     failure = the_failure(connection.check_deadline(VERSIONS_TIMEOUT_S))
-    assert (failure.cause, failure.unanswered) == (Cause.NO_API_VERSIONS, ())
+    assert (failure.cause, failure.unanswered) == (FailureCause.NO_API_VERSIONS, ())
 
 
 def test_the_shorter_timeout_applies_to_the_versions_request() -> None:
     connection = BrokerConnection("bruce", "b1:9092", timeout=1.0)
-    connection.connecting(0.0)
-    connection.connected(0.0)
+    connection.on_connecting(0.0)
+    connection.on_connected(0.0)
     assert connection.next_deadline() == 1.0
 
 
 def looking_again() -> BrokerConnection:
     """Past the metadata, at the question for versions."""
-    connection = negotiating(opening=LOOK_AGAIN)
+    connection = negotiating(opening=METADATA_THEN_VERSIONS)
     (event,) = connection.receive(metadata(1, version=0), 10.0)
     assert isinstance(event, Send)
     assert event.data[4:8] == b"\x00\x12\x00\x03"
@@ -201,29 +201,29 @@ def looking_again() -> BrokerConnection:
 
 
 def test_a_repeated_probe_starts_with_a_metadata_request() -> None:
-    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=LOOK_AGAIN)
-    connection.connecting(0.0)
-    (asked,) = connection.connected(0.0)
+    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=METADATA_THEN_VERSIONS)
+    connection.on_connecting(0.0)
+    (asked,) = connection.on_connected(0.0)
     assert asked[4:12] == b"\x00\x03\x00\x00\x00\x00\x00\x01"
     assert connection.next_deadline() == TIMEOUT
 
 
 def test_a_repeated_probe_of_a_current_broker_finds_its_versions() -> None:
     connection = looking_again()
-    assert connection.receive(versions(KAFKA_2_8, 2), 11.0) == [ConnectionReady(BrokerAbilities(9, 11, 4))]
+    assert connection.receive(versions(KAFKA_2_8, 2), 11.0) == [ConnectionReady(BrokerCapabilities(9, 11, 4))]
 
 
 def test_a_repeated_probe_of_an_old_broker_fails_as_the_first() -> None:
-    assert the_failure(looking_again().eof()).cause is Cause.NO_API_VERSIONS
+    assert the_failure(looking_again().on_eof()).cause is FailureCause.NO_API_VERSIONS
     connection = looking_again()
     assert connection.next_deadline() == 10.0 + VERSIONS_TIMEOUT_S
-    assert the_failure(connection.check_deadline(10.0 + VERSIONS_TIMEOUT_S)).cause is Cause.NO_API_VERSIONS
+    assert the_failure(connection.check_deadline(10.0 + VERSIONS_TIMEOUT_S)).cause is FailureCause.NO_API_VERSIONS
 
 
 def test_a_broker_without_a_metadata_response_is_not_an_old_one() -> None:
-    assert the_failure(negotiating(opening=LOOK_AGAIN).eof()).cause is Cause.CLOSED_BY_BROKER
-    failure = the_failure(negotiating(opening=LOOK_AGAIN).check_deadline(TIMEOUT))
-    assert failure.cause is Cause.SILENT
+    assert the_failure(negotiating(opening=METADATA_THEN_VERSIONS).on_eof()).cause is FailureCause.CLOSED_BY_BROKER
+    failure = the_failure(negotiating(opening=METADATA_THEN_VERSIONS).check_deadline(TIMEOUT))
+    assert failure.cause is FailureCause.TIMED_OUT
     assert "when asked for metadata" in str(failure.error)
 
 
@@ -244,11 +244,11 @@ def test_an_assumption_is_verified_by_metadata() -> None:
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (b"\0\0\0\x08\0\0\0\x01\0\0\0\x01", Cause.BAD_DATA),
-        (b"\x15\x03\x01\0\x02\x02\x50", Cause.NOT_TRUSTED),
+        (b"\0\0\0\x08\0\0\0\x01\0\0\0\x01", FailureCause.BAD_DATA),
+        (b"\x15\x03\x01\0\x02\x02\x50", FailureCause.TLS_FAILED),
     ],
 )
-def test_a_wrong_assumption_fails_and_names_the_setting(answer: bytes, cause: Cause) -> None:
+def test_a_wrong_assumption_fails_and_names_the_setting(answer: bytes, cause: FailureCause) -> None:
     failure = the_failure(assumed_old().receive(answer, 1.0))
     assert failure.cause is cause
     assert "kafka.broker_version" in str(failure.error)
@@ -258,8 +258,8 @@ def test_a_close_under_an_assumption_hints_at_the_setting() -> None:
     connection = assumed_old()
     connection.receive(metadata(1, version=0), 1.0)
     produce(connection)
-    failure = the_failure(connection.eof())
-    assert (failure.cause, failure.unanswered) == (Cause.CLOSED_BY_BROKER, (2,))
+    failure = the_failure(connection.on_eof())
+    assert (failure.cause, failure.unanswered) == (FailureCause.CLOSED_BY_BROKER, (2,))
     assert "kafka.broker_version" in str(failure.error)
 
 
@@ -378,10 +378,10 @@ def test_an_idle_connection_has_no_deadline() -> None:
 
 def test_the_connect_has_a_deadline() -> None:
     connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT)
-    connection.connecting(100.0)
+    connection.on_connecting(100.0)
     assert connection.next_deadline() == 130.0
     failure = the_failure(connection.check_deadline(130.0))
-    assert failure.cause is Cause.SILENT
+    assert failure.cause is FailureCause.TIMED_OUT
     assert "did not accept a connection within 30 s" in str(failure.error)
 
 
@@ -390,9 +390,9 @@ def test_new_requests_do_not_move_the_deadline_of_an_old_one() -> None:
     first = produce(connection, 10.0)
     second = produce(connection, 39.0)
     assert connection.next_deadline() == 40.0
-    assert not connection.expired(39.9)
+    assert connection.check_deadline(39.9) == []
     failure = the_failure(connection.check_deadline(40.0))
-    assert failure.cause is Cause.SILENT
+    assert failure.cause is FailureCause.TIMED_OUT
     assert failure.unanswered == (first.correlation_id, second.correlation_id)
 
 
@@ -400,7 +400,7 @@ def test_an_incomplete_response_does_not_extend_the_deadline() -> None:
     connection = ready()
     sent = produce(connection, 10.0)
     connection.receive(acks(sent.correlation_id, ("t", 0))[:-1], 39.0)
-    assert connection.expired(40.0)
+    assert the_failure(connection.check_deadline(40.0)).cause is FailureCause.TIMED_OUT
 
 
 def test_a_requests_timeout_starts_at_the_preceding_response() -> None:
@@ -415,8 +415,8 @@ def test_a_requests_timeout_starts_at_the_preceding_response() -> None:
 # --- the broker goes --------------------------------------------------------------------------------------------------
 def test_an_idle_connection_closed_by_the_broker_is_no_failure() -> None:
     connection = ready()
-    assert connection.eof() == [Closed()]
-    assert connection.eof() == []
+    assert connection.on_eof() == [Closed()]
+    assert connection.on_eof() == []
     assert connection.state is ConnectionState.CLOSED
 
 
@@ -424,8 +424,8 @@ def test_a_close_by_the_broker_names_the_unanswered_requests() -> None:
     connection = ready()
     sent = [produce(connection).correlation_id for _ in range(3)]
     connection.receive(acks(sent[0], ("t", 0)), 1.0)
-    failure = the_failure(connection.eof())
-    assert (failure.cause, failure.unanswered) == (Cause.CLOSED_BY_BROKER, tuple(sent[1:]))
+    failure = the_failure(connection.on_eof())
+    assert (failure.cause, failure.unanswered) == (FailureCause.CLOSED_BY_BROKER, tuple(sent[1:]))
 
 
 def test_close_returns_the_unanswered_requests() -> None:
@@ -439,7 +439,7 @@ def test_close_returns_the_unanswered_requests() -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (acks(3, ("t", 0)), "Response 3 came where 2 was due"),
+        (acks(3, ("t", 0)), "It sent response 3, but 2 is the oldest request"),
         (acks(2, ("t", 1)), "does not name"),
         (acks(2, ("u", 0)), "does not name"),
         (acks(2, ("t", 0), ("t", 1)), "does not name"),
@@ -457,7 +457,7 @@ def test_a_protocol_violation_leaves_the_request_unanswered(data: bytes, complai
     connection = ready()
     assert produce(connection).correlation_id == 2
     failure = the_failure(connection.receive(data, 1.0))
-    assert (failure.cause, failure.unanswered) == (Cause.BAD_DATA, (2,))
+    assert (failure.cause, failure.unanswered) == (FailureCause.BAD_DATA, (2,))
     assert complaint in str(failure.error)
     assert str(failure.error).startswith("Broker b1:9092 broke the protocol. ")
     assert connection.state is ConnectionState.CLOSED
@@ -465,7 +465,7 @@ def test_a_protocol_violation_leaves_the_request_unanswered(data: bytes, complai
 
 def test_an_unrequested_response_is_refused() -> None:
     connection = ready()
-    assert "answers no request" in str(the_failure(connection.receive(acks(2, ("t", 0)), 1.0)).error)
+    assert "without an outstanding request" in str(the_failure(connection.receive(acks(2, ("t", 0)), 1.0)).error)
 
 
 def test_responses_before_a_protocol_violation_count() -> None:
@@ -509,8 +509,8 @@ def test_mutated_responses_yield_acks_or_failures(edits: list[tuple[int, int]]) 
 
 # --- the table of states ----------------------------------------------------------------------------------------------
 ACTIONS: dict[ConnectionStep, Any] = {
-    ConnectionStep.CONNECT: lambda one: one.connecting(0.0),
-    ConnectionStep.CONNECTED: lambda one: one.connected(0.0),
+    ConnectionStep.CONNECT: lambda one: one.on_connecting(0.0),
+    ConnectionStep.CONNECTED: lambda one: one.on_connected(0.0),
     ConnectionStep.SEND: produce,
     ConnectionStep.RECEIVE: lambda one: one.receive(b"", 0.0),
     ConnectionStep.CLOSE: lambda one: one.close(),
@@ -522,7 +522,7 @@ def in_state(state: ConnectionState) -> BrokerConnection:
     if state is ConnectionState.DISCONNECTED:
         return connection
     if state is ConnectionState.CONNECTING:
-        connection.connecting(0.0)
+        connection.on_connecting(0.0)
         return connection
     if state is ConnectionState.LOGGING_IN:
         return logging_in()
@@ -536,8 +536,8 @@ def in_state(state: ConnectionState) -> BrokerConnection:
 
 def logging_in() -> BrokerConnection:
     connection = BrokerConnection("bruce", "b1:9092")
-    connection.connecting(0.0)
-    connection.connected(0.0, LOGIN)
+    connection.on_connecting(0.0)
+    connection.on_connected(0.0, LOGIN)
     connection.receive(versions(WITH_LOGINS), 0.0)
     return connection
 
@@ -559,7 +559,7 @@ def test_the_connection_allows_exactly_the_steps_of_the_table(state: ConnectionS
 
 def test_abilities_are_unknown_before_negotiation() -> None:
     with pytest.raises(LocalProtocolError, match="not agreed"):
-        _ = negotiating().abilities
+        _ = negotiating().capabilities
 
 
 def test_every_state_can_be_reached_and_left() -> None:

@@ -82,7 +82,7 @@ def test_create_topics_request_contains_topics_and_sizes(version: int) -> None:
 
 
 def test_a_topic_name_that_is_not_utf_8_cannot_be_created() -> None:
-    with pytest.raises(LocalProtocolError, match="A topic name in a request to make topics"):
+    with pytest.raises(LocalProtocolError, match="A topic name in a CreateTopics request"):
         api.encode_create_topics(4, 9, "bruce", [b"\xff"], partitions=-1, replication=-1, timeout_ms=1)
 
 
@@ -171,13 +171,13 @@ def test_metadata_response_lists_brokers_and_topics(version: int) -> None:
         controller=2 if version >= 1 else -1,
         throttle_ms=3 if version >= 3 else 0,
     )
-    assert [one.available for one in got.topics[b"a"].partitions.values()] == [True, True, False]
+    assert [one.is_available for one in got.topics[b"a"].partitions.values()] == [True, True, False]
 
 
 def test_a_partition_with_an_unlisted_leader_stays_known() -> None:
     got = api.decode_metadata(metadata(9, [topic("a", [partition(0, 1), partition(1, 5)])]), 9)
     assert got.topics[b"a"].partitions[1] == PartitionMetadata(0, -1, 7)
-    assert not got.topics[b"a"].partitions[1].available
+    assert not got.topics[b"a"].partitions[1].is_available
     assert (got.unknown_leaders, got.duplicates) == (1, 0)
 
 
@@ -201,7 +201,7 @@ def test_a_topic_without_a_name_is_left_out() -> None:
         ([topic("a", [partition(0, -2)])], BROKERS, "leader -2"),
         ([topic("a", [partition(-1, 1)])], BROKERS, "partition -1"),
         ([], [Broker(node_id=-1, host="b", port=1)], "broker -1"),
-        ([], [Broker(node_id=1, host="", port=1)], "at ''"),
+        ([], [Broker(node_id=1, host="", port=1)], "address ''"),
         ([], [Broker(node_id=1, host="b", port=0)], "port 0"),
         ([], [Broker(node_id=1, host="b", port=65536)], "port 65536"),
     ],
@@ -234,7 +234,7 @@ def test_a_refused_producer_id_has_a_code_and_no_id() -> None:
 
 @pytest.mark.parametrize(("error", "again"), [(0, False), (14, True), (16, True), (31, False), (35, False)])
 def test_retriable_producer_id_errors_ask_again(error: int, again: bool) -> None:
-    assert ProducerIdResponse(error, -1, -1).ask_again is again
+    assert ProducerIdResponse(error, -1, -1).is_retriable is again
 
 
 def test_an_invalid_producer_id_is_refused() -> None:

@@ -11,16 +11,16 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.broker_connection import BrokerConnection
 from bruce_mp.protocol.kafka.connection_events import (
-    Cause,
     ConnectionReady,
     ConnectionState,
     Event,
     Failed,
+    FailureCause,
     LoggedIn,
     Send,
 )
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
-from bruce_mp.protocol.kafka.opening import ASK_ONLY, opening_for
+from bruce_mp.protocol.kafka.opening import VERSIONS_ONLY, opening_for
 from bruce_mp.protocol.kafka.sasl import Plain
 from bruce_mp.protocol.kafka.scram import Scram
 
@@ -61,9 +61,9 @@ def raw(data: bytes) -> bytes:
 
 def connection_with(apis: dict[int, tuple[int, int]], mechanism: Any = None) -> tuple[BrokerConnection, list[Event]]:
     """Return a connection after the ApiVersions response, with the resulting events."""
-    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=ASK_ONLY)
-    connection.connecting(0.0)
-    connection.connected(0.0, mechanism or Plain("alice", "hidden"))
+    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=VERSIONS_ONLY)
+    connection.on_connecting(0.0)
+    connection.on_connected(0.0, mechanism or Plain("alice", "hidden"))
     return connection, connection.receive(versions(apis), 1.0)
 
 
@@ -155,14 +155,14 @@ def test_a_renewal_reports_the_login_and_not_ready() -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (33, "does not take PLAIN on this port, but: SCRAM-SHA-256, GSSAPI. Set kafka.sasl.mechanism"),
+        (33, "does not accept PLAIN on this port, but: SCRAM-SHA-256, GSSAPI. Set kafka.sasl.mechanism"),
         (34, "expects no login on this port"),
         (35, "UNSUPPORTED_VERSION (35)"),
     ],
 )
 def test_a_refused_mechanism_is_explained(error: int, words: str) -> None:
     failure = the_failure(logging_in().receive(allowed(2, error, mechanisms=("SCRAM-SHA-256", "GSSAPI")), 2.0))
-    assert failure.cause is Cause.NOT_LET_IN
+    assert failure.cause is FailureCause.LOGIN_REFUSED
     assert words in str(failure.error)
 
 
@@ -170,7 +170,7 @@ def test_a_refused_password_is_explained() -> None:
     connection = logging_in()
     connection.receive(allowed(2), 2.0)
     failure = the_failure(connection.receive(token(3, error=58, message="Invalid username."), 3.0))
-    assert (failure.cause, failure.cause.needs_operator, failure.unanswered) == (Cause.NOT_LET_IN, True, ())
+    assert (failure.cause, failure.cause.needs_operator, failure.unanswered) == (FailureCause.LOGIN_REFUSED, True, ())
     assert 'user "alice" by PLAIN: SASL_AUTHENTICATION_FAILED (58). It says: Invalid username.' in str(failure.error)
     assert "hidden" not in str(failure.error)
 
@@ -183,44 +183,44 @@ def test_a_refused_renewal_names_unanswered_requests() -> None:
     other = logged_in(lifetime_ms=1000)
     asked = produce(other)
     other.renew_login(Plain("alice", "newer"), 6.0)
-    assert the_failure(other.eof()).unanswered == (asked,)
+    assert the_failure(other.on_eof()).unanswered == (asked,)
 
 
 @pytest.mark.parametrize(
     ("apis", "version", "cause", "words"),
     [
-        (APIS, 1, Cause.CLOSED_BY_BROKER, "during the login; it may be going down"),
-        (BEFORE_1_0, 0, Cause.NOT_LET_IN, 'does not let in user "alice" by PLAIN'),
+        (APIS, 1, FailureCause.CLOSED_BY_BROKER, "during the login; it may be shutting down"),
+        (BEFORE_1_0, 0, FailureCause.LOGIN_REFUSED, 'does not let in user "alice" by PLAIN'),
     ],
 )
 def test_a_close_during_the_login_is_explained(
-    apis: dict[int, tuple[int, int]], version: int, cause: Cause, words: str
+    apis: dict[int, tuple[int, int]], version: int, cause: FailureCause, words: str
 ) -> None:
     connection = logging_in(apis)
     connection.receive(allowed(2, version=version), 2.0)
-    failure = the_failure(connection.eof())
+    failure = the_failure(connection.on_eof())
     assert failure.cause is cause
     assert words in str(failure.error)
 
 
 def test_a_broker_without_login_support_is_explained() -> None:
     _, events = connection_with(WITHOUT)
-    assert the_failure(events).cause is Cause.NOT_LET_IN
+    assert the_failure(events).cause is FailureCause.LOGIN_REFUSED
     assert "Remove kafka.sasl.mechanism" in str(the_failure(events).error)
 
 
 def test_a_silent_broker_times_out_during_the_login() -> None:
     connection = logging_in()
     assert connection.next_deadline() == 1.0 + TIMEOUT
-    assert the_failure(connection.check_deadline(1.0 + TIMEOUT)).cause is Cause.SILENT
+    assert the_failure(connection.check_deadline(1.0 + TIMEOUT)).cause is FailureCause.TIMED_OUT
 
 
 def test_an_invalid_token_response_fails_the_connection() -> None:
     connection = logging_in()
     connection.receive(allowed(2), 2.0)
-    assert the_failure(connection.receive(raw(b"\0\0\0\x03\xff"), 3.0)).cause is Cause.BAD_DATA
+    assert the_failure(connection.receive(raw(b"\0\0\0\x03\xff"), 3.0)).cause is FailureCause.BAD_DATA
 
 
 def test_a_login_allows_no_fallback_request() -> None:
-    assert opening_for("0.9.0.1", logs_in=True) is ASK_ONLY
-    assert ASK_ONLY.fallback is None
+    assert opening_for("0.9.0.1", logs_in=True) is VERSIONS_ONLY
+    assert VERSIONS_ONLY.fallback is None

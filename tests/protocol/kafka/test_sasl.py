@@ -197,4 +197,4 @@ def test_an_unprintable_token_is_refused(token: str) -> None:
     ids=lambda mechanism: mechanism.name,
 )
 def test_mechanisms_never_show_a_secret(mechanism: Mechanism) -> None:
-    assert "hidden" not in f"{mechanism!r} {mechanism} {mechanism.who}"
+    assert "hidden" not in f"{mechanism!r} {mechanism} {mechanism.identity}"

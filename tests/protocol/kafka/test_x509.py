@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.x509 import certificates_in, validity_of
+from bruce_mp.protocol.kafka.x509 import certificate_validity, read_validities
 from support.certificates import Authority
 from support.examples import examples
 
@@ -25,7 +25,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.mark.parametrize("days", [-1, 1, 1000, 20_000])  # from 2050 on dates are written otherwise
 def test_certificate_dates_are_read(authority: Authority, days: int) -> None:
     made = authority.issue(f"for-{days}", days=days)
-    ((starts, ends),) = certificates_in(made.both.read_bytes())
+    ((starts, ends),) = read_validities(made.both.read_bytes())
     assert abs(starts - time.time()) < 60
     assert ends - starts == days * 86400
 
@@ -35,7 +35,7 @@ def test_dates_equal_those_of_the_standard_library(authority: Authority) -> None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cafile=authority.certificate)
     (known,) = context.get_ca_certs()
-    ((starts, ends),) = certificates_in(authority.certificate.read_bytes())
+    ((starts, ends),) = read_validities(authority.certificate.read_bytes())
     assert starts == ssl.cert_time_to_seconds(str(known["notBefore"]))
     assert ends == ssl.cert_time_to_seconds(str(known["notAfter"]))
 
@@ -43,14 +43,14 @@ def test_dates_equal_those_of_the_standard_library(authority: Authority) -> None
 @pytest.mark.process
 def test_a_file_with_several_certificates_is_read(authority: Authority) -> None:
     parts = [authority.issue(f"several-{days}", days=days).certificate.read_bytes() for days in (1, 2)]
-    first, second = certificates_in(b"# a comment\n".join(parts))
+    first, second = read_validities(b"# a comment\n".join(parts))
     assert second[1] - first[1] >= 86400
-    assert list(certificates_in(b"nothing")) == []
+    assert list(read_validities(b"nothing")) == []
 
 
 def test_invalid_base64_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="base64"):
-        list(certificates_in(b"-----BEGIN CERTIFICATE-----\nabcde\n-----END CERTIFICATE-----\n"))
+        list(read_validities(b"-----BEGIN CERTIFICATE-----\nabcde\n-----END CERTIFICATE-----\n"))
 
 
 @pytest.mark.process
@@ -62,4 +62,4 @@ def test_a_damaged_certificate_is_read_or_refused(authority: Authority, data: st
         der[data.draw(st.integers(0, min(200, len(der) - 1)))] = data.draw(st.integers(0, 255))
     del der[data.draw(st.integers(0, len(der))) :]
     with suppress(RemoteProtocolError):
-        validity_of(bytes(der))
+        certificate_validity(bytes(der))
