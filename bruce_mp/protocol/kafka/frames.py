@@ -2,6 +2,8 @@
 
 The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that is not a
 Kafka broker.
+
+Separate because framing needs neither the state of the connection nor the versions of its requests.
 """
 
 from __future__ import annotations

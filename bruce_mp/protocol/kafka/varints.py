@@ -1,7 +1,8 @@
 """Zigzag varints, the numbers inside a record: small values of either sign take few bytes.
 
 A number n of 64 bits is written as the unsigned n * 2 (or -n * 2 - 1 below 0), seven bits a byte, the lowest first.
-The pure kernel `encode` uses this module.
+
+Separate because varints belong to the record format, and the kernel that calls this module to the slab.
 """
 
 from __future__ import annotations
