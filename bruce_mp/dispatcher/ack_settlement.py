@@ -52,7 +52,7 @@ class AckSettler:
         """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: a topic may be removed once its messages are settled.
-        names = [self._taken_well(topic) for topic in by_topic]
+        names = [self._clear_refusal(topic) for topic in by_topic]
         segments = [segment for batch in batches for segment in batch.segments]
         raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, raises)
@@ -66,7 +66,7 @@ class AckSettler:
             if sound:
                 self._settle([batch._replace(segments=tuple(sound))])
 
-    def _taken_well(self, topic: int) -> bytes:
+    def _clear_refusal(self, topic: int) -> bytes:
         """Return a topic's name, and clear its recorded refusal."""
         if self._topics.refusal_of(topic):
             self._topics.note_refusal(topic, 0)

@@ -28,47 +28,47 @@ if TYPE_CHECKING:
 
 __all__ = ["CompressionTrials", "Compressor"]
 
-BAD_IN_A_ROW: Final = 5
-WORTH_PERCENT: Final = 90
+MAX_FAILED_TRIALS: Final = 5
+WORTHWHILE_PERCENT: Final = 90
 """A batch that keeps more than this share of its size does not justify the time."""
-FIRST_REST: Final = 16
-LONGEST_REST: Final = 1024
-REST_S: Final = 60.0
+MIN_SKIPPED_BATCHES: Final = 16
+MAX_SKIPPED_BATCHES: Final = 1024
+MAX_SKIP_S: Final = 60.0
 
 
 class CompressionTrials:
     """The trials of one topic.  `now` is in seconds of a monotonic clock."""
 
-    __slots__ = ("_bad", "_left", "_rest", "_wake_at")
+    __slots__ = ("_failures", "_next_skips", "_skips_left", "_skips_until")
 
     def __init__(self) -> None:
-        self._bad = 0
-        self._rest = FIRST_REST
-        self._left = 0
-        self._wake_at = 0.0
+        self._failures = 0
+        self._next_skips = MIN_SKIPPED_BATCHES
+        self._skips_left = 0
+        self._skips_until = 0.0
 
     @property
-    def is_resting(self) -> bool:
+    def is_suspended(self) -> bool:
         """True if the last batches did not shrink enough."""
-        return self._bad >= BAD_IN_A_ROW
+        return self._failures >= MAX_FAILED_TRIALS
 
     def is_due(self, now: float) -> bool:
         """Return True if the next batch is to be compressed; call once for each batch."""
-        if self._left and now < self._wake_at:
-            self._left -= 1
+        if self._skips_left and now < self._skips_until:
+            self._skips_left -= 1
             return False
-        self._left = 0
+        self._skips_left = 0
         return True
 
-    def tried(self, plain: int, packed: int, now: float) -> None:
+    def record(self, plain: int, packed: int, now: float) -> None:
         """Record the compression of a batch from `plain` to `packed` bytes."""
-        if packed * 100 <= plain * WORTH_PERCENT:
-            self._bad, self._rest = 0, FIRST_REST
+        if packed * 100 <= plain * WORTHWHILE_PERCENT:
+            self._failures, self._next_skips = 0, MIN_SKIPPED_BATCHES
             return
-        self._bad += 1
-        if self.is_resting:
-            self._left, self._wake_at = self._rest, now + REST_S
-            self._rest = min(2 * self._rest, LONGEST_REST)
+        self._failures += 1
+        if self.is_suspended:
+            self._skips_left, self._skips_until = self._next_skips, now + MAX_SKIP_S
+            self._next_skips = min(2 * self._next_skips, MAX_SKIPPED_BATCHES)
 
 
 _LOG = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Compressor:
         self._threshold = compression.size_threshold_percent
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
-    def leaves(self, topic: bytes, partition: int) -> bool:
+    def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
         """Return True if batches of this partition are never compressed."""
         return self._topic(topic).wanted is Codec.NONE or (topic, partition) in self._plain
 
@@ -127,15 +127,15 @@ class Compressor:
     ) -> tuple[Codec, bytes]:
         """Return the codec and the bytes to send for the records of a batch."""
         it = self._topic(topic)
-        if self.leaves(topic, partition) or len(data) < it.rule.min_size:
+        if self.sends_uncompressed(topic, partition) or len(data) < it.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
-        codec = self._usable(it, capabilities)
+        codec = self._choose_codec(it, capabilities)
         if it.trials is not None and not it.trials.is_due(self._clock()):
             self._row.add(Counter.MsgSetCompressionNo)
             self.sums.add(CompressionEvent(topic, codec.name.lower(), skipped=1))
             return Codec.NONE, data
-        return self._try(it, codec, data)
+        return self._compress(it, codec, data)
 
     def _topic(self, name: bytes) -> _TopicCodec:
         topic = self._topics.get(name)
@@ -143,7 +143,7 @@ class Compressor:
             topic = self._topics[name] = _TopicCodec(name, self._rule_of(name))
         return topic
 
-    def _usable(self, topic: _TopicCodec, capabilities: BrokerCapabilities) -> Codec:
+    def _choose_codec(self, topic: _TopicCodec, capabilities: BrokerCapabilities) -> Codec:
         codec = capabilities.accepted_codec(topic.wanted)
         if codec is not topic.wanted and not topic.is_substitute_known:
             topic.is_substitute_known = True
@@ -153,7 +153,7 @@ class Compressor:
             )  # fmt: skip
         return codec
 
-    def _try(self, topic: _TopicCodec, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
+    def _compress(self, topic: _TopicCodec, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
         began = time.thread_time_ns()
         try:
             packed = compress(codec, topic.rule.level if codec is topic.wanted else None, data)
@@ -166,17 +166,17 @@ class Compressor:
         sizes = {"plain_bytes": len(data), "packed_bytes": len(packed), "micros": micros}
         self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(pays), **sizes))
         if topic.trials is not None:
-            self._learn(topic, topic.trials, len(data), len(packed))
+            self._record_trial(topic, topic.trials, len(data), len(packed))
         self._row.add(Counter.MsgSetCompressionYes if pays else Counter.MsgSetNotCompressible)
         return (codec, packed) if pays else (Codec.NONE, data)
 
-    def _learn(self, topic: _TopicCodec, trials: CompressionTrials, plain: int, packed: int) -> None:
-        was_resting = trials.is_resting
-        trials.tried(plain, packed, self._clock())
+    def _record_trial(self, topic: _TopicCodec, trials: CompressionTrials, plain: int, packed: int) -> None:
+        was_suspended = trials.is_suspended
+        trials.record(plain, packed, self._clock())
         percent = packed * 100 // plain
-        if trials.is_resting and not was_resting:
+        if trials.is_suspended and not was_suspended:
             text = "Topic %s compresses badly (to %d %%): it is sent as it is, and tried again now and then."
             _LOG.info(text, topic.text, percent, extra={"about": topic.name})
-        elif was_resting and not trials.is_resting:
+        elif was_suspended and not trials.is_suspended:
             text = "Topic %s compresses well again (to %d %%)."
             _LOG.info(text, topic.text, percent, extra={"about": topic.name})

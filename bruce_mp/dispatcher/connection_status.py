@@ -45,19 +45,19 @@ class ConnectionStatus:
         self._needs_operator = False
         self._certificate_ends_s: float | None = None
 
-    def _become(self, connection: str) -> None:
+    def _set_state(self, connection: str) -> None:
         self._connection, self._since_ms = connection, self._now_ms()
 
-    def connecting(self) -> None:
+    def on_connecting(self) -> None:
         """Record the start of a connection attempt."""
-        self._become(CONNECTING)
+        self._set_state(CONNECTING)
 
-    def connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
+    def on_connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
         """Record a ready connection; `exactly_once`: the broker recognises repeated batches.
 
         `certificate_ends_s` is the expiry of the broker's certificate, in seconds since the epoch.
         """
-        self._become(CONNECTED)
+        self._set_state(CONNECTED)
         self._exactly_once = exactly_once
         self._needs_operator = False
         self._certificate_ends_s = certificate_ends_s
@@ -67,18 +67,18 @@ class ConnectionStatus:
             _LOG.log(NOTICE, "Broker %d at %s:%d is back after %.1f s.", *where, seconds)
             self._failing_since_ms = 0
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         """Record that the broker closed an idle connection."""
-        self._become(IDLE)
+        self._set_state(IDLE)
 
-    def failed(self, error: str, *, needs_operator: bool = False) -> None:
+    def on_failed(self, error: str, *, needs_operator: bool = False) -> None:
         """Record a failure; `needs_operator`: the error lasts until the set-up changes."""
-        self._become(FAILED)
+        self._set_state(FAILED)
         self._needs_operator = needs_operator
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
-    def publish(self, requests_in_flight: int, troubles: tuple[PartitionError, ...]) -> None:
+    def publish(self, requests_in_flight: int, partition_errors: tuple[PartitionError, ...]) -> None:
         """Send a report to the status process; a lost report is replaced a second later."""
         status = BrokerStatus(
             self._slot,
@@ -91,7 +91,7 @@ class ConnectionStatus:
             self._last_error,
             self._last_error_ms,
             self._exactly_once,
-            troubles,
+            partition_errors,
             self._needs_operator,
             self._certificate_ends_s,
         )
@@ -121,6 +121,6 @@ class PartitionErrors:
         """Remove a partition after a good response."""
         self._found.pop((topic, partition), None)
 
-    def listed(self) -> tuple[PartitionError, ...]:
+    def as_tuple(self) -> tuple[PartitionError, ...]:
         """Return all recorded partitions."""
         return tuple(self._found.values())

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dispatcher"]
 
-RETRY_FIRST_S: Final = 0.1
-RETRY_LONGEST_S: Final = 10.0
+MIN_RETRY_DELAY_S: Final = 0.1
+MAX_RETRY_DELAY_S: Final = 10.0
 PAUSE_REPEAT_S: Final = 1.0
 """The interval of repeated PAUSED reports; the router that received the first may have died."""
 
@@ -57,7 +57,7 @@ _TopicPartition = tuple[int, int]
 class _RequestLimits(NamedTuple):
     request_bytes: int
     max_in_flight: int
-    patience_ms: int
+    hand_back_timeout_ms: int
     """The longest wait of a hand-back for outstanding responses."""
 
     @classmethod
@@ -95,16 +95,16 @@ class Dispatcher:
         )
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
-        self._paused = False
-        self._handing_back = False
-        self._awaiting_since_ms: int | None = None
+        self._is_paused = False
+        self._hands_back = False
+        self._hand_back_since_ms: int | None = None
         """The time at which a hand-back began to wait for responses."""
         self._is_synced = False
 
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config.  Accumulated records of earlier rules are sent first."""
         self._limits = _RequestLimits.of(config)
-        self._sort_in(self._accumulator.apply_config(self._rules_of(config)))
+        self._add_to_queues(self._accumulator.apply_config(self._rules_of(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
         self._responses.attempt_limit = config.delivery.attempt_limit
 
@@ -127,17 +127,17 @@ class Dispatcher:
     @property
     def wants_connection(self) -> bool:
         """True if there are records to send."""
-        return not self._paused and self._send_queue.have_work
+        return not self._is_paused and self._send_queue.has_work
 
     @property
-    def gather_due_ms(self) -> int | None:
+    def batch_due_ms(self) -> int | None:
         """The time at which an accumulated batch is due."""
         return self._accumulator.due_ms
 
     @property
     def partition_errors(self) -> tuple[PartitionError, ...]:
         """The partitions with an error as their last response."""
-        return self._responses.troubles.listed()
+        return self._responses.partition_errors.as_tuple()
 
     @property
     def is_exactly_once(self) -> bool:
@@ -157,7 +157,7 @@ class Dispatcher:
     @property
     def retry_at(self) -> float | None:
         """The time at which a queue in back-off, or under the broker's quota, may send again."""
-        return self._send_queue.next_at(self._throttled_until)
+        return self._send_queue.next_send_at(self._throttled_until)
 
     def throttle_until(self, moment: float) -> None:
         """Send nothing before `moment`, as the broker's quota demands."""
@@ -172,47 +172,47 @@ class Dispatcher:
             self._router = router
             self._resync(words, now_ms)
         elif router == self._router:
-            self._obey(words, now_ms)
+            self._process_parcels(words, now_ms)
 
-    def _obey(self, parcels: Iterable[Parcel], now_ms: int) -> None:
+    def _process_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
             if kind is ParcelKind.HAND_BACK:
                 self._hand_back(topic, partition, now_ms)
             elif kind is ParcelKind.FLUSH:
                 if self._topics.has(topic):  # a topic may be removed once its messages are settled
-                    self._end_gathering_of(topic)
+                    self._flush_topic(topic)
             elif kind is ParcelKind.SENT:
-                self._take_over(batches_of(find(self._slab, segment) for segment in self._take_sent(segments)))
+                self._adopt_assigned(batches_of(find(self._slab, segment) for segment in self._claim_sent(segments)))
             else:
-                self._take_fresh(kind, topic, partition, segments, now_ms)
+                self._claim_fresh(kind, topic, partition, segments, now_ms)
 
-    def _take_fresh(
+    def _claim_fresh(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
-        taken = kernels.claim(self._slab, segments, assigned, queued)
+        claimed = kernels.claim(self._slab, segments, assigned, queued)
         if kind is ParcelKind.QUEUE:
-            self._sort_in(self._accumulator.add(taken, kernels.read_headers(self._slab, taken), now_ms))
+            self._add_to_queues(self._accumulator.add(claimed, kernels.read_headers(self._slab, claimed), now_ms))
             return
         if kind is ParcelKind.WAITED:
-            self._end_gathering_of(topic)
-        self._make_ready(topic, partition, taken)
+            self._flush_topic(topic)
+        self._make_ready(topic, partition, claimed)
 
-    def _end_gathering_of(self, topic: int) -> None:
-        self._sort_in(self._accumulator.flush_topic(topic))
+    def _flush_topic(self, topic: int) -> None:
+        self._add_to_queues(self._accumulator.flush_topic(topic))
 
-    def _sort_in(self, segments: Sequence[Segment]) -> None:
+    def _add_to_queues(self, segments: Sequence[Segment]) -> None:
         """Add segments to the ready records of their partitions; damaged ones stay in place."""
         try:
             places = kernels.by_place(self._slab, segments)
         except SlabError:
-            places = self._places_of_sound(segments)
+            places = self._group_sound(segments)
         for key, some in places.items():
-            queue = self._queues.get(key) or self._queues.of(*key)
+            queue = self._queues.get(key) or self._queues.get_or_create(*key)
             queue.ready += some
             self._send_queue.setdefault(key, queue)
 
-    def _places_of_sound(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
+    def _group_sound(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
         places: dict[_TopicPartition, list[Segment]] = {}
         for segment in segments:
             try:
@@ -223,19 +223,19 @@ class Dispatcher:
         return places
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
-        queue = self._queues.of(topic, partition)
+        queue = self._queues.get_or_create(topic, partition)
         queue.ready += segments
         self._send_queue.schedule(queue)
 
-    def _take_sent(self, segments: Iterable[Segment]) -> list[Segment]:
+    def _claim_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim parts of batches that another dispatcher built."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
         return kernels.claim(self._slab, segments, assigned, in_flight)
 
-    def _take_over(self, batches: list[SentBatch]) -> None:
+    def _adopt_assigned(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
         if not self._builder.broker_deduplicates:
-            self._doubt([batch for batch in batches if batch.base_sequence >= 0])
+            self._record_doubtful([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
@@ -245,7 +245,7 @@ class Dispatcher:
         for batch in present:
             self._builder.advance_sequence(batch)
         for batch in [*present, *(self._builder.renumber(batch) for batch in outdated)]:
-            queue = self._queues.of(batch.topic, batch.partition)
+            queue = self._queues.get_or_create(batch.topic, batch.partition)
             queue.resend.append(batch)
             queue.in_doubt = True
             self._send_queue.schedule(queue)
@@ -262,12 +262,12 @@ class Dispatcher:
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is ParcelKind.SENT for segment in parcel.segments])
             self._is_synced = True
-        self._end_gathering()  # a new router may batch by other rules, and its batches must not pass these
+        self._flush_all()  # a new router may batch by other rules, and its batches must not pass these
         for queue in self._queues.values():
-            queue.hand_back = False
-        self._handing_back = False
-        self._obey(rest, now_ms)
-        self._say_what_is_returned()
+            queue.hands_back = False
+        self._hands_back = False
+        self._process_parcels(rest, now_ms)
+        self._repeat_returned()
         self._outbox.append(Parcel(ParcelKind.SYNCED, resync.topic, self._router))
         self.repeat_pauses()
 
@@ -275,19 +275,19 @@ class Dispatcher:
         """Find a predecessor's records in the slab; it may have claimed only a part of `sent`."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
-        self._doubt(batches_of(in_flight))
-        self._adopt(batches_of([*in_flight, *(find(self._slab, segment) for segment in self._take_sent(sent))]))
+        self._record_doubtful(batches_of(in_flight))
+        self._adopt(batches_of([*in_flight, *(find(self._slab, segment) for segment in self._claim_sent(sent))]))
         for part in found:
             if part.state is RunState.QUEUED:
                 self._make_ready(part.topic, part.partition, [part.segment])
 
-    def _say_what_is_returned(self) -> None:
+    def _repeat_returned(self) -> None:
         """Repeat RETURNED: the router may have died before it read the frame, or a predecessor before it sent one."""
         states = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
         for topic, partition in {(part.topic, part.partition): None for part in found}:
-            self._return(self._queues.of(topic, partition))
+            self._return_queue(self._queues.get_or_create(topic, partition))
 
     # --- to the broker -----------------------------------------------------------------------------------------------
 
@@ -297,25 +297,25 @@ class Dispatcher:
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
             # Their numbers have no meaning for this broker; a predecessor or another broker may have sent them.
-            self._doubt([batch for queue in self._queues.values() for batch in queue.resend])
+            self._record_doubtful([batch for queue in self._queues.values() for batch in queue.resend])
 
-    def _doubt(self, batches: list[SentBatch]) -> None:
+    def _record_doubtful(self, batches: list[SentBatch]) -> None:
         """Record possible duplicates: the broker may have these batches and recognises no repetition."""
         for batch in batches:
             self._responses.count_possible_duplicates([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
         """Move accumulated batches that are due to the ready records."""
-        self._sort_in(self._accumulator.flush_due(now_ms))
+        self._add_to_queues(self._accumulator.flush_due(now_ms))
 
     def drain(self) -> None:
         """Disable batching and flush all accumulated records."""
         self._accumulator.draining = True
-        self._end_gathering()
+        self._flush_all()
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
         """Return the batches of the next request, at most one for each partition; [] if none may be sent now."""
-        if self._paused or now < self._throttled_until or in_flight >= self._limits.max_in_flight:
+        if self._is_paused or now < self._throttled_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
         chosen = self._send_queue.choose(self._builder, self._limits.request_bytes, now)
@@ -341,67 +341,67 @@ class Dispatcher:
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
         """Settle written batches as delivered; for acks 0."""
-        self._responses.deliver(batches)
+        self._responses.settle_delivered(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
-            queue.answered(batch)
+            queue.on_answered(batch)
             self._row.add(Counter.AckNotRequired, batch.records)
-            self._go_on(queue, now)
+            self._continue_queue(queue, now)
 
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> None:
         """Apply the acks of a request's batches, in order; those without an error share transactions."""
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
-        self._responses.accept(good)
+        self._responses.on_accepted(good)
         for batch in good:
             queue = self._queues[batch.topic, batch.partition]
-            queue.accepted(batch)
+            queue.on_accepted(batch)
             if queue.state is not QueueState.FLOWING:
-                self._go_on(queue, now)
+                self._continue_queue(queue, now)
         for batch, ack in zip(batches, acks, strict=True):
             if ack.error:
                 self._on_error(batch, ack, now)
-        self._finish_handing_back()
+        self._finish_hand_back()
 
     def _on_error(self, batch: SentBatch, ack: PartitionAck, now: float) -> None:
         queue = self._queues[batch.topic, batch.partition]
-        self._responses.answer(queue, batch, ack, self.topic_name(batch.topic))
-        self._go_on(queue, now)
+        self._responses.apply_error(queue, batch, ack, self.topic_name(batch.topic))
+        self._continue_queue(queue, now)
 
-    def on_rejected(self, batch: SentBatch, error: SlabError, now: float) -> None:
+    def on_unreadable(self, batch: SentBatch, error: SlabError, now: float) -> None:
         """Remove the damaged records from a partition's last batch of `next_request`, which cannot be read."""
         quarantine(self._row, error)
-        queue = self._queues.of(batch.topic, batch.partition)
-        queue.answered(batch)
+        queue = self._queues.get_or_create(batch.topic, batch.partition)
+        queue.on_answered(batch)
         self._responses.abandon_damaged(queue, batch)
-        self._go_on(queue, now)
+        self._continue_queue(queue, now)
 
-    def _go_on(self, queue: PartitionQueue, now: float) -> None:
+    def _continue_queue(self, queue: PartitionQueue, now: float) -> None:
         """Continue a queue after a batch has left the flight."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
             self._drained(queue, now)
         self._send_queue.schedule(queue)
-        self._finish_handing_back()
+        self._finish_hand_back()
 
     def _drained(self, queue: PartitionQueue, now: float) -> None:
         """Leave DRAINING: renumber if needed, then send again, hand back or pause."""
-        queue.gather()
+        queue.requeue_failed()
         self._responses.renumber(queue, self.topic_name(queue.topic))
         queue.state = QueueState.FLOWING
-        if queue.hand_back:
-            self._return(queue)
+        if queue.hands_back:
+            self._return_queue(queue)
             self._outbox.append(Parcel(ParcelKind.HANDED_BACK, queue.topic, queue.partition))
-        elif queue.pause:
+        elif queue.pauses:
             queue.state = QueueState.PAUSED
             self._outbox.append(Parcel(ParcelKind.PAUSED, queue.topic, queue.partition))
         elif queue.backs_off:
             queue.backs_off = False
             queue.retries += 1
-            delay = min(RETRY_LONGEST_S, RETRY_FIRST_S * 2 ** min(queue.retries - 1, 10))
+            delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2 ** min(queue.retries - 1, 10))
             queue.not_before = now + delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
     # --- pauses ------------------------------------------------------------------------------------------------------
 
-    def on_lost(self) -> None:
+    def on_connection_lost(self) -> None:
         """Put the in-flight batches in doubt after a lost connection, and let the router reroute all records.
 
         An empty dispatcher does not pause: the next message opens another connection.
@@ -413,73 +413,75 @@ class Dispatcher:
                 self._responses.renumber(queue, self.topic_name(queue.topic))
                 queue.state = QueueState.FLOWING
             self._send_queue.schedule(queue)
-        self._awaiting_since_ms = None
-        if self._handing_back:
-            self._finish_handing_back()
+        self._hand_back_since_ms = None
+        if self._hands_back:
+            self._finish_hand_back()
         elif any(queue.has_work for queue in self._queues.values()):
-            self._paused = True
+            self._is_paused = True
             self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
 
     def repeat_pauses(self) -> bool:
         """Repeat PAUSED for all paused scopes; return False if there are none."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(ParcelKind.PAUSED, queue.topic, queue.partition) for queue in paused]
-        if self._paused:
+        if self._is_paused:
             self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
-        return self._paused or bool(paused)
+        return self._is_paused or bool(paused)
 
     @property
-    def patience_ends_ms(self) -> int | None:
+    def hand_back_deadline_ms(self) -> int | None:
         """The deadline of a hand-back that waits for responses; None without one."""
-        if self._awaiting_since_ms is None:
+        if self._hand_back_since_ms is None:
             return None
-        if not self._handing_back and not any(queue.hand_back for queue in self._queues.values()):
-            self._awaiting_since_ms = None
+        if not self._hands_back and not any(queue.hands_back for queue in self._queues.values()):
+            self._hand_back_since_ms = None
             return None
-        return self._awaiting_since_ms + self._limits.patience_ms
+        return self._hand_back_since_ms + self._limits.hand_back_timeout_ms
 
     def _hand_back(self, topic: int, partition: int, now_ms: int) -> None:
-        self._end_gathering()
-        if self._awaiting_since_ms is None:
-            self._awaiting_since_ms = now_ms
+        self._flush_all()
+        if self._hand_back_since_ms is None:
+            self._hand_back_since_ms = now_ms
         if partition == EVERYTHING:
-            self._handing_back = True
-            self._paused = True
-            self._finish_handing_back()
+            self._hands_back = True
+            self._is_paused = True
+            self._finish_hand_back()
             return
-        queue = self._queues.of(topic, partition)
+        queue = self._queues.get_or_create(topic, partition)
         if queue.in_flight:
             queue.drain()
-            queue.hand_back = True
+            queue.hands_back = True
             return
-        self._return(queue)
+        self._return_queue(queue)
         self._outbox.append(Parcel(ParcelKind.HANDED_BACK, topic, partition))
 
-    def _end_gathering(self) -> None:
+    def _flush_all(self) -> None:
         """Move all accumulated records to the ready records of their partitions."""
-        self._sort_in(self._accumulator.flush_all())
+        self._add_to_queues(self._accumulator.flush_all())
 
-    def _finish_handing_back(self) -> None:
+    def _finish_hand_back(self) -> None:
         """Return all records once no response is outstanding."""
-        if not self._handing_back or any(queue.in_flight for queue in self._queues.values()):
+        if not self._hands_back or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
-            self._return(queue)
+            self._return_queue(queue)
         self._send_queue.clear()
-        self._handing_back = self._paused = False
+        self._hands_back = self._is_paused = False
         self._outbox.append(Parcel(ParcelKind.HANDED_BACK, 0, EVERYTHING))
 
-    def _return(self, queue: PartitionQueue) -> None:
+    def _return_queue(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
         if self._topics.has(queue.topic):  # a removed topic may have left an empty queue
-            self._responses.troubles.clear(self.topic_name(queue.topic), queue.partition)
-        sent, fresh = queue.release()
-        self._give(
+            self._responses.partition_errors.clear(self.topic_name(queue.topic), queue.partition)
+        sent, fresh = queue.pop_all()
+        self._return_segments(
             ParcelKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]
         )
-        self._give(ParcelKind.RETURNED, RunState.RETURNED, queue, fresh)
+        self._return_segments(ParcelKind.RETURNED, RunState.RETURNED, queue, fresh)
 
-    def _give(self, kind: ParcelKind, state: RunState, queue: PartitionQueue, segments: list[Segment]) -> None:
+    def _return_segments(
+        self, kind: ParcelKind, state: RunState, queue: PartitionQueue, segments: list[Segment]
+    ) -> None:
         if segments:
             kernels.set_state(self._slab, segments, state_word(state, self._slot))
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

@@ -66,7 +66,7 @@ class BatchEncoder:
 
     def _record_batch(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
         producer = NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, *batch[2:4])
-        if self._compressor.leaves(topic, batch.partition):
+        if self._compressor.sends_uncompressed(topic, batch.partition):
             header, data = kernels.record_batch(self._slab, batch.segments, producer, keeps_empty=self.keeps_empty)
             self._row.add(Counter.MsgSetCompressionNo)
             return PartitionData(topic, batch.partition, data, header)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_LAST_ANSWERS_S: Final = 0.5
+_EXIT_TIMEOUT_S: Final = 0.5
 """The wait for outstanding responses before new code replaces this process."""
 
 
@@ -61,7 +61,7 @@ class _DispatcherProcess(ProcessShell):
         self._session = ProduceSession(
             start, self._loop, self._row, core=self._core, encoder=self._encoder, tap=self._tap, reports=reports
         )
-        self._is_leaving = False
+        self._is_exiting = False
 
     def recover(self) -> None:
         self._row.add(Counter.StartKafkaDispatcher)
@@ -81,11 +81,11 @@ class _DispatcherProcess(ProcessShell):
     def drain(self, _: Drain) -> None:
         self._core.drain()
 
-    def on_supervisor_exit(self) -> None:
-        """Stop after `_LAST_ANSWERS_S`: a broker that recognises no repetitions would double unanswered batches."""
-        self._is_leaving = True
+    def make_way(self) -> None:
+        """Stop after `_EXIT_TIMEOUT_S`: a broker that recognises no repetitions would double unanswered batches."""
+        self._is_exiting = True
         self._loop.unwatch(self._control)
-        self._loop.call_later(_LAST_ANSWERS_S, self._loop.stop)
+        self._loop.call_later(_EXIT_TIMEOUT_S, self._loop.stop)
 
     def on_control(self, message: ControlMessage) -> None:
         if isinstance(message, DebugTopics):
@@ -94,10 +94,10 @@ class _DispatcherProcess(ProcessShell):
     def after_round(self, now_ms: int) -> int | None:
         began = time.monotonic()
         self._core.flush_due(now_ms)
-        ends_ms = self._core.patience_ends_ms
+        ends_ms = self._core.hand_back_deadline_ms
         if ends_ms is not None and ends_ms <= now_ms:
             self._session.abandon_responses()
-        if not self._is_leaving:
+        if not self._is_exiting:
             self._session.send_requests()
         elif not self._session.requests_in_flight:
             self._loop.stop()
@@ -109,7 +109,7 @@ class _DispatcherProcess(ProcessShell):
 
         A retry that was due at the beginning of the round had its chance and waits for another event.
         """
-        dues_ms = [due for due in (self._core.gather_due_ms, self._core.patience_ends_ms) if due is not None]
+        dues_ms = [due for due in (self._core.batch_due_ms, self._core.hand_back_deadline_ms) if due is not None]
         if (retry := self._core.retry_at) is not None and retry > began:
             dues_ms.append(steady.ms_of(retry))
         return min(dues_ms) if dues_ms else None

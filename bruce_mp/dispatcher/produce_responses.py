@@ -46,11 +46,13 @@ __all__ = ["ResponseHandler"]
 
 _LOG = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45
-_LAST_LISTED: Final = 133
-_FOR_OPERATORS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
-_FINAL: Final = frozenset({Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED})
+_LAST_CODE: Final = 133
+_OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
+_FINAL_ACTIONS: Final = frozenset(
+    {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}
+)
 """Actions that end a batch, unless a part of it can be sent without the refused property."""
-_BY_RECORD: Final = frozenset({Action.HALVE, Action.RESTAMP})
+_RECORD_ACTIONS: Final = frozenset({Action.HALVE, Action.RESTAMP})
 
 
 class ResponseHandler:
@@ -72,32 +74,32 @@ class ResponseHandler:
         self._builder = builder
         self._topics = topics
         self.attempt_limit = attempt_limit
-        self.troubles = PartitionErrors(wall_ms)
+        self.partition_errors = PartitionErrors(wall_ms)
         self.traffic = TrafficSums()
         self._ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
         """Partitions with a leader that refuses compressed batches."""
 
-    def accept(self, batches: Sequence[SentBatch], error: int = 0) -> None:
+    def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
         """Settle batches that the broker has: the response is no error, or only reports a repetition."""
-        self._count(error, len(batches))
-        for batch in batches if self.troubles else ():
-            self.troubles.clear(self._topics.name_of(batch.topic), batch.partition)
-        self.deliver(batches)
+        self._count_responses(error, len(batches))
+        for batch in batches if self.partition_errors else ():
+            self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
+        self.settle_delivered(batches)
 
-    def deliver(self, batches: Sequence[SentBatch]) -> None:
+    def settle_delivered(self, batches: Sequence[SentBatch]) -> None:
         """Settle batches as delivered; with acks 0 there is no response."""
         self._ack_settler.settle(batches)
 
-    def answer(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+    def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Apply the error table to the response for a batch in flight."""
         row = action_for(ack.error)
         if row.action is Action.OK:
-            self.accept([batch], ack.error)
-            queue.accepted(batch)
+            self.on_accepted([batch], ack.error)
+            queue.on_accepted(batch)
             return
-        self._count(ack.error)
-        queue.answered(batch)
+        self._count_responses(ack.error)
+        queue.on_answered(batch)
         if ack.error == _OUT_OF_ORDER and self._follows_gap(queue, batch):
             queue.failed.append(batch)
             queue.drain()
@@ -105,35 +107,37 @@ class ResponseHandler:
             _log_error(batch, row, topic)
             self.traffic.refused(topic, row.name)
             self._refuse(queue, batch, ack, row, topic)
-        queue.settle_doubts()
+        queue.clear_doubt()
 
     def _follows_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
         """Return True if a batch is out of order only because an earlier one was refused or discarded."""
-        if queue.failed or queue.gap is not None:
+        if queue.failed or queue.renumber_from is not None:
             return True
-        if queue.is_torn or queue.expected not in {None, batch.base_sequence}:
-            queue.gap = batch.base_sequence if queue.expected is None else queue.expected
-        return queue.gap is not None
+        if queue.may_have_gap or queue.expected_sequence not in {None, batch.base_sequence}:
+            queue.renumber_from = batch.base_sequence if queue.expected_sequence is None else queue.expected_sequence
+        return queue.renumber_from is not None
 
-    def _count(self, error: int, answers: int = 1) -> None:
-        listed = error if -1 <= error <= _LAST_LISTED else _LAST_LISTED + 2
+    def _count_responses(self, error: int, answers: int = 1) -> None:
+        listed = error if -1 <= error <= _LAST_CODE else _LAST_CODE + 2
         self._row.add(Counter.AckErrorFirst + 1 + listed, answers)
 
     def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
-        if row.action in _FOR_OPERATORS:
+        if row.action in _OPERATOR_ACTIONS:
             self._topics.note_refusal(batch.topic, row.code)
-        if row.action in _BY_RECORD:
+        if row.action in _RECORD_ACTIONS:
             self._refuse_records(queue, batch, ack, row, topic)
-        elif self._goes_plainer(queue, batch, row, topic):
+        elif self._downgrade(queue, batch, row, topic):
             queue.failed.append(batch)
             queue.drain()
-        elif row.action in _FINAL:
-            self._give_up(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, for_sure=_refused_for_sure(row))
-        elif row.counts_as_attempt and self._exceeds(self._builder.count_attempt(batch), row):
+        elif row.action in _FINAL_ACTIONS:
+            self._discard_batch(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, is_unwritten=_proves_unwritten(row))
+        elif row.counts_as_attempt and self._exceeds_attempt_limit(self._builder.count_attempt(batch), row):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
-            self._give_up(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, for_sure=_refused_for_sure(row))
+            self._discard_batch(
+                queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, is_unwritten=_proves_unwritten(row)
+            )
         else:
-            self._send_again(queue, batch, row, topic)
+            self._retry(queue, batch, row, topic)
 
     def _refuse_records(
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes
@@ -147,7 +151,7 @@ class ResponseHandler:
             queue.drain()
             queue.failed += self._without_damaged(queue, batch)
 
-    def _goes_plainer(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> bool:
+    def _downgrade(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> bool:
         """Return True if a batch may be sent again without numbers or compression, as the broker demands."""
         if row.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
             queue.stops_numbering = True
@@ -158,25 +162,25 @@ class ResponseHandler:
             return True
         return False
 
-    def _exceeds(self, attempts: int, row: ErrorRow) -> bool:
+    def _exceeds_attempt_limit(self, attempts: int, row: ErrorRow) -> bool:
         limits = [limit for limit in (row.attempt_limit, self.attempt_limit) if limit is not None]
         return bool(limits) and attempts > min(limits)
 
-    def _send_again(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
-        self.troubles.record(topic, batch.partition, row.name)
+    def _retry(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
+        self.partition_errors.record(topic, batch.partition, row.name)
         queue.failed.append(batch)
         queue.drain()
         if row.action is Action.PAUSE_AND_REROUTE:
             self._row.add(Counter.ConnectorGotPauseAck)
-            queue.pause = True
+            queue.pauses = True
         else:
             self._row.add(Counter.ConnectorGotResendAck)
             queue.backs_off = True
         is_numbered = batch.base_sequence >= 0
         bumps = row.action is Action.BUMP_EPOCH and is_numbered
-        queue.bump = queue.bump or bumps
+        queue.bumps_epoch = queue.bumps_epoch or bumps
         if row.may_duplicate and (bumps or not self._is_deduplicated(batch)):
-            self._note_duplicates([batch], topic)
+            self._record_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
         """Send a batch again with arrival times for the refused records; return False if none can be replaced.
@@ -191,7 +195,7 @@ class ResponseHandler:
         _LOG.warning(
             "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): they are sent once more "
             'with the time of their arrival. Correct their sender, or set timestamps.topics."%s" = "clamp".',
-            _text(topic), batch.partition, found.records, found.first, _text(topic), extra={"about": topic},
+            _decode(topic), batch.partition, found.records, found.first, _decode(topic), extra={"about": topic},
         )  # fmt: skip
         queue.failed.append(batch)
         queue.drain()
@@ -202,32 +206,32 @@ class ResponseHandler:
     def _halve(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
         """Discard the records that the response names, or halve the batch to find them; nothing was written."""
         named = [index for index, _ in ack.record_errors]
-        rest, culprits = self._builder.remove_records(batch, named) if named else (None, [])
+        rest, rejected = self._builder.remove_records(batch, named) if named else (None, [])
         if batch.records == 1:
-            rest, culprits = None, list(batch.segments)
-        most = max(len(culprits), len(rest.segments) if rest is not None else 0)  # cutting makes more of them
-        if most > MAX_SETTLED_SEGMENTS or not culprits:
+            rest, rejected = None, list(batch.segments)
+        most = max(len(rejected), len(rest.segments) if rest is not None else 0)  # cutting makes more of them
+        if most > MAX_SETTLED_SEGMENTS or not rejected:
             queue.failed += self._builder.halve(batch)
             queue.drain()
             return
-        for culprit in culprits:
-            words = describe(self._slab, culprit)
+        for segment in rejected:
+            words = describe(self._slab, segment)
             _LOG.error(
-                "Topic %s, partition %d: discarded %s.", _text(topic), batch.partition, words, extra={"about": topic}
+                "Topic %s, partition %d: discarded %s.", _decode(topic), batch.partition, words, extra={"about": topic}
             )
-        self._note_gap(queue, batch)
+        self._record_gap(queue, batch)
         if rest is not None:  # first, since after a crash a batch without its beginning would join the one before
             self._builder.close_gap(rest)
-        self._discard(culprits, DiscardReason.KAFKA_ERROR_ACK, topic)
+        self._discard(rejected, DiscardReason.KAFKA_ERROR_ACK, topic)
         queue.failed += [rest] if rest is not None else []
 
-    def _give_up(
-        self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, *, for_sure: bool
+    def _discard_batch(
+        self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, *, is_unwritten: bool
     ) -> None:
-        if for_sure:
-            self._note_gap(queue, batch)
+        if is_unwritten:
+            self._record_gap(queue, batch)
         else:
-            queue.is_torn = queue.in_doubt = True
+            queue.may_have_gap = queue.in_doubt = True
         self._discard(batch.segments, reason, topic)
 
     def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
@@ -236,7 +240,7 @@ class ResponseHandler:
 
     def _without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
         """Return an unwritten batch without its damaged segments; empty if all are damaged."""
-        self._note_gap(queue, batch)
+        self._record_gap(queue, batch)
         sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
         for segment in batch.segments:
             if segment not in sound:
@@ -247,14 +251,14 @@ class ResponseHandler:
         self._builder.close_gap(rest)
         return [rest]
 
-    def _note_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
+    def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Free the numbers of an unwritten batch if no earlier batch is in doubt."""
         queue.drain()
-        is_next = batch.base_sequence >= 0 and queue.expected in {None, batch.base_sequence}
-        if is_next and queue.gap is None and not queue.failed and not queue.in_doubt:
-            queue.gap = batch.base_sequence
+        is_next = batch.base_sequence >= 0 and queue.expected_sequence in {None, batch.base_sequence}
+        if is_next and queue.renumber_from is None and not queue.failed and not queue.in_doubt:
+            queue.renumber_from = batch.base_sequence
         else:
-            queue.is_torn = True
+            queue.may_have_gap = True
 
     def _discard(self, segments: Iterable[Segment], reason: DiscardReason, topic: bytes) -> None:
         self._row.add(Counter.ConnectorGotDiscardAck)
@@ -266,66 +270,66 @@ class ResponseHandler:
         """Renumber the batches to resend if needed; the queue is drained."""
         if queue.stops_numbering:
             self._stop_numbering(queue, topic)
-        elif queue.gap is None and not queue.bump:
+        elif queue.renumber_from is None and not queue.bumps_epoch:
             return
-        elif queue.gap is None or queue.bump or queue.in_doubt:
-            self._take_next_epoch(queue, topic)
+        elif queue.renumber_from is None or queue.bumps_epoch or queue.in_doubt:
+            self._bump_epoch(queue, topic)
         else:
-            self._builder.set_next_sequence(queue.topic, queue.partition, queue.gap)
+            self._builder.set_next_sequence(queue.topic, queue.partition, queue.renumber_from)
         queue.resend = deque([self._builder.renumber(batch) for batch in queue.resend])
-        queue.gap, queue.bump, queue.is_torn, queue.stops_numbering = None, False, False, False
+        queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
         if queue.in_doubt:
-            self._note_duplicates(queue.resend, topic)
+            self._record_duplicates(queue.resend, topic)
         self._builder.stop_numbering(queue.topic, queue.partition)
         _LOG.error(
             "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
             "at least once. Raise the topic's message.format.version and restart the daemon.",
-            _text(topic), queue.partition, extra={"about": topic},
+            _decode(topic), queue.partition, extra={"about": topic},
         )  # fmt: skip
 
-    def _take_next_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.bump and queue.in_doubt:
-            self._note_duplicates(queue.resend, topic)
+    def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
+        if queue.bumps_epoch and queue.in_doubt:
+            self._record_duplicates(queue.resend, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
-        queue.expected = None
+        queue.expected_sequence = None
         _LOG.warning(
             "Topic %s, partition %d: took the next producer epoch; %d batches are renumbered.",
-            _text(topic), queue.partition, len(queue.resend), extra={"about": topic},
+            _decode(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
         if not self._builder.is_numbered(queue.topic, queue.partition):
             _LOG.error(
                 "Topic %s, partition %d used up the epochs of its producer id; its messages are delivered at least "
-                "once until the daemon is restarted.", _text(topic), queue.partition, extra={"about": topic},
+                "once until the daemon is restarted.", _decode(topic), queue.partition, extra={"about": topic},
             )  # fmt: skip
 
     def count_possible_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         """Put batches in doubt: no response will come, and the broker may have them."""
-        self._note_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
+        self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
 
     def _is_deduplicated(self, batch: SentBatch) -> bool:
         """Return True if the broker recognises a repetition of the batch."""
         return batch.base_sequence >= 0 and self._builder.broker_deduplicates
 
-    def _note_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
+    def _record_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
         for batch in batches:
             self._discards.record_duplicates(batch.segments, topic)
 
 
-def _refused_for_sure(row: ErrorRow) -> bool:
+def _proves_unwritten(row: ErrorRow) -> bool:
     """Return True if an error of the table proves that nothing was written."""
     return not row.may_duplicate and row.code in ERROR_TABLE
 
 
 def _log_error(batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
     _LOG.log(
-        logging.ERROR if row.action in _FOR_OPERATORS else logging.WARNING,
+        logging.ERROR if row.action in _OPERATOR_ACTIONS else logging.WARNING,
         "Topic %s, partition %d: the broker answered %s (%d) for %d messages (%s): %s.",
-        _text(topic), batch.partition, row.name, row.code, batch.records, row.reason, row.action.value,
+        _decode(topic), batch.partition, row.name, row.code, batch.records, row.reason, row.action.value,
         extra={"about": (topic, row.code)},
     )  # fmt: skip
 
 
-def _text(topic: bytes) -> str:
+def _decode(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")

@@ -136,12 +136,12 @@ class ProduceSession:
             return
         self._core.on_written(self._unwritten, time.monotonic())
         connection.close()
-        self._status.closed()
+        self._status.on_closed()
         self._clear_connection()
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
-        self._status.connecting()
+        self._status.on_connecting()
         self._socket = BrokerSocket(
             self._loop,
             self._resolver,
@@ -182,7 +182,7 @@ class ProduceSession:
         encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], capabilities)
         for batch, found in zip(batches, encoded, strict=True):
             if isinstance(found, SlabError):
-                self._core.on_rejected(batch, found, time.monotonic())
+                self._core.on_unreadable(batch, found, time.monotonic())
             else:
                 sound.append(batch)
                 data.append(found)
@@ -201,12 +201,12 @@ class ProduceSession:
             self._row.add(Counter.ConnectorConnectSuccess)
             self._core.on_connected(broker_deduplicates=event.capabilities.idempotence)
             ends_s = None if self._socket is None else self._socket.certificate_ends_s
-            self._status.connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
+            self._status.on_connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
             self._is_ready = True
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
-            self._status.closed()
+            self._status.on_closed()
             is_lost = bool(self._unwritten)
             self._clear_connection()
             if is_lost:
@@ -237,14 +237,14 @@ class ProduceSession:
             "%s The dispatcher's messages wait; none is lost.", event.error,
             extra={"about": event.cause},
         )  # fmt: skip
-        self._status.failed(str(event.error), needs_operator=event.cause.needs_operator)
+        self._status.on_failed(str(event.error), needs_operator=event.cause.needs_operator)
         fault = _FAILURE_COUNTERS.get(event.cause, Counter.ConnectorSocketError)
         self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
         self._clear_connection()
         self._on_lost()
 
     def _on_lost(self) -> None:
-        self._core.on_lost()
+        self._core.on_connection_lost()
         self._start_repeating_pauses()
 
     def _clear_connection(self) -> None:

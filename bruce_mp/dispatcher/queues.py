@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["PER_PARTITION", "PartitionQueue", "QueueState", "Queues"]
+__all__ = ["MAX_IN_FLIGHT", "PartitionQueue", "QueueState", "Queues"]
 
-PER_PARTITION: Final = 5
+MAX_IN_FLIGHT: Final = 5
 """The most batches in flight for a partition; a broker remembers as many of a producer."""
 
 
@@ -49,8 +49,24 @@ class PartitionQueue:
     """The batches and records of one partition.  `not_before` is in seconds on the clock of the process."""
 
     __slots__ = (
-        "backs_off", "bump", "expected", "failed", "gap", "hand_back", "in_doubt", "in_flight", "is_torn",
-        "not_before", "partition", "pause", "ready", "resend", "retries", "state", "stops_numbering", "topic",
+        "backs_off",
+        "bumps_epoch",
+        "expected_sequence",
+        "failed",
+        "hands_back",
+        "in_doubt",
+        "in_flight",
+        "may_have_gap",
+        "not_before",
+        "partition",
+        "pauses",
+        "ready",
+        "renumber_from",
+        "resend",
+        "retries",
+        "state",
+        "stops_numbering",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -61,29 +77,29 @@ class PartitionQueue:
         self.resend: deque[SentBatch] = deque()
         self.in_flight: deque[SentBatch] = deque()
         self.failed: list[SentBatch] = []
-        self.expected: int | None = None
+        self.expected_sequence: int | None = None
         """The sequence number that the broker expects next: None before its first good response, and after a
         batch without a number."""
         self.in_doubt = False
         """True if the broker may still carry out a request that was abandoned without its response."""
-        self.hand_back = False
+        self.hands_back = False
         """Once drained, hand all records back, as the router requested."""
-        self._forget_plans()
+        self._reset_drain_actions()
 
-    def _forget_plans(self) -> None:
+    def _reset_drain_actions(self) -> None:
         self.not_before = 0.0
         self.retries = 0
         self.backs_off = False
         """Once drained, wait before sending again."""
-        self.gap: int | None = None
+        self.renumber_from: int | None = None
         """Once drained, renumber from here: the batch with this number was discarded and never written."""
-        self.is_torn = False
+        self.may_have_gap = False
         """True if a discarded batch may have left a gap; the broker's next response shows one."""
-        self.bump = False
+        self.bumps_epoch = False
         """Once drained, take the next producer epoch."""
         self.stops_numbering = False
         """Once drained, send without sequence numbers."""
-        self.pause = False
+        self.pauses = False
         """Once drained, report PAUSED to the router."""
 
     @property
@@ -94,11 +110,11 @@ class PartitionQueue:
     def is_idle(self) -> bool:
         """True if the queue is empty and no hand-back is pending."""
         holds = self.has_work or self.in_flight or self.failed
-        return not holds and self.state is QueueState.FLOWING and not self.hand_back
+        return not holds and self.state is QueueState.FLOWING and not self.hands_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
         """Return True if a batch may go out now; `broker_deduplicates`: the broker recognises repeated batches."""
-        window = PER_PARTITION if broker_deduplicates and self.expected is not None else 1
+        window = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
         has_room = self.state is QueueState.FLOWING and len(self.in_flight) < window
         return has_room and now >= self.not_before and self.has_work
 
@@ -107,26 +123,26 @@ class PartitionQueue:
         if self.state is QueueState.FLOWING:
             self.state = QueueState.DRAINING
 
-    def answered(self, batch: SentBatch) -> None:
+    def on_answered(self, batch: SentBatch) -> None:
         """Remove an answered batch from those in flight."""
         self.in_flight.remove(batch)
 
-    def accepted(self, batch: SentBatch) -> None:
+    def on_accepted(self, batch: SentBatch) -> None:
         """Remove a batch that the broker has, and advance the expected sequence number."""
-        self.answered(batch)
+        self.on_answered(batch)
         self.retries = 0
-        self.is_torn = False
+        self.may_have_gap = False
         is_numbered = batch.base_sequence >= 0
-        self.expected = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
+        self.expected_sequence = next_sequence(batch.base_sequence, batch.records) if is_numbered else None
         if self.in_doubt:
-            self.settle_doubts()
+            self.clear_doubt()
 
-    def settle_doubts(self) -> None:
+    def clear_doubt(self) -> None:
         """Clear `in_doubt` if no built batch is left that could be written twice."""
         if not (self.in_flight or self.resend or self.failed):
             self.in_doubt = False
 
-    def gather(self) -> None:
+    def requeue_failed(self) -> None:
         """Put failed batches before those to resend; the queue is drained."""
         self.resend = deque([*self.failed, *self.resend])
         self.failed = []
@@ -137,21 +153,21 @@ class PartitionQueue:
         # Failed batches are older than those in flight, because responses come in order.
         self.failed += doubtful
         self.in_flight.clear()
-        self.gather()
+        self.requeue_failed()
         self.in_doubt = self.in_doubt or bool(doubtful)
-        self.expected = None
+        self.expected_sequence = None
         return doubtful
 
-    def release(self) -> tuple[list[SentBatch], list[Segment]]:
+    def pop_all(self) -> tuple[list[SentBatch], list[Segment]]:
         """Empty the queue and return (built batches, the rest); no batch may be in flight."""
-        self.gather()
+        self.requeue_failed()
         sent, fresh = list(self.resend), list(self.ready)
         self.resend.clear()
         self.ready.clear()
         self.state = QueueState.FLOWING
-        self.expected = None
-        self.in_doubt = self.hand_back = False
-        self._forget_plans()
+        self.expected_sequence = None
+        self.in_doubt = self.hands_back = False
+        self._reset_drain_actions()
         return sent, fresh
 
 
@@ -159,26 +175,26 @@ class Queues(dict[tuple[int, int], PartitionQueue]):
     """The queues of a dispatcher by topic and partition.
 
     Beyond `most` queues, those of removed topics are deleted, since topic numbers are never reused.  Queues of
-    `in_turn` stay until their turn.
+    `scheduled` stay until their turn.
     """
 
-    def __init__(self, most: int, exists: Callable[[int], bool], in_turn: Container[tuple[int, int]]) -> None:
+    def __init__(self, most: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:
         super().__init__()
-        self._most = most
+        self._limit = most
         self._exists = exists
-        self._in_turn = in_turn
+        self._scheduled = scheduled
 
-    def of(self, topic: int, partition: int) -> PartitionQueue:
+    def get_or_create(self, topic: int, partition: int) -> PartitionQueue:
         """Return the queue of a partition, a new one if needed."""
         queue = self.get((topic, partition))
         if queue is None:
-            if len(self) >= self._most:
-                self._forget_gone()
+            if len(self) >= self._limit:
+                self._remove_deleted()
             queue = self[topic, partition] = PartitionQueue(topic, partition)
         return queue
 
-    def _forget_gone(self) -> None:
-        idle = [key for key, queue in self.items() if queue.is_idle and key not in self._in_turn]
+    def _remove_deleted(self) -> None:
+        idle = [key for key, queue in self.items() if queue.is_idle and key not in self._scheduled]
         for key in idle:
             if not self._exists(key[0]):
                 del self[key]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Restamped", "restamp"]
 
-_SAME_MS: Final = 1000
+_TOLERANCE_MS: Final = 1000
 """The greatest difference between two readings of an arrival time, by rounding and clock slew."""
 
 
@@ -55,4 +55,4 @@ def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -
 
 
 def _is_replaceable(record: Record, stamp_ms: int) -> bool:
-    return not record.is_explicit and abs(record.timestamp - stamp_ms) > _SAME_MS
+    return not record.is_explicit and abs(record.timestamp - stamp_ms) > _TOLERANCE_MS

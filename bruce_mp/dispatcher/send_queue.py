@@ -24,11 +24,11 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
             self.setdefault((queue.topic, queue.partition), queue)
 
     @property
-    def have_work(self) -> bool:
+    def has_work(self) -> bool:
         """True if a queue has records to send."""
         return any(queue.has_work for queue in self.values())
 
-    def next_at(self, throttled_until: float) -> float | None:
+    def next_send_at(self, throttled_until: float) -> float | None:
         """Return the time at which a queue in back-off may send, at least `throttled_until`; None if none waits."""
         delayed = (q.not_before for q in self.values() if q.not_before and q.state is QueueState.FLOWING)
         earliest = min(delayed, default=throttled_until if self else None)

@@ -1,11 +1,11 @@
 """Assignment of partitions to dispatchers: sending, returning, pausing and resuming.
 
-Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`routes`).  Messages that cannot go
-out wait in their route, ROUTED in the slab.  `core` chooses the partition of a message.
+Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`routes`).  Messages that cannot be
+sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
 
-One dispatcher at a time holds a partition: `Route.slot` names it until its HANDED_BACK.  Each HAND_BACK has exactly one
-HANDED_BACK, so the router sends HAND_BACK once in a pause.  A new process on either side makes all earlier frames void:
-the router sends RESYNC with a new number, and sends nothing else until SYNCED with that number arrives.
+One dispatcher at a time holds a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
+each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When either process is new, all
+earlier frames are void: the router sends RESYNC with a new number, and nothing else until SYNCED has that number.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _HELD_BY_DISPATCHERS: Final = (
     RunState.RETURNED,
     RunState.RETURNED_SENT,
 )
-"""Includes RETURNED records: newer ones must not pass them before their dispatcher announces them."""
+"""Includes RETURNED records: newer records must not overtake them before the dispatcher announces them."""
 
 _ASSIGNED: Final = (RunState.ASSIGNED, RunState.ASSIGNED_SENT)
 
-_TopicPartition = tuple[int, int]
+_TopicPartition = tuple[int, int]  # topic number, partition
 
 
 class Assignments:
-    """Routes and the scopes of dispatchers.  `leader_of` returns a partition's leader, None if none is available.
+    """The routes of partitions and the scopes of dispatchers.  `leader_of` returns a partition's leader or None.
 
     Times are in ms on one steady clock.
     """
@@ -84,67 +84,67 @@ class Assignments:
         self._refresh = refresh
         self._rng = rng
         self._tables = tables
-        self._dispatchers = DispatcherSet(slab, tables, self._used_slots)
+        self._dispatchers = DispatcherSet(slab, tables, self._slots_in_use)
         self._slots = self._dispatchers.slots
         self._outbox = outbox
-        self._peers: dict[int, DispatcherScope] = {}
-        self._sessions = count(1)
+        self._dispatcher_scopes: dict[int, DispatcherScope] = {}
+        self._resync_numbers = count(1)
         self._routes: dict[_TopicPartition, Route] = {}
         self._leaderless_backoff = LeaderlessBackoff(self._new_backoff())
         self._open: dict[_TopicPartition, int] = {}
-        """Slots of the partitions known to be open.  New metadata and each frame of a dispatcher clear this map,
-        because either may close a partition.  Adoption of a previous router's records comes before the first entry."""
+        """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
+        dispatcher clear it, because either may close a partition.  `adopt` does not, because it runs before `send`."""
 
     # --- queries of the process --------------------------------------------------------------------------------------
 
-    def wanted(self) -> dict[int, tuple[int, Address]] | None:
-        """Return the dispatchers to run: see `DispatcherSet.wanted`."""
-        return self._dispatchers.wanted()
+    def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
+        """Return the dispatchers to run: see `DispatcherSet.wanted_dispatchers`."""
+        return self._dispatchers.wanted_dispatchers()
 
-    def paused(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
-        """Return the paused scopes: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
-        peers = [(slot, None, peer) for slot, peer in self._peers.items() if peer.paused]
-        return [*peers, *((route.slot, key, route) for key, route in self._routes.items() if route.paused)]
+    def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
+        """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
+        scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
+        return [*scopes, *((route.slot, key, route) for key, route in self._routes.items() if route.is_paused)]
 
-    def leaderless(self) -> list[_TopicPartition]:
-        """Return topic and partition of the routes that wait only for a leader in service."""
-        held = (key for key, route in self._routes.items() if route.has_waiting and not route.paused)
-        return [key for key in held if self._slot_for(*key) is None]
+    def leaderless_partitions(self) -> list[_TopicPartition]:
+        """Return (topic, partition) of each route whose messages wait for a leader, and that is not paused."""
+        held = (key for key, route in self._routes.items() if route.has_waiting and not route.is_paused)
+        return [key for key in held if self._leader_slot(*key) is None]
 
-    def _used_slots(self) -> set[int | None]:
+    def _slots_in_use(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def topics(self) -> set[int]:
-        """Return the topics with messages that a dispatcher may hold or that wait for one."""
+    def topics_in_use(self) -> set[int]:
+        """Return the topics that have routes; a dispatcher may hold messages of them."""
         return {topic for topic, _ in self._routes}
 
-    def _slot_for(self, topic: int, partition: int) -> int | None:
-        """Return the slot of the partition's leader; None if no leader is in service."""
+    def _leader_slot(self, topic: int, partition: int) -> int | None:
+        """Return the dispatcher slot of the partition's leader; None without a leader or slot."""
         leader = self._leader_of(topic, partition)
         return None if leader is None else self._slots.slot_of(leader)
 
     def is_open(self, topic: int, partition: int) -> bool:
-        """Return True if messages for the partition can go out now."""
+        """Return True if messages for the partition can be sent now."""
         if (topic, partition) in self._open:
             return True
-        slot = self._slot_for(topic, partition)
+        slot = self._leader_slot(topic, partition)
         route = self._routes.get((topic, partition))
-        return slot is not None and self._peer(slot).flowing and (route is None or route.flowing)
+        return slot is not None and self._dispatcher_scope(slot).is_flowing and (route is None or route.is_flowing)
 
     def is_starting(self, topic: int, partition: int) -> bool:
         """Return True if the partition's dispatcher has not answered RESYNC yet."""
-        slot = self._slot_for(topic, partition)
-        return slot is not None and self._peer(slot).state is ScopeState.SYNCING
+        slot = self._leader_slot(topic, partition)
+        return slot is not None and self._dispatcher_scope(slot).state is ScopeState.SYNCING
 
     def send(
         self, kind: ParcelKind, runs: Mapping[_TopicPartition, list[Segment]], now_ms: int
     ) -> dict[_TopicPartition, list[Segment]]:
-        """Bind segments to their partitions, and send them to the dispatchers or keep them until their scopes flow.
+        """Bind segments to their partitions, and send them to dispatchers or hold them in their routes.
 
-        All segments of kind QUEUE for a dispatcher share a parcel; any other kind has one key.  Return the segments of
-        the partitions for which the slab's partition table has no room.
+        All QUEUE segments for a dispatcher share a parcel; of any other kind, `runs` has one partition.  Return the
+        segments of partitions for which the slab's partition table has no room.
         """
         refused: dict[_TopicPartition, list[Segment]] = {}
         by_slot: dict[int, dict[_TopicPartition, list[Segment]]] = defaultdict(dict)
@@ -154,10 +154,10 @@ class Assignments:
                 by_slot[slot][key] = segments
             elif not self._has_room(*key):
                 refused[key] = segments
-            elif (slot := self._slot_to_send(*key, now_ms)) is not None:
+            elif (slot := self._assign_to_leader(*key, now_ms)) is not None:
                 by_slot[slot][key] = segments
             else:
-                self._routes[key].came_meanwhile += self._bind({key: segments})
+                self._routes[key].arrived += self._bind({key: segments})
         for slot, its in by_slot.items():
             bound = self._bind(its)
             if kind is ParcelKind.QUEUE:
@@ -167,23 +167,23 @@ class Assignments:
         return refused
 
     def _has_room(self, topic: int, partition: int) -> bool:
-        """Return True if the slab's partition table has or can take this partition."""
+        """Return True if the slab's partition table has an entry or room for the partition."""
         return (topic, partition) in self._routes or self._tables.partitions.ensure(topic, partition)
 
-    def _slot_to_send(self, topic: int, partition: int, now_ms: int) -> int | None:
-        """Give a partition to its leader's dispatcher and return the slot; None if messages have to wait."""
+    def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
+        """Assign a partition to its leader's dispatcher and return the slot; None if the messages must wait."""
         route = self._route(topic, partition)
-        slot = self._slot_for(topic, partition)
+        slot = self._leader_slot(topic, partition)
         if slot is None:
             self.request_leader(now_ms, now_ms)
         if route.has_waiting or slot is None or route.slot not in {None, slot} or not self.is_open(topic, partition):
             return None
-        self._give(route, slot)
+        self._set_holder(route, slot)
         self._open[topic, partition] = slot
         return slot
 
     def _bind(self, runs: Mapping[_TopicPartition, list[Segment]]) -> list[Segment]:
-        """Bind segments to their partitions, and return them without damaged ones."""
+        """Bind segments to their partitions, and return those without damage."""
         segments: list[Segment] = []
         partitions: list[int] = []
         for (_, partition), its in runs.items():
@@ -195,32 +195,32 @@ class Assignments:
             return list(self._bind_each(zip(segments, partitions, strict=True)))
         return segments
 
-    def _bind_each(self, places: Iterable[tuple[Segment, int]]) -> Iterator[Segment]:
-        """Bind segments one by one, and refuse damaged ones."""
-        for segment, partition in places:
+    def _bind_each(self, bindings: Iterable[tuple[Segment, int]]) -> Iterator[Segment]:
+        """Bind segments one by one, and quarantine damaged ones."""
+        for segment, partition in bindings:
             try:
                 kernels.bind_partition(self._slab, [segment], [partition])
                 yield segment
             except SlabError as error:
                 quarantine(self._row, error)
 
-    def flush(self, topic: int) -> None:
-        """Send FLUSH for a topic to the dispatchers that got records of it since the last FLUSH."""
+    def flush_topic(self, topic: int) -> None:
+        """Send FLUSH for a topic to the dispatchers that got QUEUE records of it since the last FLUSH."""
         self._outbox.post_flush(topic)
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
-        """Request metadata for a leader that the fetch begun at `started_ms` did not name."""
-        self._refresh.request(self._leaderless_backoff.due_ms(started_ms, now_ms))
+        """Request metadata, because the fetch that began at `started_ms` named no leader."""
+        self._refresh.request(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
 
-    def _give(self, route: Route, slot: int | None) -> None:
+    def _set_holder(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
             route.slot = slot
             self._dispatchers.on_holder_changed()
 
-    def _peer(self, slot: int) -> DispatcherScope:
-        peer = self._peers.get(slot)
+    def _dispatcher_scope(self, slot: int) -> DispatcherScope:
+        peer = self._dispatcher_scopes.get(slot)
         if peer is None:
-            peer = self._peers[slot] = DispatcherScope(self._new_backoff())
+            peer = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
         return peer
 
     def _route(self, topic: int, partition: int) -> Route:
@@ -237,33 +237,33 @@ class Assignments:
         """Apply a reloaded config."""
         self._delivery = delivery
         self._leaderless_backoff.backoff.apply_config(*delivery.backoff)
-        for scope in (*self._peers.values(), *self._routes.values()):
+        for scope in (*self._dispatcher_scopes.values(), *self._routes.values()):
             scope.backoff.apply_config(*delivery.backoff)
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
-        """Follow leaders that moved, and resume paused scopes where the metadata allows."""
+        """Reassign partitions whose leader moved, and resume paused scopes whose back-off has ended."""
         self._open.clear()
         for slot in self._dispatchers.on_metadata(view, now_ms):
-            self._peers.pop(slot, None)
+            self._dispatcher_scopes.pop(slot, None)
             self._outbox.remove_slot(slot)
-        for peer in self._peers.values():
+        for peer in self._dispatcher_scopes.values():
             if peer.state is ScopeState.WAITING:
                 self._resume_or_wait(peer, started_ms)
         for (topic, partition), route in self._routes.items():
-            self._move(topic, partition, route, started_ms, now_ms)
+            self._follow_leader(topic, partition, route, started_ms, now_ms)
 
     def hand_back_all(self, now_ms: int) -> None:
-        """Request all messages back from all dispatchers, to route them again."""
+        """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._open.clear()
-        for slot, peer in self._peers.items():
-            if peer.flowing and peer.pause(now_ms):
+        for slot, peer in self._dispatcher_scopes.items():
+            if peer.is_flowing and peer.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, 0, EVERYTHING))
 
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
-        """Resume a scope if its back-off ended before the fetch began; else request metadata for its end."""
+        """Resume a scope if its back-off ended before the fetch began; else request metadata at its end."""
         if started_ms < scope.not_before_ms:
             self._refresh.request(scope.not_before_ms)
             return False
@@ -271,53 +271,53 @@ class Assignments:
         self._row.add(Counter.PauseFinished)
         return True
 
-    def _move(self, topic: int, partition: int, route: Route, started_ms: int, now_ms: int) -> None:
-        """Send a route's waiting messages to the leader's dispatcher, or request metadata again."""
-        slot = self._slot_for(topic, partition)
-        if route.flowing and route.slot is not None and slot not in {None, route.slot}:
+    def _follow_leader(self, topic: int, partition: int, route: Route, started_ms: int, now_ms: int) -> None:
+        """Send a route's waiting messages to the leader's dispatcher; request them back first if another holds some."""
+        slot = self._leader_slot(topic, partition)
+        if route.is_flowing and route.slot is not None and slot not in {None, route.slot}:
             self._recall(topic, partition, route, now_ms)
         if route.state is ScopeState.HANDING_BACK:
             return
         if slot is None:
             if route.has_waiting:
                 self.request_leader(started_ms, now_ms)
-        elif self._peer(slot).flowing and (route.flowing or self._resume_or_wait(route, started_ms)):
-            self._send_held(topic, partition, route, slot)
+        elif self._dispatcher_scope(slot).is_flowing and (route.is_flowing or self._resume_or_wait(route, started_ms)):
+            self._send_waiting(topic, partition, route, slot)
 
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
-        """Request a partition back after its leader moved without an error or its topic disappeared."""
+        """Request a partition's messages back after its leader moved without an error or its topic was deleted."""
         assert route.slot is not None
         route.step(ScopeEvent.PAUSE)
         route.not_before_ms = route.since_ms = now_ms
         self._row.add(Counter.PauseStarted)
-        if self._peer(route.slot).flowing:
+        if self._dispatcher_scope(route.slot).is_flowing:
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
 
-    def _send_held(self, topic: int, partition: int, route: Route, slot: int) -> None:
-        """Send a route's waiting messages: built batches first, then the rest in order of arrival."""
+    def _send_waiting(self, topic: int, partition: int, route: Route, slot: int) -> None:
+        """Send a route's waiting messages: built batches first, then the others in order of arrival."""
         if not route.has_waiting:
             return
-        is_jumbled = route.is_jumbled
+        needs_sorting = route.needs_sorting
         sent, rest = route.pop_all()
-        if is_jumbled:
+        if needs_sorting:
             rest.sort(key=lambda segment: find(self._slab, segment).arrival)
-        self._give(route, slot)
+        self._set_holder(route, slot)
         if sent:
             self._outbox.post(slot, Parcel(ParcelKind.SENT, topic, partition, sent))
         if rest:
             self._outbox.post(slot, Parcel(ParcelKind.WAITED, topic, partition, rest))
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
-        """Remove a topic and return the segments of its routes; request the others back from dispatchers."""
+        """Remove a topic, return the segments that wait in its routes, and request the others back from dispatchers."""
         held: list[Segment] = []
         self._outbox.remove_topic(topic)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.pop_all()
             held += sent + rest
             if route.slot is None:
-                self._row.add(Counter.PauseFinished, int(route.paused))
+                self._row.add(Counter.PauseFinished, int(route.is_paused))
                 del self._routes[key]
-            elif route.flowing:
+            elif route.is_flowing:
                 self._recall(*key, route, now_ms)
         return held
 
@@ -327,48 +327,48 @@ class Assignments:
         """Process one dispatcher's frame; its first parcel holds slot and incarnation."""
         _, slot, incarnation, _ = parcels[0]
         self._open.clear()
-        peer = self._peer(slot)
+        peer = self._dispatcher_scope(slot)
         if incarnation < peer.incarnation:
-            return  # the sender is dead; its successor repeats every report that still holds
+            return  # the sender is dead; its successor repeats all reports that still apply
         peer.incarnation = incarnation
         for parcel in parcels[1:]:
             if parcel.kind in {ParcelKind.RETURNED, ParcelKind.RETURNED_SENT}:
-                self._take_back(slot, parcel)
+                self._claim_returned(slot, parcel)
             elif parcel.kind is ParcelKind.HELLO:
                 self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
             elif parcel.kind is ParcelKind.SYNCED:
-                if (parcel.topic, parcel.partition) == (peer.session, self._incarnation):
-                    self._synced(slot, now_ms)
+                if (parcel.topic, parcel.partition) == (peer.resync_number, self._incarnation):
+                    self._on_synced(slot, now_ms)
             elif peer.state is not ScopeState.SYNCING:
-                self._obey(slot, peer, parcel, now_ms)
+                self._process_report(slot, peer, parcel, now_ms)
 
-    def _obey(self, slot: int, peer: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
+    def _process_report(self, slot: int, peer: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
         scope = peer if partition == EVERYTHING else self._route(topic, partition)
         if kind is ParcelKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
-            if scope is peer or peer.flowing:  # else HAND_BACK for everything includes this partition
+            if scope is peer or peer.is_flowing:  # else HAND_BACK for everything includes this partition
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
         elif kind is ParcelKind.HANDED_BACK:
-            self._handed_back(slot, scope, now_ms)
+            self._on_handed_back(slot, scope, now_ms)
 
-    def _take_back(self, slot: int, parcel: Parcel) -> None:
+    def _claim_returned(self, slot: int, parcel: Parcel) -> None:
         sent = parcel.kind is ParcelKind.RETURNED_SENT
         theirs = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
         mine = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
-        taken = kernels.claim(self._slab, parcel.segments, theirs, mine)
+        claimed = kernels.claim(self._slab, parcel.segments, theirs, mine)
         route = self._route(parcel.topic, parcel.partition)
-        (route.returned_sent if sent else route.returned).extend(taken)
+        (route.returned_sent if sent else route.returned).extend(claimed)
 
-    def _handed_back(self, slot: int, scope: Scope, now_ms: int) -> None:
+    def _on_handed_back(self, slot: int, scope: Scope, now_ms: int) -> None:
         scope.step(ScopeEvent.HANDED_BACK)
         self._refresh.request(max(now_ms, scope.not_before_ms))
         if isinstance(scope, Route):
-            self._give(scope, None)
+            self._set_holder(scope, None)
             return
         for route in self._routes.values():
             if route.slot == slot:
-                self._give(route, None)
+                self._set_holder(route, None)
                 if route.state is ScopeState.HANDING_BACK:
                     route.step(ScopeEvent.HANDED_BACK)
 
@@ -378,32 +378,32 @@ class Assignments:
         """Add a previous router's segments to a partition's route."""
         route = self._route(topic, partition)
         (route.returned_sent if sent else route.returned).extend(segments)
-        route.is_jumbled = True
+        route.needs_sorting = True
 
     def recover(self) -> None:
-        """Find the slots that hold partitions, and resync with every dispatcher; call `adopt` first."""
+        """Find the slots that hold partitions, and send RESYNC to every dispatcher; call `adopt` first."""
         held = sweep(self._slab, _HELD_BY_DISPATCHERS)
         for found in held:
-            self._give(self._route(found.topic, found.partition), found.holder)
-        for _, slot in self._slots.pairs():
+            self._set_holder(self._route(found.topic, found.partition), found.holder)
+        for _, slot in self._slots.broker_slots():
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
     def _resync(self, slot: int, assigned: list[Found]) -> None:
-        """Send RESYNC with all ASSIGNED records of a dispatcher; `assigned` are those it may not have claimed.
+        """Send RESYNC with `assigned`, all records that the dispatcher has not claimed, because frames may be lost.
 
-        Frames may have been lost, so RESYNC announces all assigned records in order.  The router sends nothing more
-        until SYNCED, because records that the dispatcher returned to a dead router come first.
+        The router sends nothing more until SYNCED, because records that the dispatcher returned to a dead router come
+        first.
         """
-        peer = self._peer(slot)
-        if peer.paused:
+        peer = self._dispatcher_scope(slot)
+        if peer.is_paused:
             self._row.add(Counter.PauseFinished)
         peer.step(ScopeEvent.HELLO)
-        peer.session = next(self._sessions)
+        peer.resync_number = next(self._resync_numbers)
         fresh = (found for found in assigned if found.state is RunState.ASSIGNED)
         sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
-        parcels = [Parcel(ParcelKind.RESYNC, peer.session)]
+        parcels = [Parcel(ParcelKind.RESYNC, peer.resync_number)]
         for (topic, partition), some in sent.items():
-            # A dead router may have assigned a batch in part; its rest goes along, so that no batch is cut.
+            # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
             route = self._route(topic, partition)
             rest, route.returned_sent = route.returned_sent, []
             kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
@@ -411,13 +411,13 @@ class Assignments:
         parcels += [Parcel(ParcelKind.WAITED, part.topic, part.partition, [part.segment]) for part in fresh]
         self._outbox.replace(slot, parcels)
 
-    def _synced(self, slot: int, now_ms: int) -> None:
-        self._peer(slot).step(ScopeEvent.SYNCED)
+    def _on_synced(self, slot: int, now_ms: int) -> None:
+        self._dispatcher_scope(slot).step(ScopeEvent.SYNCED)
         for (topic, partition), route in self._routes.items():
             if route.slot == slot and route.state is ScopeState.HANDING_BACK:
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
             else:
-                self._move(topic, partition, route, now_ms, now_ms)
+                self._follow_leader(topic, partition, route, now_ms, now_ms)
 
 
 def _by_partition(found: Iterable[Found]) -> dict[_TopicPartition, list[Segment]]:

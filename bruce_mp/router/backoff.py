@@ -1,8 +1,8 @@
-"""Randomised exponential back-off for pauses (behaviour, "Delay", of the reference).
+"""Randomised exponential back-off for pauses and metadata fetches.
 
-The first pause of a window costs only the minimum.  Inside a window the base starts at `initial` and doubles at each
-pause, up to `max_double` times.  Each delay is drawn from 0.5 to 1.5 times the base; the time since the end of the last
-delay is subtracted.  A window lasts initial * 2^(max_double + 2).
+The first delay of a window is the minimum.  Then the base starts at `initial` and doubles with each delay, up to
+`max_double` times.  A delay is a random 0.5 to 1.5 times the base, less the time since the end of the previous one.
+A window lasts initial * 2^(max_double + 2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["PauseBackoff"]
 
 
 class PauseBackoff:
-    """The back-off of one scope; times in milliseconds on one clock."""
+    """The back-off of one scope or of metadata fetches.  Times are in ms on one clock."""
 
     def __init__(self, initial_ms: int, max_double: int, minimum_ms: int, rng: random.Random) -> None:
         self.apply_config(initial_ms, max_double, minimum_ms)
@@ -26,13 +26,13 @@ class PauseBackoff:
         self._last_end_ms = 0
 
     def apply_config(self, initial_ms: int, max_double: int, minimum_ms: int) -> None:
-        """Replace the parameters; a window that has begun keeps its end."""
+        """Replace the parameters; the current window keeps its end."""
         self._initial_ms = initial_ms
         self._max_double = max_double
         self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
-        """Return the delay before the next attempt, and count this pause."""
+        """Return the delay before the next attempt; each call lengthens the next delay."""
         delay = max(self._minimum_ms, self._backoff(now_ms))
         self._last_end_ms = now_ms + delay
         return delay

@@ -1,6 +1,6 @@
-"""Connections to brokers one after another, until one responds.
+"""Connections to brokers one after another, for requests that any broker may answer.
 
-The owner sends the request: `metadata_fetch.py` for metadata, `topic_creation.py` to create topics.
+`metadata_fetch.py` sends Metadata requests over them, `topic_creation.py` sends CreateTopics.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from bruce_mp.network.resolver import Resolver
     from bruce_mp.network.version_probe import VersionProbes
 
-__all__ = ["BrokerRotation", "Connect", "connector"]
+__all__ = ["BrokerRotation", "Connect", "socket_factory"]
 
-PATIENCE_S: Final = 10.0
-"""The longest wait for a silent broker, since partitions wait and other brokers can respond."""
+MAX_TIMEOUT_S: Final = 10.0
+"""The longest timeout of a request, because partitions wait and other brokers can respond."""
 
 Connect = Callable[[Address, Callable[[Event], None]], BrokerSocket]
-"""Create a socket to a broker, not yet open, with the callback for its events."""
+"""Returns a socket to a broker, not yet open, with a callback for its events."""
 
 
-def connector(
+def socket_factory(
     loop: Loop,
     resolver: Resolver,
     *,
@@ -38,7 +38,7 @@ def connector(
     openings: VersionProbes,
     security: Security | None,
 ) -> Connect:
-    """Return a factory of sockets that differ only in address and callback."""
+    """Return a factory of sockets with these settings."""
 
     def connect(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
         return BrokerSocket(
@@ -47,7 +47,7 @@ def connector(
             host=address.host,
             port=address.port,
             client_id=client_id,
-            timeout_s=min(timeout_s, PATIENCE_S),
+            timeout_s=min(timeout_s, MAX_TIMEOUT_S),
             on_event=on_event,
             openings=openings,
             security=security,
@@ -57,16 +57,16 @@ def connector(
 
 
 class BrokerRotation:
-    """One connection at a time; `on_event` gets the events of the present one."""
+    """Connects to one broker at a time; `on_event` gets the events of the current connection."""
 
     def __init__(self, connect: Connect, on_event: Callable[[Event], None]) -> None:
         self.connect = connect
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
-        self.left: list[Address] = []
+        self.untried: list[Address] = []
         """The brokers not tried yet."""
-        self.asked: Address | None = None
-        """The broker tried last."""
+        self.current: Address | None = None
+        """The broker of the current or the last connection."""
 
     @property
     def is_busy(self) -> bool:
@@ -75,26 +75,26 @@ class BrokerRotation:
 
     @property
     def socket(self) -> BrokerSocket:
-        """The connection to the present broker."""
+        """The socket of the current connection."""
         assert self._socket is not None
         return self._socket
 
     def start(self, brokers: Iterable[Address]) -> None:
-        """Set the brokers to try, each once; the next `ask_next` connects to the first."""
-        self.left = list(dict.fromkeys(brokers))
+        """Set the brokers to try, each once; `connect_next` connects to the first."""
+        self.untried = list(dict.fromkeys(brokers))
 
-    def ask_next(self) -> bool:
-        """Close the connection and connect to the next broker; return False if none is left."""
+    def connect_next(self) -> bool:
+        """Close the connection and connect to the next broker; return False after the last broker."""
         self.close()
-        if not self.left:
+        if not self.untried:
             return False
-        self.asked = self.left.pop(0)
-        self._socket = self.connect(self.asked, self._on_event)
+        self.current = self.untried.pop(0)
+        self._socket = self.connect(self.current, self._on_event)
         self._socket.open()
         return True
 
     def close(self) -> None:
-        """Close the connection; its events end."""
+        """Close the connection; `on_event` gets no more events of it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

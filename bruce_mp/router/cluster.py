@@ -1,17 +1,17 @@
-"""The router's view of the cluster: a frozen value built from one metadata response, and topics that it lacks.
+"""The router's view of the cluster, built from a metadata response and the topics that the response lacks.
 
 Partitions without a leader stay known, so that a partition key keeps its partition through an outage.
 
 Topics that are missing from a response get a grace period (`MissingTopics`).  A restarted broker responds before it
-knows all topics (seen on Kafka 4 in KRaft mode).  If the router trusted such a response, it would discard all queued
-messages.  So a known topic stays known, without leaders, until every response of the grace period lacks it; its
-messages wait.  A topic that the daemon's user may no longer see stays known: brokers hide forbidden topics, and report
-them only in response to a request by name.
+knows all topics (seen on Kafka 4 in KRaft mode).  A router that trusted such a response would discard all queued
+messages.  So a known topic stays known, without leaders, until all responses of its grace period lack it; its messages
+wait.  A topic that the daemon's user may no longer see stays known beyond the grace period: brokers hide forbidden
+topics, and report them only in response to a request by name.
 
 A topic with fewer partitions than before gets the same grace period.  Kafka removes no partitions: either the broker
 does not know of an increase yet, or the topic was deleted and created again.  The router trusts the response on the
-leaders of the partitions that it has, so that AnyPartition messages go on.  The other partitions have no leaders,
-because a message bound to a partition that does not exist is never delivered.  PartitionKey messages wait.
+leaders of the partitions that it shows, so that AnyPartition messages flow.  The other partitions have no leaders,
+because no broker accepts a message for a partition that does not exist.  PartitionKey messages wait.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Address", "ClusterView", "MissingTopics", "TopicView", "view_of"]
 
-BELIEVED_AFTER_MS: Final = 10_000
-"""The grace period of a missing topic."""
+MISSING_GRACE_MS: Final = 10_000
+"""The grace period of a topic or partition that metadata does not show."""
 
 
 class Address(Struct, frozen=True):
@@ -40,20 +40,20 @@ class Address(Struct, frozen=True):
 
 
 class TopicView(Struct, frozen=True):
-    """A topic's partitions in ascending order, and the leaders of the available ones.
+    """A topic's partitions in ascending order, and the leader of each partition that has one.
 
-    A partial view lacks the state of some partitions, so that no partition stands in for another.
+    In a partial view the leaders of some partitions are unknown, so no other partition may replace them for a key.
     """
 
     partitions: tuple[int, ...]
     leaders: dict[int, int]
     is_partial: bool = False
 
-    def spread(self, known: int) -> int:
-        """Return the number of partitions that keys are spread over, of which `known` were in use before.
+    def key_partition_count(self, known: int) -> int:
+        """Return the number of partitions that keys are spread over; `known` is the number before this metadata.
 
-        A new partition counts once it has had a leader.  Before that another partition would stand in for it, and
-        the messages of two lanes would pass each other there.
+        A new partition counts once it has a leader.  Before that, another partition would replace it and mix the
+        messages of two lanes.
         """
         count = len(self.partitions)
         if not 0 < known < count:
@@ -61,10 +61,10 @@ class TopicView(Struct, frozen=True):
         led = takewhile(self.leaders.__contains__, self.partitions[known:])
         return known + sum(1 for _ in led)
 
-    def designated(self, index: int) -> int | None:
-        """Return the partition for a key's index: that one, or the next available one.
+    def partition_for_key(self, index: int) -> int | None:
+        """Return the partition with a key's index, or the next one with a leader.
 
-        None if no partition is available, or if the view is partial.
+        Return None if no partition has a leader or the view is partial.
         """
         if self.is_partial:
             return None
@@ -79,8 +79,7 @@ class TopicView(Struct, frozen=True):
 class ClusterView(Struct, frozen=True):
     """Brokers and topics.  Two views are equal if they lead to the same routing.
 
-    `forbidden` are topics that were requested by name and that the brokers hide from the daemon's user.  Such a topic
-    may or may not exist.
+    `forbidden` are the topics that brokers refuse to describe to the daemon's user, if they exist at all.
     """
 
     brokers: dict[int, Address]
@@ -89,12 +88,12 @@ class ClusterView(Struct, frozen=True):
 
     @property
     def in_service(self) -> frozenset[int]:
-        """The brokers that lead an available partition."""
+        """The brokers that lead at least one partition."""
         return frozenset(leader for topic in self.topics.values() for leader in topic.leaders.values())
 
 
 def view_of(metadata: ClusterMetadata, forbidden: frozenset[bytes] = frozenset()) -> ClusterView:
-    """Build the view of a metadata response; `forbidden` are the topics that brokers hide from the daemon's user.
+    """Build the view of a metadata response; for `forbidden`, see `ClusterView`.
 
     Only the errors in `_UNKNOWN` make a topic unknown.  A topic with any other error exists, perhaps without leaders.
     """
@@ -117,7 +116,7 @@ def _topic_view(topic: TopicMetadata) -> TopicView:
 
 
 class MissingTopics:
-    """The missing topics, each with the time at which it was first missing.  Times are in ms on one clock."""
+    """The topics that metadata lacks, with the start of their grace periods.  Times are in ms on one clock."""
 
     def __init__(self) -> None:
         self._missing_since: dict[bytes, int] = {}
@@ -127,8 +126,8 @@ class MissingTopics:
         """The topics to request by name."""
         return self._missing_since.keys()
 
-    def complete(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
-        """Return the view with the topics in their grace period; `known` maps names to partition counts."""
+    def restore(self, view: ClusterView, known: Mapping[bytes, int], now_ms: int) -> ClusterView:
+        """Add the topics in their grace period to the view; `known` maps topics to their partition counts."""
         missing = [
             name
             for name, count in known.items()
@@ -136,13 +135,13 @@ class MissingTopics:
         ]
         self._missing_since = {name: self._missing_since.get(name, now_ms) for name in missing}
         kept = {
-            name: _completed(view.topics.get(name), known[name])
+            name: _partial_view(view.topics.get(name), known[name])
             for name, since in self._missing_since.items()
-            if now_ms - since < BELIEVED_AFTER_MS or name in view.forbidden
+            if now_ms - since < MISSING_GRACE_MS or name in view.forbidden
         }
         return ClusterView(view.brokers, {**view.topics, **kept}, view.forbidden) if kept else view
 
 
-def _completed(shown: TopicView | None, count: int) -> TopicView:
-    """Return a topic with `count` partitions, and the leaders that the answer shows."""
+def _partial_view(shown: TopicView | None, count: int) -> TopicView:
+    """Return a view of a topic with `count` partitions and the leaders that the response shows."""
     return TopicView(tuple(range(count)), {} if shown is None else shown.leaders, is_partial=True)

@@ -1,4 +1,4 @@
-"""The state of metadata fetches and paused scopes, for the status page and the log."""
+"""Reports of metadata fetches and paused scopes, for the status page and the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ClusterStatus:
-    """The cluster's last known state.  `now_ms` is the wall clock; `topic_name` maps topic numbers to names."""
+    """The result of the last metadata fetch.  `now_ms` is the wall clock; `topic_name` maps topic numbers to names."""
 
     def __init__(self, sender: ByteSender, now_ms: Callable[[], int], topic_name: Callable[[int], bytes]) -> None:
         self._sender = sender
@@ -36,15 +36,15 @@ class ClusterStatus:
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
         self._leaderless: dict[tuple[int, int], int] = {}
-        """Partitions with waiting messages and no leader, with the time at which this began."""
+        """Partitions with messages that wait for a leader, with the wall-clock time at which the wait began."""
 
-    def fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
-        """Record a successful fetch: brokers by node, and needed topics that the daemon's user may not see."""
+    def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
+        """Record a successful fetch: brokers by id, and topics with messages that the daemon's user may not see."""
         self._forbidden = tuple(sorted(forbidden)[:MOST_LISTED])
         for name in self._forbidden:
             _LOG.error(
-                "Topic %s: the brokers hide it from our user, TOPIC_AUTHORIZATION_FAILED (29), if there is one. Its "
-                "messages wait. Allow our user to write it (ACL WRITE), or correct the sender.",
+                "Topic %s: the brokers hide it from our user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. Its "
+                "messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
                 name.decode("utf-8", "replace"), extra={"about": name},
             )  # fmt: skip
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
@@ -53,21 +53,21 @@ class ClusterStatus:
             _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages are on their way.", seconds)
         self._failing_since_ms, self._error, self._needs_operator = None, "", False
 
-    def refused_producer(self, error: int) -> None:
-        """Record the error with which the brokers refused a producer id; 0 for no error."""
+    def on_producer_refused(self, error: int) -> None:
+        """Record the error code with which a broker refused a producer id; 0 for no error."""
         self._producer_error = error
 
-    def failed(self, error: str, *, needs_operator: bool) -> None:
-        """Record a fetch without a response; `needs_operator`: the error lasts until the set-up changes."""
+    def on_fetch_failed(self, error: str, *, needs_operator: bool) -> None:
+        """Record a failed fetch; `needs_operator`: the error lasts until an operator changes the configuration."""
         self._needs_operator = needs_operator
         if self._failing_since_ms is None:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
     def publish(self, router: Router, steady_ms: int, attempt: FetchAttempt) -> None:
-        """Send a report to the status process; a lost report is replaced a second later."""
-        paused = [*self._no_leader(router), *self._paused(router, steady_ms)]
-        standing = RouterStatus(
+        """Send a report to the status process; the next report replaces a lost one."""
+        paused = [*self._leaderless_partitions(router), *self._paused_scopes(router, steady_ms)]
+        status = RouterStatus(
             self._brokers,
             self._failing_since_ms,
             self._error,
@@ -78,16 +78,16 @@ class ClusterStatus:
             self._forbidden,
             *attempt,
         )
-        self._sender.send_bytes(encode_events([standing]))
+        self._sender.send_bytes(encode_events([status]))
 
-    def _no_leader(self, router: Router) -> Iterator[PausedScope]:
+    def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
         now_ms = self._now_ms()
-        self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless()}
+        self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():
             yield PausedScope(None, self._topic_name(topic), partition, NO_LEADER, since_ms)
 
-    def _paused(self, router: Router, steady_ms: int) -> Iterator[PausedScope]:
-        for slot, key, scope in router.paused():
+    def _paused_scopes(self, router: Router, steady_ms: int) -> Iterator[PausedScope]:
+        for slot, key, scope in router.paused_scopes():
             name, partition = (b"", -1) if key is None else (self._topic_name(key[0]), key[1])
             since_ms = self._now_ms() - max(0, steady_ms - scope.since_ms)
             yield PausedScope(slot, name, partition, scope.state.value, since_ms)

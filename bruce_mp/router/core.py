@@ -1,10 +1,10 @@
 """The router's sans-IO core: it receives runs, chooses their partitions and returns parcels for dispatchers.
 
-All messages that the router holds are ROUTED in the slab, so a new router finds them by a sweep.  The router binds each
-message to a partition before it goes to a dispatcher, and the binding is final.  This keeps the order within a
-partition through every reroute.  (The reference lets the dispatcher choose; then rerouted messages pass each other.)
+All messages that the router holds are ROUTED in the slab, so a new router finds them by a sweep.  The router binds
+each message to a partition before it sends the message to a dispatcher.  A bound message never changes its partition,
+which keeps the order within a partition through every reroute.
 
-`Router` is the interface of the process: the events that it reports, and the requests that it has to carry out.
+`process` calls the methods of `Router` for each event, and carries out the requests that its properties return.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Router:
     ) -> None:
         self._slab = slab
         self._row = row
-        self._mine = state_word(RunState.ROUTED, incarnation)
-        self._mine_sent = state_word(RunState.ROUTED_SENT, incarnation)
+        self._routed_word = state_word(RunState.ROUTED, incarnation)
+        self._routed_sent_word = state_word(RunState.ROUTED_SENT, incarnation)
         self._discards = Discards(slab, row, reporter)
         self._tables = SlabTables(slab)
         self._topics = TopicRegistry(slab, self._tables, config, rng)
@@ -113,10 +113,10 @@ class Router:
 
     def on_runs(self, segments: Iterable[Segment], now_ms: int) -> None:
         """Claim and route the runs that an input announces as filled."""
-        self._runs.route(kernels.claim(self._slab, segments, RunState.FILLED, self._mine), now_ms)
+        self._runs.route(kernels.claim(self._slab, segments, RunState.FILLED, self._routed_word), now_ms)
 
     def claim_filled(self, now_ms: int) -> None:
-        """Claim the runs of an input that died before its doorbell arrived."""
+        """Claim and route all FILLED runs; an input may have died before it announced them."""
         self.on_runs([found.segment for found in sweep_filled(self._slab)], now_ms)
 
     # --- batches -----------------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ class Router:
         """Send the batches that are due."""
         self._runs.flush_due(now_ms)
 
-    def flush(self, number: int, now_ms: int) -> None:
+    def flush_topic(self, number: int, now_ms: int) -> None:
         """Send the accumulated records of a topic, here and at the dispatchers."""
-        self._runs.flush(number, now_ms)
+        self._runs.flush_topic(number, now_ms)
 
     def drain(self, now_ms: int) -> None:
         """Disable batching and send all accumulated records."""
@@ -156,30 +156,30 @@ class Router:
         self._refresh.request_now(now_ms)
 
     def on_fetch_started(self, now_ms: int) -> None:
-        """Clear the requests that the fetch serves."""
+        """Record the start of a fetch, which serves all earlier requests."""
         self._refresh.on_started(now_ms)
 
     def on_fetch_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch, after no broker responded."""
+        """Schedule the next fetch after `delay_ms`, because no broker responded."""
         self._refresh.on_failed(now_ms, delay_ms)
 
     @property
-    def names_to_look_up(self) -> list[bytes]:
-        """Needed topics that metadata does not show; brokers may hide them from the daemon's user."""
-        return list(dict.fromkeys([*self._unknown.names_to_look_up, *self._missing.missing]))
+    def names_to_request(self) -> list[bytes]:
+        """Topics to request by name: messages wait for them, and brokers may hide them from the daemon's user."""
+        return list(dict.fromkeys([*self._unknown.names_to_request, *self._missing.missing]))
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""
-        view = self._missing.complete(view, self._tables.topics.known(), now_ms)
+        view = self._missing.restore(view, self._tables.topics.known(), now_ms)
         changed = view != self._topics.view
         self._topics.view = view
         for topic in list(self._topics.numbered.values()):
-            self._renew(topic, view.topics.get(topic.name), now_ms)
-        for number in self._tables.free(view.topics, self._assignments.topics, now_ms):
+            self._update_topic(topic, view.topics.get(topic.name), now_ms)
+        for number in self._tables.free_entries(view.topics, self._assignments.topics_in_use, now_ms):
             self._topics.numbered.pop(number, None)
             self._runs.remove_limits(number)
         self._assignments.on_metadata(view, started_ms, now_ms)
-        found = self._unknown.settle(
+        found = self._unknown.on_metadata(
             lambda name: self._can_number(name, now_ms), started_ms, now_ms, forbidden=view.forbidden
         )
         self._runs.route(found, now_ms)
@@ -187,7 +187,7 @@ class Router:
         self._runs.unpark(now_ms)
         return changed
 
-    def _renew(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
+    def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         topic.update_view(view)
         if view is not None:
             self._topics.assign_number(topic.name)
@@ -208,15 +208,15 @@ class Router:
 
     @property
     def names_to_create(self) -> list[bytes]:
-        """Topics to create, within the room of the slab's table."""
+        """Topics to create now, at most as many as the slab's topic table has room for."""
         return self._unknown.names_to_create
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
-        """Record that a broker has the creation request for these topics."""
+        """Record that a creation request for these topics was sent."""
         self._unknown.on_creation_started(names)
 
     def on_created(self, answers: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each created topic; topics without a code are tried again."""
+        """Apply Kafka's error code for each topic; the router requests topics without a code again."""
         self._unknown.on_created(answers, now_ms)
 
     # --- dispatchers -------------------------------------------------------------------------------------------------
@@ -227,30 +227,34 @@ class Router:
         self._runs.unpark(now_ms)
 
     def drain_outbox(self) -> dict[int, list[Parcel]]:
-        """Return and empty the outbox: one frame for each dispatcher slot."""
+        """Empty the outbox, and return one frame for each dispatcher slot."""
         return self._outbox.drain()
 
     def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
         """Map slot to (broker, address) of each dispatcher to run; None before the first metadata."""
-        return self._assignments.wanted()
+        return self._assignments.wanted_dispatchers()
 
     def hand_back_all(self, now_ms: int) -> None:
-        """Request all messages back from all dispatchers, to route them again."""
+        """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._assignments.hand_back_all(now_ms)
 
-    def paused(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:
-        """Return the paused scopes: (slot, None, dispatcher) or (its slot, (topic, partition), route)."""
-        return self._assignments.paused()
+    def paused_scopes(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:
+        """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
+        return self._assignments.paused_scopes()
 
-    def leaderless(self) -> list[tuple[int, int]]:
-        """Return the topics and partitions that have waiting messages and no leader."""
-        return [*self._runs.leaderless(), *self._assignments.leaderless()]
+    def leaderless_partitions(self) -> list[tuple[int, int]]:
+        """Return (topic, partition) for messages that wait for a leader; the partition may be `ALL_PARTITIONS`."""
+        return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
     # --- after a death -----------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
-        """Take over the previous router's records and a snapshot of the runs that inputs handed over."""
-        held = [found for found in sweep(self._slab, _ROUTED) if found.word not in {self._mine, self._mine_sent}]
+        """Claim the previous router's records and the FILLED runs, and route them in order of arrival."""
+        held = [
+            found
+            for found in sweep(self._slab, _ROUTED)
+            if found.word not in {self._routed_word, self._routed_sent_word}
+        ]
         for found in sorted([*held, *sweep_filled(self._slab)], key=lambda item: item.arrival):
             try:
                 self._adopt(found, now_ms)
@@ -259,11 +263,13 @@ class Router:
         self._assignments.recover()
 
     def _adopt(self, found: Found, now_ms: int) -> None:
-        """Claim a segment: add a bound one to its route, and route any other as if the input had sent it."""
+        """Claim a segment; add it to the route of its partition, or route it if it has no partition."""
         sent = found.state is RunState.ROUTED_SENT
-        taken = kernels.claim(self._slab, [found.segment], found.word, self._mine_sent if sent else self._mine)
+        claimed = kernels.claim(
+            self._slab, [found.segment], found.word, self._routed_sent_word if sent else self._routed_word
+        )
         self._topics.check_number(found.topic)
         if found.topic and found.partition >= 0:
-            self._assignments.adopt(found.topic, found.partition, taken, sent=sent)
+            self._assignments.adopt(found.topic, found.partition, claimed, sent=sent)
         else:
-            self._runs.route(taken, now_ms)
+            self._runs.route(claimed, now_ms)

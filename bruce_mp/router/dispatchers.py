@@ -1,7 +1,7 @@
-"""The set of dispatchers: their slots, and the brokers that they serve.
+"""The dispatchers to run, and the mapping from brokers to dispatcher slots.
 
-A broker keeps its dispatcher slot while it exists or the slot holds messages.  A state word names its holder by slot.
-The mapping is in the dispatchers' process rows, so it survives the router.
+A broker keeps its slot while metadata shows the broker or the slot holds messages, because state words name dispatchers
+by slot.  The mapping is in the dispatchers' process rows, so a new router finds it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DispatcherSet", "SlotTable"]
 
 NOWHERE: Final = Address("", 0)
-"""The address of a broker that is in no metadata: its dispatcher fails to connect and hands back its messages."""
+"""The address of a broker that metadata does not show: its dispatcher cannot connect and hands back its messages."""
 
 
 class SlotTable:
@@ -44,29 +44,29 @@ class SlotTable:
         return self._slots.get(node)
 
     def assign(self, node: int) -> int | None:
-        """Return the slot of a broker, a new one if needed; None if all are in use."""
+        """Return the slot of a broker, after assigning a free one if needed; None if all slots are in use."""
         if node in self._slots:
             return self._slots[node]
-        taken = set(self._slots.values())
-        slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in taken), None)
+        used = set(self._slots.values())
+        slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in used), None)
         if slot is not None:
             self._slab.words[self._at(slot)] = node + 1
             self._slots[node] = slot
         return slot
 
     def release(self, node: int) -> None:
-        """Free the slot of a broker; no state word may name it any more."""
+        """Free the slot of a broker; no state word may name the slot."""
         slot = self._slots.pop(node, None)
         if slot is not None:
             self._slab.words[self._at(slot)] = 0
 
-    def pairs(self) -> list[tuple[int, int]]:
+    def broker_slots(self) -> list[tuple[int, int]]:
         """Return all (broker, slot) pairs."""
         return list(self._slots.items())
 
 
 class DispatcherSet:
-    """The dispatchers to run.  `used` returns the slots that hold partitions."""
+    """The dispatchers to run.  `used` returns the slots that hold messages."""
 
     def __init__(self, slab: Slab, tables: SlabTables, used: Callable[[], Container[int | None]]) -> None:
         self.slots = SlotTable(slab)
@@ -76,31 +76,33 @@ class DispatcherSet:
         self._in_service: frozenset[int] | None = None
         self._wanted: dict[int, tuple[int, Address]] | None = None
 
-    def wanted(self) -> dict[int, tuple[int, Address]] | None:
-        """Map slot to (broker, address) for each broker in service and each slot that still holds messages.
+    def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
+        """Map slot to (broker, address) for each broker that leads partitions and each slot that holds messages.
 
-        Return None before the first metadata: the running dispatchers stay.
+        Return None before the first metadata; until then the running dispatchers stay.
         """
         if self._wanted is None and self._in_service is not None:
             used = self._used()
             self._wanted = {
                 slot: (node, self._addresses.get(node, NOWHERE))
-                for node, slot in self.slots.pairs()
+                for node, slot in self.slots.broker_slots()
                 if node in self._in_service or slot in used
             }
         return self._wanted
 
     def on_holder_changed(self) -> None:
-        """Find the used slots again, because a partition has another slot."""
+        """Recompute the dispatchers to run, because the slot of a partition changed."""
         self._wanted = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:
-        """Give slots to brokers that lead; free and return the empty slots of removed brokers."""
+        """Assign slots to brokers that lead partitions; free and return the empty slots of removed brokers."""
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._wanted = None
         used = self._used()
-        freed = [(node, slot) for node, slot in self.slots.pairs() if node not in view.brokers and slot not in used]
+        freed = [
+            (node, slot) for node, slot in self.slots.broker_slots() if node not in view.brokers and slot not in used
+        ]
         for node, _ in freed:
             self.slots.release(node)
         for node in view.in_service:

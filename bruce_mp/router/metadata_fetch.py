@@ -1,4 +1,4 @@
-"""Metadata fetches: an attempt tries the known brokers and the bootstrap list until a broker responds.
+"""Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
 While batches have no sequence numbers, a fetch also requests a producer id: the brokers may have been upgraded, or a
 slow broker may have been mistaken for an old one.
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["FetchAttempt", "FetchResult", "MetadataFetcher"]
 
 _LOG = logging.getLogger(__name__)
-FIRST_THAT_MAKES_NONE: Final = 4
-"""Metadata request version; older ones create a named topic if `auto.create.topics.enable` is set."""
+FIRST_WITHOUT_TOPIC_CREATION: Final = 4
+"""The first version of the Metadata request that can name a topic without creating it on the broker."""
 _TOPIC_AUTHORIZATION_FAILED: Final = 29
 _UNKNOWN_SERVER_ERROR: Final = -1  # temporary: from brokers that lost their coordination service
 
@@ -41,8 +41,8 @@ _UNKNOWN_SERVER_ERROR: Final = -1  # temporary: from brokers that lost their coo
 class FetchResult(NamedTuple):
     """The result of a fetch.
 
-    `producer_id` is None if none was requested or given; `producer_error` is the error code of a refusal.
-    `forbidden` are topics that were requested by name and that the daemon's user may not see.
+    `producer_id` is None if it was not requested or the broker refused it, with the error code `producer_error`.
+    `forbidden` are the topics requested by name that the daemon's user may not see.
     """
 
     metadata: ClusterMetadata
@@ -52,16 +52,16 @@ class FetchResult(NamedTuple):
 
 
 class FetchAttempt(NamedTuple):
-    """The broker in use and the error of the previous one; both empty without a fetch under way."""
+    """The broker asked now and the error of the previous one, for the status page; both empty without a fetch."""
 
-    asking: str = ""
-    asked_in_vain: str = ""
+    broker: str = ""
+    last_error: str = ""
 
 
 class MetadataFetcher:
-    """One metadata fetch at a time.  `on_done` gets the result, or None if no broker responded.
+    """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` is called for each broker that failed, with the cause or None for a closed connection.
+    `on_failure` gets the cause of each broker's failure, None for a closed connection.
     """
 
     def __init__(
@@ -76,17 +76,17 @@ class MetadataFetcher:
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
-        """The error of the last broker that failed, or of one whose error needs an operator."""
+        """The last broker's error; an error that needs an operator stays."""
         self.needs_operator = False
-        """True if that error lasts until an operator changes the set-up."""
+        """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
         self._failed: set[Address] = set()
-        self._wants_producer = False
-        self._knows_producers = False
+        self._wants_producer_id = False
+        self._broker_is_idempotent = False
         self._metadata: ClusterMetadata | None = None
-        self._missed: Sequence[bytes] = ()
+        self._requested_names: Sequence[bytes] = ()
         self._forbidden: frozenset[bytes] = frozenset()
-        self._may_name = False
+        self._may_request_by_name = False
 
     @property
     def is_busy(self) -> bool:
@@ -95,12 +95,14 @@ class MetadataFetcher:
 
     @property
     def attempt(self) -> FetchAttempt:
-        """The state of the fetch under way."""
-        asked = self._brokers.asked
-        return FetchAttempt(f"{asked.host}:{asked.port}", self.last_error) if self.is_busy and asked else FetchAttempt()
+        """The broker of the current fetch, and the error of the broker before."""
+        broker = self._brokers.current
+        return (
+            FetchAttempt(f"{broker.host}:{broker.port}", self.last_error) if self.is_busy and broker else FetchAttempt()
+        )
 
     def apply_config(self, connect: Connect) -> None:
-        """Replace the connection factory, and cancel the fetch under way without a callback."""
+        """Replace the connection factory, and cancel the current fetch without a callback."""
         self._brokers.close()
         self._brokers.connect = connect
         self._failed.clear()
@@ -110,74 +112,74 @@ class MetadataFetcher:
         known: Iterable[Address],
         bootstrap: Iterable[Address],
         *,
-        wants_producer: bool,
-        missed: Sequence[bytes] = (),
+        wants_producer_id: bool,
+        names: Sequence[bytes] = (),
     ) -> None:
-        """Try known brokers in random order, then the bootstrap list, then brokers that failed before; each once.
+        """Try known brokers in random order, then the bootstrap servers, then brokers that failed before; each once.
 
-        Topics of `missed` that are not in the response are requested by name.
+        The fetcher requests topics of `names` by name if the response for all topics lacks them.
         """
-        self._missed = missed
+        self._requested_names = names
         first = list(known)
         self._rng.shuffle(first)
         self._brokers.start(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
-        self._failed.intersection_update(self._brokers.left)
-        self._wants_producer = wants_producer
+        self._failed.intersection_update(self._brokers.untried)
+        self._wants_producer_id = wants_producer_id
         self.last_error, self.needs_operator = "", False
         self._try_next()
 
     def _try_next(self) -> None:
         self._metadata = None
         self._forbidden = frozenset()
-        if not self._brokers.ask_next():
+        if not self._brokers.connect_next():
             self._finish(None)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
-            self._knows_producers = event.capabilities.idempotence
-            self._may_name = event.capabilities.metadata_version >= FIRST_THAT_MAKES_NONE
-            self._ask_for_metadata(None)
+            self._broker_is_idempotent = event.capabilities.idempotence
+            self._may_request_by_name = event.capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION
+            self._request_metadata(None)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
         elif isinstance(event, ProducerIdReceived):
-            self._on_producer(event)
+            self._on_producer_id(event)
         elif isinstance(event, Failed | Closed):
-            self._note_failure(event)
+            self._record_failure(event)
             self._on_failure(event.cause if isinstance(event, Failed) else None)
             self._next_after_failure()
 
-    def _note_failure(self, event: Failed | Closed) -> None:
+    def _record_failure(self, event: Failed | Closed) -> None:
         why = str(event.error) if isinstance(event, Failed) else "The connection was closed."
         cause = event.cause if isinstance(event, Failed) else None
         needs_operator = cause is not None and cause.needs_operator
         level = logging.ERROR if needs_operator else logging.WARNING
-        _LOG.log(level, "No metadata: %s", why, extra={"about": (self._brokers.asked, cause)})
+        _LOG.log(level, "No metadata: %s", why, extra={"about": (self._brokers.current, cause)})
         if needs_operator or not self.needs_operator:
             self.last_error, self.needs_operator = why, needs_operator
 
     def _next_after_failure(self) -> None:
-        assert self._brokers.asked is not None
-        self._failed.add(self._brokers.asked)
+        assert self._brokers.current is not None
+        self._failed.add(self._brokers.current)
         self._try_next()
 
-    def _ask_for_metadata(self, topics: Sequence[bytes] | None) -> None:
+    def _request_metadata(self, topics: Sequence[bytes] | None) -> None:
         connection = self._brokers.socket.connection
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
         if self._metadata is None:
             self._metadata = metadata
-            hidden = [name for name in self._missed if name not in metadata.topics] if self._may_name else []
-            if hidden:
-                self._ask_for_metadata(hidden)
+            missing = [name for name in self._requested_names if name not in metadata.topics]
+            if missing and self._may_request_by_name:
+                self._request_metadata(missing)
                 return
         else:
             refused = (name for name, topic in metadata.topics.items() if topic.error == _TOPIC_AUTHORIZATION_FAILED)
             self._forbidden = frozenset(refused)
-        self._ask_for_producer(self._metadata)
+        self._request_producer_id(self._metadata)
 
-    def _ask_for_producer(self, metadata: ClusterMetadata) -> None:
-        if self._wants_producer and self._knows_producers:
+    def _request_producer_id(self, metadata: ClusterMetadata) -> None:
+        if self._wants_producer_id and self._broker_is_idempotent:
             connection = self._brokers.socket.connection
             self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
         else:
@@ -186,20 +188,20 @@ class MetadataFetcher:
     def _result(self, metadata: ClusterMetadata, producer_id: int | None, producer_error: int = 0) -> FetchResult:
         return FetchResult(metadata, producer_id, producer_error, self._forbidden)
 
-    def _on_producer(self, event: ProducerIdReceived) -> None:
+    def _on_producer_id(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
         answer = event.response
         if answer.is_retriable or answer.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning(
-                "A broker gave no producer id, %s (%d); the router tries the others and repeats.",
+                "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
                 action_for(answer.error).name, answer.error,
             )  # fmt: skip
             self._next_after_failure()
         elif answer.error:
             _LOG.error(
-                "The brokers refuse us a producer id, %s (%d): messages are delivered at least once. Allow our user "
-                "IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; we ask again with each "
-                "refresh of the metadata.", action_for(answer.error).name, answer.error,
+                "The brokers refuse us a producer id, %s (%d): messages are delivered at least once. Allow the "
+                "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
+                "metadata fetch repeats the request.", action_for(answer.error).name, answer.error,
             )  # fmt: skip
             self._finish(self._result(self._metadata, None, answer.error))
         else:
@@ -207,6 +209,6 @@ class MetadataFetcher:
 
     def _finish(self, result: FetchResult | None) -> None:
         self._brokers.close()
-        if result is not None and self._brokers.asked is not None:
-            self._failed.discard(self._brokers.asked)
+        if result is not None and self._brokers.current is not None:
+            self._failed.discard(self._brokers.current)
         self._on_done(result)

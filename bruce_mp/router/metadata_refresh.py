@@ -1,4 +1,4 @@
-"""The schedule of metadata fetches: the earliest request decides, but never before the floor."""
+"""The schedule of metadata fetches: the earliest request decides, after a minimum interval."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from typing import Final
 
 __all__ = ["RefreshSchedule"]
 
-SPACING_MS: Final = 100
-"""The shortest time between the starts of two fetches, which limits the load of unknown topics."""
+MIN_FETCH_INTERVAL_MS: Final = 100
+"""The shortest time between the starts of two fetches, which limits the load on brokers by unknown topics."""
 
-LONGEST_ABSENCE_MS: Final = 5_000
-"""The longest delay while no broker responds, so that messages flow within seconds after a long outage."""
+MAX_RETRY_DELAY_MS: Final = 5_000
+"""The longest delay between fetches while no broker responds, so that messages flow soon after a long outage."""
 
 
 class RefreshSchedule:
-    """The next fetch's time.  Times are in ms on one clock."""
+    """The time of the next fetch.  Times are in ms on one clock."""
 
     def __init__(self) -> None:
-        self._wanted_ms: int | None = 0
-        self._floor_ms = 0
+        self._requested_ms: int | None = 0
+        self._not_before_ms = 0
 
     @property
     def due_ms(self) -> int | None:
         """The time of the next fetch; None without a request."""
-        return None if self._wanted_ms is None else max(self._wanted_ms, self._floor_ms)
+        return None if self._requested_ms is None else max(self._requested_ms, self._not_before_ms)
 
     def request(self, at_ms: int) -> None:
         """Request a fetch at `at_ms` at the latest."""
-        if self._wanted_ms is None or at_ms < self._wanted_ms:
-            self._wanted_ms = at_ms
+        if self._requested_ms is None or at_ms < self._requested_ms:
+            self._requested_ms = at_ms
 
     def request_now(self, now_ms: int) -> None:
-        """Request a fetch now, without the floor, because brokers or connection settings changed."""
-        self._wanted_ms = self._floor_ms = now_ms
+        """Request a fetch now, without the minimum interval, because brokers or connection settings changed."""
+        self._requested_ms = self._not_before_ms = now_ms
 
     def on_started(self, now_ms: int) -> None:
-        """Clear the requests as a fetch begins; later requests are for the next fetch."""
-        self._wanted_ms = None
-        self._floor_ms = now_ms + SPACING_MS
+        """Clear all requests, which the started fetch serves; later requests are for the next fetch."""
+        self._requested_ms = None
+        self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
-        """Schedule the next fetch after the delay, at most `LONGEST_ABSENCE_MS`, despite earlier requests."""
-        self._wanted_ms = self._floor_ms = now_ms + min(delay_ms, LONGEST_ABSENCE_MS)
+        """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; earlier requests do not advance it."""
+        self._requested_ms = self._not_before_ms = now_ms + min(delay_ms, MAX_RETRY_DELAY_MS)

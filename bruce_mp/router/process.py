@@ -1,4 +1,4 @@
-"""The router's process: the shell around `core.Router`, metadata fetches, and the set of dispatchers."""
+"""The router's process: calls `core.Router`, fetches metadata, and requests dispatchers from the supervisor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.broker_rotation import connector
+from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
@@ -51,17 +51,17 @@ __all__ = ["main"]
 
 _LOG = logging.getLogger(__name__)
 _INPUT: Final = "input"
-_FETCH_FAULTS: Final = {
+_FETCH_FAILURE_COUNTERS: Final = {
     FailureCause.BAD_DATA: Counter.BadMetadataResponse,
     FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
-"""The counter for a broker that gives no metadata; None stands for a closed connection."""
+"""The counters for failed fetches, by cause; None stands for a closed connection."""
 _ACKS_ALL: Final = -1
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Route until told to stop."""
+    """Run the router until the supervisor stops it."""
     _RouterProcess(start, slab, control).run()
 
 
@@ -84,20 +84,20 @@ class _RouterProcess(ProcessShell):
             rng=rng,
             tap=self._tap,
         )
-        self._retry = PauseBackoff(*start.config.delivery.backoff, rng)
+        self._fetch_backoff = PauseBackoff(*start.config.delivery.backoff, rng)
         self._rng = rng
         self._resolver = Resolver(self._loop)
-        connect = self._connector(start.config)
+        connect = self._socket_factory(start.config)
         self._fetcher = MetadataFetcher(connect, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure)
-        self._topic_creator = TopicCreator(connect, sizes=TopicSize.of(start.config.delivery), on_done=self._on_made)
+        self._topic_creator = TopicCreator(connect, size=TopicSize.of(start.config.delivery), on_done=self._on_created)
         self._connect = connect
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
-        self._announced: dict[int, Broker] | None = None
-        self._periodic: Timer | None = None
-        self._wants_refresh = self._is_refresh = False
-        """True if the next fetch, or the one under way, is a refresh rather than a reaction to an error."""
+        self._announced_dispatchers: dict[int, Broker] | None = None
+        self._refresh_timer: Timer | None = None
+        self._next_is_refresh = self._current_is_refresh = False
+        """True if the next or the current fetch is a periodic or requested refresh and no reaction to an error."""
         self._cluster_status = ClusterStatus(self._links.sender(REPORTS), wall_ms, TopicTable(slab).name_of)
 
     # --- hooks of the shell ------------------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ class _RouterProcess(ProcessShell):
     def apply_config(self, config: Config, before: Config) -> None:
         self._reporter.apply_config(config)
         self._core.apply_config(config, steady_ms())
-        self._retry.apply_config(*config.delivery.backoff)
-        self._follow_brokers(before, config)
+        self._fetch_backoff.apply_config(*config.delivery.backoff)
+        self._apply_broker_config(before, config)
         self._topic_creator.apply_config(self._connect, TopicSize.of(config.delivery))
         if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
             self._schedule_refresh()
@@ -131,16 +131,15 @@ class _RouterProcess(ProcessShell):
 
     def after_round(self, now_ms: int) -> int | None:
         self._core.flush_due(now_ms)
-        wanted = self._core.refresh_due_ms
-        if wanted is not None and wanted <= now_ms and not self._fetcher.is_busy:
+        due_ms = self._core.refresh_due_ms
+        if due_ms is not None and due_ms <= now_ms and not self._fetcher.is_busy:
             self._fetch()
-        self._make_topics()
+        self._create_topics()
         for slot, parcels in self._core.drain_outbox().items():
             self._sender(slot).send(parcels)
-        self._announce()
-        fetch = None if self._fetcher.is_busy else self._core.refresh_due_ms
-        batch = self._core.due_ms
-        return fetch if batch is None or (fetch is not None and fetch < batch) else batch
+        self._announce_dispatchers()
+        fetch_ms = None if self._fetcher.is_busy else self._core.refresh_due_ms
+        return min((due for due in (fetch_ms, self._core.due_ms) if due is not None), default=None)
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class _RouterProcess(ProcessShell):
         now_ms = steady_ms()
         for parcel in parcels:
             if parcel.kind is ParcelKind.FLUSH:
-                self._core.flush(parcel.topic, now_ms)
+                self._core.flush_topic(parcel.topic, now_ms)
             else:
                 self._core.on_runs(parcel.segments, now_ms)
 
@@ -164,21 +163,21 @@ class _RouterProcess(ProcessShell):
             sender = self._dispatchers[slot] = self._links.sender(dispatcher_link(slot))
         return sender
 
-    def _announce(self) -> None:
-        """Send the set of needed dispatchers to the supervisor if the set changed."""
+    def _announce_dispatchers(self) -> None:
+        """Send the set of dispatchers to run to the supervisor if the set changed."""
         found = self._core.wanted_dispatchers()
         if found is None:
             return
         wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
-        if wanted != self._announced:
-            self._announced = wanted
+        if wanted != self._announced_dispatchers:
+            self._announced_dispatchers = wanted
             self.send(Dispatchers(wanted))
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
-    def _connector(self, config: Config) -> Connect:
+    def _socket_factory(self, config: Config) -> Connect:
         security = security_of(config.kafka, self._loop)
-        return connector(
+        return socket_factory(
             self._loop,
             self._resolver,
             client_id=config.kafka.client_id,
@@ -187,13 +186,13 @@ class _RouterProcess(ProcessShell):
             security=security,
         )
 
-    def _follow_brokers(self, before: Config, after: Config) -> None:
-        """Fetch metadata at once if the bootstrap servers or the connection settings changed."""
-        has_moved = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
-        if has_moved:
+    def _apply_broker_config(self, before: Config, after: Config) -> None:
+        """Fetch metadata immediately if the bootstrap servers or the connection settings changed."""
+        bootstrap_changed = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
+        if bootstrap_changed:
             self._brokers = []
-        if has_moved or connection_settings(after) != connection_settings(before):
-            self._connect = self._connector(after)
+        if bootstrap_changed or connection_settings(after) != connection_settings(before):
+            self._connect = self._socket_factory(after)
             self._fetcher.apply_config(self._connect)
             self._core.request_refresh_now(steady_ms())
 
@@ -201,48 +200,50 @@ class _RouterProcess(ProcessShell):
         self._row.add(Counter.StartRefreshMetadata)
         self._fetch_started_ms = steady_ms()
         self._core.on_fetch_started(self._fetch_started_ms)
-        self._is_refresh, self._wants_refresh = self._wants_refresh, False
+        self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        wants_producer = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_numbering(self._slab)
-        self._fetcher.start(self._brokers, bootstrap, wants_producer=wants_producer, missed=self._core.names_to_look_up)
+        wants_producer_id = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_numbering(self._slab)
+        self._fetcher.start(
+            self._brokers, bootstrap, wants_producer_id=wants_producer_id, names=self._core.names_to_request
+        )
 
     def _on_fetch_failure(self, cause: FailureCause | None) -> None:
-        """Count a broker that gave no metadata; the fetch continues with the next one."""
-        self._row.add(_FETCH_FAULTS.get(cause, Counter.ConnectFailOnTryGetMetadata))
+        """Count a broker that returned no metadata; the fetch continues with the next broker."""
+        self._row.add(_FETCH_FAILURE_COUNTERS.get(cause, Counter.ConnectFailOnTryGetMetadata))
 
     def _on_fetched(self, result: FetchResult | None) -> None:
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
-            self._cluster_status.failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
-            self._wants_refresh = self._wants_refresh or self._is_refresh
-            self._core.on_fetch_failed(now_ms, self._retry.next_delay_ms(now_ms))
+            self._cluster_status.on_fetch_failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
+            self._next_is_refresh = self._next_is_refresh or self._current_is_refresh
+            self._core.on_fetch_failed(now_ms, self._fetch_backoff.next_delay_ms(now_ms))
             return
         self._row.add(Counter.GetMetadataSuccess)
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
         self._row.add(Counter.MetadataHasEmptyTopicList, int(not result.metadata.topics))
-        self._note_producer(result)
+        self._store_producer_id(result)
         view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
         changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
-        self._cluster_status.fetched(view.brokers, view.forbidden)
+        self._cluster_status.on_fetched(view.brokers, view.forbidden)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
-        if self._is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
+        if self._current_is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()
 
-    def _make_topics(self) -> None:
-        """Start the creation of the unknown topics; a later metadata fetch shows them."""
+    def _create_topics(self) -> None:
+        """Request the creation of unknown topics, unless a request is under way."""
         names = self._core.names_to_create
         if names and not self._topic_creator.is_busy:
             self._core.on_creation_started(names)
             self._topic_creator.start(self._brokers, names)
 
-    def _on_made(self, answers: Mapping[bytes, int]) -> None:
+    def _on_created(self, answers: Mapping[bytes, int]) -> None:
         if not answers:
             self._row.add(Counter.ConnectFailOnTopicAutocreate)
         for name, error in answers.items():
@@ -258,9 +259,9 @@ class _RouterProcess(ProcessShell):
                 )  # fmt: skip
         self._core.on_created(answers, steady_ms())
 
-    def _note_producer(self, result: FetchResult) -> None:
+    def _store_producer_id(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""
-        self._cluster_status.refused_producer(result.producer_error)
+        self._cluster_status.on_producer_refused(result.producer_error)
         if producer_id.is_numbering(self._slab):
             return
         if result.producer_id is None:
@@ -269,14 +270,14 @@ class _RouterProcess(ProcessShell):
             producer_id.store_producer(self._slab, result.producer_id)
 
     def _schedule_refresh(self) -> None:
-        """Schedule the periodic refresh, 80 to 120 % of the interval after the last fetch."""
-        if self._periodic is not None:
-            self._periodic.cancel()
+        """Schedule the next periodic refresh after 80 to 120 % of the configured interval."""
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
         minutes = self._config.delivery.metadata_refresh_interval_min
         if minutes:
             delay = minutes * 60 * self._rng.uniform(0.8, 1.2)
-            self._periodic = self._loop.call_later(delay, self._refresh)
+            self._refresh_timer = self._loop.call_later(delay, self._refresh)
 
     def _refresh(self) -> None:
-        self._wants_refresh = True
+        self._next_is_refresh = True
         self._core.request_refresh(steady_ms())

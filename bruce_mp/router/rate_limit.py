@@ -1,12 +1,12 @@
-"""Rate limits: a topic passes a limited number of messages in each window; the router discards the others.
+"""Rate limits: the router admits a limited number of a topic's messages in each window and discards the others.
 
 There is one router, so the limit is exact for any number of inputs.  A message counts in the window in which its run
-arrived, not in the window in which the router reads it.  So a wait for the first metadata or for a new router costs no
-allowance.  Windows have a fixed length; the first begins with the topic's first message.  Messages over the limit of a
-window count and are discarded; messages discarded for other reasons do not count.
+arrived, even if the router reads the run later, after the first metadata or a restart.  Windows have a fixed length;
+the first begins with the topic's first message.  Messages over the limit also count, but messages discarded for other
+reasons do not.
 
-A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  Windows are lost with their
-router: its successor begins a new window, and a topic gets at most one extra allowance.
+A counted run carries FLAG_ADMITTED, so that the next router does not count it again.  A new router begins new windows,
+so a topic gets at most one extra window of messages.
 """
 
 from __future__ import annotations
@@ -28,43 +28,45 @@ if TYPE_CHECKING:
 
 __all__ = ["RateLimits", "Windows"]
 
-LATE_MS: Final = 1_000
-"""The greatest delay of a run behind later arrivals for which the run counts in its own window."""
+MAX_LATENESS_MS: Final = 1_000
+"""The time for which a window is kept for runs that the router reads late; later runs count in the oldest window."""
 _ANY_SIZE: Final = 1 << 62
 
 
 class Windows:
-    """The windows of one topic.  Times are in ms on the clock of arrivals."""
+    """The windows of one topic.  Times are in ms on the clock of arrival times."""
 
     def __init__(self, interval_ms: int, max_count: int) -> None:
         self._interval_ms = interval_ms
         self._max_count = max_count
-        self._kept = -(-LATE_MS // interval_ms) + 1
+        self._kept_windows = -(-MAX_LATENESS_MS // interval_ms) + 1
         self._origin_ms: int | None = None
         self._newest = 0
         self._counts: dict[int, int] = {}
 
-    def apply_config(self, rule: RateLimitConfig) -> bool:
-        """Return True if the windows belong to this rule."""
+    def matches(self, rule: RateLimitConfig) -> bool:
+        """Return True if the windows have the interval and limit of this rule."""
         return (self._interval_ms, self._max_count) == (rule.interval_ms, rule.max_count)
 
-    def pass_through(self, records: int, at_ms: int) -> int:
-        """Count messages that arrived at `at_ms`, and return how many of them pass, from the first on."""
+    def admit(self, records: int, at_ms: int) -> int:
+        """Count messages that arrived at `at_ms`, and return the number of messages to admit, from the first."""
         if self._origin_ms is None:
             self._origin_ms = at_ms
         window = (at_ms - self._origin_ms) // self._interval_ms
         if window > self._newest:
             self._newest = window
-            self._counts = {known: count for known, count in self._counts.items() if known > window - self._kept}
+            self._counts = {
+                number: count for number, count in self._counts.items() if number > window - self._kept_windows
+            }
         # A run from another input may have arrived before the origin, for which there is no window.
-        window = max(window, self._newest - self._kept + 1, 0)
+        window = max(window, self._newest - self._kept_windows + 1, 0)
         before = self._counts.get(window, 0)
         self._counts[window] = before + records
         return min(records, max(0, self._max_count - before))
 
 
 class RateLimits:
-    """The limits of all topics.  `rule_of` returns a topic's limit by name, None without a limit."""
+    """The rate limits of all topics.  `rule_of` returns a topic's rule by name, None without a limit."""
 
     def __init__(self, slab: Slab, discards: Discards, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
         self._slab = slab
@@ -78,7 +80,7 @@ class RateLimits:
         self._rule_of = rule_of
         for topic, windows in list(self._windows.items()):
             rule = rule_of(self._names[topic])
-            if windows is None or rule is None or not windows.apply_config(rule):
+            if windows is None or rule is None or not windows.matches(rule):
                 del self._windows[topic]
 
     def remove(self, topic: int) -> None:
@@ -89,21 +91,21 @@ class RateLimits:
     def admit(
         self, topic: int, name: bytes, segments: Sequence[Segment], arrived_ms: int, now_ms: int
     ) -> Sequence[Segment]:
-        """Return the segments of one claimed run that pass, and discard the others."""
+        """Return the segments of one run that the limit admits, and discard the others."""
         windows = self._windows_of(topic, name)
         if windows is None or not segments or self._slab.view[self._flags_at(segments[0])] & lay.FLAG_ADMITTED:
             return segments
-        # The clock of an earlier daemon may have been ahead.
+        # An arrival time of an earlier daemon may lie in the future.
         at_ms = min(arrived_ms, now_ms)
-        passed: list[Segment] = []
+        admitted: list[Segment] = []
         for segment in segments:
-            head, rest = self._cut(segment, windows.pass_through(segment.records, at_ms))
-            passed += [head] if head else []
+            head, rest = self._split(segment, windows.admit(segment.records, at_ms))
+            admitted += [head] if head else []
             if rest is not None:
                 self._discards.settle([rest], DiscardReason.RATE_LIMIT, name, Counter.DiscardDueToRateLimit)
-        for segment in passed[:1]:
+        for segment in admitted[:1]:
             self._slab.view[self._flags_at(segment)] |= lay.FLAG_ADMITTED
-        return passed
+        return admitted
 
     def _flags_at(self, segment: Segment) -> int:
         return self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_FLAGS
@@ -120,8 +122,8 @@ class RateLimits:
             self._windows[topic] = None if rule is None or limit is None else Windows(rule.interval_ms, limit)
         return self._windows[topic]
 
-    def _cut(self, segment: Segment, passed: int) -> tuple[Segment | None, Segment | None]:
-        """Split a segment after `passed` records, and read its records only if both parts have some."""
-        if passed >= segment.records:
+    def _split(self, segment: Segment, records: int) -> tuple[Segment | None, Segment | None]:
+        """Split a segment after `records`; read its headers only if neither part is empty."""
+        if records >= segment.records:
             return segment, None
-        return kernels.split_at(self._slab, segment, passed, _ANY_SIZE) if passed else (None, segment)
+        return kernels.split_at(self._slab, segment, records, _ANY_SIZE) if records else (None, segment)

@@ -1,14 +1,14 @@
-"""The router's side of the pause/reroute protocol: the states of partitions and dispatchers.
+"""The state machine of the pause protocol between router and dispatchers.
 
 A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state machine:
 
-    SYNCING       router or dispatcher is new, and SYNCED has not come yet
+    SYNCING       router or dispatcher is new, and SYNCED has not arrived yet
     FLOWING       messages go to the leader's dispatcher
     HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
     WAITING       all messages are back; new metadata decides their dispatcher
 
-A scope never leaves WAITING before `not_before_ms`, so each metadata fetch respects its back-off.  Messages go out
-again in order: built batches, then queued messages, then messages that arrived during the pause.
+A scope never leaves WAITING before `not_before_ms`, the end of its back-off.  Then the router sends the messages in
+order: built batches, queued messages, messages that arrived during the pause.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ScopeState(Enum):
 
 @unique
 class ScopeEvent(Enum):
-    """An event of a scope."""
+    """An event that changes the state of a scope."""
 
     HELLO = "hello"
     SYNCED = "synced"
@@ -54,11 +54,11 @@ TRANSITIONS: Final[dict[tuple[ScopeState, ScopeEvent], ScopeState]] = {
     (ScopeState.HANDING_BACK, ScopeEvent.HANDED_BACK): ScopeState.WAITING,
     (ScopeState.WAITING, ScopeEvent.RESUME): ScopeState.FLOWING,
 }
-"""A dispatcher repeats its report of a pause.  HELLO and SYNCED happen only to dispatchers."""
+"""PAUSE keeps HANDING_BACK, because a dispatcher repeats PAUSED.  HELLO and SYNCED are events of dispatchers only."""
 
 
 class Scope:
-    """A partition or a dispatcher with its state in the protocol."""
+    """The state of a partition or a dispatcher in the pause protocol, with its back-off."""
 
     __slots__ = ("backoff", "not_before_ms", "since_ms", "state")
 
@@ -67,86 +67,86 @@ class Scope:
         self.backoff = backoff
         self.not_before_ms = 0
         self.since_ms = 0
-        """The beginning of the last pause."""
+        """The start of the last pause."""
 
     def step(self, event: ScopeEvent) -> None:
-        """Apply `TRANSITIONS`; raise BruceError for an event that the present state does not allow."""
+        """Apply an event; raise BruceError if `TRANSITIONS` does not allow it in this state."""
         try:
             self.state = TRANSITIONS[self.state, event]
         except KeyError:
             raise BruceError(f"A scope in state {self.state.value} cannot process {event.value}.") from None
 
     @property
-    def flowing(self) -> bool:
+    def is_flowing(self) -> bool:
         return self.state is ScopeState.FLOWING
 
     @property
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         return self.state in {ScopeState.HANDING_BACK, ScopeState.WAITING}
 
     def pause(self, now_ms: int) -> bool:
-        """Pause the scope; return False if it was paused before."""
-        news = self.flowing
+        """Pause the scope and start its back-off; return False if it was paused already."""
+        is_new = self.is_flowing
         self.step(ScopeEvent.PAUSE)
-        if news:
+        if is_new:
             self.since_ms = now_ms
             self.not_before_ms = now_ms + self.backoff.next_delay_ms(now_ms)
-        return news
+        return is_new
 
 
 class DispatcherScope(Scope):
-    """A dispatcher: `incarnation` of its newest process, and in `session` the number of the last RESYNC."""
+    """The scope of a dispatcher, with its newest incarnation and the number of the last RESYNC sent to it."""
 
-    __slots__ = ("incarnation", "session")
+    __slots__ = ("incarnation", "resync_number")
 
     def __init__(self, backoff: PauseBackoff) -> None:
         super().__init__(backoff, ScopeState.SYNCING)
         self.incarnation = 0
-        self.session = 0
+        self.resync_number = 0
 
 
-LONGEST_DROUGHT_MS: Final = 2_000
+MAX_LEADERLESS_DELAY_MS: Final = 2_000
+"""The longest delay between fetches for a leader."""
 
 
 class LeaderlessBackoff:
-    """One back-off for all partitions without a leader, so that a thousand cause no more fetches than one.
+    """One back-off for all partitions without a leader, so that a thousand partitions cause no more fetches than one.
 
-    The back-off stays short: brokers respond, and until the leader is found again, messages with a partition key go to
-    another partition.
+    The delays stay short, because PartitionKey messages go to another partition until metadata names a leader.
     """
 
     def __init__(self, backoff: PauseBackoff) -> None:
         self.backoff = backoff
         self._not_before_ms = 0
 
-    def due_ms(self, started_ms: int, now_ms: int) -> int:
-        """Return the time of the next fetch, after one begun at `started_ms` named no leader."""
+    def next_fetch_ms(self, started_ms: int, now_ms: int) -> int:
+        """Return the time of the next fetch, after the fetch that began at `started_ms` named no leader."""
         if started_ms >= self._not_before_ms:
-            self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), LONGEST_DROUGHT_MS)
+            self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
         return self._not_before_ms
 
 
 class Route(Scope):
-    """A partition: the dispatcher slot that holds its messages, and the messages that wait in the router."""
+    """The scope of a partition, with the slot that holds its messages and the messages that wait in the router."""
 
-    __slots__ = ("came_meanwhile", "is_jumbled", "returned", "returned_sent", "slot")
+    __slots__ = ("arrived", "needs_sorting", "returned", "returned_sent", "slot")
 
     def __init__(self, backoff: PauseBackoff) -> None:
         super().__init__(backoff)
         self.slot: int | None = None
         self.returned_sent: list[Segment] = []
         self.returned: list[Segment] = []
-        self.came_meanwhile: list[Segment] = []
-        self.is_jumbled = False
-        """True if a previous router left segments of unknown origin: handed back, or new during the pause."""
+        self.arrived: list[Segment] = []
+        self.needs_sorting = False
+        """True if `returned` also has segments of a previous router that arrived during the pause."""
 
     @property
     def has_waiting(self) -> bool:
-        return bool(self.returned_sent or self.returned or self.came_meanwhile)
+        return bool(self.returned_sent or self.returned or self.arrived)
 
     def pop_all(self) -> tuple[list[Segment], list[Segment]]:
-        """Empty the route and return (built batches, the rest), each in sending order."""
-        sent, rest = self.returned_sent, self.returned + self.came_meanwhile
-        self.returned_sent, self.returned, self.came_meanwhile = [], [], []
-        self.is_jumbled = False
+        """Empty the route and return (segments of built batches, other segments), each in sending order."""
+        sent, rest = self.returned_sent, self.returned + self.arrived
+        self.returned_sent, self.returned, self.arrived = [], [], []
+        self.needs_sorting = False
         return sent, rest

@@ -123,7 +123,7 @@ class RunRouter:
             topic.is_plain = False
             rule = config.batching_for(topic.name)
             if rule != topic.rule:
-                self.flush(topic.number, now_ms)
+                self.flush_topic(topic.number, now_ms)
                 topic.apply_config(rule)
 
     # --- runs --------------------------------------------------------------------------------------------------------
@@ -268,12 +268,12 @@ class RunRouter:
             if topic is not None and due_ms is not None and due_ms <= now_ms:
                 self._flush([topic], now_ms)
 
-    def flush(self, number: int, now_ms: int) -> None:
+    def flush_topic(self, number: int, now_ms: int) -> None:
         """Send the accumulated records of a topic, here and at the dispatchers."""
         topic = self._numbered.get(number)
         if topic is not None:
             self._flush([topic], now_ms)
-        self._assignments.flush(number)
+        self._assignments.flush_topic(number)
 
     def disable_batching(self) -> None:
         """Send all further messages without batching, because the daemon stops."""
@@ -329,7 +329,7 @@ class RunRouter:
         self._refresh.request(until)
         return True
 
-    def leaderless(self) -> list[_TopicPartition]:
+    def leaderless_topics(self) -> list[_TopicPartition]:
         """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader for any partition."""
         parked = (topic for topic in self._numbered.values() if topic.has_waiting and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]

@@ -1,7 +1,8 @@
 """The slab's topic and partition tables: reuse of entries, and errors when a table is full.
 
-An entry is freed only when a table is full, the cluster has lacked its topic for a while (`MissingTopics`), and a sweep
-finds no records of it in the slab.  The sweep reads every chunk, so at least `SWEEP_INTERVAL_MS` lies between two.
+The router frees an entry only if a table is full, the cluster lacks the topic beyond its grace period
+(`MissingTopics`), and a sweep finds no records of the topic in the slab.  A sweep reads every chunk, so the router
+sweeps at most every `SWEEP_INTERVAL_MS`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
 SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps for entries to free."""
 REPORT_INTERVAL_MS: Final = 60_000
+"""The shortest time between two log messages about the same full table."""
 
 
 class SlabTables:
@@ -40,14 +42,20 @@ class SlabTables:
         self._reported_ms: dict[str, int] = {}
 
     def name_of(self, topic: int) -> bytes:
-        """Return a topic's name, also if its entry was freed last, which inputs may not know; empty if unknown."""
+        """Return a topic's name, or b"" if unknown.
+
+        Names of the entries freed last stay known, because inputs may still hand over runs with their numbers.
+        """
         try:
             return self.topics.name_of(topic)
         except KeyError:
             return self._freed_names.get(topic, b"")
 
-    def free(self, existing: Container[bytes], used: Callable[[], AbstractSet[int]], now_ms: int) -> list[int]:
-        """Free the entries of deleted, unused topics if a table is full, and return their numbers."""
+    def free_entries(self, existing: Container[bytes], used: Callable[[], AbstractSet[int]], now_ms: int) -> list[int]:
+        """Free the entries of topics that the cluster lacks, if a table is full; return the numbers of freed topics.
+
+        `used` returns the topics whose entries must stay.
+        """
         if not (not self.topics.room or self.partitions.is_full) or now_ms < self._next_sweep_ms:
             return []
         kept = used()
@@ -56,15 +64,15 @@ class SlabTables:
         if gone:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
             held = {found.topic for found in sweep(self._slab, _HELD)}
-            self._free({topic: name for topic, name in gone.items() if topic not in held})
+            self._free_topics({topic: name for topic, name in gone.items() if topic not in held})
         return list(gone.keys() & self._freed_names.keys())
 
-    def _free(self, gone: dict[int, bytes]) -> None:
+    def _free_topics(self, gone: dict[int, bytes]) -> None:
         self._freed_names = gone
         if gone:
             self.topics.remove(gone)
             self.partitions.keep_only(set(map(self.topics.id_of, self.topics.known())))
-            _LOG.info("A table of the slab was full; the entries of %d topics that are gone were freed.", len(gone))
+            _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(gone))
 
     def report_full(self, what: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""

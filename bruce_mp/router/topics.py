@@ -191,7 +191,7 @@ class TopicRegistry:
         if view is None:
             return 0
         number = self._table.id_of(name)
-        return self._table.add(name, view.spread(self._table.partitions_of(number) if number else 0))
+        return self._table.add(name, view.key_partition_count(self._table.partitions_of(number) if number else 0))
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
         """Return the partitions over which inputs spread the keys of a topic."""
@@ -209,7 +209,7 @@ class TopicRegistry:
 
 def key_partitions_of(view: TopicView) -> list[int]:
     """Return the partition for each key index; empty while no partition has a leader."""
-    designated = (view.designated(index) for index in range(len(view.partitions)))
+    designated = (view.partition_for_key(index) for index in range(len(view.partitions)))
     return [partition for partition in designated if partition is not None]
 
 

@@ -1,15 +1,16 @@
 """Topics that the cluster does not know, and the messages that wait for them.
 
-    ASKING    waits for metadata requested after the topic's first message, since the topic may be new
-    WANTED    (with automatic creation) waits for its creation
-    MAKING    a broker has the creation request
-    MADE      created; brokers learn of it one by one, so several metadata fetches follow
+    FETCHING   waits for metadata requested after the topic's first message, because the topic may be new
+    TO_CREATE  (with automatic creation) waits for its creation request
+    CREATING   a broker has the creation request
+    CREATED    waits for metadata that shows it; several fetches follow, because brokers learn of a topic one by one
 
 Brokers hide a topic that the daemon's user may not see; a request by name shows the refusal.  Such a topic stays
-ASKING: its messages wait for the permission, for at most MOST_FORBIDDEN topics.
+FETCHING: its messages wait for the permission, for at most `MAX_FORBIDDEN` topics.
 
-A topic that stays unknown or cannot be created is refused for a while without another request.  Memory for invented
-names is bounded: a name waits only while the slab has messages of it, and at most MOST_REFUSED refusals are kept.
+The router refuses a topic that stays unknown or cannot be created: for some seconds it discards the topic's messages
+without another request.  This bounds the memory for invented names: a topic is here only while the slab has messages
+of it, and the router remembers at most `MAX_REFUSED` refusals.
 """
 
 from __future__ import annotations
@@ -31,28 +32,29 @@ if TYPE_CHECKING:
 
 __all__ = ["UnknownTopics"]
 
-UNKNOWN_TOPIC_MS: Final = 5_000
-"""The time for which an unknown topic is refused without another request."""
-YOUNG_MS: Final = 2_000
-"""The time after the router's first metadata in which no missing topic is given up, because a broker that has just
-started may not know all topics."""
-CANNOT_BE_MADE_MS: Final = 30_000
-"""The time for which a failed topic creation is not repeated."""
-MOST_REFUSED: Final = 10_000
-"""The most refused topics to remember; each message of any other causes a request."""
-FORBIDDEN_LOOK_MS: Final = 5_000
-"""The interval of requests for forbidden topics."""
-MOST_FORBIDDEN: Final = 100
-"""The most topics that are requested by name and wait.  Clients may invent names; brokers hide which exist."""
-MADE_AT_ONCE: Final = 100
-LOOK_AFTER_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
+UNKNOWN_REFUSAL_MS: Final = 5_000
+"""The time for which the router discards messages of an unknown topic without another metadata request."""
+START_GRACE_MS: Final = 2_000
+"""The time after the first metadata during which the router refuses no topic, because a broker that has just started
+may not know all topics."""
+CREATION_REFUSAL_MS: Final = 30_000
+"""The time for which the router discards messages of a topic that could not be created."""
+MAX_REFUSED: Final = 10_000
+"""The most refused topics to remember; each message of another unknown topic causes a metadata request."""
+FORBIDDEN_RETRY_MS: Final = 5_000
+"""The interval of metadata requests for forbidden topics."""
+MAX_FORBIDDEN: Final = 100
+"""The most topics to request by name, because clients may invent names and brokers hide which of them exist."""
+MAX_CREATED_AT_ONCE: Final = 100
+"""The most topics in one creation request."""
+CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """The delays between the metadata fetches that follow a topic creation."""
-MOST_ATTEMPTS: Final = 10
-TRY_AGAIN_MS: Final = 1_000
+MAX_CREATION_ATTEMPTS: Final = 10
+CREATION_RETRY_MS: Final = 1_000
 SUCCESS: Final = frozenset({0, 5, 36})
-"""NONE, LEADER_NOT_AVAILABLE (created, no leader yet), TOPIC_ALREADY_EXISTS."""
-TRY_AGAIN: Final = frozenset({7, 8, 13, 41, 89})
-"""Timeout, broker or network failure, not the controller, quota exceeded: independent of the topic."""
+"""NONE, LEADER_NOT_AVAILABLE (created, but no leader yet), TOPIC_ALREADY_EXISTS."""
+RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
+"""REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION, NOT_CONTROLLER, THROTTLING_QUOTA_EXCEEDED."""
 
 _VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
 _COUNTERS: Final = {
@@ -65,27 +67,27 @@ _COUNTERS: Final = {
 class UnknownTopicState(Enum):
     """The state of an unknown topic."""
 
-    ASKING = "asking"
-    WANTED = "wanted"
-    MAKING = "making"
-    MADE = "made"
+    FETCHING = "fetching"
+    TO_CREATE = "to create"
+    CREATING = "creating"
+    CREATED = "created"
 
 
-class _Waiting:
-    """Messages of one topic.  Metadata requested before `since_ms` decides nothing about the topic."""
+class _UnknownTopic:
+    """An unknown topic and its messages.  The router ignores metadata that was requested before `fetch_after_ms`."""
 
-    __slots__ = ("attempts", "looks", "segments", "since_ms", "step")
+    __slots__ = ("attempts", "fetch_after_ms", "fetches", "segments", "state")
 
-    def __init__(self, since_ms: int) -> None:
+    def __init__(self, fetch_after_ms: int) -> None:
         self.segments: list[Segment] = []
-        self.since_ms = since_ms
-        self.step = UnknownTopicState.ASKING
+        self.fetch_after_ms = fetch_after_ms
+        self.state = UnknownTopicState.FETCHING
         self.attempts = 0
-        self.looks = 0
+        self.fetches = 0
 
 
 class UnknownTopics:
-    """All unknown topics.  `autocreate` enables their creation; `room` returns the free entries of the table."""
+    """All unknown topics.  `autocreate` enables their creation; `room` returns the free entries of the topic table."""
 
     def __init__(
         self, discards: Discards, refresh: RefreshSchedule, room: Callable[[], int], *, autocreate: bool
@@ -94,9 +96,9 @@ class UnknownTopics:
         self._refresh = refresh
         self._room = room
         self._autocreate = autocreate
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._topics: dict[bytes, _UnknownTopic] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
-        self._believes_from_ms: int | None = None
+        self._trusted_from_ms: int | None = None
 
     def apply_config(self, *, autocreate: bool) -> None:
         """Enable or disable topic creation; a change clears all refusals."""
@@ -105,98 +107,96 @@ class UnknownTopics:
             self._refused.clear()
 
     def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
-        """Hold messages of an unknown topic, or discard them if the topic was refused."""
+        """Hold messages of an unknown topic, or discard them if the topic is refused."""
         until, reason = self._refused.get(name, (0, DiscardReason.BAD_TOPIC))
         if until > now_ms:
             self._discards.settle([segment], reason, name, _COUNTERS[reason])
             return
-        waiting = self._waiting.setdefault(name, _Waiting(now_ms))
-        waiting.segments.append(segment)
-        if waiting.step is UnknownTopicState.ASKING:
-            self._refresh.request(max(now_ms, waiting.since_ms))
+        topic = self._topics.setdefault(name, _UnknownTopic(now_ms))
+        topic.segments.append(segment)
+        if topic.state is UnknownTopicState.FETCHING:
+            self._refresh.request(max(now_ms, topic.fetch_after_ms))
 
     @property
-    def names_to_look_up(self) -> list[bytes]:
-        """Topics to request by name, since brokers may hide them; at most MOST_FORBIDDEN."""
-        names = (name for name, waiting in self._waiting.items() if waiting.step is UnknownTopicState.ASKING)
-        return list(islice((name for name in names if _VALID_NAME.match(name)), MOST_FORBIDDEN))
+    def names_to_request(self) -> list[bytes]:
+        """Topics to request by name, because brokers may hide them; at most `MAX_FORBIDDEN`."""
+        names = (name for name, topic in self._topics.items() if topic.state is UnknownTopicState.FETCHING)
+        return list(islice((name for name in names if _VALID_NAME.match(name)), MAX_FORBIDDEN))
 
-    def settle(
+    def on_metadata(
         self,
         is_known: Callable[[bytes], bool],
         started_ms: int,
         now_ms: int,
         forbidden: frozenset[bytes] = frozenset(),
     ) -> list[Segment]:
-        """Apply metadata of a fetch begun at `started_ms`; return the messages of topics that became known."""
+        """Apply metadata of a fetch that began at `started_ms`; return the messages of topics that became known."""
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
-        if self._believes_from_ms is None:
-            self._believes_from_ms = now_ms + YOUNG_MS
+        if self._trusted_from_ms is None:
+            self._trusted_from_ms = now_ms + START_GRACE_MS
         known: list[Segment] = []
-        for name, waiting in list(self._waiting.items()):
+        for name, topic in list(self._topics.items()):
             if is_known(name):
-                known += self._waiting.pop(name).segments
-            elif name in forbidden and waiting.step is UnknownTopicState.ASKING:
-                waiting.since_ms = now_ms + FORBIDDEN_LOOK_MS
-                self._refresh.request(waiting.since_ms)
-            elif waiting.step in {UnknownTopicState.ASKING, UnknownTopicState.MADE}:
-                self._decide(name, waiting, started_ms, now_ms)
-            elif waiting.step is UnknownTopicState.WANTED and self._room() <= 0:
-                self._give_up(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_TOPIC_MS)
+                known += self._topics.pop(name).segments
+            elif name in forbidden and topic.state is UnknownTopicState.FETCHING:
+                topic.fetch_after_ms = now_ms + FORBIDDEN_RETRY_MS
+                self._refresh.request(topic.fetch_after_ms)
+            elif topic.state in {UnknownTopicState.FETCHING, UnknownTopicState.CREATED}:
+                self._decide_state(name, topic, started_ms, now_ms)
+            elif topic.state is UnknownTopicState.TO_CREATE and self._room() <= 0:
+                self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
         return known
 
-    def _decide(self, name: bytes, waiting: _Waiting, started_ms: int, now_ms: int) -> None:
-        assert self._believes_from_ms is not None
-        if not self._autocreate and started_ms < self._believes_from_ms:
-            self._refresh.request(self._believes_from_ms)
-        elif waiting.since_ms > started_ms:
-            self._refresh.request(max(now_ms, waiting.since_ms))
-        elif waiting.step is UnknownTopicState.MADE and waiting.looks < len(LOOK_AFTER_MS):
-            self._look_later(waiting, now_ms)
-        elif waiting.step is UnknownTopicState.MADE or not self._autocreate or self._room() <= 0:
-            self._give_up(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_TOPIC_MS)
-        elif waiting.attempts >= MOST_ATTEMPTS or _VALID_NAME.match(name) is None:
-            self._give_up(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CANNOT_BE_MADE_MS)
+    def _decide_state(self, name: bytes, topic: _UnknownTopic, started_ms: int, now_ms: int) -> None:
+        assert self._trusted_from_ms is not None
+        if not self._autocreate and started_ms < self._trusted_from_ms:
+            self._refresh.request(self._trusted_from_ms)
+        elif topic.fetch_after_ms > started_ms:
+            self._refresh.request(max(now_ms, topic.fetch_after_ms))
+        elif topic.state is UnknownTopicState.CREATED and topic.fetches < len(CREATED_FETCH_DELAYS_MS):
+            self._schedule_fetch(topic, now_ms)
+        elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._room() <= 0:
+            self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
+        elif topic.attempts >= MAX_CREATION_ATTEMPTS or _VALID_NAME.match(name) is None:
+            self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)
         else:
-            waiting.step = UnknownTopicState.WANTED
+            topic.state = UnknownTopicState.TO_CREATE
 
-    def _look_later(self, waiting: _Waiting, now_ms: int) -> None:
-        waiting.since_ms = now_ms + LOOK_AFTER_MS[waiting.looks]
-        waiting.looks += 1
-        self._refresh.request(waiting.since_ms)
+    def _schedule_fetch(self, topic: _UnknownTopic, now_ms: int) -> None:
+        topic.fetch_after_ms = now_ms + CREATED_FETCH_DELAYS_MS[topic.fetches]
+        topic.fetches += 1
+        self._refresh.request(topic.fetch_after_ms)
 
-    def _give_up(self, name: bytes, reason: DiscardReason, until_ms: int) -> None:
-        if len(self._refused) < MOST_REFUSED:
+    def _refuse(self, name: bytes, reason: DiscardReason, until_ms: int) -> None:
+        if len(self._refused) < MAX_REFUSED:
             self._refused[name] = (until_ms, reason)
-        self._discards.settle(self._waiting.pop(name).segments, reason, name, _COUNTERS[reason])
+        self._discards.settle(self._topics.pop(name).segments, reason, name, _COUNTERS[reason])
 
-    # --- making topics -----------------------------------------------------------------------------------------------
+    # --- topic creation -----------------------------------------------------------------------------------------------
 
     @property
     def names_to_create(self) -> list[bytes]:
-        """Topics to create, within the room of the slab's table."""
-        wanted = [name for name, waiting in self._waiting.items() if waiting.step is UnknownTopicState.WANTED]
-        return wanted[: min(MADE_AT_ONCE, max(0, self._room()))] if wanted else []
+        """Topics to create now, at most as many as the slab's topic table has room for."""
+        wanted = [name for name, topic in self._topics.items() if topic.state is UnknownTopicState.TO_CREATE]
+        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._room()))] if wanted else []
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
-        """Record that a broker has the creation request for these topics."""
+        """Record that a creation request for these topics was sent."""
         for name in names:
-            self._waiting[name].step = UnknownTopicState.MAKING
+            self._topics[name].state = UnknownTopicState.CREATING
 
     def on_created(self, answers: Mapping[bytes, int], now_ms: int) -> None:
-        """Apply Kafka's error code for each created topic; topics without a code are tried again."""
-        making = [
-            (name, waiting) for name, waiting in self._waiting.items() if waiting.step is UnknownTopicState.MAKING
-        ]
-        for name, waiting in making:
+        """Apply Kafka's error code for each topic; the router requests topics without a code again."""
+        creating = [(name, topic) for name, topic in self._topics.items() if topic.state is UnknownTopicState.CREATING]
+        for name, topic in creating:
             error = answers.get(name)
-            waiting.attempts += 1
-            if error is None or error in TRY_AGAIN:
-                waiting.step = UnknownTopicState.ASKING
-                waiting.since_ms = now_ms + TRY_AGAIN_MS
-                self._refresh.request(waiting.since_ms)
+            topic.attempts += 1
+            if error is None or error in RETRIABLE:
+                topic.state = UnknownTopicState.FETCHING
+                topic.fetch_after_ms = now_ms + CREATION_RETRY_MS
+                self._refresh.request(topic.fetch_after_ms)
             elif error in SUCCESS:
-                waiting.step = UnknownTopicState.MADE
-                self._look_later(waiting, now_ms)
+                topic.state = UnknownTopicState.CREATED
+                self._schedule_fetch(topic, now_ms)
             else:
-                self._give_up(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CANNOT_BE_MADE_MS)
+                self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)

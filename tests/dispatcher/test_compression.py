@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.config.sections import Compression, CompressionConfig
 from bruce_mp.dispatcher import compression
-from bruce_mp.dispatcher.compression import BAD_IN_A_ROW, FIRST_REST, Compressor
+from bruce_mp.dispatcher.compression import MAX_FAILED_TRIALS, MIN_SKIPPED_BATCHES, Compressor
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.compression import Codec
@@ -117,9 +117,9 @@ def test_snappy_replaces_a_codec_that_the_broker_does_not_support(
 def test_adaptive_compression_skips_an_incompressible_topic(slab: Slab, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(slab, "lz4", adaptive=True)
     with caplog.at_level(logging.INFO):
-        for _ in range(BAD_IN_A_ROW + FIRST_REST):
+        for _ in range(MAX_FAILED_TRIALS + MIN_SKIPPED_BATCHES):
             assert bench.send(NOISE) is Codec.NONE
-        assert (bench.sums().tried, bench.sums().skipped) == (BAD_IN_A_ROW, FIRST_REST)
+        assert (bench.sums().tried, bench.sums().skipped) == (MAX_FAILED_TRIALS, MIN_SKIPPED_BATCHES)
         assert bench.send(TEXT, topic=b"other") is Codec.LZ4
         assert bench.send(TEXT) is Codec.LZ4
     assert caplog.messages == [

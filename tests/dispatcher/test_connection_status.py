@@ -38,11 +38,11 @@ def test_connection_status_follows_the_connection(caplog: pytest.LogCaptureFixtu
         3, 7, "kafka7", 9092, "not connected", 1000, 2, "", 0, None, (PartitionError(b"t", 1, "E", 5),)
     )
     steps = (
-        (said.standing.connecting, "connecting"),
-        (lambda: said.standing.connected(exactly_once=True), "connected"),
-        (lambda: said.standing.failed("It hung up."), "failed"),
-        (said.standing.connecting, "connecting"),
-        (lambda: said.standing.failed("Refused."), "failed"),
+        (said.standing.on_connecting, "connecting"),
+        (lambda: said.standing.on_connected(exactly_once=True), "connected"),
+        (lambda: said.standing.on_failed("It hung up."), "failed"),
+        (said.standing.on_connecting, "connecting"),
+        (lambda: said.standing.on_failed("Refused."), "failed"),
     )
     for step, connection in steps:
         said.now_ms += 1000
@@ -51,30 +51,30 @@ def test_connection_status_follows_the_connection(caplog: pytest.LogCaptureFixtu
     assert (said.last().last_error, said.last().last_error_ms, said.last().exactly_once) == ("Refused.", 6000, True)
     assert not caplog.records
     said.now_ms += 500
-    said.standing.connected(exactly_once=False)
+    said.standing.on_connected(exactly_once=False)
     assert [record.getMessage() for record in caplog.records] == ["Broker 7 at kafka7:9092 is back after 2.5 s."]
     assert (said.last().last_error, said.last().exactly_once) == ("Refused.", False)
-    said.standing.closed()
-    said.standing.connected(exactly_once=True)
+    said.standing.on_closed()
+    said.standing.on_connected(exactly_once=True)
     assert len(caplog.records) == 1
 
 
 def test_partition_errors_last_until_a_successful_ack() -> None:
     now = [10]
-    troubles = PartitionErrors(lambda: now[0])
-    troubles.record(b"t", 1, "A")
+    partition_errors = PartitionErrors(lambda: now[0])
+    partition_errors.record(b"t", 1, "A")
     now[0] = 20
-    troubles.record(b"t", 1, "A")
-    troubles.record(b"t", 2, "A")
-    assert troubles.listed() == (PartitionError(b"t", 1, "A", 10), PartitionError(b"t", 2, "A", 20))
+    partition_errors.record(b"t", 1, "A")
+    partition_errors.record(b"t", 2, "A")
+    assert partition_errors.as_tuple() == (PartitionError(b"t", 1, "A", 10), PartitionError(b"t", 2, "A", 20))
     now[0] = 30
-    troubles.record(b"t", 1, "B")
-    troubles.clear(b"t", 2)
-    assert troubles.listed() == (PartitionError(b"t", 1, "B", 30),)
+    partition_errors.record(b"t", 1, "B")
+    partition_errors.clear(b"t", 2)
+    assert partition_errors.as_tuple() == (PartitionError(b"t", 1, "B", 30),)
 
 
 def test_partition_errors_are_bounded() -> None:
-    troubles = PartitionErrors(lambda: 0)
+    partition_errors = PartitionErrors(lambda: 0)
     for number in range(MOST_LISTED + 5):
-        troubles.record(b"t", number, "A")
-    assert len(troubles.listed()) == MOST_LISTED
+        partition_errors.record(b"t", number, "A")
+    assert len(partition_errors.as_tuple()) == MOST_LISTED

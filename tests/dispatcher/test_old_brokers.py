@@ -93,7 +93,7 @@ def test_a_lost_answer_is_a_possible_duplicate(slab: Slab, cluster: int, broker:
     give(slab, one)
     assert one.next_request(0, 0.0)
     assert doubted(slab) == 0
-    one.on_lost()
+    one.on_connection_lost()
     assert doubted(slab) == doubt
 
 
@@ -136,10 +136,10 @@ def test_an_upgraded_broker_gets_sequence_numbers(slab: Slab) -> None:
     one.on_connected(broker_deduplicates=False)
     give(slab, one)
     (first,) = one.next_request(0, 0.0)
-    one.on_lost()
+    one.on_connection_lost()
     store_producer(slab, 7)
     one.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.RESYNC, 2)], 0)
-    one._paused = False
+    one._is_paused = False
     one.on_connected(broker_deduplicates=True)
     (again,) = one.next_request(0, 0.0)
     assert (first.base_sequence, again.base_sequence) == (-1, -1), "a built batch stays as it is"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, Delivery
-from bruce_mp.dispatcher.queues import PER_PARTITION
+from bruce_mp.dispatcher.queues import MAX_IN_FLIGHT
 from bruce_mp.dispatcher.record_batches import LAST_EPOCH
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import Parcel, ParcelKind
@@ -132,7 +132,7 @@ def test_a_request_limit_of_0_gives_each_message_its_own_request(make: MakeWorld
 
 def test_five_batches_of_a_partition_are_in_flight_and_no_more(make: MakeWorld) -> None:
     world = make()
-    assert len(hand_over(world, *[1] * 8)) == PER_PARTITION
+    assert len(hand_over(world, *[1] * 8)) == MAX_IN_FLIGHT
     settle(world)
 
 
@@ -456,9 +456,9 @@ def test_a_hand_back_waits_for_responses_up_to_its_deadline(make: MakeWorld) -> 
         world.pass_time(10)
         world.answer_fetch()
         world.peer_hears(SLOT)
-        if core.patience_ends_ms is not None:
+        if core.hand_back_deadline_ms is not None:
             break
-    ends = core.patience_ends_ms or 0
+    ends = core.hand_back_deadline_ms or 0
     assert asked + 5000 <= ends <= asked + 6000
     world.lose(SLOT)
     settle(world)
@@ -470,9 +470,9 @@ def test_a_hand_back_with_all_responses_stops_waiting(make: MakeWorld) -> None:
     core = world.peers[SLOT].core
     hand_over(world, 2)
     core.on_parcels([Parcel(ParcelKind.SENDER, 0, core._router), Parcel(ParcelKind.HAND_BACK, TOPIC, 0)], world.now_ms)
-    ends = core.patience_ends_ms
+    ends = core.hand_back_deadline_ms
     world.answer(SLOT)
-    assert (ends, core.patience_ends_ms) == (world.now_ms + 5000, None)
+    assert (ends, core.hand_back_deadline_ms) == (world.now_ms + 5000, None)
 
 
 def test_handing_back_all_partitions_resends_everything_in_order(make: MakeWorld) -> None:

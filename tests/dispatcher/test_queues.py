@@ -12,27 +12,27 @@ SEGMENT = Segment(0, 1, 64, 152, 1, 1)
 def test_only_idle_queues_of_removed_topics_are_discarded() -> None:
     turn = {(5, 0): None}
     queues = Queues(6, {1}.__contains__, turn)
-    queues.of(1, 0)
-    queues.of(2, 0).ready.append(SEGMENT)
-    queues.of(3, 0).state = QueueState.PAUSED
-    queues.of(4, 0).hand_back = True
-    in_turn = queues.of(5, 0)
-    queues.of(6, 0)
+    queues.get_or_create(1, 0)
+    queues.get_or_create(2, 0).ready.append(SEGMENT)
+    queues.get_or_create(3, 0).state = QueueState.PAUSED
+    queues.get_or_create(4, 0).hands_back = True
+    scheduled = queues.get_or_create(5, 0)
+    queues.get_or_create(6, 0)
     assert len(queues) == 6
-    queues.of(7, 0)
+    queues.get_or_create(7, 0)
     assert queues.keys() == {(number, 0) for number in (1, 2, 3, 4, 5, 7)}
-    assert queues.of(5, 0) is in_turn
+    assert queues.get_or_create(5, 0) is scheduled
     turn.clear()
-    queues.of(8, 0)
+    queues.get_or_create(8, 0)
     assert queues.keys() == {(number, 0) for number in (1, 2, 3, 4, 8)}
 
 
 def test_no_queue_is_discarded_below_the_limit() -> None:
     queues = Queues(6, lambda _: False, {})
-    first = queues.of(1, 0)
+    first = queues.get_or_create(1, 0)
     for number in range(2, 7):
-        queues.of(number, 0)
-    assert queues.of(1, 0) is first
+        queues.get_or_create(number, 0)
+    assert queues.get_or_create(1, 0) is first
     assert len(queues) == 6
 
 
@@ -41,8 +41,8 @@ def test_the_last_successful_ack_clears_the_in_doubt_state() -> None:
     queue = PartitionQueue(1, 0)
     batches = [SentBatch(1, 0, 0, 0, (SEGMENT, SEGMENT)), SentBatch(1, 0, 0, 2, (SEGMENT,))]
     queue.in_flight.extend(batches)
-    queue.in_doubt = queue.is_torn = True
-    queue.accepted(batches[0])
-    assert (queue.in_doubt, queue.is_torn, queue.expected) == (True, False, 2)
-    queue.accepted(batches[1])
-    assert (queue.in_doubt, queue.expected) == (False, 3)
+    queue.in_doubt = queue.may_have_gap = True
+    queue.on_accepted(batches[0])
+    assert (queue.in_doubt, queue.may_have_gap, queue.expected_sequence) == (True, False, 2)
+    queue.on_accepted(batches[1])
+    assert (queue.in_doubt, queue.expected_sequence) == (False, 3)

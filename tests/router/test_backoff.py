@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.metadata_refresh import LONGEST_ABSENCE_MS, SPACING_MS, RefreshSchedule
-from bruce_mp.router.routes import LONGEST_DROUGHT_MS, LeaderlessBackoff
+from bruce_mp.router.metadata_refresh import MAX_RETRY_DELAY_MS, MIN_FETCH_INTERVAL_MS, RefreshSchedule
+from bruce_mp.router.routes import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff
 
 INITIAL: Final = 5000
 DOUBLINGS: Final = 4
@@ -69,10 +69,10 @@ def test_a_window_ends_and_the_backoff_restarts() -> None:
 
 def test_many_leaderless_partitions_request_as_often_as_one() -> None:
     drought = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
-    first = {drought.due_ms(0, now) for now in range(100)}
-    assert first == {min(MINIMUM, LONGEST_DROUGHT_MS)}
-    (later,) = {drought.due_ms(MINIMUM, MINIMUM + 5) for _ in range(100)}
-    assert later - MINIMUM - 5 == min(INITIAL - 5, LONGEST_DROUGHT_MS)
+    first = {drought.next_fetch_ms(0, now) for now in range(100)}
+    assert first == {min(MINIMUM, MAX_LEADERLESS_DELAY_MS)}
+    (later,) = {drought.next_fetch_ms(MINIMUM, MINIMUM + 5) for _ in range(100)}
+    assert later - MINIMUM - 5 == min(INITIAL - 5, MAX_LEADERLESS_DELAY_MS)
 
 
 def test_the_earliest_request_counts_and_fetches_keep_their_spacing() -> None:
@@ -83,7 +83,7 @@ def test_the_earliest_request_counts_and_fetches_keep_their_spacing() -> None:
     for at_ms in (5000, 1001, 7000):
         refresh.request(at_ms)
     dues.append(refresh.due_ms)
-    assert dues == [0, None, 1000 + SPACING_MS]
+    assert dues == [0, None, 1000 + MIN_FETCH_INTERVAL_MS]
 
 
 def test_requests_do_not_shorten_the_backoff_of_a_failed_fetch() -> None:
@@ -98,4 +98,4 @@ def test_the_backoff_of_failed_fetches_is_bounded() -> None:
     refresh = RefreshSchedule()
     refresh.on_started(1000)
     refresh.on_failed(6000, 1_000_000)
-    assert refresh.due_ms == 6000 + LONGEST_ABSENCE_MS
+    assert refresh.due_ms == 6000 + MAX_RETRY_DELAY_MS

@@ -13,10 +13,10 @@ from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, DefaultBatching, Delivery
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import Parcel, ParcelKind, unpack_parcels
-from bruce_mp.router.cluster import BELIEVED_AFTER_MS
+from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.metadata_fetch import FetchAttempt
-from bruce_mp.router.unknown_topics import YOUNG_MS
+from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.status.events import decode_events
@@ -132,10 +132,10 @@ def test_messages_wait_while_no_partition_has_a_leader(make: MakeWorld, key: int
     for _ in range(200):
         world.step_all()
     assert world.held() == {"ROUTED": 5}
-    assert world.router.leaderless() == [(1, ALL_PARTITIONS)]
+    assert world.router.leaderless_partitions() == [(1, ALL_PARTITIONS)]
     world.cluster.leaders.update({(b"t", 0): 1, (b"t", 1): 2})
     settle(world)
-    assert world.router.leaderless() == []
+    assert world.router.leaderless_partitions() == []
 
 
 def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> None:
@@ -147,17 +147,17 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> Non
     world.refresh()
     for _ in range(200):
         world.step_all()
-    assert (world.held(), world.router.leaderless()) == ({"ROUTED": 1}, [(1, 1)])
+    assert (world.held(), world.router.leaderless_partitions()) == ({"ROUTED": 1}, [(1, 1)])
     said: list[bytes] = []
-    standing = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
-    standing.publish(world.router, world.now_ms, FetchAttempt())
-    standing.publish(world.router, world.now_ms, FetchAttempt())
+    status = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
+    status.publish(world.router, world.now_ms, FetchAttempt())
+    status.publish(world.router, world.now_ms, FetchAttempt())
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
-    standing.publish(world.router, world.now_ms, FetchAttempt())
+    status.publish(world.router, world.now_ms, FetchAttempt())
     assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
@@ -176,7 +176,7 @@ class Sender:
 def test_an_unknown_topic_costs_one_fetch_in_five_seconds(make: MakeWorld) -> None:
     world = make({b"t": [1]})
     world.boot()
-    world.pass_time(YOUNG_MS)
+    world.pass_time(START_GRACE_MS)
     before = world.fetches
     for _ in range(20):
         world.send_one(b"unknown")
@@ -197,7 +197,7 @@ def test_early_metadata_makes_no_topic_unknown(make: MakeWorld) -> None:
     world.boot()
     began = world.now_ms
     world.send_one(b"late")
-    while world.now_ms < began + YOUNG_MS / 2:
+    while world.now_ms < began + START_GRACE_MS / 2:
         world.step_all()
     world.topics[b"late"] = 1
     settle(world)
@@ -275,7 +275,7 @@ def test_a_flush_is_sent_only_to_dispatchers_with_new_runs(make: MakeWorld) -> N
 
 def flushed(world: World) -> int:
     """Return the number of dispatchers that a FLUSH addresses, and drop the frames."""
-    world.router.flush(1, world.now_ms)
+    world.router.flush_topic(1, world.now_ms)
     return sum(Parcel(ParcelKind.FLUSH, 1) in sent for sent in world.router.drain_outbox().values())
 
 
@@ -345,7 +345,7 @@ def test_messages_of_a_missing_topic_are_discarded_after_the_grace_period(make: 
     for _ in range(20):
         world.step_all()
     assert sum(world.held().values()) == 1
-    world.pass_time(BELIEVED_AFTER_MS)
+    world.pass_time(MISSING_GRACE_MS)
     world.run_dry()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     quiet_from = world.fetches
@@ -401,7 +401,7 @@ def vanish(world: World, *topics: bytes) -> None:
         del world.topics[topic]
         world.cluster.leaders[topic, 0] = None
     refresh(world)
-    world.pass_time(BELIEVED_AFTER_MS)
+    world.pass_time(MISSING_GRACE_MS)
     refresh(world)
 
 
@@ -504,7 +504,7 @@ def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> Non
     world.slab.words[(world.slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = stale
     world.kill_router()
     run_for(world, 1)
-    world.pass_time(YOUNG_MS)
+    world.pass_time(START_GRACE_MS)
     world.run_dry()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 0
@@ -587,7 +587,7 @@ def test_a_flush_wakes_only_dispatchers_that_accumulate_the_topic(make: MakeWorl
     number = world.router._tables.topics.id_of(b"t")
     for expected in ({slot}, set()):  # the router repeats a flush while a barrier waits
         hear_all(world)
-        world.router.flush(number, world.now_ms)
+        world.router.flush_topic(number, world.now_ms)
         world.pass_time(0)
         assert told(world) == expected
     world.peer_sends(slot)
@@ -678,7 +678,7 @@ def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
         world.send_one(b"t")
         world.router.request_refresh(world.now_ms)
         settle(world)
-    assert len(world.router._assignments._slots.pairs()) <= 2
+    assert len(world.router._assignments._slots.broker_slots()) <= 2
 
 
 def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld) -> None:

@@ -168,7 +168,7 @@ def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World
     world.answer_fetch()
     for _ in range(5):
         world.peer_hears(0)
-    assert world.peers[0].core._queues[1, 0].hand_back
+    assert world.peers[0].core._queues[1, 0].hands_back
     world.cluster.leaders[b"t", 0] = 1
     world.kill_router()
     hear_all_but_answers(world)
@@ -183,7 +183,7 @@ def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World
 def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: ParcelKind) -> None:
     world.kill_peer(0)
     world.boot()
-    peer = world.router._assignments._peers[0]
+    peer = world.router._assignments._dispatcher_scopes[0]
     world.router.on_parcels(
         [Parcel(ParcelKind.SENDER, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms
     )
@@ -193,7 +193,7 @@ def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: ParcelKind) 
 
 @pytest.mark.parametrize("kind", [ParcelKind.RESYNC, ParcelKind.HAND_BACK])
 def test_messages_of_a_dead_router_are_void(world: World, kind: ParcelKind) -> None:
-    dead = world.router._mine >> 8
+    dead = world.router._routed_word >> 8
     world.kill_router()
     world.boot()
     core = world.peers[0].core
@@ -203,13 +203,13 @@ def test_messages_of_a_dead_router_are_void(world: World, kind: ParcelKind) -> N
 
 def test_an_answer_to_a_dead_router_does_not_end_the_sync(world: World) -> None:
     """Both routers number their words from one."""
-    peer = world.router._assignments._peers[0]
-    incarnation, session, dead = peer.incarnation, peer.session, world.router._mine >> 8
+    peer = world.router._assignments._dispatcher_scopes[0]
+    incarnation, session, dead = peer.incarnation, peer.resync_number, world.router._routed_word >> 8
     world.kill_router()
     assignments = world.router._assignments
-    while assignments._peer(0).session < session:
+    while assignments._dispatcher_scope(0).resync_number < session:
         assignments._resync(0, [])
     world.router.on_parcels(
         [Parcel(ParcelKind.SENDER, 0, incarnation), Parcel(ParcelKind.SYNCED, session, dead)], world.now_ms
     )
-    assert assignments._peer(0).state is ScopeState.SYNCING
+    assert assignments._dispatcher_scope(0).state is ScopeState.SYNCING

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bruce_mp.router.metadata_refresh import SPACING_MS, RefreshSchedule
+from bruce_mp.router.metadata_refresh import MIN_FETCH_INTERVAL_MS, RefreshSchedule
 
 
 def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
@@ -15,4 +15,4 @@ def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
     dues.append(refresh.due_ms)
     refresh.on_started(2000)
     refresh.request(2001)
-    assert [*dues, refresh.due_ms] == [0, None, 2000, 2000 + SPACING_MS]
+    assert [*dues, refresh.due_ms] == [0, None, 2000, 2000 + MIN_FETCH_INTERVAL_MS]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.router.cluster import BELIEVED_AFTER_MS
+from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
@@ -250,8 +250,8 @@ def test_a_recreated_topic_with_fewer_partitions_is_accepted_after_a_delay(world
     world.hand_over()
     hear(world)
     world.ring()
-    assert world.router.leaderless()
-    world.pass_time(BELIEVED_AFTER_MS)
+    assert world.router.leaderless_partitions()
+    world.pass_time(MISSING_GRACE_MS)
     hear(world)
     world.calm()
     world.run_dry()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, RateLimit, RateLimitConfig
 from bruce_mp.errors import DiscardReason
-from bruce_mp.router.rate_limit import LATE_MS, Windows
+from bruce_mp.router.rate_limit import MAX_LATENESS_MS, Windows
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.books import read_books
 from support.examples import examples
@@ -44,7 +44,7 @@ class Model:
 
 
 runs = st.lists(
-    st.tuples(st.integers(0, 5000), st.integers(0, LATE_MS), st.integers(1, 30)),  # ms on, ms late, messages
+    st.tuples(st.integers(0, 5000), st.integers(0, MAX_LATENESS_MS), st.integers(1, 30)),  # ms on, ms late, messages
     max_size=30,
 )
 
@@ -58,19 +58,19 @@ def test_windows_match_the_model(runs: list[tuple[int, int, int]], interval_ms: 
     for on, late, records in runs:
         now_ms += on
         passed = [model.passes(now_ms - late) for _ in range(records)]
-        assert windows.pass_through(records, now_ms - late) == sum(passed)
+        assert windows.admit(records, now_ms - late) == sum(passed)
 
 
 def test_very_late_messages_count_in_the_oldest_kept_window() -> None:
-    windows = Windows(LATE_MS, 2)
-    assert [windows.pass_through(2, at_ms) for at_ms in (0, 10 * LATE_MS, 0, 9 * LATE_MS)] == [2, 2, 2, 0]
+    windows = Windows(MAX_LATENESS_MS, 2)
+    assert [windows.admit(2, at_ms) for at_ms in (0, 10 * MAX_LATENESS_MS, 0, 9 * MAX_LATENESS_MS)] == [2, 2, 2, 0]
 
 
 def test_the_number_of_kept_windows_is_bounded() -> None:
     windows = Windows(1, 1)
-    for at_ms in range(10 * LATE_MS):
-        windows.pass_through(1, at_ms)
-    assert len(windows._counts) <= LATE_MS + 1
+    for at_ms in range(10 * MAX_LATENESS_MS):
+        windows.admit(1, at_ms)
+    assert len(windows._counts) <= MAX_LATENESS_MS + 1
 
 
 # --- the router -------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def router(timers: Timers, minutes: int, wishes: list[None]) -> Any:
     delivery = Delivery(metadata_refresh_interval_min=minutes)
     return SimpleNamespace(
         _config=Config(kafka=Kafka(bootstrap_servers=("localhost:9092",)), delivery=delivery),
-        _periodic=None,
+        _refresh_timer=None,
         _rng=random.Random(1),
         _loop=timers,
         _refresh=lambda: wishes.append(None),

@@ -39,7 +39,7 @@ def test_a_repeated_pause_keeps_the_backoff() -> None:
     assert until == 1050
     assert not scope.pause(1020)
     assert scope.not_before_ms == until
-    assert scope.paused
+    assert scope.is_paused
 
 
 def test_every_scope_state_leads_back_to_flowing() -> None:
@@ -57,7 +57,7 @@ def test_a_dispatcher_scope_starts_in_syncing() -> None:
 def test_a_route_is_emptied_in_send_order() -> None:
     route = Route(backoff())
     built, queued, late = (Segment(chunk, 1, 64, 152, 1, 1) for chunk in range(3))
-    route.came_meanwhile.append(late)
+    route.arrived.append(late)
     route.returned.append(queued)
     route.returned_sent.append(built)
     assert route.has_waiting

@@ -10,7 +10,7 @@ from bruce_mp import kernels
 from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import ParcelKind, unpack_parcels
-from bruce_mp.router.cluster import BELIEVED_AFTER_MS
+from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
@@ -139,7 +139,7 @@ def test_a_smaller_largest_message_applies_to_a_plain_topic_when_a_reload_sets_i
 def test_a_run_of_a_plain_topic_is_discarded_after_the_topic_is_deleted(world: World, key: int | None) -> None:
     del world.topics[b"t"]
     for _ in range(2):
-        world.pass_time(BELIEVED_AFTER_MS)
+        world.pass_time(MISSING_GRACE_MS)
         world.router.on_metadata(world.view(), world.now_ms, world.now_ms)
     world.send_one(b"t", key=key)
     world.run_dry()

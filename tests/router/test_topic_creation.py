@@ -84,7 +84,7 @@ def play(*stories: list[Event], sizes: TopicSize = TopicSize()) -> Mapping[bytes
     results: list[Mapping[bytes, int]] = []
     maker = TopicCreator(
         FakeSocket,  # type: ignore[arg-type]
-        sizes=sizes,
+        size=sizes,
         on_done=results.append,
     )
     maker.start(BROKERS, NAMES)

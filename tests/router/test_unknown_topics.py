@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Delivery
 from bruce_mp.errors import DiscardReason
-from bruce_mp.router.cluster import BELIEVED_AFTER_MS, ClusterView, MissingTopics, TopicView
+from bruce_mp.router.cluster import MISSING_GRACE_MS, ClusterView, MissingTopics, TopicView
 from bruce_mp.router.metadata_refresh import RefreshSchedule
 from bruce_mp.router.unknown_topics import (
-    CANNOT_BE_MADE_MS,
-    FORBIDDEN_LOOK_MS,
-    LOOK_AFTER_MS,
-    MADE_AT_ONCE,
-    MOST_ATTEMPTS,
-    TRY_AGAIN,
-    YOUNG_MS,
+    CREATED_FETCH_DELAYS_MS,
+    CREATION_REFUSAL_MS,
+    FORBIDDEN_RETRY_MS,
+    MAX_CREATED_AT_ONCE,
+    MAX_CREATION_ATTEMPTS,
+    RETRIABLE,
+    START_GRACE_MS,
     UnknownTopics,
 )
 from bruce_mp.slab.file import Geometry
@@ -91,12 +91,12 @@ def test_a_created_topic_is_looked_up_until_metadata_shows_it(world: World) -> N
     wanted(world)
     answer(world, {b"new": 0})
     before = world.fetches
-    world.pass_time(sum(LOOK_AFTER_MS[:3]))
+    world.pass_time(sum(CREATED_FETCH_DELAYS_MS[:3]))
     for _ in range(300):
         world.step_all()
-    assert 1 <= world.fetches - before <= len(LOOK_AFTER_MS)
+    assert 1 <= world.fetches - before <= len(CREATED_FETCH_DELAYS_MS)
     world.topics[b"new"] = 1
-    world.pass_time(LOOK_AFTER_MS[-1])
+    world.pass_time(CREATED_FETCH_DELAYS_MS[-1])
     world.run_dry()
     assert delivered(world, b"new") == 1
 
@@ -105,7 +105,7 @@ def test_messages_of_a_created_topic_that_never_appears_are_discarded(world: Wor
     world.send_one(b"new")
     wanted(world)
     answer(world, {b"new": 0})
-    for wait_ms in LOOK_AFTER_MS:
+    for wait_ms in CREATED_FETCH_DELAYS_MS:
         assert world.held() == {"ROUTED": 1}
         world.pass_time(wait_ms)
         for _ in range(3):
@@ -123,15 +123,15 @@ def test_a_failed_creation_is_not_retried_for_a_while(world: World) -> None:
         world.run_dry()
     assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 21}
     assert (world.fetches, world.router.names_to_create) == (before, [])
-    world.pass_time(CANNOT_BE_MADE_MS)
+    world.pass_time(CREATION_REFUSAL_MS)
     world.send_one(b"new")
     assert wanted(world) == [b"new"]
 
 
-@pytest.mark.parametrize("errors", [{}, *({b"new": error} for error in sorted(TRY_AGAIN))])
+@pytest.mark.parametrize("errors", [{}, *({b"new": error} for error in sorted(RETRIABLE))])
 def test_an_inconclusive_creation_is_retried_a_limited_number_of_times(world: World, errors: dict[bytes, int]) -> None:
     world.send_one(b"new")
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_CREATION_ATTEMPTS):
         assert wanted(world) == [b"new"]
         answer(world, errors)
         world.pass_time(2000)
@@ -151,7 +151,7 @@ def test_topics_are_created_only_while_the_table_has_room(world: World) -> None:
     for topic in MANY:
         world.send_one(topic)
     first = wanted(world)
-    assert len(first) == GEOMETRY.topics - 2 <= MADE_AT_ONCE  # number 0 is no topic, and one is known
+    assert len(first) == GEOMETRY.topics - 2 <= MAX_CREATED_AT_ONCE  # number 0 is no topic, and one is known
     answer(world, dict.fromkeys(first, 0))
     world.topics.update(dict.fromkeys(first, 1))
     world.run_dry()
@@ -170,7 +170,7 @@ def test_no_topic_is_created_without_automatic_creation() -> None:
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1]})
         world.boot()
-        world.pass_time(YOUNG_MS)
+        world.pass_time(START_GRACE_MS)
         world.send_one(b"new")
         assert wanted(world) == []
         assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
@@ -201,7 +201,7 @@ def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps:
         del world.topics[b"a"], world.topics[b"b"]
         for step, with_what in steps:
             take(world, step, with_what)
-        for _ in range(10 * MOST_ATTEMPTS):
+        for _ in range(10 * MAX_CREATION_ATTEMPTS):
             if world.is_settled():
                 break
             wanted(world)
@@ -243,31 +243,31 @@ def test_messages_of_an_unauthorized_topic_wait_for_permission(*, autocreate: bo
     refresh = RefreshSchedule()
     unknown = UnknownTopics(Kept(), refresh, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
     segment = Segment(1, 1, 0, 0, 1, 1)
-    unknown.settle(lambda _: False, 0, 0)
-    now = 10 * YOUNG_MS
+    unknown.on_metadata(lambda _: False, 0, 0)
+    now = 10 * START_GRACE_MS
     unknown.park(b"secret", segment, now)
     unknown.park(b"no name", segment, now)
-    assert unknown.names_to_look_up == [b"secret"]
+    assert unknown.names_to_request == [b"secret"]
     for _ in range(5):
-        assert unknown.settle(lambda name: name == b"no name", now, now, frozenset([b"secret"])) in ([], [segment])
+        assert unknown.on_metadata(lambda name: name == b"no name", now, now, frozenset([b"secret"])) in ([], [segment])
         assert refresh.due_ms is not None
         assert unknown.names_to_create == []
-        now += FORBIDDEN_LOOK_MS
-    assert unknown.settle(lambda _: True, now, now) == [segment]
-    assert unknown.names_to_look_up == []
+        now += FORBIDDEN_RETRY_MS
+    assert unknown.on_metadata(lambda _: True, now, now) == [segment]
+    assert unknown.names_to_request == []
 
 
 def test_a_known_topic_that_is_hidden_is_not_missing() -> None:
     missing = MissingTopics()
     nothing = ClusterView({}, {}, frozenset([b"secret"]))
-    for now in (0, 100 * BELIEVED_AFTER_MS):
-        view = missing.complete(nothing, {b"secret": 2, b"gone": 1}, now)
+    for now in (0, 100 * MISSING_GRACE_MS):
+        view = missing.restore(nothing, {b"secret": 2, b"gone": 1}, now)
     assert view.topics == {b"secret": TopicView((0, 1), {}, is_partial=True)}
     assert set(missing.missing) == {b"secret", b"gone"}
 
 
 def test_a_view_with_fewer_partitions_keeps_its_leaders() -> None:
     lagging = ClusterView({}, {b"t": TopicView((0, 1), {0: 2})})
-    topic = MissingTopics().complete(lagging, {b"t": 4}, 0).topics[b"t"]
+    topic = MissingTopics().restore(lagging, {b"t": 4}, 0).topics[b"t"]
     assert topic == TopicView((0, 1, 2, 3), {0: 2}, is_partial=True)
-    assert [topic.designated(index) for index in range(4)] == [None] * 4, "none stands in for another"
+    assert [topic.partition_for_key(index) for index in range(4)] == [None] * 4, "none stands in for another"

@@ -133,7 +133,7 @@ class World(Machine):
             if not peer.core.wants_connection:
                 return
             if self.node_of(slot) in self.down:
-                peer.core.on_lost()
+                peer.core.on_connection_lost()
                 return
             peer.connection = Connection()
         batches = peer.core.next_request(len(peer.connection.requests), self.now_ms / 1000)
@@ -150,7 +150,7 @@ class World(Machine):
                 self._written(batch)
                 sound.append(batch)
             except SlabError as error:
-                peer.core.on_rejected(batch, error, self.now_ms / 1000)
+                peer.core.on_unreadable(batch, error, self.now_ms / 1000)
         return sound
 
     def _written(self, batch: SentBatch) -> Written:
@@ -197,7 +197,7 @@ class World(Machine):
             for batch in peer.connection.requests.popleft().written:
                 self.cluster.produce(self.node_of(slot), batch)
         self._give_up_connection(slot, peer)
-        self._as_peer(slot, peer.core.on_lost, kill_at=kill_at)
+        self._as_peer(slot, peer.core.on_connection_lost, kill_at=kill_at)
 
     def carry_out_stray(self) -> None:
         """Let a broker carry out a request of a closed connection."""
@@ -236,8 +236,8 @@ class World(Machine):
         """Step until router and dispatchers are synced."""
         for _ in range(100):
             self.step_all()
-            peers = self.router._assignments._peers.values()
-            if 0 < len(self.peers) == sum(peer.flowing for peer in peers):
+            peers = self.router._assignments._dispatcher_scopes.values()
+            if 0 < len(self.peers) == sum(peer.is_flowing for peer in peers):
                 return
         raise AssertionError("router and dispatchers do not come to terms")
 

@@ -212,7 +212,7 @@ class Machine:
 
     def node_of(self, slot: int) -> int:
         """Return the broker of a slot."""
-        return next((node for node, its in self.router._assignments._slots.pairs() if its == slot), -1)
+        return next((node for node, its in self.router._assignments._slots.broker_slots() if its == slot), -1)
 
     def _give_up_connection(self, slot: int, peer: Peer) -> None:
         if peer.connection is not None and peer.connection.requests:
