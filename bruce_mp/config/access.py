@@ -13,31 +13,24 @@ from bruce_mp.config.section import BOUND, Section
 
 __all__ = ["AllowGroups", "AllowUsers", "Group", "Mode", "Quota", "User"]
 
-Mode = (
-    Annotated[int, fields.mode("Permission bits of the socket; senders need write. Absent: the umask decides."), BOUND]
-    | None
-)
-User = (
-    Annotated[str, fields.text("Owner of the socket file, by name or number. Absent: the daemon's user."), BOUND] | None
-)
+Mode = Annotated[int, fields.mode("Mode of the socket; senders need write. Absent: the umask decides."), BOUND] | None
+User = Annotated[str, fields.text("Its owner, by name or number. Absent: the daemon's user."), BOUND] | None
 Group = (
     Annotated[
         str,
-        fields.text("Group of the socket file, by name or number. Absent: that of any file the daemon makes there."),
+        fields.text("Its group. Absent: as for any file there."),
         BOUND,
     ]
     | None
 )
 AllowUsers = Annotated[
     tuple[str, ...],
-    fields.accounts(
-        "Users that may send, among those that the mode admits. If this and `allow_groups` are empty: all of them."
-    ),
+    fields.accounts("Users that may send, among those that the mode admits. Both lists empty: all of them."),
     LIVE,
 ]
 AllowGroups = Annotated[
     tuple[str, ...],
-    fields.accounts("Groups with permission to send; `docs/security.md` defines membership."),
+    fields.accounts("Groups that may send; see `docs/security.md`."),
     LIVE,
 ]
 
@@ -45,11 +38,7 @@ _USER_LIMIT: Final = "Limit of this user (name or number), instead of `max_messa
 
 
 class Quota(Section, frozen=True):
-    """Limits on the messages of a user, so that no user starves the others. No limit unless configured.
-
-    Over the quota, the daemon stops reading the user's stream connections until the next interval, and discards
-    the user's datagrams. `docs/security.md` explains the counts.
-    """
+    """Limits on the messages of a user; see `docs/security.md`."""
 
     interval_ms: Annotated[int, fields.count("Length of an interval.", 1, DAY_MS), LIVE] = 1000
     max_messages: (
@@ -59,9 +48,7 @@ class Quota(Section, frozen=True):
     tcp_max_messages: (
         Annotated[
             int,
-            fields.count(
-                "Messages of all TCP connections together in an interval. Absent or 0: no limit.", 0, INT32_MAX
-            ),
+            fields.count("The same for all TCP connections together.", 0, INT32_MAX),
             LIVE,
         ]
         | None

@@ -22,15 +22,10 @@ class UnixDatagram(Section, frozen=True):
     """The datagram socket: one message, one `sendto()`."""
 
     enable: Annotated[bool, fields.switch("Receive on this socket."), BOUND] = True
-    path: Annotated[str, fields.path("The socket's place in the file system.", SettingKind.SOCKET_PATH), BOUND] = (
-        "/run/bruce.dgram"
-    )
+    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), BOUND] = "/run/bruce.dgram"
     when_full: Annotated[
         Literal["discard", "block"],
-        fields.choice(
-            "Action for new messages while the slab is full: discard and count them, or block their senders "
-            "until there is room."
-        ),
+        fields.choice("While the slab is full: discard new messages, or block their senders."),
         LIVE,
     ] = "discard"
     timestamps: InputTimestamps = None
@@ -44,10 +39,8 @@ class UnixDatagram(Section, frozen=True):
 class UnixStream(Section, frozen=True):
     """The UNIX stream socket: messages back to back, with back-pressure."""
 
-    enable: Annotated[bool, fields.switch("Accept connections on this socket."), BOUND] = False
-    path: Annotated[str, fields.path("The socket's place in the file system.", SettingKind.SOCKET_PATH), BOUND] = (
-        "/run/bruce.stream"
-    )
+    enable: Annotated[bool, fields.switch("Accept connections."), BOUND] = False
+    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), BOUND] = "/run/bruce.stream"
     mode: Mode = None
     user: User = None
     group: Group = None
@@ -56,9 +49,9 @@ class UnixStream(Section, frozen=True):
 
 
 class Tcp(Section, frozen=True):
-    """The same stream over TCP, for programs without UNIX sockets. Every program that can connect can send."""
+    """The same stream over TCP. Every program that can connect can send."""
 
-    enable: Annotated[bool, fields.switch("Accept connections on this port."), BOUND] = False
+    enable: Annotated[bool, fields.switch("Accept connections."), BOUND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), BOUND] = "127.0.0.1"
     port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535), BOUND] = 9000
     loopback_only: Annotated[bool, fields.switch("Refuse to start with a `host` that other hosts can reach."), LIVE] = (
@@ -71,14 +64,12 @@ class Streams(Section, frozen=True):
 
     workers: Annotated[
         int,
-        fields.count("Processes that share the connections; 0: half the number of cores, at most 8.", 0, 28),
+        fields.count("Processes that share the connections; 0: half the cores, at most 8.", 0, 28),
         restart("the daemon divides the slab among the inputs at the start"),
     ] = 0
     when_full: Annotated[
         Literal["discard", "block"],
-        fields.choice(
-            "For new messages while the slab is full: discard and count them, or stop reading until there is room."
-        ),
+        fields.choice("While the slab is full: discard new messages, or stop reading."),
         LIVE,
     ] = "block"
     timestamps: InputTimestamps = None
@@ -86,8 +77,8 @@ class Streams(Section, frozen=True):
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Most memory of the slab for a fenced attempt; the rest goes to a spill file. The limit is lower while "
-            "all open attempts of a process exceed its part of half of the slab; 0: that part.",
+            "Most memory of the slab for a fenced attempt; the rest goes to a spill file. Open attempts share at "
+            "most half of the slab; 0: only this limit.",
             0,
             64 * GIB,
         ),
@@ -96,8 +87,8 @@ class Streams(Section, frozen=True):
     max_spill_size: Annotated[
         int,
         fields.size(
-            "Most for all spill files together; attempts that find no room wait. A twentieth of the file system stays "
-            "free. 0: no spill files; too large attempts are discarded.",
+            "Most for all spill files together; a twentieth of the file system stays free. 0: too large attempts "
+            "are discarded.",
             0,
             1024 * GIB,
         ),
@@ -107,7 +98,7 @@ class Streams(Section, frozen=True):
         Annotated[
             str,
             fields.path(
-                "Parent directory of the spill files' directory. Absent: the slab's; for a slab below `/dev/shm` "
+                "Parent of the spill files' directory. Absent: the slab's; for a slab below `/dev/shm` "
                 "`$STATE_DIRECTORY` of systemd, else `/var/tmp`."
             ),
             restart("what waits in spill files is looked for there"),
@@ -126,7 +117,7 @@ class Input(Section, frozen=True):
 
     max_datagram_size: Annotated[
         int,
-        fields.size("Largest datagram; a longer one is cut and counted as malformed.", SMALLEST_MESSAGE, 16 * MIB),
+        fields.size("Largest datagram; a longer one is malformed.", SMALLEST_MESSAGE, 16 * MIB),
         MADE_WITH_SLAB,
     ] = 64 * KIB
     allow_large_datagrams: Annotated[
@@ -134,7 +125,7 @@ class Input(Section, frozen=True):
     ] = False
     max_stream_size: Annotated[
         int,
-        fields.size("Largest message on a stream, without the 4 bytes of its size.", SMALLEST_MESSAGE - 4, GIB),
+        fields.size("Largest message on a stream, without its Size.", SMALLEST_MESSAGE - 4, GIB),
         LIVE,
     ] = 2 * MIB
     unix_datagram: UnixDatagram = UnixDatagram()

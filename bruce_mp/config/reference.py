@@ -33,12 +33,12 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 |---|---|
 | `bruce run --config FILE` | start |
 | `bruce check-config FILE` | list every fault, with key, value and allowed values |
-| `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file; `--check` only shows the effect |
-| `--set slab.size=256m` | override a setting; repeatable, and kept by a reload. |
+| `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
+| `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
 | `conf/bruce.minimal.toml`, `conf/bruce.toml` | the least that works; every setting with its default |
 
 `check-config` checks the file and the users, groups and secrets that it names. `bruce run` also checks directory
-permissions and addresses. A `--set` value that is not TOML counts as a string.
+permissions and addresses.
 
 ## How values are written
 
@@ -47,24 +47,18 @@ permissions and addresses. A `--set` value that is not TOML counts as a string.
 | size | bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), such as `"64k"` |
 | range `1..5` | an integer; durations in the unit that ends the key (`_ms`, `_s`, `_min`) |
 | mode | an octal string: `"0222"` |
-| path | an absolute path, in quotes; of a socket with at most so many bytes |
+| path | an absolute path; of a socket with at most so many bytes |
 | address | `"host:port"`, for `http.listen` also `"unix:/path"` |
 | list | strings: the absolute path of a program and its arguments |
 | accounts | a list of names or numbers |
 
-* A topic or config name with other characters than letters, digits, `_` and `-` needs quotes:
-  `[batching.topics."a topic"]`.
-* An unknown key is an error. For a default of *absent*, leave the setting out.
+A topic or config name with other characters than letters, digits, `_` and `-` needs quotes:
+`[batching.topics."a topic"]`. For a default of *absent*, leave the setting out.
 
 ## Changing it
 
 A reload applies all changes while messages flow; it loses, doubles and reorders none. It refuses the whole file if
-something is wrong, or if a setting marked **restart** changed, because the daemon binds sockets and creates the slab
-only at its start. `bruce reload --check` gives each reason.
-
-* Messages gathered under changed batch limits are sent at once.
-* For other brokers, credentials or certificates the daemon requests metadata at once, and replaces each connection
-  when its outstanding requests are acknowledged.
+something is wrong, or if a setting marked **restart** changed. `bruce reload --check` gives each reason.
 
 ## How batches are made
 

@@ -39,7 +39,7 @@ class Kafka(Section, frozen=True):
 
     bootstrap_servers: Annotated[
         tuple[str, ...],
-        fields.servers("Brokers that the daemon asks for metadata at the start, and when all known brokers are gone."),
+        fields.servers("Brokers that the daemon asks at the start, and when all known brokers are gone."),
         LIVE,
     ]
     client_id: Annotated[
@@ -51,7 +51,7 @@ class Kafka(Section, frozen=True):
         Literal[-1, 0, 1],
         fields.choice(
             "Acknowledgements that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none."
-            " `docs/delivery.md` has the effects."
+            " See `docs/delivery.md`."
         ),
         NUMBERING,
     ] = -1
@@ -61,8 +61,8 @@ class Kafka(Section, frozen=True):
     empty_values: Annotated[
         Literal["null", "empty"],
         fields.choice(
-            "Kafka value of a message without value bytes: null, which deletes its key from a compacted topic "
-            "(as with Bruce and Dory), or an empty value. An empty key is always null."
+            "Kafka value of a message without value bytes: null, which deletes its key from a compacted topic, or "
+            "empty."
         ),
         LIVE,
     ] = "null"
@@ -70,8 +70,7 @@ class Kafka(Section, frozen=True):
         Annotated[
             str,
             fields.pattern(
-                "Release of the brokers, for brokers that are too old to report it (before 0.10). Absent: the "
-                "daemon asks them.",
+                "Release of brokers that are too old to report it (before 0.10). Absent: the daemon asks them.",
                 r"^[0-9]+(\.[0-9]+){1,3}$",
                 "0.9.0.1",
             ),
@@ -95,8 +94,8 @@ class SlabSection(Section, frozen=True):
         Annotated[
             str,
             fields.path(
-                "The file. On a disk it survives a reboot. Absent: in `/dev/shm`, named after `daemon.run_dir` "
-                "(`/run/bruce` gives `/dev/shm/bruce-run-bruce.slab`)."
+                "The file. On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after "
+                "`daemon.run_dir`."
             ),
             MADE_WITH_SLAB,
         ]
@@ -105,8 +104,7 @@ class SlabSection(Section, frozen=True):
     size: Annotated[
         int,
         fields.size(
-            "Memory for messages. When it is full, new messages are discarded and counted. The file is up to 10"
-            " MiB larger.",
+            "Memory for messages. The file is up to 10 MiB larger.",
             8 * MIB,
             64 * GIB,
         ),
@@ -120,8 +118,7 @@ class DaemonSection(Section, frozen=True):
     run_dir: Annotated[
         str,
         fields.path(
-            "Directory of the sockets between the daemon's processes, created with mode 0700. Each daemon on a "
-            "host needs its own.",
+            "Directory of the daemon's internal sockets. Each daemon on a host needs its own.",
             SettingKind.RUN_DIR,
         ),
         restart("the daemon locks it, and its processes meet in it"),
@@ -134,25 +131,22 @@ class Delivery(Section, frozen=True):
     topic_autocreate: Annotated[
         bool,
         fields.switch(
-            "Ask the brokers to create an unknown topic; its messages wait. Brokers before 0.10.1 create it "
-            "only if their `auto.create.topics.enable` is set; so do those before 2.4, unless the next two "
-            "settings are given."
+            "Ask the brokers to create an unknown topic. Before 0.10.1 they need `auto.create.topics.enable`; "
+            "before 2.4 that, or the next two settings."
         ),
         LIVE,
     ] = False
     topic_autocreate_partitions: (
-        Annotated[int, fields.count("Partitions of a created topic. Absent: the brokers' default.", 1, INT32_MAX), LIVE]
-        | None
+        Annotated[int, fields.count("Its partitions. Absent: the brokers' default.", 1, INT32_MAX), LIVE] | None
     ) = None
     topic_autocreate_replication: (
-        Annotated[int, fields.count("Replicas of a created topic. Absent: the brokers' default.", 1, 32_767), LIVE]
-        | None
+        Annotated[int, fields.count("Its replicas. Absent: the brokers' default.", 1, 32_767), LIVE] | None
     ) = None
     max_failed_attempts: (
         Annotated[
             int,
             fields.count(
-                "Error answers that a message survives. Absent or 0: no limit for errors of the cluster's state.",
+                "Error answers that a message survives. Absent or 0: as `docs/error-table.md` says.",
                 0,
                 INT32_MAX,
             ),
@@ -160,19 +154,16 @@ class Delivery(Section, frozen=True):
         ]
         | None
     ) = None
-    max_in_flight: Annotated[
-        int, fields.count("Produce requests that may await an answer from one broker.", 1, 5), LIVE
-    ] = 5
+    max_in_flight: Annotated[int, fields.count("Produce requests without an answer, by broker.", 1, 5), LIVE] = 5
     shutdown_max_delay_ms: Annotated[
         int,
-        fields.count("Longest wait for acks at a shutdown; undelivered messages stay in the slab.", 0, DAY_MS),
+        fields.count("Longest wait for acks at a shutdown.", 0, DAY_MS),
         LIVE,
     ] = 30_000
     dispatcher_restart_max_delay_ms: Annotated[
         int,
         fields.count(
-            "Longest wait for outstanding answers in a pause or after a change of leaders; then the connection "
-            "is closed.",
+            "Longest wait for outstanding answers in a pause or after a change of leaders.",
             0,
             DAY_MS,
         ),
@@ -180,24 +171,21 @@ class Delivery(Section, frozen=True):
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int,
-        fields.count("Minutes between metadata refreshes, varied by 20 % either way; 0 disables them.", 0, MONTH_MIN),
+        fields.count("Time between metadata refreshes, varied by 20 %; 0 disables them.", 0, MONTH_MIN),
         LIVE,
     ] = 15
     compare_metadata_on_refresh: Annotated[
         bool,
-        fields.switch(
-            "If false, each refresh awaits the outstanding answers and reroutes all other messages, even if it "
-            "brought nothing new."
-        ),
+        fields.switch("If false, each refresh reroutes all messages, even if it brought nothing new."),
         LIVE,
     ] = True
     kafka_socket_timeout_s: Annotated[
         int, fields.count("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
     # Shorter than the reference's (5 s, 5 s, 4 times): its pauses stop all traffic, ours one partition or broker.
-    pause_rate_limit_initial_ms: Annotated[
-        int, fields.count("First back-off between two pauses of a partition or a broker.", 1, DAY_MS), LIVE
-    ] = 500
+    pause_rate_limit_initial_ms: Annotated[int, fields.count("First back-off between two pauses.", 1, DAY_MS), LIVE] = (
+        500
+    )
     pause_rate_limit_max_double: Annotated[int, fields.count("Most doublings of the back-off.", 0, 20), LIVE] = 6
     min_pause_delay_ms: Annotated[int, fields.count("Shortest pause.", 0, DAY_MS), LIVE] = 200
 
@@ -223,22 +211,22 @@ class BatchLimits(Section, frozen=True):
 class CombinedBatching(Section, frozen=True):
     """Batches of all combined topics together, one per broker."""
 
-    enable: Annotated[bool, fields.switch("If false, topics with the action `combined` are not batched."), LIVE] = True
+    enable: Annotated[bool, fields.switch("If false, combined topics are not batched."), LIVE] = True
     config: Annotated[str, fields.text("Name of the limits."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
-    action: Annotated[Action, fields.choice("How batches of these topics are made, as above."), LIVE] = "combined"
-    config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
+    action: Annotated[Action, fields.choice("As above."), LIVE] = "combined"
+    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
     action: Annotated[Action, fields.choice("As above."), LIVE]
-    config: Annotated[str, fields.text("Name of the limits; given with `per_topic` only."), LIVE] | None = None
+    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
 
 
 class Batching(Section, frozen=True):
@@ -246,14 +234,12 @@ class Batching(Section, frozen=True):
 
     produce_request_data_limit: Annotated[
         int,
-        fields.size("Keys and values in one request to a broker; 0 sends each message in a separate request.", 0, GIB),
+        fields.size("Keys and values in one request; 0 sends each message in a separate request.", 0, GIB),
         LIVE,
     ] = MIB
     message_max_bytes: Annotated[
         int,
-        fields.size(
-            "Largest message, and largest batch of a partition; match the brokers' `message.max.bytes`.", 1, GIB
-        ),
+        fields.size("Largest message and batch of a partition; match the brokers' `message.max.bytes`.", 1, GIB),
         LIVE,
     ] = 1_000_000
     configs: dict[str, BatchLimits] = field(default_factory=dict)
@@ -267,25 +253,21 @@ class CompressionConfig(Section, frozen=True):
 
     type: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        fields.choice(
-            "The codec. A broker that is too old for lz4 (before 0.10) or zstd (before 2.1) gets snappy instead."
-        ),
+        fields.choice("The codec. A broker that is too old for it gets snappy."),
         LIVE,
     ]
     min_size: Annotated[int, fields.size("A smaller batch is sent uncompressed.", 0, GIB), LIVE] = 128
     level: (
         Annotated[
             int,
-            fields.count("For gzip 0 to 9, lz4 0 to 16, zstd 1 to 22. Absent: the codec's own default.", 0, 22),
+            fields.count("gzip 0 to 9, lz4 0 to 16, zstd 1 to 22. Absent: the codec's default.", 0, 22),
             LIVE,
         ]
         | None
     ) = None
     adaptive: Annotated[
         bool,
-        fields.switch(
-            "Stop compressing a topic whose batches shrink by less than a tenth, and try again periodically."
-        ),
+        fields.switch("Compress a topic whose batches shrink by less than a tenth only periodically."),
         LIVE,
     ] = False
 
@@ -295,16 +277,12 @@ class Compression(Section, frozen=True):
 
     size_threshold_percent: Annotated[
         int,
-        fields.count("Largest compressed size, in percent of the plain size, that is sent compressed.", 0, 100),
+        fields.count("Largest compressed size that is sent, in percent of the plain size.", 0, 100),
         LIVE,
     ] = 100
-    default: (
-        Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: none."), LIVE] | None
-    ) = None
+    default: Annotated[str, fields.text("The config of all other topics. Absent: none."), LIVE] | None = None
     configs: dict[str, CompressionConfig] = field(default_factory=dict)
-    topics: Annotated[dict[str, str], fields.text("Name of the config for a topic."), LIVE] = field(
-        default_factory=dict
-    )
+    topics: Annotated[dict[str, str], fields.text("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class RateLimitConfig(Section, frozen=True):
@@ -314,9 +292,7 @@ class RateLimitConfig(Section, frozen=True):
     max_count: (
         Annotated[
             int,
-            fields.count(
-                "Messages of a window that pass; the daemon discards the others. Absent: no limit.", 0, INT32_MAX
-            ),
+            fields.count("Messages of a window; the daemon discards the others. Absent: no limit.", 0, INT32_MAX),
             LIVE,
         ]
         | None
@@ -326,17 +302,12 @@ class RateLimitConfig(Section, frozen=True):
 class RateLimit(Section, frozen=True):
     """Limits on the messages of a topic. No limit unless configured.
 
-    A message counts in the window of its arrival; the first window begins with the topic's first message. A limit
-    covers all inputs of the daemon together. When the router dies, the windows start again.
+    A message counts in the window of its arrival, for all inputs together.
     """
 
-    default: (
-        Annotated[str, fields.text("Name of the config for topics that are not listed. Absent: no limit."), LIVE] | None
-    ) = None
+    default: Annotated[str, fields.text("The config of all other topics. Absent: no limit."), LIVE] | None = None
     configs: dict[str, RateLimitConfig] = field(default_factory=dict)
-    topics: Annotated[dict[str, str], fields.text("Name of the config for a topic."), LIVE] = field(
-        default_factory=dict
-    )
+    topics: Annotated[dict[str, str], fields.text("The config of a topic."), LIVE] = field(default_factory=dict)
 
 
 class TopicAlpha(Section, frozen=True):
@@ -346,13 +317,12 @@ class TopicAlpha(Section, frozen=True):
 
 
 class TopicShare(Section, frozen=True):
-    """Limits on the part of the slab that a stuck topic takes; `docs/operating.md` helps to choose."""
+    """Limits on the part of the slab that a stuck topic takes; see `docs/operating.md`."""
 
     alpha: Annotated[
         int,
         fields.count(
-            "Memory that a topic may hold, as a multiple of the free memory. Messages beyond it are discarded "
-            "as TOPIC_OVER_SHARE, or their connections wait. 0: no limit.",
+            "Memory that a topic may hold, as a multiple of the free memory. 0: no limit.",
             0,
             MOST_ALPHA,
         ),
@@ -370,16 +340,12 @@ class Http(Section, frozen=True):
     discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     mode: (
-        Annotated[
-            int, fields.mode("Permission bits of a UNIX socket; readers need write. Absent: the umask decides."), BOUND
-        ]
+        Annotated[int, fields.mode("Mode of a UNIX socket; readers need write. Absent: the umask decides."), BOUND]
         | None
     ) = None
     user: User = None
     group: Group = None
-    token_file: (
-        Annotated[str, fields.path("File with a token that each request for a change must carry."), LIVE] | None
-    ) = None
+    token_file: Annotated[str, fields.path("File with the token of requests for a change."), LIVE] | None = None
     token_env: (
         Annotated[str, fields.pattern("Environment variable with that token.", VARIABLE, "BRUCE_TOKEN"), LIVE] | None
     ) = None
@@ -391,14 +357,14 @@ class Http(Section, frozen=True):
 
 
 class DiscardLog(Section, frozen=True):
-    """A file of all discarded messages, for a later replay; see `docs/delivery.md`."""
+    """A file of all discarded messages; see `docs/delivery.md`."""
 
     enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
     path: Annotated[str, fields.path("The file; rolled files are in the same directory."), LIVE] = (
         "/var/log/bruce/discard.log"
     )
     max_file_size: Annotated[
-        int, fields.size("Size at which the file is rolled; at least twice the largest message.", 0, 64 * GIB), LIVE
+        int, fields.size("Size of a roll; at least twice the largest message.", 0, 64 * GIB), LIVE
     ] = 64 * MIB
     max_archive_size: Annotated[
         int, fields.size("Total size of rolled files; the oldest are deleted.", 0, 64 * GIB), LIVE
@@ -409,7 +375,7 @@ class DiscardLog(Section, frozen=True):
 
 
 class MsgDebug(Section, frozen=True):
-    """Copies of messages on their way, for debugging; `docs/status.md` shows how to choose topics."""
+    """Copies of messages, for debugging; see `docs/status.md`."""
 
     enable: Annotated[bool, fields.switch("Write the copies."), LIVE] = False
     path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
@@ -438,7 +404,7 @@ class Logging(Section, frozen=True):
     ] = True
     format: Annotated[
         Literal["plain", "json"],
-        fields.choice("Plain lines, or one JSON object a line; syslog and the journal have their own form."),
+        fields.choice("Plain lines, or one JSON object a line."),
         LIVE,
     ] = "plain"
     syslog: Annotated[bool, fields.switch("Log to syslog."), LIVE] = False

@@ -18,16 +18,13 @@ VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class Tls(Section, frozen=True):
-    """Encryption of the connections to brokers. The next connection uses changed files."""
+    """Encryption of the connections to brokers."""
 
     enable: Annotated[bool, fields.switch("Use TLS."), LIVE] = False
     ca_file: (
         Annotated[
             str,
-            fields.path(
-                "Certificates (PEM) of the authorities that sign the brokers' certificates. Absent: those of "
-                "the system."
-            ),
+            fields.path("Certificates (PEM) of the authorities that sign the brokers'. Absent: those of the system."),
             LIVE,
         ]
         | None
@@ -51,17 +48,14 @@ class Tls(Section, frozen=True):
     key_password_env: (
         Annotated[
             str,
-            fields.pattern("Environment variable with the password of the key.", VARIABLE, "KAFKA_KEY_PASSWORD"),
+            fields.pattern("Environment variable with it.", VARIABLE, "KAFKA_KEY_PASSWORD"),
             LIVE,
         ]
         | None
     ) = None
     verify_host_name: Annotated[
         bool,
-        fields.switch(
-            "Require that a broker's certificate names the host that the daemon connected to. If false, any "
-            "holder of a certificate from the authority can pose as a broker."
-        ),
+        fields.switch("Require that a broker's certificate names its host."),
         LIVE,
     ] = True
     min_version: Annotated[
@@ -70,8 +64,7 @@ class Tls(Section, frozen=True):
 
 
 class Sasl(Section, frozen=True):
-    """The login at the brokers. The daemon reads passwords and tokens for each login, so a change needs no
-    restart."""
+    """The login at the brokers."""
 
     mechanism: (
         Annotated[
@@ -84,9 +77,7 @@ class Sasl(Section, frozen=True):
     username: Annotated[str, fields.pattern("The user; not for OAUTHBEARER.", r"^[^\x00]+$", "bruce"), LIVE] | None = (
         None
     )
-    password_file: (
-        Annotated[str, fields.path("File with the password; a line feed at its end does not count."), LIVE] | None
-    ) = None
+    password_file: Annotated[str, fields.path("File with the password."), LIVE] | None = None
     password_env: (
         Annotated[str, fields.pattern("Environment variable with the password.", VARIABLE, "KAFKA_PASSWORD"), LIVE]
         | None
@@ -94,7 +85,7 @@ class Sasl(Section, frozen=True):
     token_file: (
         Annotated[
             str,
-            fields.path("For OAUTHBEARER: file with the token. The program that writes it must renew it in time."),
+            fields.path("For OAUTHBEARER: file with the token, which another program renews."),
             LIVE,
         ]
         | None
@@ -103,8 +94,7 @@ class Sasl(Section, frozen=True):
         Annotated[
             tuple[str, ...],
             fields.command(
-                "For OAUTHBEARER: a program, with its arguments, that writes a token to its standard output. "
-                "The daemon runs it again before the token expires."
+                "For OAUTHBEARER: a program, with its arguments, that writes a token; see `docs/security.md`."
             ),
             LIVE,
         ]

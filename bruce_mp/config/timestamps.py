@@ -17,24 +17,22 @@ TimestampPolicy = Literal["client", "arrival", "clamp"]
 InputTimestamps = (
     Annotated[
         TimestampPolicy,
-        fields.choice("The policy for messages of this input. Absent: `timestamps.policy`."),
+        fields.choice("The policy of this input. Absent: `timestamps.policy`."),
         LIVE,
     ]
     | None
 )
 
-_OF_TOPIC: str = "The policy for this topic, on every input."
+_OF_TOPIC: str = "The policy for this topic."
 
 
 class Timestamps(Section, frozen=True):
     """The timestamp of a message in Kafka, which retention and searches by time use.
 
-    `docs/delivery.md` explains the policies. A topic's overrides its input's, which overrides the general one.
+    The policies are in `docs/delivery.md`.
     """
 
-    policy: Annotated[
-        TimestampPolicy, fields.choice("The policy where neither the topic nor the input has its own."), LIVE
-    ] = "clamp"
+    policy: Annotated[TimestampPolicy, fields.choice("The general policy."), LIVE] = "clamp"
     # Less than the shortest retention in common use. Kafka could delete an older message right after the ack.
     before_max_ms: Annotated[
         int, fields.count("Longest time before the arrival that `clamp` accepts.", 0, INT32_MAX), LIVE

@@ -24,10 +24,9 @@ INTRODUCTION: Final = """\
 The daemon's action for each code. `bruce_kafka_answers_total` counts answers by code; the log has the errors.
 `python -m bruce_mp.protocol.kafka.error_table_page` renders this page.
 
-* *Duplicate?* yes: the broker may have kept the batch. An idempotent broker recognises the repetition, except after
-  BUMP_EPOCH. Codes without this column never double a message.
-* *Attempts*: failed attempts that a message survives. "config" means `delivery.max_failed_attempts`, by default
-  without limit. Codes without this column are no failed attempt.
+Codes that count as failed attempts are limited by `delivery.max_failed_attempts`, by default without limit, or by the
+number in brackets. *May duplicate*: the broker may have kept the batch. An idempotent broker recognises the repetition,
+except after BUMP_EPOCH.
 """
 
 OTHERS: Final = """\
@@ -59,20 +58,11 @@ def _actions() -> Iterator[str]:
     for action in Action:
         rows = [row for row in (*ERROR_TABLE.values(), UNDOCUMENTED, CONNECTION_LOST) if row.action is action]
         yield f"## {action.name}\n"
-        yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.", WIDTH)
+        attempt = " Counts as a failed attempt." if any(row.counts_as_attempt for row in rows) else ""
+        yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.{attempt}", WIDTH)
         yield ""
-        yield from _table([row for row in rows if not _is_of_another_api(row)])
+        yield from (_line(row) for row in rows if not _is_of_another_api(row))
         yield ""
-
-
-def _table(rows: list[ErrorRow]) -> Iterator[str]:
-    """Yield a list, or a table for codes that count as attempts or may double a message."""
-    if not any(row.may_duplicate or row.counts_as_attempt for row in rows):
-        yield from (f"* {_code(row)} {row.name}: {row.reason}" for row in rows)
-        return
-    yield "| Code | Name | Duplicate? | Attempts | Reason |"
-    yield "|---:|---|---|---|---|"
-    yield from map(_line, rows)
 
 
 def _code(row: ErrorRow) -> str:
@@ -91,14 +81,9 @@ def _errors_of_other_apis() -> Iterator[str]:
 
 
 def _line(row: ErrorRow) -> str:
-    duplicate = "yes" if row.may_duplicate else "no"
-    return f"| {_code(row)} | {row.name} | {duplicate} | {_attempts(row)} | {row.reason} |"
-
-
-def _attempts(row: ErrorRow) -> str:
-    if not row.counts_as_attempt:
-        return "-"
-    return "config" if row.attempt_limit is None else str(row.attempt_limit)
+    limit = [f"{row.attempt_limit} attempts"] if row.attempt_limit is not None else []
+    notes = ", ".join(limit + ["may duplicate"] * row.may_duplicate)
+    return f"* {_code(row)} {row.name}{f' ({notes})' if notes else ''}: {row.reason}"
 
 
 if __name__ == "__main__":
