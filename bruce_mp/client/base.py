@@ -1,8 +1,8 @@
 """Base of all clients: sending, counting, and recovery after a `fork()`.
 
-After a fork, the child's clients restart with their own sockets, locks and counts; the parent's continue unchanged. The
-interpreter's fork hook restarts them before the child runs other code. Locks of threads that do not exist in the child
-therefore never block it.
+After a fork, the child's clients start again with their own sockets, locks and counts; the parent's continue unchanged.
+The interpreter's fork hook resets them before the child runs other code, so a lock that another thread of the parent
+held never blocks the child.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from bruce_mp.protocol.client.record_headers import WrittenHeader
+    from bruce_mp.protocol.client.record_headers import HeaderInput
 
 __all__ = ["Client", "Stats", "check_path"]
 
@@ -40,7 +40,7 @@ _SOCKET_PATH_MAX: Final = 107
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts of a client's messages in this process: offered = sent + waiting + all dropped."""
+    """Counts of a client's messages in this process: offered = sent + waiting + sum of dropped."""
 
     sent: int
     """Messages that the kernel accepted whole."""
@@ -48,16 +48,16 @@ class Stats:
     waiting: int
     """Messages in the client's own buffer."""
     dropped: Mapping[str, int]
-    """Rejected messages, by the reason of their `SendError`."""
+    """Messages that the client gave up, by the reason of their `SendError`."""
     connections: int
-    """Number of connections that a stream client made; 0 for datagrams."""
+    """Number of connections that a stream client opened; 0 for datagrams."""
 
 
 class Client(ABC):
     """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
 
-    `errors` selects the behaviour of `send()` for a message that cannot be sent: "raise" raises the `SendError` that
-    fits, "count" returns False. `stats()` counts the message in both cases.
+    `errors` selects the behaviour of `send()` for a message that cannot be sent: "raise" raises a `SendError`, "count"
+    returns False. `stats()` counts the message in both cases.
     """
 
     timeout: float | None
@@ -68,8 +68,8 @@ class Client(ABC):
         self._errors = errors
         self._max_message = max_message
         self._limit_advice = limit_advice
-        Client._renew(self)
-        _living.add(self)
+        Client._reset(self)
+        _clients.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,7 @@ class Client(ABC):
         partition_key: int | None = None,
         timestamp_ms: int | None = None,
         *,
-        headers: Sequence[WrittenHeader] = (),
+        headers: Sequence[HeaderInput] = (),
     ) -> bool:
         """Send one message; `partition_key` chooses the partition, otherwise the daemon does.
 
@@ -114,7 +114,7 @@ class Client(ABC):
                     f"{self._place}: a message of {len(message)} bytes is too large, the daemon accepts at most "
                     f"{self._max_message}. {self._limit_advice}"
                 )
-            self._hand_over(message)
+            self._transmit(message)
         except SendError as error:
             self._count_dropped(error)
             if self._errors == "raise":
@@ -127,8 +127,8 @@ class Client(ABC):
         """Close the socket. Messages that were sent stay sent."""
 
     @abstractmethod
-    def _hand_over(self, message: Buffer) -> None:
-        """Accept one message, or raise the SendError that fits."""
+    def _transmit(self, message: Buffer) -> None:
+        """Send or buffer one message, or raise a SendError."""
 
     def stats(self) -> Stats:
         """Return the counts of messages so far."""
@@ -136,7 +136,7 @@ class Client(ABC):
             dropped = MappingProxyType(dict(self._dropped))
             return Stats(self._sent, self._sent_bytes, self._waiting(), dropped, self._connections())
 
-    def _leave(self) -> None:  # noqa: B027  # most clients have nothing to do
+    def _at_exit(self) -> None:  # noqa: B027  # only clients with a buffer act here
         """Handle the end of the interpreter for a client that was not closed."""
 
     def _waiting(self) -> int:
@@ -154,8 +154,8 @@ class Client(ABC):
         with self._counting:
             self._dropped[error.reason] += messages
 
-    def _renew(self) -> None:
-        """Reset the state: in the constructor, and in the child after a fork."""
+    def _reset(self) -> None:
+        """Initialise the state, in the constructor and in the child after a fork."""
         self._counting = threading.RLock()  # reentrant, because a signal handler may send as well
         self._sent = self._sent_bytes = 0
         self._dropped: Counter[str] = Counter()
@@ -166,33 +166,33 @@ def check_path(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     length = len(os.fsencode(name))
     if not 0 < length <= _SOCKET_PATH_MAX:
-        raise SendError(f"{name}: a socket's path has 1 to {_SOCKET_PATH_MAX} bytes, this one has {length}.")
+        raise SendError(f"{name}: a socket's path has 1 to {_SOCKET_PATH_MAX} bytes, and this one has {length}.")
     return name
 
 
 def new_socket(family: int, kind: int, send_buffer: int | None) -> socket.socket:
     """Create a blocking socket; `socket.setdefaulttimeout()` does not apply."""
-    made = socket.socket(family, kind)
-    made.settimeout(None)
+    created = socket.socket(family, kind)
+    created.settimeout(None)
     if send_buffer is not None:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-    return made
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+    return created
 
 
 # --- fork and exit ---------------------------------------------------------------------------------------------------
 
-_living: Final[WeakSet[Client]] = WeakSet()
+_clients: Final[WeakSet[Client]] = WeakSet()
 
 
-def _leave_all() -> None:
-    for client in list(_living):
-        client._leave()  # noqa: SLF001
+def _run_exit_handlers() -> None:
+    for client in list(_clients):
+        client._at_exit()  # noqa: SLF001
 
 
-def _renew_all() -> None:
-    for client in list(_living):
-        client._renew()  # noqa: SLF001
+def _reset_after_fork() -> None:
+    for client in list(_clients):
+        client._reset()  # noqa: SLF001
 
 
-os.register_at_fork(after_in_child=_renew_all)
-atexit.register(_leave_all)
+os.register_at_fork(after_in_child=_reset_after_fork)
+atexit.register(_run_exit_handlers)

@@ -2,9 +2,9 @@
 
 * The socket has no name and is not connected. Each datagram goes to the current owner of the path, so a client survives
   restarts of the daemon.
-* When the daemon's queue is full, the message waits in a second, connected socket: poll() reports an unconnected socket
+* When the daemon's queue is full, the client waits on a second, connected socket: poll() reports an unconnected socket
   as always writable, and Python would spin. The first socket never blocks, so a lock can guard it.
-* A sent datagram has reached the daemon's queue in the kernel. The client cannot learn the daemon's verdict on it.
+* A sent datagram has reached the daemon's queue in the kernel. The client cannot learn if the daemon accepts it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["MAX_DATAGRAM", "DatagramClient"]
 MAX_DATAGRAM: Final = 64 * 1024
 """Largest datagram that a daemon accepts by default (`input.max_datagram_size`)."""
 _KERNEL_OVERHEAD: Final = 32
-"""Difference between SO_SNDBUF and the largest AF_UNIX datagram (Linux, unix_dgram_sendmsg)."""
+"""SO_SNDBUF minus the largest AF_UNIX datagram (Linux, unix_dgram_sendmsg)."""
 
 
 class DatagramClient(Client):
@@ -64,7 +64,7 @@ class DatagramClient(Client):
         with self._counting:
             self._socket.close()
 
-    def _hand_over(self, message: Buffer) -> None:
+    def _transmit(self, message: Buffer) -> None:
         try:
             with self._counting:
                 self._socket.sendto(message, socket.MSG_DONTWAIT, self._place)
@@ -74,22 +74,22 @@ class DatagramClient(Client):
             raise self._explain(error, len(message)) from error
         self._count_sent(1, len(message))
 
-    def _wait_and_send(self, message: Buffer, full: OSError) -> None:
+    def _wait_and_send(self, message: Buffer, queue_full: OSError) -> None:
         if self.timeout == 0:
-            raise self._explain(full, len(message)) from full
+            raise self._explain(queue_full, len(message)) from queue_full
         try:
-            with new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer) as waiting:
-                waiting.settimeout(self.timeout)
-                waiting.connect(self._place)
-                waiting.send(message)
+            with new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer) as blocking:
+                blocking.settimeout(self.timeout)
+                blocking.connect(self._place)
+                blocking.send(message)
         except OSError as error:
             raise self._explain(error, len(message)) from error
 
-    def _renew(self) -> None:
-        super()._renew()
-        closed = self._socket.fileno() == -1
-        self._socket.close()  # closes the child's copy of the parent's socket only
-        if not closed:
+    def _reset(self) -> None:
+        super()._reset()
+        was_closed = self._socket.fileno() == -1
+        self._socket.close()  # only the child's descriptor
+        if not was_closed:
             self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer)
 
     def _explain(self, error: OSError, size: int) -> SendError:

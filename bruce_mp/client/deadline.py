@@ -1,4 +1,4 @@
-"""Time limit that several waits share."""
+"""A time limit that several waits share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Deadline"]
 
 
 class Deadline:
-    """Moment `seconds` from now; `None` means no limit."""
+    """The moment `seconds` from now; `None` means no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
@@ -27,11 +27,11 @@ class Deadline:
         return self._end is None or time.monotonic() + seconds <= self._end
 
     def poll_ms(self) -> int | None:
-        """Return the remaining time for poll(), in ms. Rounding up avoids a busy loop in the last millisecond."""
+        """Return the remaining time for poll(), in ms, rounded up to avoid a busy loop in the last millisecond."""
         left = self.left()
         return None if left is None else -int(-left * 1000 // 1)
 
     def lock_s(self, least: float) -> float:
-        """Return the timeout of Lock.acquire() in seconds: at least `least`, or -1 without a limit."""
+        """Return the timeout for Lock.acquire() in seconds: at least `least`, or -1 without a limit."""
         left = self.left()
         return -1 if left is None else max(left, least)

@@ -80,7 +80,7 @@ _UNREACHABLE: Final = {
 
 
 def explain(place: str, error: OSError) -> SendError:
-    """Return the error that describes the kernel's error at `place`."""
+    """Return the SendError for the kernel's error at `place`."""
     if error.errno == errno.EBADF:
         return ClientClosedError(f"{place}: the client is closed. Create a new one.")
     if error.errno in _UNREACHABLE:

@@ -1,6 +1,7 @@
-"""`flush()`: the barrier request, the daemon's answer, and the messages that a broken connection leaves uncertain.
+"""`flush()`: the barrier request, the daemon's answer, and the messages with an unknown outcome.
 
-The daemon counts from the first message of a connection; an `Outcome` counts from the last flush.
+A message's outcome is unknown after its connection broke. The daemon counts from the first message of a connection; an
+`Outcome` counts from the last flush.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ __all__ = ["FlushError", "FlushLedger", "FlushRequest", "LevelName", "Outcome", 
 LevelName = Literal["received", "delivered"]
 
 READ_SIZE: Final = 1 << 16
-LONGEST_MS: Final = 2**31 - 1
-SHARE_FOR_THE_DAEMON: Final = 0.9
-"""Share of the time limit for the daemon; the rest is for the transfer of its answer."""
+MAX_LIMIT_MS: Final = 2**31 - 1
+DAEMON_SHARE: Final = 0.9
+"""Fraction of the time limit for the daemon; the rest is for the transfer of its answer."""
 
-NOTHING_YET: Final = BarrierAnswer(b"", BarrierStatus.DONE, 0, 0, 0)
+ZERO_COUNTS: Final = BarrierAnswer(b"", BarrierStatus.DONE, 0, 0, 0)
 
-_WHY: Final = {
+_STATUS_TEXTS: Final = {
     BarrierStatus.TIMED_OUT: "the time limit passed. The daemon still delivers the rest; flush again for the outcome.",
     BarrierStatus.SHUTTING_DOWN: "the daemon is shutting down. It keeps the rest, and delivers it after a restart.",
-    BarrierStatus.MALFORMED: "the daemon did not understand the request. Are client and daemon of one version?",
+    BarrierStatus.MALFORMED: "the daemon could not parse the request. Use a client and a daemon of the same version.",
     BarrierStatus.UNSUPPORTED_VERSION: "the daemon is too old for this client's request. Update it.",
-    BarrierStatus.FENCED: "an attempt is open, and none of it is delivered before it ends. Flush after it.",
+    BarrierStatus.FENCED: "an attempt is open, and the daemon delivers its messages after its end. Flush after it.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of the messages since the last flush or since the connection was made."""
+    """Counts of the messages since the last flush, or since the connection was opened."""
 
     received: int
     """Messages that reached the daemon."""
@@ -75,11 +76,13 @@ class FlushError(SendError):
 
 
 class FlushRequest:
+    """A barrier request of one flush, with a random token."""
+
     def __init__(self, level: LevelName, deadline: Deadline) -> None:
         self._token = os.urandom(TOKEN_BYTES)
         self._level = Level[level.upper()]
         left = deadline.left()
-        self._limit_ms = LONGEST_MS if left is None else min(int(left * 1000 * SHARE_FOR_THE_DAEMON), LONGEST_MS)
+        self._limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_SHARE), MAX_LIMIT_MS)
 
     def encode(self) -> bytes:
         """Return the bytes of the barrier request."""
@@ -94,7 +97,7 @@ class FlushRequest:
 
 
 def read_answer(
-    connection: socket.socket, reader: AnswerReader, question: FlushRequest, deadline: Deadline
+    connection: socket.socket, reader: AnswerReader, request: FlushRequest, deadline: Deadline
 ) -> BarrierAnswer:
     """Read the answer to a request. Raise FlushError on timeout, OSError if the connection ends."""
     poll = select.poll()
@@ -106,7 +109,7 @@ def read_answer(
         if not data:
             raise ConnectionResetError
         for answer in _feed(reader, data):
-            if question.is_answered_by(answer):
+            if request.is_answered_by(answer):
                 return answer
 
 
@@ -118,40 +121,44 @@ def _feed(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
 
 
 class FlushMark(NamedTuple):
-    """State of the ledger at the time of a flush request."""
+    """The messages that a flush request covers: connection number, and messages written to it."""
 
     connection: int
     written: int
 
 
 class FlushLedger:
-    """Account of the messages written since the last flush; its owner holds a lock."""
+    """The counts of messages written since the last flush. The caller holds a lock."""
 
     def __init__(self) -> None:
         self._connection = 0
         self._written = 0
-        self._lost_sight_of = 0
-        self._flushed = NOTHING_YET
+        self._uncertain = 0
+        """Messages with an unknown outcome."""
+        self._flushed = ZERO_COUNTS
+        """The daemon's counts at the last flush."""
 
-    def wrote(self, messages: int) -> None:
-        """Add messages written to the connection."""
+    def on_written(self, messages: int) -> None:
+        """Count messages written to the connection."""
         self._written += messages
 
-    def connection_ended(self) -> None:
-        """Mark all messages of the connection as uncertain: no later connection reports their outcome."""
-        self._lost_sight_of += self._written
+    def on_connection_ended(self) -> None:
+        """Count all unflushed messages of the connection as uncertain: no later connection reports their outcome."""
+        self._uncertain += self._written
         self._connection += 1
         self._written = 0
-        self._flushed = NOTHING_YET
+        self._flushed = ZERO_COUNTS
 
     def mark(self) -> FlushMark:
-        """Return the state that a request sent now covers.
+        """Return the mark for a request that is sent now.
 
         Raise FlushError if a connection broke since the last flush.
         """
-        if self._lost_sight_of:
-            lost, self._lost_sight_of = self._lost_sight_of, 0
-            raise FlushError(f"the connection broke. Of the {lost} messages written to it, an unknown number arrived.")
+        if self._uncertain:
+            uncertain, self._uncertain = self._uncertain, 0
+            raise FlushError(
+                f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
+            )
         return FlushMark(self._connection, self._written)
 
     def settle(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
@@ -163,7 +170,7 @@ class FlushLedger:
             self.mark()
         outcome = _difference(answer, self._flushed)
         if answer.status is not BarrierStatus.DONE:
-            raise FlushError(_WHY[answer.status], outcome)
+            raise FlushError(_STATUS_TEXTS[answer.status], outcome)
         self._flushed = answer
         self._written -= mark.written
         return outcome

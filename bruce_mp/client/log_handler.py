@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BruceHandler"]
 
-Text = str | bytes
+TextOrBytes = str | bytes
 
 
 class BruceHandler(logging.Handler):
-    """Handler that sends each formatted record as a message with the record's time.
+    """Handler that sends each formatted record as a message with the record's timestamp.
 
     Args:
         topic: topic of the messages.
@@ -34,15 +34,15 @@ class BruceHandler(logging.Handler):
         client: a client to use instead of a `DatagramClient`. It must not wait (`timeout=0`); the handler closes it.
         level: as in `logging`.
 
-    Raises ValueError for a client that waits.
+    Raises ValueError for a client with another timeout than 0.
     """
 
     def __init__(
         self,
-        topic: Text,
+        topic: TextOrBytes,
         path: str | os.PathLike[str] = "/run/bruce.dgram",
         *,
-        key: Text | Callable[[logging.LogRecord], Text] = b"",
+        key: TextOrBytes | Callable[[logging.LogRecord], TextOrBytes] = b"",
         client: Client | None = None,
         level: int | str = logging.NOTSET,
     ) -> None:
@@ -66,7 +66,7 @@ class BruceHandler(logging.Handler):
             self.handleError(record)
 
     def stats(self) -> Stats:
-        """Return the counts of records."""
+        """Return the client's counts of messages."""
         return self._client.stats()
 
     def close(self) -> None:
@@ -76,5 +76,5 @@ class BruceHandler(logging.Handler):
         super().close()
 
 
-def _bytes(text: Text) -> bytes:
+def _bytes(text: TextOrBytes) -> bytes:
     return text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text

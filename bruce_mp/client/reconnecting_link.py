@@ -21,23 +21,23 @@ from bruce_mp.protocol.client.barrier import AnswerReader
 if TYPE_CHECKING:
     from bruce_mp.client.deadline import Deadline
 
-__all__ = ["BrokenError", "Link"]
+__all__ = ["ConnectionBrokenError", "ReconnectingLink"]
 
-FIRST_PAUSE_S: Final = 0.05
-LONGEST_PAUSE_S: Final = 5.0
+FIRST_BACKOFF_S: Final = 0.05
+MAX_BACKOFF_S: Final = 5.0
 READ_SIZE: Final = 1 << 16
-LONGEST_CONNECT_S: Final = 5.0
-LEAST_CONNECT_S: Final = 0.001
+MAX_CONNECT_S: Final = 5.0
+MIN_CONNECT_S: Final = 0.001
 """connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
 
 Address = str | tuple[str, int]
 
 
-class BrokenError(Exception):
+class ConnectionBrokenError(Exception):
     """The connection ended. The next write opens another one."""
 
 
-class Link:
+class ReconnectingLink:
     """Connection to `address`, a path or (host, port). The first write opens it."""
 
     def __init__(self, place: str, address: Address, send_buffer: int | None) -> None:
@@ -48,7 +48,7 @@ class Link:
         self._read_from: socket.socket | None = None
         self._answers = AnswerReader()
         self._next_attempt = 0.0
-        self._pause = FIRST_PAUSE_S
+        self._backoff_s = FIRST_BACKOFF_S
         self._closed = threading.Event()
         self.connections = 0
 
@@ -61,16 +61,16 @@ class Link:
                 raise ClientClosedError(f"{self._place}: the client is closed. Create a new one.")
             wait = self._next_attempt - time.monotonic()
             if wait <= 0:
-                self._try(deadline)
+                self._attempt(deadline)
             elif deadline.allows(wait):
                 self._closed.wait(wait)
             else:
                 raise DaemonUnreachableError(f"{self._place}: no connection; the next attempt is in {wait:.2g} s.")
 
-    def _try(self, deadline: Deadline) -> None:
-        self._put_off()
+    def _attempt(self, deadline: Deadline) -> None:
+        self._schedule_next_attempt()
         try:
-            self._socket = self._open(deadline.at_most(LONGEST_CONNECT_S))
+            self._socket = self._open(deadline.at_most(MAX_CONNECT_S))
         except OSError as error:
             if not deadline.allows(self._next_attempt - time.monotonic()):
                 raise self._unreachable(error) from error
@@ -80,30 +80,30 @@ class Link:
 
     def _open(self, timeout: float) -> socket.socket:
         family = socket.AF_UNIX if isinstance(self._address, str) else socket.AF_INET
-        made = new_socket(family, socket.SOCK_STREAM, self._send_buffer)
+        opened = new_socket(family, socket.SOCK_STREAM, self._send_buffer)
         try:
-            made.settimeout(max(timeout, LEAST_CONNECT_S))
-            made.connect(self._address)
-            made.settimeout(None)
+            opened.settimeout(max(timeout, MIN_CONNECT_S))
+            opened.connect(self._address)
+            opened.settimeout(None)
             if family == socket.AF_INET:
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
-            made.close()
+            opened.close()
             raise
-        return made
+        return opened
 
     def _unreachable(self, error: OSError) -> SendError:
         if isinstance(error, (TimeoutError, BlockingIOError)):
             return DaemonUnreachableError(f"{self._place}: the daemon accepts no connection now. Try again later.")
         return explain(self._place, error)
 
-    def _put_off(self) -> None:
-        self._next_attempt = time.monotonic() + self._pause * random.uniform(0.5, 1.0)  # noqa: S311
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+    def _schedule_next_attempt(self) -> None:
+        self._next_attempt = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
+        self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     def reset_backoff(self) -> None:
-        """Reset the back-off after the connection took a whole message."""
-        self._pause = FIRST_PAUSE_S
+        """Reset the back-off, once the connection has carried a whole message."""
+        self._backoff_s = FIRST_BACKOFF_S
 
     # --- traffic -----------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Link:
         """Write some of the data, at least one byte. Raise SendTimeoutError on timeout."""
         assert self._socket is not None
         try:
-            if self._is_over(self._socket):
+            if self._is_closed_by_daemon(self._socket):
                 raise BrokenPipeError
             while True:
                 try:
@@ -120,7 +120,7 @@ class Link:
                     self._wait_for_room(self._socket, deadline)
         except OSError as error:
             self.disconnect()
-            raise BrokenError from error
+            raise ConnectionBrokenError from error
 
     def _wait_for_room(self, writing: socket.socket, deadline: Deadline) -> None:
         poll = select.poll()
@@ -128,8 +128,8 @@ class Link:
         if not poll.poll(deadline.poll_ms()):
             raise SendTimeoutError(f"{self._place}: the daemon did not read in time.")
 
-    def _is_over(self, connection: socket.socket) -> bool:
-        """Return True if the daemon has closed the connection: over TCP the first write after that would be lost."""
+    def _is_closed_by_daemon(self, connection: socket.socket) -> bool:
+        """Return True at the end of the stream. Over TCP, the first write after it would be lost."""
         try:
             return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -147,34 +147,34 @@ class Link:
             self._read_from.close()
         self._read_from = None
 
-    # --- ends --------------------------------------------------------------------------------------------------------
+    # --- disconnecting -----------------------------------------------------------------------------------------------
 
     def disconnect(self) -> bool:
         """Drop the connection. Return True if one existed."""
-        gone, self._socket = self._socket, None
-        if gone is None:
+        dropped, self._socket = self._socket, None
+        if dropped is None:
             return False
-        if gone is self._read_from:
-            _shut(gone, socket.SHUT_RDWR)  # its reader wakes up and closes it
+        if dropped is self._read_from:
+            _shut_down(dropped, socket.SHUT_RDWR)  # the reader wakes up and closes it
         else:
-            gone.close()
+            dropped.close()
         return True
 
-    def drop_this(self, connection: socket.socket) -> bool:
-        """Drop the connection if it is still this one, and return True if so."""
+    def disconnect_if_current(self, connection: socket.socket) -> bool:
+        """Drop `connection` if it is the current one, and return True if so."""
         return connection is self._socket and self.disconnect()
 
     def interrupt(self) -> None:
-        """Wake the thread that waits while it holds the lock. This method alone needs no lock."""
+        """Wake the thread that waits while it holds the lock. Only this method needs no lock."""
         self._closed.set()
         if (connection := self._socket) is not None:
-            _shut(connection, socket.SHUT_RDWR)
+            _shut_down(connection, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Drop the connection for good."""
         self._closed.set()
         if self._socket is not None and self._socket is not self._read_from:
-            _shut(self._socket, socket.SHUT_WR)
+            _shut_down(self._socket, socket.SHUT_WR)
             with suppress(OSError):  # over TCP, unread answers would reset the connection and discard sent data
                 self._socket.recv(READ_SIZE, socket.MSG_DONTWAIT)
         self.disconnect()
@@ -190,6 +190,6 @@ class Link:
                 inherited.close()
 
 
-def _shut(connection: socket.socket, how: int) -> None:
+def _shut_down(connection: socket.socket, how: int) -> None:
     with suppress(OSError):  # the connection may have ended already
         connection.shutdown(how)

@@ -42,7 +42,7 @@ _LIMITS: Final = {
 }
 """The daemon's limit and its default, for datagrams (True) and streams (False)."""
 LINGER_S: Final = 0.01
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 """Time limit for a daemon that does not read, short enough for an interactive user."""
 CONNECT_S: Final = 2.0
 """Time limit for connecting to a stream socket; the daemon may be starting."""
@@ -72,12 +72,12 @@ def _header(text: str) -> Header:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `bruce send`."""
-    natural = _integer(0, 2**31 - 1)
+    natural_number = _integer(0, 2**31 - 1)
     parser.add_argument("--version", action="version", version=f"bruce {__version__}")
-    way = parser.add_mutually_exclusive_group(required=True)
-    way.add_argument("--socket-path", metavar="PATH", help="the daemon's UNIX datagram socket")
-    way.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
-    way.add_argument("--port", metavar="N", type=_integer(1, 65535), help="the daemon's TCP port on 127.0.0.1")
+    destination = parser.add_mutually_exclusive_group(required=True)
+    destination.add_argument("--socket-path", metavar="PATH", help="the daemon's UNIX datagram socket")
+    destination.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
+    destination.add_argument("--port", metavar="N", type=_integer(1, 65535), help="the daemon's TCP port on 127.0.0.1")
     parser.add_argument("--topic", required=True, type=os.fsencode, help="topic of the messages")
     parser.add_argument("--key", default=b"", type=os.fsencode, help="Kafka key of the messages")
     parser.add_argument(
@@ -101,30 +101,39 @@ def add_arguments(parser: ArgumentParser) -> None:
     source.add_argument(
         "--lines", metavar="FILE", nargs="*", help="one message for each line of the files; - or none: standard input"
     )
-    parser.add_argument("--count", metavar="N", type=natural, help="send the value N times (default 1)")
-    parser.add_argument("--interval", metavar="US", type=natural, default=0, help="pause between messages, in us")
+    parser.add_argument("--count", metavar="N", type=natural_number, help="send the value N times (default 1)")
+    parser.add_argument(
+        "--interval", metavar="US", type=natural_number, default=0, help="pause between messages, in us"
+    )
     parser.add_argument("--seq", action="store_true", help="put a number, from 1, and a space before the value")
-    parser.add_argument("--pad", metavar="N", type=natural, default=0, help="pad the number with zeros to N digits")
+    parser.add_argument(
+        "--pad", metavar="N", type=natural_number, default=0, help="pad the number with zeros to N digits"
+    )
     parser.add_argument("--bad", action="store_true", help="malformed messages: Size is one too small")
     parser.add_argument(
-        "--print", metavar="N", type=natural, default=0, dest="print_every", help="report each N messages written"
+        "--print",
+        metavar="N",
+        type=natural_number,
+        default=0,
+        dest="print_every",
+        help="report each N messages written",
     )
     parser.add_argument(
         "--max-size",
         metavar="BYTES",
-        type=natural,
+        type=natural_number,
         help=f"largest message that the daemon accepts (default {MAX_DATAGRAM}, and {MAX_STREAM_MESSAGE} on streams)",
     )
     parser.add_argument(
         "--flush",
         metavar="SECONDS",
-        type=natural,
+        type=natural_number,
         help="on streams: wait until Kafka has all messages, and print the outcome",
     )
 
 
 def run(args: Namespace) -> int:
-    """Send as the options request, report errors on standard error, and return the exit status."""
+    """Send the messages that the options describe, report errors on standard error, and return the exit status."""
     try:
         _check(args)
     except UsageError as error:
@@ -147,8 +156,8 @@ def _client(args: Namespace) -> Client:
         buffer = args.max_size if (args.max_size or 0) > MAX_DATAGRAM else None
         return DatagramClient(args.socket_path, max_message=MAX_MESSAGE, send_buffer=buffer)
     if args.stream_socket_path is not None:
-        return StreamClient(args.stream_socket_path, timeout=PATIENCE_S, linger=linger, max_message=MAX_MESSAGE)
-    return TcpClient(args.port, timeout=PATIENCE_S, linger=linger, max_message=MAX_MESSAGE)
+        return StreamClient(args.stream_socket_path, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)
+    return TcpClient(args.port, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)
 
 
 def _place(args: Namespace) -> str:
@@ -211,7 +220,7 @@ def _messages(args: Namespace) -> Iterator[bytes]:
             time.sleep(args.interval / 1e6)
         sequence = f"{number:0{args.pad}d} ".encode() if args.seq else b""
         message = _encode(args, sequence + value)
-        yield _spoil(message) if args.bad else message
+        yield _corrupt(message) if args.bad else message
 
 
 def _encode(args: Namespace, value: bytes) -> bytes:
@@ -221,7 +230,7 @@ def _encode(args: Namespace, value: bytes) -> bytes:
     return encode_partition_key(args.partition_key, args.topic, value, args.key, timestamp_ms=now, headers=args.headers)
 
 
-def _spoil(message: bytes) -> bytes:
+def _corrupt(message: bytes) -> bytes:
     return (len(message) - 1).to_bytes(_SIZE_BYTES) + message[_SIZE_BYTES:]
 
 

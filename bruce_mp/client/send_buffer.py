@@ -1,4 +1,4 @@
-"""Send buffer of a stream client: messages back to back, and the number of written bytes.
+"""The send buffer of a stream client: messages back to back, and the number of written bytes.
 
 A write may stop at any byte, but the daemon needs whole messages. After a break, the partly written message is sent
 again from its start (`rewind`). This module uses no sockets.
@@ -13,27 +13,27 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Done", "Outgoing"]
+__all__ = ["SendBuffer", "WrittenMessages"]
 
 Buffer = bytes | bytearray | memoryview
 
 
-class Done(NamedTuple):
-    """Messages that a write completed."""
+class WrittenMessages(NamedTuple):
+    """The messages that a write completed."""
 
     messages: int
     bytes: int
 
 
-class Outgoing:
-    """Byte queue with message boundaries. `len()` is in bytes; a message counts until it is written whole."""
+class SendBuffer:
+    """A byte queue with message boundaries. `len()` is in bytes; a message counts until it is written whole."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._sizes: deque[tuple[int, bool]] = deque()
-        """Size of each message, and a flag: barriers do not count as messages."""
+        """Size of each message, and False for a barrier or a fence, which do not count as messages."""
         self._written = 0
-        """Bytes at the front written to this connection; always less than the first message."""
+        """Bytes of the first message that this connection has written; always less than its size."""
         self.messages = 0
 
     def __len__(self) -> int:
@@ -50,8 +50,8 @@ class Outgoing:
         with memoryview(self._bytes) as whole, whole[self._written :] as rest:
             yield rest
 
-    def wrote(self, size: int) -> Done:
-        """Record `size` written bytes, and remove and return the completed messages."""
+    def on_written(self, size: int) -> WrittenMessages:
+        """Remove and count the messages that `size` more written bytes complete."""
         self._written += size
         messages = done = 0
         while self._sizes and self._written - done >= self._sizes[0][0]:
@@ -61,14 +61,14 @@ class Outgoing:
         del self._bytes[:done]
         self._written -= done
         self.messages -= messages
-        return Done(messages, done)
+        return WrittenMessages(messages, done)
 
     def rewind(self) -> bool:
         """Restart the first message after a break. Return True if it was partly written."""
-        was_within, self._written = self._written > 0, 0
-        return was_within
+        was_partial, self._written = self._written > 0, 0
+        return was_partial
 
-    def take_back(self) -> bool:
+    def remove_last(self) -> bool:
         """Remove the last message if none of it is written, and return True if it was removed."""
         if not self._sizes or (len(self._sizes) == 1 and self._written):
             return False
@@ -77,8 +77,8 @@ class Outgoing:
         self.messages -= counts
         return True
 
-    def drop_first(self) -> int:
-        """Remove the first message after a `rewind`. Return the number of messages: 1, or 0 for a barrier."""
+    def remove_first(self) -> int:
+        """Remove the first message after a `rewind`. Return 1 if it counts as a message, else 0."""
         assert not self._written
         size, counts = self._sizes.popleft()
         del self._bytes[:size]

@@ -5,9 +5,9 @@
 * Without `linger` each message is written at once. With it, messages gather in a buffer; a thread, started on demand,
   writes them after that time.
 * Messages written before a connection broke may or may not have reached the daemon. `flush()` succeeds only if no
-  connection broke since the last one.
-* One lock guards the state; a thread that cannot acquire it in time gives up. Only reading the answer to a flush
-  happens without it.
+  connection broke since the last flush.
+* One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. Only reading the answer
+  to a flush happens without the lock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bruce_mp.client.errors import (
     SendTimeoutError,
 )
 from bruce_mp.client.flush import FlushError, FlushLedger, FlushRequest, read_answer
-from bruce_mp.client.reconnecting_link import BrokenError, Link
-from bruce_mp.client.send_buffer import Outgoing
+from bruce_mp.client.reconnecting_link import ConnectionBrokenError, ReconnectingLink
+from bruce_mp.client.send_buffer import SendBuffer
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 
@@ -47,29 +47,27 @@ MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
 """Largest message that a daemon accepts by default (`input.max_stream_size`), including the 4 bytes of Size."""
 DEFAULT_BUFFER: Final = 1024 * 1024
 FULL_WRITE: Final = 64 * 1024
-"""Buffer size that triggers a write before the linger ends."""
-STUCK_RETRY_S: Final = 0.05
-LEAST_LOCK_S: Final = 0.02
-"""Shortest lock wait: a client with `timeout=0` still lets other threads finish calls that do not wait."""
-LAST_WRITE_S: Final = 1.0
+"""Bytes in the buffer that trigger a write before the linger ends."""
+RETRY_S: Final = 0.05
+MIN_LOCK_WAIT_S: Final = 0.02
+"""Shortest wait for the lock: with `timeout=0`, other threads may still finish calls that do not wait."""
+EXIT_WRITE_S: Final = 1.0
 """Time limit for the last write when the interpreter ends without a `close()`."""
 LOOPBACK: Final = "127.0.0.1"
-BREAKS_OF_ONE_MESSAGE: Final = 5
-"""Consecutive connections that may break within the same message before it is dropped."""
+MAX_BREAKS: Final = 5
+"""Consecutive connections that may break within the same message before the client drops the message."""
 
 
 @unique
-class _Fence(Enum):
-    """State of the attempt."""
-
+class _AttemptState(Enum):
     NONE = 0
     OPEN = 1
     LOST = 2
     """The connection broke within the attempt. Sending fails until its `with` block ends."""
 
 
-class _Connected(Client):
-    """Base of the stream clients."""
+class _ConnectedClient(Client):
+    """The base of the stream clients."""
 
     def __init__(
         self,
@@ -91,24 +89,24 @@ class _Connected(Client):
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
         self._place = place
-        self._begin()
+        self._initialise()
         super().__init__(place, errors, max_message, advice)
 
-    def _begin(self) -> None:
+    def _initialise(self) -> None:
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._outgoing = Outgoing()
+        self._outgoing = SendBuffer()
         self._ledger = FlushLedger()
         self._breaks = 0
-        self._attempt = _Fence.NONE
-        self._link = Link(self._place, self._address, self._send_buffer)
+        self._attempt = _AttemptState.NONE
+        self._link = ReconnectingLink(self._place, self._address, self._send_buffer)
 
-    def _renew(self) -> None:
-        super()._renew()
+    def _reset(self) -> None:
+        super()._reset()
         self._link.abandon_after_fork()
-        self._begin()
+        self._initialise()
 
     # --- connecting --------------------------------------------------------------------------------------------------
 
@@ -124,19 +122,19 @@ class _Connected(Client):
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def _hand_over(self, message: Buffer) -> None:
+    def _transmit(self, message: Buffer) -> None:
         deadline = Deadline(self.timeout)
         with self._locked(self._lock, deadline):
             self._check_open()
             if self._linger:
-                self._keep(message, deadline)
+                self._buffer_message(message, deadline)
             else:
                 self._write_through(message, deadline)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedError(f"{self._place}: the client is closed. Create a new one.")
-        if self._attempt is _Fence.LOST:
+        if self._attempt is _AttemptState.LOST:
             raise self._attempt_lost()
 
     # --- attempts ----------------------------------------------------------------------------------------------------
@@ -154,7 +152,7 @@ class _Connected(Client):
         try:
             yield
         except BaseException:
-            self._give_up_attempt()
+            self._abort_attempt()
             raise
         self._end_attempt()
 
@@ -162,11 +160,11 @@ class _Connected(Client):
         deadline = Deadline(self.timeout)
         with self._locked(self._lock, deadline):
             self._check_open()
-            if self._attempt is not _Fence.NONE:
+            if self._attempt is not _AttemptState.NONE:
                 raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
-            self._write(deadline)  # flushed first: a later break belongs to the attempt
+            self._write(deadline)  # first, so that a later break concerns the attempt alone
             self._link.connect(deadline)
-            self._attempt = _Fence.OPEN
+            self._attempt = _AttemptState.OPEN
             self._outgoing.append(frame, counts=False)
 
     def _end_attempt(self) -> None:
@@ -177,22 +175,22 @@ class _Connected(Client):
                 self._outgoing.append(encode_end(), counts=False)
                 self._write(deadline)
                 self._check_open()
-                self._attempt = _Fence.NONE
+                self._attempt = _AttemptState.NONE
         except SendError:
-            self._give_up_attempt()
+            self._abort_attempt()
             raise
 
-    def _give_up_attempt(self) -> None:
+    def _abort_attempt(self) -> None:
         """Close the connection, so that the daemon discards the attempt."""
         with self._lock:
             self._lose_attempt()
-            self._attempt = _Fence.NONE
+            self._attempt = _AttemptState.NONE
 
     def _lose_attempt(self) -> None:
-        if self._attempt is _Fence.OPEN:
-            self._attempt = _Fence.LOST
+        if self._attempt is _AttemptState.OPEN:
+            self._attempt = _AttemptState.LOST
             if self._link.disconnect():
-                self._ledger.connection_ended()
+                self._ledger.on_connection_ended()
             lost = self._outgoing.clear()
             if self._linger:  # without linger, the sender counts its own message
                 self._count_dropped(self._attempt_lost(), lost)
@@ -200,14 +198,14 @@ class _Connected(Client):
     def _attempt_lost(self) -> AttemptLostError:
         return AttemptLostError(f"{self._place}: the connection broke within an attempt. Repeat the attempt.")
 
-    def _keep(self, message: Buffer, deadline: Deadline) -> None:
+    def _buffer_message(self, message: Buffer, deadline: Deadline) -> None:
         if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
             self._write(deadline)
         self._outgoing.append(message)
         if len(self._outgoing) >= FULL_WRITE:
-            with suppress(SendError):  # the message is in the buffer, and the thread keeps trying
+            with suppress(SendError):  # the message is in the buffer, and the writer thread retries
                 self._write(Deadline(0))
-        self._see_to_the_thread()
+        self._wake_writer()
 
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
@@ -216,7 +214,7 @@ class _Connected(Client):
         except AttemptLostError:
             raise
         except SendError:
-            if self._outgoing.take_back():
+            if self._outgoing.remove_last():
                 raise
 
     def _write(self, deadline: Deadline) -> None:
@@ -226,47 +224,47 @@ class _Connected(Client):
             try:
                 with self._outgoing.unwritten() as data:
                     size = self._link.write(data, deadline)
-            except BrokenError:
-                self._after_a_break()
+            except ConnectionBrokenError:
+                self._on_break()
             else:
-                self._after_a_write(size)
+                self._on_written(size)
 
-    def _after_a_write(self, size: int) -> None:
-        done = self._outgoing.wrote(size)
+    def _on_written(self, size: int) -> None:
+        done = self._outgoing.on_written(size)
         if done.bytes:
             self._breaks = 0
             self._link.reset_backoff()
-            self._ledger.wrote(done.messages)
+            self._ledger.on_written(done.messages)
             self._count_sent(done.messages, done.bytes)
 
-    def _after_a_break(self) -> None:
-        self._ledger.connection_ended()
-        if self._attempt is _Fence.OPEN:
+    def _on_break(self) -> None:
+        self._ledger.on_connection_ended()
+        if self._attempt is _AttemptState.OPEN:
             self._lose_attempt()
             raise self._attempt_lost()
         self._breaks = self._breaks + 1 if self._outgoing.rewind() else 0
-        if self._breaks >= BREAKS_OF_ONE_MESSAGE:
+        if self._breaks >= MAX_BREAKS:
             self._breaks = 0
-            self._count_dropped(MessageRefusedError(), self._outgoing.drop_first())
+            self._count_dropped(MessageRefusedError(), self._outgoing.remove_first())
 
     @contextmanager
     def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
-        if not lock.acquire(timeout=deadline.lock_s(LEAST_LOCK_S)):
+        if not lock.acquire(timeout=deadline.lock_s(MIN_LOCK_WAIT_S)):
             raise SendTimeoutError(f"{self._place}: other threads held the connection for the whole time limit.")
         try:
             yield
         finally:
             lock.release()
 
-    # --- lingering ---------------------------------------------------------------------------------------------------
+    # --- the writer thread --------------------------------------------------------------------------------------------
 
-    def _see_to_the_thread(self) -> None:
+    def _wake_writer(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_now_and_then, name="bruce-client", daemon=True)
+            self._thread = threading.Thread(target=self._run_writer, name="bruce-client", daemon=True)
             self._thread.start()
         self._wake.set()
 
-    def _write_now_and_then(self) -> None:
+    def _run_writer(self) -> None:
         pause = self._linger
         while not self._closed:
             self._wake.wait()
@@ -275,10 +273,10 @@ class _Connected(Client):
                 self._wake.clear()
                 with suppress(SendError):
                     self._write(Deadline(0))
-                stuck = bool(self._outgoing)
-            if stuck:
+                is_stuck = bool(self._outgoing)
+            if is_stuck:
                 self._wake.set()
-            pause = max(self._linger, STUCK_RETRY_S) if stuck else self._linger
+            pause = max(self._linger, RETRY_S) if is_stuck else self._linger
 
     # --- flushing ----------------------------------------------------------------------------------------------------
 
@@ -298,15 +296,15 @@ class _Connected(Client):
         except SendError as error:
             raise FlushError(f"flush: {error}") from error
 
-    def _flush(self, question: FlushRequest, deadline: Deadline) -> Outcome:
+    def _flush(self, request: FlushRequest, deadline: Deadline) -> Outcome:
         with self._locked(self._lock, deadline):
-            mark = self._ask(question, deadline)
+            mark = self._send_request(request, deadline)
             connection, answers = self._link.begin_reading()
         try:
-            answer = read_answer(connection, answers, question, deadline)
+            answer = read_answer(connection, answers, request, deadline)
         except OSError:
             with self._lock:
-                self._give_up(connection)
+                self._drop_connection(connection)
                 self._ledger.mark()
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
@@ -315,21 +313,21 @@ class _Connected(Client):
         with self._lock:
             return self._ledger.settle(mark, answer)
 
-    def _ask(self, question: FlushRequest, deadline: Deadline) -> FlushMark:
+    def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_open()
-        self._outgoing.append(question.encode(), counts=False)
+        self._outgoing.append(request.encode(), counts=False)
         try:
             self._write(deadline)
         except SendError:
-            self._outgoing.take_back()
+            self._outgoing.remove_last()
             raise
         return self._ledger.mark()
 
-    def _give_up(self, connection: socket.socket) -> None:
-        if self._link.drop_this(connection):
+    def _drop_connection(self, connection: socket.socket) -> None:
+        if self._link.disconnect_if_current(connection):
             self._lose_attempt()
             self._outgoing.rewind()
-            self._ledger.connection_ended()
+            self._ledger.on_connection_ended()
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
@@ -338,7 +336,7 @@ class _Connected(Client):
 
         Raise SendError if some were not written, unless `errors` is "count".
         """
-        failure = self._write_the_rest(Deadline(self.timeout))
+        failure = self._write_remaining(Deadline(self.timeout))
         self._closed = True
         self._link.interrupt()
         with self._lock:
@@ -346,13 +344,13 @@ class _Connected(Client):
             lost = self._outgoing.clear()
         self._wake.set()
         if lost:
-            what = "1 message was" if lost == 1 else f"{lost} messages were"
-            closed = ClientClosedError(f"{what} not sent before the end: {failure or self._place}")
+            subject = "1 message was" if lost == 1 else f"{lost} messages were"
+            closed = ClientClosedError(f"{subject} not sent before the client closed: {failure or self._place}")
             self._count_dropped(closed, lost)
             if self._errors == "raise":
                 raise closed
 
-    def _write_the_rest(self, deadline: Deadline) -> SendError | None:
+    def _write_remaining(self, deadline: Deadline) -> SendError | None:
         try:
             with self._locked(self._lock, deadline):
                 self._write(deadline)
@@ -360,8 +358,8 @@ class _Connected(Client):
             return error
         return None
 
-    def _leave(self) -> None:
-        self._write_the_rest(Deadline(LAST_WRITE_S if self.timeout is None else min(self.timeout, LAST_WRITE_S)))
+    def _at_exit(self) -> None:
+        self._write_remaining(Deadline(EXIT_WRITE_S if self.timeout is None else min(self.timeout, EXIT_WRITE_S)))
 
     def _waiting(self) -> int:
         return self._outgoing.messages
@@ -370,8 +368,8 @@ class _Connected(Client):
         return self._link.connections
 
 
-class StreamClient(_Connected):
-    """Sender of messages over the daemon's UNIX stream socket.
+class StreamClient(_ConnectedClient):
+    """A sender of messages over the daemon's UNIX stream socket.
 
     Args:
         path: the daemon's `input.unix_stream.path`; at most 107 bytes.
@@ -407,8 +405,8 @@ class StreamClient(_Connected):
         )
 
 
-class TcpClient(_Connected):
-    """Sender of messages over TCP on this host.
+class TcpClient(_ConnectedClient):
+    """A sender of messages over TCP on this host.
 
     `port` is the daemon's `input.tcp.port`; the other arguments are as for `StreamClient`.
     """
@@ -425,7 +423,7 @@ class TcpClient(_Connected):
         send_buffer: int | None = None,
     ) -> None:
         if not 0 < port < 1 << 16:
-            raise SendError(f"{port} is no TCP port: give the daemon's input.tcp.port, 1 to 65535.")
+            raise SendError(f"{port} is not a TCP port: give the daemon's input.tcp.port, 1 to 65535.")
         super().__init__(
             f"{LOOPBACK}:{port}",
             (LOOPBACK, port),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.client.send_buffer import Outgoing
+from bruce_mp.client.send_buffer import SendBuffer
 from support.examples import examples
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @examples(60)
 @given(data=st.data())
 def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataObject) -> None:
-    outgoing = Outgoing()
+    outgoing = SendBuffer()
     waiting: list[bytes] = []
     connection = bytearray()
     complete: list[bytes] = []
@@ -30,7 +30,7 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataOb
                 with outgoing.unwritten() as rest:
                     some = bytes(rest[: data.draw(st.integers(0, len(rest)))])
                 connection += some
-                done = outgoing.wrote(len(some))
+                done = outgoing.on_written(len(some))
                 finished, waiting = waiting[: done.messages], waiting[done.messages :]
                 assert done.bytes == sum(map(len, finished))
                 assert connection.startswith(b"".join(finished))
@@ -41,7 +41,7 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataOb
                 assert outgoing.rewind() == bool(connection)
                 connection.clear()
             case "take back" if waiting:
-                if outgoing.take_back():
+                if outgoing.remove_last():
                     waiting.pop()
                 else:
                     assert connection
@@ -52,9 +52,9 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataOb
 
 
 def test_send_buffer_counts_messages_without_barriers() -> None:
-    outgoing = Outgoing()
+    outgoing = SendBuffer()
     outgoing.append(b"message")
     outgoing.append(b"barrier", counts=False)
     assert outgoing.messages == 1
-    assert outgoing.wrote(14) == (1, 14)
+    assert outgoing.on_written(14) == (1, 14)
     assert not outgoing

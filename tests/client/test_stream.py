@@ -25,7 +25,7 @@ from bruce_mp.client import (
     StreamClient,
     TcpClient,
 )
-from bruce_mp.client.stream import BREAKS_OF_ONE_MESSAGE
+from bruce_mp.client.stream import MAX_BREAKS
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level
 from bruce_mp.protocol.client.messages import Message
@@ -234,7 +234,7 @@ def test_a_message_that_always_breaks_the_connection_is_dropped(path: Path) -> N
         listener.listen()
 
         def refuse() -> None:
-            for _ in range(BREAKS_OF_ONE_MESSAGE):
+            for _ in range(MAX_BREAKS):
                 connection, _ = listener.accept()
                 with connection:
                     connection.recv(100)
@@ -342,7 +342,7 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
 def test_a_client_with_timeout_0_waits_for_the_lock_of_another_thread(
     daemon: StreamDaemon, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bruce_mp.client.stream.LEAST_LOCK_S", 20.0)
+    monkeypatch.setattr("bruce_mp.client.stream.MIN_LOCK_WAIT_S", 20.0)
     with StreamClient(path, timeout=0) as client:
         with client._lock:
             sender = threading.Thread(target=lambda: client.send("t", b"v"))

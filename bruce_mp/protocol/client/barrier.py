@@ -6,7 +6,7 @@
              | int64 Delivered | int64 Discarded | int16 number of reasons | as often: int16 Reason, int64 Count
 
 All integers are big-endian and signed; Size counts the whole frame, itself included.  The counts cover all messages
-that came on the connection before the request.  `docs/protocol.md` describes it for programmers.
+that came on the connection before the request.  `docs/protocol.md` describes both frames for programmers of clients.
 The daemon and the Python client both use this module.
 """
 
@@ -42,19 +42,20 @@ BARRIER_KEY: Final = 258
 ANSWER_KEY: Final = 259
 API_VERSION: Final = 0
 TOKEN_BYTES: Final = 8
-LONGEST_MS: Final = 2**31 - 1
+MAX_LIMIT_MS: Final = 2**31 - 1
 
 _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")
 _REASON: Final = Struct(">hq")
 _HEADER: Final = Struct(">ihh")
 _TOKEN_AT: Final = 10
-_LONGEST_ANSWER: Final = _ANSWER.size + _REASON.size * (2**15 - 1)
+_NOT_ANSWER: Final = "The bytes are no answer to a barrier; check that the socket is the daemon's."
+_MAX_ANSWER_BYTES: Final = _ANSWER.size + _REASON.size * (2**15 - 1)
 
 
 @unique
 class Level(IntEnum):
-    """The stage that the messages must reach."""
+    """The stage that the messages must reach before the answer."""
 
     RECEIVED = 0
     """The daemon has them, or has discarded them."""
@@ -110,13 +111,13 @@ def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
     """Encode a request; raise LocalProtocolError for a token of other than 8 bytes or a time out of range."""
     if len(token) != TOKEN_BYTES:
         raise LocalProtocolError(f"The token of a barrier has {len(token)} bytes: give {TOKEN_BYTES}.")
-    if not 0 <= limit_ms <= LONGEST_MS:
-        raise LocalProtocolError(f"A barrier cannot wait {limit_ms} ms: give 0 to {LONGEST_MS}.")
+    if not 0 <= limit_ms <= MAX_LIMIT_MS:
+        raise LocalProtocolError(f"A barrier cannot wait {limit_ms} ms: give 0 to {MAX_LIMIT_MS}.")
     return _REQUEST.pack(_REQUEST.size, BARRIER_KEY, API_VERSION, 0, token, level, limit_ms)
 
 
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
-    """Decode a whole request; return the answer, without counts, for a malformed or unsupported one."""
+    """Decode a whole request; for a malformed or unsupported one, return the answer, without counts."""
     _, _, version = _HEADER.unpack_from(data)
     token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
     if version != API_VERSION:
@@ -143,11 +144,13 @@ def encode_answer(answer: BarrierAnswer) -> bytes:
 def decode_answer(data: bytes | bytearray | memoryview) -> BarrierAnswer:
     """Decode a whole answer; raise RemoteProtocolError for malformed bytes."""
     if len(data) < _ANSWER.size:
-        raise RemoteProtocolError(f"An answer to a barrier has only {len(data)} bytes; is that the daemon's socket?")
+        raise RemoteProtocolError(
+            f"An answer to a barrier has only {len(data)} bytes; check that the socket is the daemon's."
+        )
     size, key, version, token, status, received, delivered, discarded, count = _ANSWER.unpack_from(data)
-    sound = size == len(data) == _ANSWER.size + count * _REASON.size and (key, version) == (ANSWER_KEY, API_VERSION)
-    if not sound or status not in _STATUSES:
-        raise RemoteProtocolError("The bytes are no answer to a barrier; is that the daemon's socket?")
+    is_valid = size == len(data) == _ANSWER.size + count * _REASON.size and (key, version) == (ANSWER_KEY, API_VERSION)
+    if not is_valid or status not in _STATUSES:
+        raise RemoteProtocolError(_NOT_ANSWER)
     reasons = {
         DiscardReason(reason) if reason in _REASONS else reason: number
         for reason, number in _REASON.iter_unpack(data[_ANSWER.size :])
@@ -163,25 +166,25 @@ class AnswerReader:
     """Splits the bytes that a client receives into answers."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._unread = bytearray()
 
     def feed(self, data: bytes) -> list[BarrierAnswer]:
         """Return the answers that `data` completes.
 
         Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt.
         """
-        self._rest += data
+        self._unread += data
         answers: list[BarrierAnswer] = []
-        while len(self._rest) >= _HEADER.size:
-            size, key, _ = _HEADER.unpack_from(self._rest)
-            if key == ENDED_KEY and _HEADER.size <= size <= len(self._rest):
-                raise AttemptEndedError(decode_ended(self._rest[:size])[1])
+        while len(self._unread) >= _HEADER.size:
+            size, key, _ = _HEADER.unpack_from(self._unread)
+            if key == ENDED_KEY and _HEADER.size <= size <= len(self._unread):
+                raise AttemptEndedError(decode_ended(self._unread[:size])[1])
             if key == ENDED_KEY:
                 break
-            if key != ANSWER_KEY or not _ANSWER.size <= size <= _LONGEST_ANSWER:
-                raise RemoteProtocolError("The bytes are no answer to a barrier; is that the daemon's socket?")
-            if len(self._rest) < size:
+            if key != ANSWER_KEY or not _ANSWER.size <= size <= _MAX_ANSWER_BYTES:
+                raise RemoteProtocolError(_NOT_ANSWER)
+            if len(self._unread) < size:
                 break
-            answers.append(decode_answer(bytes(self._rest[:size])))
-            del self._rest[:size]
+            answers.append(decode_answer(bytes(self._unread[:size])))
+            del self._unread[:size]
         return answers

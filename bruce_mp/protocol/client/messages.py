@@ -4,11 +4,12 @@
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
 All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey depends on
-ApiKey, and ApiVersion 1 adds record headers (`record_headers`).  `docs/protocol.md` describes it for
+ApiKey, and ApiVersion 1 adds record headers (`record_headers`).  `docs/protocol.md` describes the formats for
 programmers of clients.
 
-This is the readable reference: the kernels parse whole batches of messages and are tested against `parse_message()`.
-The order of the checks decides the reason for a message with several faults, so it is part of the protocol.
+Clients encode with this module.  The daemon parses with it only messages for reports and exports: the kernels parse
+whole batches, and tests compare them with `parse_message()`.  The order of the checks decides the discard reason of a
+message with several faults, so it is part of the protocol.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bruce_mp.errors import DiscardReason, LocalProtocolError
 from bruce_mp.protocol.client.record_headers import (
     LONGEST_HEADERS,
     Header,
-    WrittenHeader,
+    HeaderInput,
     decode_headers,
     encode_headers,
 )
@@ -87,8 +88,7 @@ class Message:
 class Rejection:
     """The reason for which bytes are not a message.
 
-    `api_key` and `api_version` are those of the message, if the checks reached them.  A MALFORMED message with an
-    `api_key` counts for its kind; an unsupported one names the unsupported number.
+    `api_key` and `api_version` are None if a check failed before they were read.
     """
 
     reason: DiscardReason
@@ -100,16 +100,16 @@ class Rejection:
 
 
 def encode_any_partition(
-    topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int, headers: Sequence[WrittenHeader] = ()
+    topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int, headers: Sequence[HeaderInput] = ()
 ) -> bytes:
     """Encode an AnyPartition message, of version 1 if it has headers; a `str` topic becomes UTF-8.
 
     Raises `LocalProtocolError` for an empty topic, and if topic, timestamp, headers or the whole do not fit.
     """
-    name, tail = _topic(topic), _tail(headers)
-    size = _size(ANY_PARTITION_START, name, key, value, tail)
-    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, _version(tail), NO_FLAGS, len(name))
-    return start + _rest(name, timestamp_ms, key, value) + tail
+    name, header_bytes = _topic(topic), _headers(headers)
+    size = _size(ANY_PARTITION_START, name, key, value, header_bytes)
+    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, _version(header_bytes), NO_FLAGS, len(name))
+    return start + _topic_to_value(name, timestamp_ms, key, value) + header_bytes
 
 
 def encode_partition_key(
@@ -119,7 +119,7 @@ def encode_partition_key(
     key: Buffer = b"",
     *,
     timestamp_ms: int,
-    headers: Sequence[WrittenHeader] = (),
+    headers: Sequence[HeaderInput] = (),
 ) -> bytes:
     """Encode a PartitionKey message; `partition_key` has 32 bits, signed or unsigned.
 
@@ -129,21 +129,21 @@ def encode_partition_key(
         raise LocalProtocolError(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
-    name, tail = _topic(topic), _tail(headers)
-    size = _size(PARTITION_KEY_START, name, key, value, tail)
+    name, header_bytes = _topic(topic), _headers(headers)
+    size = _size(PARTITION_KEY_START, name, key, value, header_bytes)
     bits = partition_key & 0xFFFFFFFF
-    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, _version(tail), NO_FLAGS, bits, len(name))
-    return start + _rest(name, timestamp_ms, key, value) + tail
+    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, _version(header_bytes), NO_FLAGS, bits, len(name))
+    return start + _topic_to_value(name, timestamp_ms, key, value) + header_bytes
 
 
-def _tail(headers: Sequence[WrittenHeader]) -> bytes:
-    """Return the bytes after the value: headers in version 1, none in version 0."""
+def _headers(headers: Sequence[HeaderInput]) -> bytes:
+    """Return the bytes after the value: size and headers in version 1, none in version 0."""
     data = encode_headers(headers)
     return INT32.pack(len(data)) + data if data else b""
 
 
-def _version(tail: bytes) -> int:
-    return HEADERS_VERSION if tail else PLAIN_VERSION
+def _version(header_bytes: bytes) -> int:
+    return HEADERS_VERSION if header_bytes else PLAIN_VERSION
 
 
 def _topic(topic: bytes | str) -> bytes:
@@ -155,14 +155,14 @@ def _topic(topic: bytes | str) -> bytes:
     return name
 
 
-def _size(start: Struct, name: bytes, key: Buffer, value: Buffer, tail: bytes) -> int:
-    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value) + len(tail)
+def _size(start: Struct, name: bytes, key: Buffer, value: Buffer, header_bytes: bytes) -> int:
+    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value) + len(header_bytes)
     if size > MAX_MESSAGE:
         raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
     return size
 
 
-def _rest(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
+def _topic_to_value(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
     if not -(2**63) <= timestamp_ms < 2**63:
         raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
     try:
@@ -187,8 +187,8 @@ class _Reader:
     def read(self, size: int) -> bytes:
         if not 0 <= size <= len(self._left):
             raise _MalformedError
-        taken, self._left = bytes(self._left[:size]), self._left[size:]
-        return taken
+        field, self._left = bytes(self._left[:size]), self._left[size:]
+        return field
 
     def integer(self, layout: Struct) -> int:
         (value,) = layout.unpack(self.read(layout.size))

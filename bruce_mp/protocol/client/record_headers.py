@@ -15,10 +15,10 @@ from bruce_mp.errors import LocalProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LONGEST_HEADERS", "Header", "WrittenHeader", "decode_headers", "encode_headers"]
+__all__ = ["LONGEST_HEADERS", "Header", "HeaderInput", "decode_headers", "encode_headers"]
 
 LONGEST_HEADERS: Final = 2**16 - 1
-_LONGEST_KEY: Final = 2**15 - 1
+_MAX_KEY_BYTES: Final = 2**15 - 1
 _KEY_SIZE: Final = Struct(">h")
 _VALUE_SIZE: Final = Struct(">i")
 _NULL: Final = -1
@@ -27,11 +27,11 @@ Buffer = bytes | bytearray | memoryview
 
 Header = tuple[bytes, bytes | None]
 """Key and value; a null value is None."""
-WrittenHeader = tuple[bytes | str, Buffer | str | None]
-"""A header in a caller's form: text is encoded as UTF-8."""
+HeaderInput = tuple[bytes | str, Buffer | str | None]
+"""A header as callers give it: text becomes UTF-8."""
 
 
-def encode_headers(headers: Iterable[WrittenHeader]) -> bytes:
+def encode_headers(headers: Iterable[HeaderInput]) -> bytes:
     """Encode headers.
 
     Raises LocalProtocolError for a key of more than 32,767 bytes, and for more than 65,535 in all.
@@ -44,12 +44,12 @@ def encode_headers(headers: Iterable[WrittenHeader]) -> bytes:
     return data
 
 
-def _encode(header: WrittenHeader) -> bytes:
+def _encode(header: HeaderInput) -> bytes:
     key, value = map(_bytes, header)
     if key is None:
-        raise LocalProtocolError("The key of a record header is None: give one, if need be an empty one.")
-    if len(key) > _LONGEST_KEY:
-        raise LocalProtocolError(f"The key of a record header has {len(key)} bytes: at most {_LONGEST_KEY} fit.")
+        raise LocalProtocolError("The key of a record header is None: give bytes, which may be empty.")
+    if len(key) > _MAX_KEY_BYTES:
+        raise LocalProtocolError(f"The key of a record header has {len(key)} bytes: at most {_MAX_KEY_BYTES} fit.")
     size = _NULL if value is None else len(value)
     return b"".join((_KEY_SIZE.pack(len(key)), key, _VALUE_SIZE.pack(size), value or b""))
 
