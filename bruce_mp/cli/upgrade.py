@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ExitCode
-from bruce_mp.supervisor.run_dir import daemon_of
-from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
+from bruce_mp.supervisor.run_dir import running_daemon
+from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
     """Signal the daemon of a run directory and wait for the outcome. Raise UpgradeError."""
-    pid = daemon_of(run_dir)
+    pid = running_daemon(run_dir)
     if pid is None:
         raise UpgradeError(f"No daemon runs with the run directory {run_dir}. Start it; it then has the new version.")
     before = read_note(run_dir)
@@ -89,8 +89,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def _is_over(note: UpgradeNote) -> bool:
-    if note.stage is Stage.REFUSED:
+    if note.stage is UpgradeStage.REFUSED:
         raise UpgradeError(f"bruce {note.old} keeps running: {note.reason}")
-    if note.stage is Stage.DRAINING:
+    if note.stage is UpgradeStage.DRAINING:
         sys.stderr.write("The new version cannot adopt this slab: the daemon first delivers the held messages.\n")
-    return note.stage is Stage.DONE
+    return note.stage is UpgradeStage.DONE

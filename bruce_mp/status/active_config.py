@@ -26,9 +26,9 @@ class PageSettings:
     tls: Tls
     metadata_max_age_ms: int | None
     http: Http
-    in_force: ActiveConfig = UNTOLD
+    active_config: ActiveConfig = UNTOLD
 
     @classmethod
-    def of(cls, config: Config, in_force: ActiveConfig) -> PageSettings:
+    def of(cls, config: Config, active_config: ActiveConfig) -> PageSettings:
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
-        return cls(config.kafka.tls, max_age_ms or None, config.http, in_force)
+        return cls(config.kafka.tls, max_age_ms or None, config.http, active_config)

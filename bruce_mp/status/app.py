@@ -156,7 +156,7 @@ def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callabl
     """Return the read function of each page by name, with the function that renders its plain form or None."""
     slab, now_ms = daemon.slab, daemon.now_ms
     return {
-        "server_info": (lambda: read_server_info(slab, daemon.settings().in_force, now_ms()), server_info_plain),
+        "server_info": (lambda: read_server_info(slab, daemon.settings().active_config, now_ms()), server_info_plain),
         "counters": (lambda: read_counters(slab, now_ms(), by_process=_wants("by", "process")), counters_plain),
         "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),

@@ -82,7 +82,7 @@ class _Status(ProcessShell):
         self.repeat(_TICK_S, self._tick)
 
     def apply_config(self, config: Config, before: Config) -> None:
-        self._settings = PageSettings.of(config, self._settings.in_force)
+        self._settings = PageSettings.of(config, self._settings.active_config)
         self._reports.apply_interval(config.http.discard_report_interval_s)
         self._debug.apply_config(config.msg_debug)
         if config.discard_log != before.discard_log:

@@ -1,11 +1,11 @@
-"""The supervisor: acquires all resources of the daemon, starts its processes, restarts and ends them.
+"""The supervisor: acquires all resources of the daemon, and starts, restarts and ends its processes.
 
-It checks everything that can be refused before it starts the first process. The order matters: the locks come first, so
-that two daemons never use the same resources. The datagram socket comes last, so that clients find it only when an
-input is about to read.
+Every check that can end a start runs before the first process starts. The order matters: the locks come first, so that
+two daemons never use the same resources. The datagram socket comes last, so that clients find it only shortly before an
+input reads from it.
 
-The event loop waits for process ends, control messages and signals. Without any it wakes once a second to store its
-heartbeat in the slab, as all processes do.
+The event loop waits for process exits, control messages and signals. It wakes at least once a second to store the
+supervisor's heartbeat in the slab, as all processes do.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.supervisor.processes.bootstrap import Inherited
-from bruce_mp.supervisor.processes.process_group import Equipment, ProcessGroup
+from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
+from bruce_mp.supervisor.processes.process_group import ProcessGroup, Resources
 from bruce_mp.supervisor.processes.programs import PROGRAMS
-from bruce_mp.supervisor.reload import Origin, Reloads
-from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, take_run_dir
+from bruce_mp.supervisor.reload import ConfigSource, Reloads
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_dir
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
 from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages, plural
-from bruce_mp.supervisor.slab.slab_setup import join_inputs, take_slab, warn_of_size
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, warn_of_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     HTTP_SETTING,
@@ -51,9 +51,9 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     bind_http,
 )
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
-from bruce_mp.supervisor.sockets.inherited_sockets import sockets_of_manager
+from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager
 from bruce_mp.supervisor.sockets.input_sockets import input_rows, open_input_sockets
-from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, take_handover
+from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, read_handover
 from bruce_mp.supervisor.upgrade.takeover import Takeover
 from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
 from bruce_mp.telemetry.books import balance_line, read_books
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.addresses import UnixPath
     from bruce_mp.config.model import Config
     from bruce_mp.supervisor.processes.programs import Programs
-    from bruce_mp.supervisor.sockets.bound_sockets import Bound
+    from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
     from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSockets
 
 __all__ = ["run"]
@@ -81,7 +81,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
 
     `config` is the content of the file at `config_path` with the overrides; a reload reads the file again. Raise
     BruceError if the start fails, unless the log already wrote the error to standard error. Call this in the main
-    thread: the processes die with it.
+    thread: the kernel kills the processes when the thread that spawned them ends.
     """
     setproctitle("bruce: supervisor")
     set_up_logging(config.logging, "supervisor")
@@ -89,34 +89,33 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
     for remark in (*remarks(config), *careless_files(config)):
         log.warning("%s", remark, extra={"about": remark})
-    handover = take_handover()
+    handover = read_handover()
     try:
-        equipment = _take_over(config, handover) if handover and handover.crew else _equip(config, _inherited(handover))
+        if handover and handover.processes:
+            resources = _take_over_resources(config, handover)
+        else:
+            inherited = handover.inherited_sockets if handover else sockets_from_manager()
+            resources = _acquire_resources(config, inherited)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         if is_on_stderr(config.logging):
             return error.exit_code
         raise
-    row = ProcessRow(equipment.slab, lay.ROW_SUPERVISOR)
+    row = ProcessRow(resources.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms())
-    supervisor = _Supervisor(equipment, row, programs, handover, Origin(config_path.absolute(), overrides))
-    failure = supervisor.serve()
-    _finish(equipment._replace(config=supervisor.config), failure, keeps_sockets=supervisor.has_to_make_way)
-    if supervisor.has_to_make_way:
-        supervisor.make_way()
-        equipment.intake.remove_files()
-        equipment.http.remove_file()
+    supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
+    failure = supervisor.run_event_loop()
+    _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=supervisor.is_draining_for_upgrade)
+    if supervisor.is_draining_for_upgrade:
+        supervisor.execute_new_code()
+        resources.input_sockets.remove_files()
+        resources.http.remove_file()
         return ExitCode.SETUP  # a failure status makes a service manager restart the daemon
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
-def _inherited(handover: Handover | None) -> InheritedSockets:
-    """Return the inherited sockets."""
-    return handover.handed if handover else sockets_of_manager()
-
-
-def _equip(config: Config, handed: InheritedSockets) -> Equipment:
-    """Acquire all resources at an ordinary start. Inherited sockets are not bound again.
+def _acquire_resources(config: Config, inherited: InheritedSockets) -> Resources:
+    """Acquire all resources at a start without running processes. Inherited sockets are not bound again.
 
     Raise BruceError if a resource is not available.
     """
@@ -125,49 +124,59 @@ def _equip(config: Config, handed: InheritedSockets) -> Equipment:
         warn_of_short_queue()
     check_accounts(config.input)
     run_dir = Path(config.daemon.run_dir)
-    run_lock = take_run_dir(run_dir)
-    slab, slab_lock = take_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
+    run_lock = acquire_run_dir(run_dir)
+    slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
     inputs = input_rows(config.input, slab)
     spills = SpillDirectory.of(slab, config.spill_path)
-    _remove_foreign(spills)
-    join_inputs(slab, inputs, spills)
+    _remove_foreign_spills(spills)
+    assign_chunks(slab, inputs, spills)
     try:
-        http = handed.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
-        intake = open_input_sockets(config.input, handed)
+        http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
+        input_sockets = open_input_sockets(config.input, inherited)
     except StartError:
-        _remove_if_empty(slab, spills)
+        _remove_slab_if_empty(slab, spills)
         raise
-    _publish(run_dir, http, config.http.address)
-    _publish_tcp(run_dir, intake.tcp)
-    return Equipment(config, run_dir, slab, (Inherited(run_lock), Inherited(slab_lock)), intake, http, inputs)
+    _write_http_address(run_dir, http, config.http.address)
+    _write_tcp_address(run_dir, input_sockets.tcp)
+    return Resources(
+        config,
+        run_dir,
+        slab,
+        (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
+        input_sockets,
+        http,
+        inputs,
+    )
 
 
-def _take_over(config: Config, handover: Handover) -> Equipment:
+def _take_over_resources(config: Config, handover: Handover) -> Resources:
     """Take over the resources of the replaced code, while its processes still work.
 
-    Raise BruceError as `_equip` does.
+    Raise BruceError if a resource is not available.
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
-    handed = handover.handed
-    http = handed.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
-    intake = open_input_sockets(config.input, handed)
-    _publish(run_dir, http, config.http.address)
-    _publish_tcp(run_dir, intake.tcp)
+    inherited = handover.inherited_sockets
+    http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
+    input_sockets = open_input_sockets(config.input, inherited)
+    _write_http_address(run_dir, http, config.http.address)
+    _write_tcp_address(run_dir, input_sockets.tcp)
     inputs = input_rows(config.input, slab, had_datagrams=handover.had_datagrams)
-    return Equipment(config, run_dir, slab, tuple(map(Inherited, handover.locks)), intake, http, inputs)
+    return Resources(
+        config, run_dir, slab, tuple(map(InheritedDescriptor, handover.locks)), input_sockets, http, inputs
+    )
 
 
-def _publish(run_dir: Path, http: Bound, address: HostPort | UnixPath) -> None:
-    """Store the address of the status pages: with port 0 only the kernel knows it."""
+def _write_http_address(run_dir: Path, http: BoundSocket, address: HostPort | UnixPath) -> None:
+    """Write the address of the status pages to a file: with port 0 the kernel chooses the port."""
     if isinstance(address, HostPort):
         address = HostPort(address.host, http.socket.getsockname()[1])
     (run_dir / HTTP_ADDRESS).write_text(str(address), "utf-8")
     log.log(NOTICE, "Status pages are served at %s.", address)
 
 
-def _publish_tcp(run_dir: Path, tcp: Bound | None) -> None:
-    """Store the address of the TCP input, or remove the file without one."""
+def _write_tcp_address(run_dir: Path, tcp: BoundSocket | None) -> None:
+    """Write the address of the TCP input to a file, or remove the file if there is no TCP input."""
     place = run_dir / TCP_ADDRESS
     place.unlink(missing_ok=True)
     if tcp is not None:
@@ -175,18 +184,18 @@ def _publish_tcp(run_dir: Path, tcp: Bound | None) -> None:
         place.write_text(str(HostPort(host, port)), "utf-8")
 
 
-def _remove_foreign(spills: SpillDirectory) -> None:
-    """Remove spill files of a slab that is gone: those of memory end with a reboot, the files may not."""
+def _remove_foreign_spills(spills: SpillDirectory) -> None:
+    """Remove spill files of a slab that no longer exists: a reboot clears a slab in memory, but no files on disk."""
     lost = spills.remove_foreign()
     if lost:
         log.error(
-            "Spill files in %s belong to a slab that is gone: %s of complete fenced attempts are lost with it.",
+            "Spill files in %s belong to a slab that no longer exists: %s of complete fenced attempts are lost.",
             spills.path,
             plural(lost, "message"),
         )
 
 
-def _remove_if_empty(slab: Slab, spills: SpillDirectory) -> None:
+def _remove_slab_if_empty(slab: Slab, spills: SpillDirectory) -> None:
     if not held_messages(slab):
         spills.remove()
         slab.path.unlink()
@@ -194,20 +203,20 @@ def _remove_if_empty(slab: Slab, spills: SpillDirectory) -> None:
 
 class _Supervisor:
     def __init__(
-        self, equipment: Equipment, row: ProcessRow, programs: Programs, handover: Handover | None, origin: Origin
+        self, resources: Resources, row: ProcessRow, programs: Programs, handover: Handover | None, source: ConfigSource
     ) -> None:
-        self._equipment = equipment
+        self._resources = resources
         self._row = row
         self._signals = SignalPipe()
-        self._group = ProcessGroup(programs, equipment, row)
-        self._shutdown = Shutdown(self._group, equipment.slab, _max_delay_s(equipment.config), equipment.intake)
-        self._reloads = Reloads(origin, equipment.config, self._group, self._apply, lambda: self._is_ending)
+        self._group = ProcessGroup(programs, resources, row)
+        self._shutdown = Shutdown(self._group, resources.slab, _max_delay_s(resources.config), resources.input_sockets)
+        self._reloads = Reloads(source, resources.config, self._group, self._apply_config, lambda: self._is_ending)
         self._manager = ServiceManager()
-        self._upgrade = Upgrade(equipment.run_dir, equipment.slab.path)
-        self._takeover = Takeover(handover, equipment.run_dir) if handover else None
-        self._left_to_new_code: list[Signals] = []
-        self._beat_due = 0.0
-        self._beat: Callable[[], None]
+        self._upgrade = Upgrade(resources.run_dir, resources.slab.path)
+        self._takeover = Takeover(handover, resources.run_dir) if handover else None
+        self._deferred_signals: list[Signals] = []
+        self._heartbeat_due = 0.0
+        self._store_heartbeat: Callable[[], None]
         row.start_heartbeat(self._call_later, wall_ms)
 
     @property
@@ -218,71 +227,71 @@ class _Supervisor:
     def _is_ending(self) -> bool:
         return self._shutdown.phase is not Phase.RUNNING
 
-    def _apply(self, config: Config) -> None:
+    def _apply_config(self, config: Config) -> None:
         self._shutdown.max_delay_s = _max_delay_s(config)
 
-    def _call_later(self, seconds: float, beat: Callable[[], None]) -> None:
-        self._beat_due, self._beat = time.monotonic() + seconds, beat
+    def _call_later(self, seconds: float, heartbeat: Callable[[], None]) -> None:
+        self._heartbeat_due, self._store_heartbeat = time.monotonic() + seconds, heartbeat
 
-    def serve(self) -> str | None:
-        """Run the event loop.
+    def run_event_loop(self) -> str | None:
+        """Run the event loop until all processes have ended.
 
-        Return the reason why the daemon cannot continue, or None after a shutdown or for new code.
+        Return the reason why the daemon cannot continue, or None after a shutdown or before an upgrade.
         """
         if self._takeover:
-            self._manager.alive(time.monotonic())
-            spills = SpillDirectory.of(self._equipment.slab, self._equipment.config.spill_path)
-            self._takeover.carry_out(self._group, self._equipment.slab, self._equipment.inputs, spills)
+            self._manager.notify_alive(time.monotonic())
+            spills = SpillDirectory.of(self._resources.slab, self._resources.config.spill_path)
+            self._takeover.carry_out(self._group, self._resources.slab, self._resources.inputs, spills)
         while True:
-            if time.monotonic() >= self._beat_due:
-                self._beat()
-            self._group.act()
+            if time.monotonic() >= self._heartbeat_due:
+                self._store_heartbeat()
+            self._group.act_if_due()
             self._group.kill_hung()
             self._reloads.step()
             self._shutdown.step()
-            self._see_to_upgrade()
-            self._tell_manager()
+            self._step_upgrade()
+            self._notify_manager()
             if self._shutdown.phase is Phase.OVER:
                 return self._group.failure
             self._wait()
 
-    def _see_to_upgrade(self) -> None:
+    def _step_upgrade(self) -> None:
         if self._takeover:
             self._takeover.report_when_done(self._group)
         self._upgrade.step()
         if self._upgrade.state is UpgradeState.READY:
-            self.make_way()
-        elif self.has_to_make_way and self._shutdown.phase is Phase.RUNNING:
+            self.execute_new_code()
+        elif self.is_draining_for_upgrade and self._shutdown.phase is Phase.RUNNING:
             self._shutdown.request(keeps_sockets=True)
 
     @property
-    def has_to_make_way(self) -> bool:
-        """Return True if the supervisor executes new code after all processes have ended."""
+    def is_draining_for_upgrade(self) -> bool:
+        """Return True if the supervisor is to execute new code after all processes have ended."""
         return self._upgrade.state is UpgradeState.DRAINING
 
-    def make_way(self) -> None:
-        """Execute the installed code. This returns only if the execution fails."""
-        equipment = self._equipment
-        group = self._group.members_for_handover()
-        locks = tuple(lock.descriptor for lock in equipment.locks) if group else ()
-        handover = Handover(__version__, self._upgrade.since, tuple(_passed(equipment)), locks, group)
-        self._manager.alive(time.monotonic())
-        self._manager.reloading()
+    def execute_new_code(self) -> None:
+        """Replace this process by the installed code with `execve`. Return only if that fails."""
+        resources = self._resources
+        group = self._group.processes_to_pass()
+        locks = tuple(lock.descriptor for lock in resources.locks) if group else ()
+        handover = Handover(__version__, self._upgrade.since, tuple(_sockets_to_pass(resources)), locks, group)
+        self._manager.notify_alive(time.monotonic())
+        self._manager.notify_reloading()
         try:
-            execute(handover, self._manager.variables, lambda: (*self._left_to_new_code, *self._signals.read()))
+            execute(handover, self._manager.variables, lambda: (*self._deferred_signals, *self._signals.read()))
         except OSError as error:
             self._upgrade.refuse(f"it cannot be executed: {error.strerror}")
 
-    def _tell_manager(self) -> None:
-        self._manager.alive(time.monotonic())
-        if self.has_to_make_way:
+    def _notify_manager(self) -> None:
+        self._manager.notify_alive(time.monotonic())
+        if self.is_draining_for_upgrade:
             return
         if self._is_ending:
-            self._manager.stopping()
+            self._manager.notify_stopping()
         elif self._reloads.is_busy:
-            self._manager.reloading()
+            self._manager.notify_reloading()
         elif self._group.is_complete:
-            self._manager.ready()
+            self._manager.notify_ready()
 
     def _wait(self) -> None:
         sources = {
@@ -294,7 +303,7 @@ class _Supervisor:
             sources[cast("int", ready)]()
 
     def _timeout(self) -> float:
-        dues = (self._beat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
+        dues = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
         return max(0.0, min(due for due in dues if due is not None) - time.monotonic())
 
     def _on_signals(self) -> None:
@@ -302,7 +311,7 @@ class _Supervisor:
             match number:
                 case Signals.SIGTERM | Signals.SIGINT:
                     self._row.add(Counter.GotShutdownRequest)
-                    self._end(number)
+                    self._shut_down(number)
                 case Signals.SIGUSR1:  # nothing to do: each write of the log reopens a moved file
                     self._row.add(Counter.GotLogfileReopenRequest)
                 case Signals.SIGUSR2:
@@ -310,22 +319,22 @@ class _Supervisor:
                 case Signals.SIGHUP:
                     self._reloads.request()
 
-    def _end(self, number: Signals) -> None:
-        """Shut down, or leave the shutdown to new code.
+    def _shut_down(self, number: Signals) -> None:
+        """Shut down. During an upgrade by draining, pass the first request on to the new code.
 
-        During a drain for new code the sockets hold messages, which the new code must receive before it shuts down.
+        Messages wait in the sockets then, and the new code must receive them before it shuts down.
         """
-        if self.has_to_make_way and not self._left_to_new_code:
+        if self.is_draining_for_upgrade and not self._deferred_signals:
             log.log(NOTICE, "Shutdown requested: the new code receives the messages at the sockets, then shuts down.")
-            self._left_to_new_code.append(number)
+            self._deferred_signals.append(number)
             return
-        if not self.has_to_make_way:
+        if not self.is_draining_for_upgrade:
             self._upgrade.cancel()
         self._shutdown.request()
 
     def _request_upgrade(self) -> None:
         self._upgrade.request()
-        if self._is_ending and not self.has_to_make_way:
+        if self._is_ending and not self.is_draining_for_upgrade:
             self._upgrade.cancel()
 
 
@@ -333,40 +342,39 @@ def _max_delay_s(config: Config) -> float:
     return config.delivery.shutdown_max_delay_ms / 1000
 
 
-def _passed(equipment: Equipment) -> Iterator[PassedSocket]:
-    """Yield the sockets for the new code, by setting."""
-    intake = equipment.intake
+def _sockets_to_pass(resources: Resources) -> Iterator[PassedSocket]:
+    """Yield the sockets that the new code inherits."""
+    input_sockets = resources.input_sockets
     bound = {
-        DATAGRAM_SETTING: intake.datagrams,
-        STREAM_SETTING: intake.unix_stream,
-        TCP_SETTING: intake.tcp,
-        HTTP_SETTING: equipment.http,
+        DATAGRAM_SETTING: input_sockets.datagrams,
+        STREAM_SETTING: input_sockets.unix_stream,
+        TCP_SETTING: input_sockets.tcp,
+        HTTP_SETTING: resources.http,
     }
     for setting, each in bound.items():
         if each is not None:
             yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue)
 
 
-def _finish(equipment: Equipment, failure: str | None, *, keeps_sockets: bool) -> None:
-    """Clean up after the end of all processes, and report the remaining messages."""
+def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool) -> None:
+    """Remove files after all processes have ended, and report undelivered messages."""
     if not keeps_sockets:
-        equipment.intake.remove_files()
-        equipment.http.remove_file()
+        resources.input_sockets.remove_files()
+        resources.http.remove_file()
     if failure:
-        _tell(equipment, f"{failure}. The daemon has ended.")
-    held = held_messages(equipment.slab)
-    balance = balance_line(read_books(equipment.slab))
+        _report_error(resources, f"{failure}. The daemon has ended.")
+    held = held_messages(resources.slab)
+    balance = balance_line(read_books(resources.slab))
     if held:
-        for line in _report(held, equipment.slab):
-            _tell(equipment, line)
+        for line in _undelivered_lines(held, resources.slab):
+            _report_error(resources, line)
     elif not failure:
-        SpillDirectory.of(equipment.slab, equipment.config.spill_path).remove()
-        equipment.slab.path.unlink()
+        SpillDirectory.of(resources.slab, resources.config.spill_path).remove()
+        resources.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
 
 
-def _report(held: dict[str, int], slab: Slab) -> list[str]:
-    """Return one line for the total, and one for each topic."""
+def _undelivered_lines(held: dict[str, int], slab: Slab) -> list[str]:
     keepers = f"The slab {slab.path}{' and its spill files keep' if SPILLED in held else ' keeps'}"
     return [
         f"{plural(sum(held.values()), 'message')} could not be delivered.",
@@ -375,8 +383,8 @@ def _report(held: dict[str, int], slab: Slab) -> list[str]:
     ]
 
 
-def _tell(equipment: Equipment, text: str) -> None:
+def _report_error(resources: Resources, text: str) -> None:
     """Write an error to the log, and to standard error if the log does not go there."""
     log.error("%s", text, extra={"about": text})
-    if not equipment.config.logging.stdout_stderr:
+    if not resources.config.logging.stdout_stderr:
         sys.stderr.write(f"bruce: {text}\n")

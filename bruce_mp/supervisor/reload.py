@@ -4,10 +4,10 @@
                        └─ invalid, or needs a restart: refused, the old one stays in force
 
 Running processes receive an accepted configuration; others start with it. The supervisor kills a process that does not
-confirm in time, and its successor starts with the new configuration. Requests during a reload are served together
-afterwards, because the file may have changed again.
+confirm in time; the process restarts with the new configuration. One more reload serves all requests that arrive during
+a reload, because the file may have changed again.
 
-`step` runs after every event and at the time `due`; it never waits.
+`step` runs after every event and at the time `due`; it never blocks.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.control_messages import ReloadRequest
     from bruce_mp.supervisor.processes.process_group import ProcessGroup
 
-__all__ = ["Origin", "Reloads"]
+__all__ = ["ConfigSource", "Reloads"]
 
-PATIENCE_S: float = 10.0
+CONFIRM_TIMEOUT_S: float = 10.0
 """Time limit for a process to confirm a configuration."""
 NOTHING: Final = "nothing has changed"
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ConfigSource:
     """Source of the configuration: a file, and the settings that override it."""
 
     path: Path
@@ -65,72 +65,72 @@ class Origin:
 
 
 class Reloads:
-    """Reloads, one at a time. `config` is the configuration in force.
+    """State machine of reloads, one at a time. `config` is the configuration in force.
 
-    `is_ending` returns True while the daemon ends; `apply` applies a configuration to the supervisor itself.
+    `is_ending` returns True during a shutdown. `on_config` is called with each new configuration.
     """
 
     def __init__(
         self,
-        origin: Origin,
+        source: ConfigSource,
         config: Config,
         group: ProcessGroup,
-        apply: Callable[[Config], None],
+        on_config: Callable[[Config], None],
         is_ending: Callable[[], bool],
     ) -> None:
         self.config = config
         self.due: float | None = None
-        self._origin = origin
+        self._source = source
         self._group = group
-        self._apply = apply
+        self._on_config = on_config
         self._is_ending = is_ending
-        self._asked: list[ReloadRequest | None] = []
-        self._answered: list[ReloadRequest | None] = []
+        self._waiting: list[ReloadRequest | None] = []
+        self._in_progress: list[ReloadRequest | None] = []
         self._changed: list[Change] = []
         self._number = 0
-        self._in_force = ActiveConfig(str(origin.path), wall_ms())
+        self._active_config = ActiveConfig(str(source.path), wall_ms())
         group.on_reload_request = self.request
-        group.announce(self._in_force)
+        group.publish_config_status(self._active_config)
 
     @property
     def is_busy(self) -> bool:
         """Return True while processes have yet to confirm a configuration."""
-        return bool(self._answered)
+        return bool(self._in_progress)
 
     def request(self, request: ReloadRequest | None = None) -> None:
-        """Request a reload; None stands for a signal."""
+        """Request a reload, or answer at once if the request asks only for a check. None stands for SIGHUP."""
         if request is not None and request.only_check:
-            self._group.send_to_status(self._foretell(request))
+            self._group.send_to_status(self._preview(request))
         else:
-            self._asked.append(request)
+            self._waiting.append(request)
 
     def step(self) -> None:
         """Advance the reload as far as possible."""
         if self.is_busy:
-            self._wait()
-        if self._asked and not self.is_busy and self._group.have_begun:
-            self._answered, self._asked = self._asked, []
+            self._check_confirmations()
+        if self._waiting and not self.is_busy and self._group.has_begun:
+            self._in_progress, self._waiting = self._waiting, []
             try:
                 self._begin()
             except BruceError as error:
                 self._refuse(str(error))
 
-    def _foretell(self, request: ReloadRequest) -> ReloadOutcome:
-        """Return the outcome that a reload would have."""
+    def _preview(self, request: ReloadRequest) -> ReloadOutcome:
+        """Return the outcome that a reload would have now."""
         try:
-            found = self._examine()[1]
+            found = self._load_changes()[1]
         except BruceError as error:
             return ReloadOutcome(request.number, accepted=False, text=f"It would be refused: {error}")
         lines = "".join(f"\n  {change}" for change in found)
         return ReloadOutcome(
-            request.number, accepted=True, text=f"It would be applied:{lines}" if found else f"{_upper(NOTHING)}."
+            request.number, accepted=True, text=f"It would be applied:{lines}" if found else f"{_capitalize(NOTHING)}."
         )
 
-    def _examine(self) -> tuple[Config, list[Change]]:
+    def _load_changes(self) -> tuple[Config, list[Change]]:
         """Read the file, and return the configuration with its changes. Raise BruceError if it cannot be applied."""
         if self._is_ending():
             raise ConfigError("the daemon is shutting down.")
-        config = self._origin.read()
+        config = self._source.read()
         found = changes(self.config, config)
         refused = [change for change in found if change.restart_because]
         if refused:
@@ -140,16 +140,16 @@ class Reloads:
         return config, found
 
     def _begin(self) -> None:
-        config, self._changed = self._examine()
-        self._take(config)
+        config, self._changed = self._load_changes()
+        self._apply_to_supervisor(config)
         if self._changed:
             self._number += 1
             self._group.apply_config(NewConfig(self._number, config))
-            self.due = time.monotonic() + PATIENCE_S
-        self._wait()
+            self.due = time.monotonic() + CONFIRM_TIMEOUT_S
+        self._check_confirmations()
 
-    def _take(self, config: Config) -> None:
-        """Apply the configuration to the supervisor. Raise StartError if the new log cannot be opened."""
+    def _apply_to_supervisor(self, config: Config) -> None:
+        """Apply the configuration to the supervisor itself. Raise StartError if the new log cannot be opened."""
         if config.logging != self.config.logging:
             try:
                 set_up_logging(config.logging, "supervisor")
@@ -157,39 +157,41 @@ class Reloads:
                 set_up_logging(self.config.logging, "supervisor")
                 raise
         self.config = config
-        self._apply(config)
+        self._on_config(config)
 
-    def _wait(self) -> None:
-        """Finish when all processes have confirmed, or kill the late ones at the time limit."""
-        if not self._group.late:
+    def _check_confirmations(self) -> None:
+        """Finish the reload if all processes have confirmed; at the time limit, kill those that have not."""
+        if not self._group.unconfirmed:
             self._finish()
         elif self.due is not None and time.monotonic() >= self.due:
             self.due = None
-            self._group.kill_late("did not take the new configuration")
+            self._group.kill_unconfirmed("did not confirm the new configuration")
 
     def _finish(self) -> None:
         self.due = None
         keys = ", ".join(change.key for change in self._changed) or NOTHING
-        self._in_force = ActiveConfig(self._in_force.path, wall_ms(), self._in_force.reloads + 1)
-        log.log(NOTICE, "Reloaded %s: %s.", self._origin.path, keys, extra={"about": self._in_force})
+        self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
+        log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for remark in (*remarks(self.config), *careless_files(self.config)):
             log.warning("%s", remark, extra={"about": remark})
-        self._answer(ReloadOutcome(0, accepted=True, text=f"Reloaded {self._origin.path}: {keys}."))
+        self._answer(ReloadOutcome(0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))
 
-    def _refuse(self, why: str) -> None:
-        known = self._in_force
-        self._in_force = ActiveConfig(known.path, known.since_ms, known.reloads, why.replace("\n", " "), wall_ms())
+    def _refuse(self, reason: str) -> None:
+        before = self._active_config
+        self._active_config = ActiveConfig(
+            before.path, before.since_ms, before.reloads, reason.replace("\n", " "), wall_ms()
+        )
         text = "Reload refused: {} The old configuration stays in force."
-        log.error(text.format(self._in_force.refused), extra={"about": self._in_force})
-        self._answer(ReloadOutcome(0, accepted=False, text=text.format(why)))
+        log.error(text.format(self._active_config.refused), extra={"about": self._active_config})
+        self._answer(ReloadOutcome(0, accepted=False, text=text.format(reason)))
 
     def _answer(self, outcome: ReloadOutcome) -> None:
-        answered, self._answered = self._answered, []
-        self._group.announce(self._in_force)
-        for request in answered:
+        finished, self._in_progress = self._in_progress, []
+        self._group.publish_config_status(self._active_config)
+        for request in finished:
             if request is not None:
                 self._group.send_to_status(msgspec.structs.replace(outcome, number=request.number))
 
 
-def _upper(text: str) -> str:
+def _capitalize(text: str) -> str:
     return text[0].upper() + text[1:]

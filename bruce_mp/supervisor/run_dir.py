@@ -1,6 +1,6 @@
-"""The run directory: sockets between the daemon's processes, for one daemon, and closed to other users.
+"""The run directory, which holds the sockets between the processes of one daemon.
 
-A process that can connect to a socket in it could make the daemon settle undelivered messages. The daemon therefore
+A program that can connect to these sockets could make the daemon settle undelivered messages. The daemon therefore
 refuses a directory that other users can enter.
 """
 
@@ -17,7 +17,7 @@ from bruce_mp.supervisor.slab.locks import retry_lock
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "daemon_of", "take_run_dir"]
+__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "running_daemon"]
 
 HTTP_ADDRESS: Final = "http.address"
 """File with the address of the status pages, in the form of `http.listen`."""
@@ -27,8 +27,8 @@ TCP_ADDRESS: Final = "input.tcp.address"
 _PID: Final = "supervisor.pid"
 
 
-def daemon_of(path: Path) -> int | None:
-    """Return the pid of the supervisor that uses this run directory, or None.
+def running_daemon(path: Path) -> int | None:
+    """Return the pid of the supervisor that uses this run directory, or None if none does.
 
     Raise StartError without permission to read the directory.
     """
@@ -46,7 +46,7 @@ def daemon_of(path: Path) -> int | None:
     return None
 
 
-def take_run_dir(path: Path) -> int:
+def acquire_run_dir(path: Path) -> int:
     """Create the directory if necessary, lock it, and return the descriptor that holds the lock.
 
     Raise StartError if it cannot be created, is open to others, or belongs to a running daemon.
@@ -56,7 +56,7 @@ def take_run_dir(path: Path) -> int:
         found = path.lstat()
     except OSError as error:
         remedy = f"{place_above(error, path.parent)}, or set another daemon.run_dir."
-        raise StartError(f"The run directory {path} cannot be made: {error.strerror}. {remedy}") from error
+        raise StartError(f"The run directory {path} cannot be created: {error.strerror}. {remedy}") from error
     _check(path, found)
     descriptor = retry_lock(lambda: _lock(path))
     (path / _PID).write_text(str(os.getpid()), "ascii")

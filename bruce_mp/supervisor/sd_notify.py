@@ -1,6 +1,6 @@
-"""Notifications to the service manager: ready, alive, reloading, stopping.
+"""Notifications to the service manager by the protocol of sd_notify: ready, alive, reloading, stopping.
 
-systemd passes its socket and the watchdog interval in environment variables; without them nothing is sent.
+systemd passes its socket and the watchdog interval in environment variables. Without them, all methods do nothing.
 https://www.freedesktop.org/software/systemd/man/sd_notify.html
 """
 
@@ -14,61 +14,58 @@ from typing import Final
 __all__ = ["ServiceManager"]
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
-_MARGIN: Final = 3
+_NOTIFICATIONS_PER_INTERVAL: Final = 3
 """Notifications per watchdog interval."""
 
 
 class ServiceManager:
-    """The service manager of this process, if there is one. Times are in seconds of a monotonic clock.
+    """The service manager, if the environment names one.
 
-    `variables` are the environment variables that new code needs after an upgrade.
+    `variables` are the environment variables that the new code of an upgrade needs.
     """
 
     def __init__(self) -> None:
         self.variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-        address = os.environ.pop("NOTIFY_SOCKET", "")  # popped, so that no process of the daemon notifies in its place
+        address = os.environ.pop("NOTIFY_SOCKET", "")  # popped, so that no child process can notify
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        self._said: set[str] = set()
-        self._every = _watchdog_s() / _MARGIN
+        self._sent: set[str] = set()
+        self._every = _watchdog_s() / _NOTIFICATIONS_PER_INTERVAL
         self._due = 0.0
 
-    def ready(self) -> None:
-        """Notify once that the daemon is ready; again after `reloading`."""
-        self._say_once("READY=1")
+    def notify_ready(self) -> None:
+        """Notify that the daemon is ready: at the first call, and at the first one after `notify_reloading`."""
+        self._notify_once("READY=1")
 
-    def reloading(self) -> None:
-        """Notify that new code or a new configuration takes over.
+    def notify_reloading(self) -> None:
+        """Notify that an upgrade or reload begins. `notify_ready` must follow, from the new code or from this code."""
+        if "READY=1" in self._sent:
+            self._sent.remove("READY=1")
+            self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
-        `ready` follows: from the new code, or from this one if the change fails.
-        """
-        if "READY=1" in self._said:
-            self._said.remove("READY=1")
-            self._say(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-
-    def stopping(self) -> None:
+    def notify_stopping(self) -> None:
         """Notify once that the daemon ends."""
-        self._say_once("STOPPING=1")
+        self._notify_once("STOPPING=1")
 
-    def alive(self, now: float) -> None:
-        """Notify the watchdog when its interval requires it."""
+    def notify_alive(self, now: float) -> None:
+        """Notify the watchdog if that is due. `now` is in seconds of a monotonic clock."""
         if self._every and now >= self._due:
             self._due = now + self._every
-            self._say("WATCHDOG=1")
+            self._notify("WATCHDOG=1")
 
-    def _say_once(self, word: str) -> None:
-        if word not in self._said:
-            self._said.add(word)
-            self._say(word)
+    def _notify_once(self, message: str) -> None:
+        if message not in self._sent:
+            self._sent.add(message)
+            self._notify(message)
 
-    def _say(self, word: str) -> None:
+    def _notify(self, message: str) -> None:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)
             try:
-                sender.sendto(word.encode(), self._address)
+                sender.sendto(message.encode(), self._address)
             except OSError:
-                return  # its watchdog will expire
+                return  # the watchdog of the service manager handles a daemon that cannot notify
 
 
 def _watchdog_s() -> float:

@@ -6,7 +6,7 @@
 First the datagram socket refuses new messages; the input still receives those in the kernel. A service manager's socket
 keeps accepting messages, which wait for the next daemon. The supervisor counts undelivered messages in the slab instead
 of asking the processes, which may die and restart during the shutdown. `step` runs after every event and at the time
-`due`; it never waits.
+`due`; it never blocks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Phase", "Shutdown"]
 
-INTAKE_PATIENCE_S: Final = 2.0
-LOOK_EVERY_S: Final = 0.05
-LOOK_SHARE: Final = 4
-"""Divisor for the share of time spent on counts, because a large slab takes long to count."""
+INPUT_TIMEOUT_S: Final = 2.0
+"""Time limit for the inputs to receive the waiting messages."""
+COUNT_INTERVAL_S: Final = 0.05
+COUNT_TIME_FACTOR: Final = 4
+"""Minimum ratio of the interval to the time of one count, because counting a large slab takes long."""
 
 log = logging.getLogger(__name__)
 
@@ -46,32 +47,32 @@ class Phase(Enum):
 class Shutdown:
     """State machine that shuts the process group down."""
 
-    def __init__(self, group: ProcessGroup, slab: Slab, max_delay_s: float, intake: InputSockets) -> None:
+    def __init__(self, group: ProcessGroup, slab: Slab, max_delay_s: float, input_sockets: InputSockets) -> None:
         self._group = group
         self._slab = slab
         self.max_delay_s = max_delay_s
-        self._intake = intake
+        self._input_sockets = input_sockets
         self._deadline = 0.0
-        self._intake_until = 0.0
+        self._input_deadline = 0.0
         self.phase = Phase.RUNNING
         self.due: float | None = None
 
     def request(self, *, keeps_sockets: bool = False) -> None:
-        """Begin the shutdown, or stop waiting for deliveries at a second request.
+        """Begin the shutdown, or at a second request stop waiting for deliveries.
 
-        With `keeps_sockets`, new code continues to receive on the sockets.
+        With `keeps_sockets`, the sockets stay open for the new code of an upgrade.
         """
         now = time.monotonic()
         if self.phase is Phase.RUNNING:
             log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self.max_delay_s)
             self._deadline = now + self.max_delay_s
-            self._intake_until = min(now + INTAKE_PATIENCE_S, self._deadline)
+            self._input_deadline = min(now + INPUT_TIMEOUT_S, self._deadline)
             if not keeps_sockets:
-                self._intake.close()
-            self._group.drain_inputs(stays_open=keeps_sockets or self._intake.stays_open)
+                self._input_sockets.close()
+            self._group.drain_inputs(sockets_stay_open=keeps_sockets or self._input_sockets.stays_open)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
-            log.log(NOTICE, "Asked again to shut down: no longer waiting for deliveries.")
+            log.log(NOTICE, "Second shutdown request: the daemon stops waiting for deliveries.")
             self._deadline = now
 
     def step(self) -> None:
@@ -81,46 +82,43 @@ class Shutdown:
             self._stop()
         match self.phase:
             case Phase.INTAKE:
-                self._take_in()
+                self._wait_for_inputs()
             case Phase.DELIVERY:
-                self._deliver()
+                self._wait_for_deliveries()
             case Phase.STOPPING:
-                self._wait_for_all()
+                self._wait_for_ends()
 
-    def _take_in(self) -> None:
-        self.due = self._intake_until
-        if self._group.inputs_have_ended or self._is_late:
+    def _wait_for_inputs(self) -> None:
+        self.due = self._input_deadline
+        if self._group.inputs_have_ended or self._input_timeout_is_over:
             self._group.drain_others()
             self.phase = Phase.DELIVERY
-            self._deliver()
+            self._wait_for_deliveries()
 
     @property
-    def _is_late(self) -> bool:
-        return time.monotonic() >= self._intake_until
+    def _input_timeout_is_over(self) -> bool:
+        return time.monotonic() >= self._input_deadline
 
     @property
-    def _more_may_come(self) -> bool:
-        """Return True if an input may still hand over messages.
+    def _inputs_may_add(self) -> bool:
+        """Return True if an input may still hand over messages. Hung inputs are ignored after the time limit."""
+        is_hung = self._group.inputs_run and self._input_timeout_is_over
+        return not self._group.inputs_have_ended and not is_hung
 
-        A running input past its time limit is hung and does not count.
-        """
-        hang = self._group.inputs_run and self._is_late
-        return not self._group.inputs_have_ended and not hang
-
-    def _deliver(self) -> None:
+    def _wait_for_deliveries(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline or not (self._more_may_come or deliverable(held_messages(self._slab))):
+        if now >= self._deadline or not (self._inputs_may_add or deliverable(held_messages(self._slab))):
             self._stop()
             return
-        took = time.monotonic() - now
-        self.due = min(self._deadline, now + max(LOOK_EVERY_S, LOOK_SHARE * took))
+        counting_s = time.monotonic() - now
+        self.due = min(self._deadline, now + max(COUNT_INTERVAL_S, COUNT_TIME_FACTOR * counting_s))
 
     def _stop(self) -> None:
         self._group.stop()
         self.due = time.monotonic()
         self.phase = Phase.STOPPING
 
-    def _wait_for_all(self) -> None:
+    def _wait_for_ends(self) -> None:
         self.due = None
-        if self._group.is_gone:
+        if self._group.has_ended:
             self.phase = Phase.OVER

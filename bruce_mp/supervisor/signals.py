@@ -17,7 +17,7 @@ WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUS
 
 
 class SignalPipe:
-    """Collector of the supervisor's signals from its construction on."""
+    """Receiver of the supervisor's signals. Its construction installs the handlers and unblocks the signals."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -25,7 +25,7 @@ class SignalPipe:
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
-            signal.signal(number, _nothing)
+            signal.signal(number, _ignore)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # the command or the old code blocked them
 
     def fileno(self) -> int:
@@ -41,5 +41,5 @@ class SignalPipe:
         return [Signals(number) for number in numbers if number in WATCHED]
 
 
-def _nothing(_number: int, _frame: object) -> None:
-    """Do nothing. Without a Python handler, the interpreter would not install its C handler."""
+def _ignore(_number: int, _frame: object) -> None:
+    """Ignore the signal. Without a Python handler, the interpreter would not install its C handler."""

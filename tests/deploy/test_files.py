@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Delivery
-from bruce_mp.supervisor.sockets.datagram_limits import QUEUE_ENOUGH
+from bruce_mp.supervisor.sockets.datagram_limits import MIN_QUEUE_LENGTH
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "bruce.service"
@@ -68,7 +68,7 @@ def test_the_runtime_directory_survives_the_service() -> None:
 
 def test_the_sysctl_setting_matches_the_daemons_advice() -> None:
     text = (DEPLOY / "sysctl.d" / "60-bruce.conf").read_text()
-    assert setting(text, "net.unix.max_dgram_qlen") == str(QUEUE_ENOUGH)
+    assert setting(text, "net.unix.max_dgram_qlen") == str(MIN_QUEUE_LENGTH)
 
 
 @pytest.mark.process

@@ -17,7 +17,7 @@ from bruce_mp.cli import main
 from bruce_mp.cli.commands import BLOCKED_AT_START
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
+from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.read_back import read_back
 
@@ -130,7 +130,7 @@ def test_an_upgrade_requested_during_the_start_is_done(tmp_path: Path, broker: D
         with daemon.kept():
             assert shower.began_early
             daemon.wait_for(
-                lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is Stage.DONE,
+                lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is UpgradeStage.DONE,
                 "the upgrade",
                 WITHIN_S,
             )

@@ -159,7 +159,7 @@ def test_an_impossible_run_directory_is_reported(daemon: Daemon) -> None:
     closed.mkdir(mode=0o500)
     text = refused(daemon, daemon__run_dir=closed / "run")
     remedy = f"Give the daemon's user write permission in {closed},"
-    assert f"The run directory {closed / 'run'} cannot be made: Permission denied. {remedy}" in text
+    assert f"The run directory {closed / 'run'} cannot be created: Permission denied. {remedy}" in text
 
 
 def test_a_regular_file_at_the_socket_path_is_kept_and_reported(daemon: Daemon) -> None:

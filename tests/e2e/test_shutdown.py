@@ -143,7 +143,7 @@ def test_a_second_sigterm_hurries_the_shutdown(tmp_path: Path, broker: DevBroker
         started = time.monotonic()
         assert daemon.terminate() == 0
         assert time.monotonic() - started < 10  # of 30
-        assert "Asked again to shut down" in daemon.log()
+        assert "Second shutdown request" in daemon.log()
         assert "1 message could not be delivered" in daemon.log()
         assert daemon.slab_path.exists()
 

@@ -19,7 +19,7 @@ import bruce_mp
 from bruce_mp.client import DatagramClient, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.slab.layout import LAYOUT_VERSION
-from bruce_mp.supervisor.upgrade.upgrade_note import Stage, read_note
+from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender
 from support.processes import wait_until
@@ -93,7 +93,7 @@ def upgrade(daemon: Daemon) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
 
 
-def wait_for_stage(daemon: Daemon, stage: Stage) -> None:
+def wait_for_stage(daemon: Daemon, stage: UpgradeStage) -> None:
     wait_until(lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is stage, stage)
 
 
@@ -155,7 +155,7 @@ def test_an_upgrade_to_broken_code_or_config_is_refused(daemon: Daemon, installe
     right = daemon.config_path.read_text()
     daemon.config_path.write_text(right + "\n[compression]\nsise = 1\n")
     os.kill(daemon.pid, signal.SIGUSR2)
-    wait_for_stage(daemon, Stage.REFUSED)
+    wait_for_stage(daemon, UpgradeStage.REFUSED)
     note = read_note(daemon.run_dir)
     assert note is not None
     assert "sise" in note.reason
@@ -238,7 +238,7 @@ def test_a_daemon_in_shutdown_is_not_upgraded(daemon: Daemon, broker: DevBroker)
     os.kill(daemon.pid, signal.SIGTERM)
     daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the end to begin", WITHIN_S)
     os.kill(daemon.pid, signal.SIGUSR2)
-    wait_for_stage(daemon, Stage.REFUSED)
+    wait_for_stage(daemon, UpgradeStage.REFUSED)
     broker.broker_up(1)
     assert supervisor.wait(WITHIN_S) in {0, None}
     assert [seen.value for seen in read_back(broker, TOPICS)["red"]] == [b"held"]
@@ -257,7 +257,7 @@ def test_a_supervisor_killed_during_an_upgrade_loses_nothing(
         sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
         sender.start()
         with daemon.kept():
-            for stage in (Stage.CHECKING, Stage.TAKING_OVER):
+            for stage in (UpgradeStage.CHECKING, UpgradeStage.TAKING_OVER):
                 daemon.wait_received(300)
                 os.kill(daemon.pid, signal.SIGUSR2)
                 wait_for_stage(daemon, stage)

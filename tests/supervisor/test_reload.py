@@ -138,7 +138,7 @@ def test_a_process_that_does_not_apply_a_reload_is_killed_and_restarted(
         os.kill(stopped, signal.SIGSTOP)
         daemon.configure("delivery.max_in_flight = 2")
         daemon.signal(signal.SIGHUP)
-        daemon.wait_for("signal 9 (Killed), sent by the supervisor because it did not take the new configuration")
+        daemon.wait_for("signal 9 (Killed), sent by the supervisor because it did not confirm the new configuration")
         daemon.wait_for("Reloaded")
         daemon.wait_for("Process router is ready", times=2)
         assert daemon.end() == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.run_dir import take_run_dir
+from bruce_mp.supervisor.run_dir import acquire_run_dir
 from bruce_mp.supervisor.slab import locks
 
 if TYPE_CHECKING:
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(locks, "TIMEOUT_S", 0.0)
     return tmp_path / "run"
 
 
 def test_the_run_directory_is_private_and_locked(path: Path) -> None:
-    lock = take_run_dir(path)
+    lock = acquire_run_dir(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     with pytest.raises(StartError, match="belongs to a daemon that is running"):
-        take_run_dir(path)
+        acquire_run_dir(path)
     os.close(lock)
-    os.close(take_run_dir(path))
+    os.close(acquire_run_dir(path))
 
 
 def test_a_run_directory_open_to_others_is_refused(path: Path) -> None:
     path.mkdir(mode=0o700)
     path.chmod(0o710)
     with pytest.raises(StartError, match=r"has mode 0710.*chmod 0700"):
-        take_run_dir(path)
+        acquire_run_dir(path)
 
 
 def test_a_run_directory_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(StartError, match=r"belongs to user \d+, and the daemon runs as user 4711"):
-        take_run_dir(path)
+        acquire_run_dir(path)
 
 
 def test_a_link_to_a_run_directory_is_refused(path: Path) -> None:
     (path.parent / "real").mkdir(mode=0o700)
     path.symlink_to("real")
     with pytest.raises(StartError, match="is not a directory"):
-        take_run_dir(path)
+        acquire_run_dir(path)
 
 
 def test_a_missing_parent_of_the_run_directory_is_named(path: Path) -> None:
     with pytest.raises(StartError, match=f"Make the directory {path},"):
-        take_run_dir(path / "bruce")
+        acquire_run_dir(path / "bruce")

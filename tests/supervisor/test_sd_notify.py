@@ -38,10 +38,10 @@ def heard(systemd: socket.socket) -> list[str]:
 def test_ready_and_stopping_are_sent_once(systemd: socket.socket) -> None:
     manager = ServiceManager()
     for _ in range(3):
-        manager.ready()
-    manager.stopping()
-    manager.stopping()
-    manager.alive(1.0)
+        manager.notify_ready()
+    manager.notify_stopping()
+    manager.notify_stopping()
+    manager.notify_alive(1.0)
     assert heard(systemd) == ["READY=1", "STOPPING=1"]
     assert "NOTIFY_SOCKET" not in os.environ
 
@@ -53,14 +53,14 @@ def test_watchdog_messages_are_sent_at_a_third_of_the_interval(
     monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
     manager = ServiceManager()
     for now in (100.0, 100.9, 101.0, 101.5, 102.1):
-        manager.alive(now)
+        manager.notify_alive(now)
     assert heard(systemd) == ["WATCHDOG=1"] * 3
 
 
 def test_no_watchdog_message_is_sent_for_another_pid(systemd: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATCHDOG_USEC", "3000000")
     monkeypatch.setenv("WATCHDOG_PID", "1")
-    ServiceManager().alive(100.0)
+    ServiceManager().notify_alive(100.0)
     assert heard(systemd) == []
 
 
@@ -69,13 +69,13 @@ def test_an_abstract_socket_name_is_supported(monkeypatch: pytest.MonkeyPatch) -
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(f"\0{name}")
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
-        ServiceManager().ready()
+        ServiceManager().notify_ready()
         assert heard(listener) == ["READY=1"]
 
 
 def test_a_missing_notify_socket_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nowhere"))
-    ServiceManager().ready()
+    ServiceManager().notify_ready()
 
 
 @pytest.mark.process
@@ -92,17 +92,17 @@ def test_a_daemon_notifies_ready_watchdog_and_stopping(
         assert daemon.text().count("is ready") >= 3
         assert systemd.recv(100) == b"WATCHDOG=1"
         assert daemon.end() == 0
-    assert [word for word in heard(systemd) if word != "WATCHDOG=1"] == ["STOPPING=1"]
+    assert [message for message in heard(systemd) if message != "WATCHDOG=1"] == ["STOPPING=1"]
 
 
 def test_a_reload_is_notified_once_with_its_end(systemd: socket.socket) -> None:
     manager = ServiceManager()
-    manager.reloading()
+    manager.notify_reloading()
     assert heard(systemd) == []  # the daemon was never ready
-    manager.ready()
+    manager.notify_ready()
     for _ in range(3):
-        manager.reloading()
-    manager.ready()
+        manager.notify_reloading()
+    manager.notify_ready()
     ready, reloading, again = heard(systemd)
     assert (ready, reloading.splitlines()[0], again) == ("READY=1", "RELOADING=1", "READY=1")
     assert reloading.splitlines()[1].removeprefix("MONOTONIC_USEC=").isdecimal()

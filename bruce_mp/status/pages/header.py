@@ -48,14 +48,14 @@ class ServerInfoPage(Page, frozen=True, kw_only=True):
     config_refused: str
 
 
-def read_server_info(slab: Slab, in_force: ActiveConfig, now_ms: int) -> ServerInfoPage:
+def read_server_info(slab: Slab, active_config: ActiveConfig, now_ms: int) -> ServerInfoPage:
     return ServerInfoPage(
         **read_header(slab, now_ms),
         delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
-        config_file=in_force.path,
-        config_since=in_force.since_ms // 1000,
-        config_reloads=in_force.reloads,
-        config_refused=in_force.refused,
+        config_file=active_config.path,
+        config_since=active_config.since_ms // 1000,
+        config_reloads=active_config.reloads,
+        config_refused=active_config.refused,
     )
 
 

@@ -83,7 +83,7 @@ class Evidence(NamedTuple):
     losses: Mapping[DiscardReason, int]
     copies_lost: int
     certificates: Sequence[CertificateLine]
-    in_force: ActiveConfig
+    active_config: ActiveConfig
     over_share: Mapping[bytes, float]
     """The topics that hold most of the slab, and their parts of it; none if no topic is refused for its share."""
 
@@ -111,7 +111,7 @@ def gather(slab: Slab, cluster: ClusterReport, history: History, now_ms: int, se
         losses=losses,
         copies_lost=history.copies_lost_lately(),
         certificates=look_at(settings.tls, cluster),
-        in_force=settings.in_force,
+        active_config=settings.active_config,
         over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
 
@@ -327,7 +327,7 @@ def _certificates(evidence: Evidence) -> Iterator[str]:
 
 
 def _refused_reload(evidence: Evidence) -> Iterator[str]:
-    known = evidence.in_force
+    known = evidence.active_config
     if known.refused:
         yield (
             f"The reload at {stamp(known.refused_ms // 1000)} was refused: {known.refused} The old configuration stays "

@@ -1,13 +1,13 @@
 """Entry point of each process of the daemon: set-up before its program runs, and exit handling.
 
-A process imports its program before it sends Loaded, and runs it only after Begin, because a predecessor may have to
-end first.
+A process imports its program before it sends Loaded, and runs it only after Begin: during an upgrade, the process that
+it replaces must end first.
 
-It must not outlive the supervisor, which alone restarts it: the kernel kills it when the supervisor dies. It ignores
-signals of the terminal and of a service manager; the supervisor handles them for all processes.
+The kernel kills the process when the supervisor dies. The process ignores signals of the terminal and of a service
+manager; the supervisor handles them for all processes.
 
-On failure it writes the reason to the log and to a note in the run directory, which the supervisor quotes if it gives
-up.
+A process that fails writes the reason to the log and to a file in the run directory. The supervisor quotes the file
+when it logs the exit.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.start import Start
 
-__all__ = ["Inherited", "note_of", "run_child"]
+__all__ = ["InheritedDescriptor", "failure_file", "run_program"]
 
 _PR_SET_PDEATHSIG: Final = 1
-_NOT_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Service managers send these signals to the whole process group; only the supervisor handles them."""
+_IGNORED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Service managers and terminals send these signals to the whole process group; only the supervisor handles them."""
 
 log = logging.getLogger(__name__)
 
 
-class Inherited:
-    """Descriptor that a spawned process inherits as a copy. The copy stays open for the life of the process."""
+class InheritedDescriptor:
+    """Descriptor of which each spawned process gets a copy. The copy stays open until the process exits."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -58,17 +58,20 @@ class Inherited:
         self.descriptor = copy.detach()
 
 
-def note_of(start: Start) -> Path:
-    """Return the file in which a process leaves the reason of its failure."""
+def failure_file(start: Start) -> Path:
+    """Return the path of the file to which a process writes the reason of its failure."""
     return start.run_dir / f"{start.name}.failed"
 
 
-def run_child(program: str, start: Start, connection: Connection, _locks: Sequence[Inherited]) -> None:
-    """Run `program.main`. Exit with the code of a BruceError, or 70 for any other exception."""
-    _tie_to_parent()
-    for number in _NOT_OURS:
+def run_program(program: str, start: Start, connection: Connection, _locks: Sequence[InheritedDescriptor]) -> None:
+    """Run `program.main`. Exit with the code of a BruceError, or 70 for any other exception.
+
+    The arguments include the locks because a process that receives their descriptors holds them until it exits.
+    """
+    _die_with_parent()
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    setproctitle(f"bruce: {start.name} to be")
+    setproctitle(f"bruce: {start.name} (loading)")
     if start.clock_offset_ms is not None:
         steady.offset_ms = start.clock_offset_ms
     try:
@@ -82,19 +85,19 @@ def run_child(program: str, start: Start, connection: Connection, _locks: Sequen
             module.main(start, slab, control)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
-        _fail(start, str(error), error.exit_code)
+        _exit_with_reason(start, str(error), error.exit_code)
     except Exception as error:
         log.critical("Unexpected error; this is a bug.", exc_info=True)
-        _fail(start, f"{type(error).__name__}: {error}", os.EX_SOFTWARE)
+        _exit_with_reason(start, f"{type(error).__name__}: {error}", os.EX_SOFTWARE)
 
 
-def _tie_to_parent() -> None:
+def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parent = parent_process()
     if parent is None or os.getppid() != parent.pid:  # the parent died before the prctl call
         os._exit(os.EX_SOFTWARE)
 
 
-def _fail(start: Start, reason: str, code: int) -> None:
-    note_of(start).write_text(reason, "utf-8", "backslashreplace")
+def _exit_with_reason(start: Start, reason: str, code: int) -> None:
+    failure_file(start).write_text(reason, "utf-8", "backslashreplace")
     sys.exit(code)

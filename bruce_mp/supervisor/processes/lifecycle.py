@@ -1,7 +1,7 @@
 """Lifecycle of a process in the supervisor: a table of states and events.
 
-A wanted process is BOOTING or RUNNING, or WAITING for its next life. A dispatcher is REPLACING if its broker moved to
-another address: the old life ends, then a new one begins. A process that is STOPPING or ENDED is not wanted.
+A wanted process is BOOTING or RUNNING, or WAITING for its next start. A dispatcher is REPLACING if its broker moved to
+another address: the old process ends, then a new one starts. A process that is STOPPING or ENDED is not wanted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ __all__ = ["ALIVE", "TRANSITIONS", "UNWANTED", "ProcessEvent", "ProcessState", "
 @unique
 class ProcessState(Enum):
     WAITING = auto()
-    """No process, but one is due to start."""
+    """No process runs, and one starts at the time `due`."""
     BOOTING = auto()
     RUNNING = auto()
     REPLACING = auto()
-    """Requested to end, and to restart with another configuration."""
+    """The supervisor has requested the exit; a process for another broker address starts after it."""
     STOPPING = auto()
-    """Requested to end."""
+    """The supervisor has requested the exit."""
     ENDED = auto()
-    """No process, and none is due."""
+    """No process runs, and none starts."""
 
 
 @unique
@@ -31,9 +31,9 @@ class ProcessEvent(Enum):
     SPAWNED = auto()
     READY = auto()
     FINISHED = auto()
-    """Regular end."""
+    """The process exited with code 0 after Drain."""
     CRASHED = auto()
-    """Any other end."""
+    """The process ended in any other way."""
     STOP = auto()
     REPLACE = auto()
 
@@ -74,7 +74,7 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
         ProcessEvent.FINISHED: ProcessState.ENDED,
         ProcessEvent.CRASHED: ProcessState.ENDED,
         ProcessEvent.STOP: ProcessState.STOPPING,
-        ProcessEvent.REPLACE: ProcessState.REPLACING,  # a slot is wanted again before its process ended
+        ProcessEvent.REPLACE: ProcessState.REPLACING,  # the router wants the slot again before its process has ended
     },
     ProcessState.ENDED: {
         ProcessEvent.STOP: ProcessState.ENDED,
@@ -84,5 +84,5 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
 
 
 def advance(state: ProcessState, event: ProcessEvent) -> ProcessState:
-    """Return the state after an event. KeyError for an impossible event means a bug of the supervisor."""
+    """Return the state after an event. Raise KeyError for an impossible event, which is a bug of the supervisor."""
     return TRANSITIONS[state][event]

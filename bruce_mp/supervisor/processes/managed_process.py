@@ -1,6 +1,6 @@
-"""Handle of one process of the daemon: spawn, messages, and end.
+"""One process of the daemon, as the supervisor manages it: spawn, control messages, kill and reap.
 
-`lifecycle.py` has the state table, `restart_policy.py` the restart delays; this module executes both.
+`lifecycle.py` has the state table, `restart_policy.py` the restart delays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from signal import strsignal
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.ipc.control_messages import Begin, Control, Drain, Stop
-from bruce_mp.supervisor.processes.bootstrap import note_of, run_child
+from bruce_mp.supervisor.processes.bootstrap import failure_file, run_program
 from bruce_mp.supervisor.processes.lifecycle import ALIVE, ProcessEvent, ProcessState, advance
 from bruce_mp.supervisor.processes.restart_policy import RestartPolicy
 
@@ -22,27 +22,34 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.control_messages import Broker, ControlMessage
     from bruce_mp.ipc.start import Start
-    from bruce_mp.supervisor.processes.bootstrap import Inherited
+    from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
 
-__all__ = ["PROPER_END", "ManagedProcess"]
+__all__ = ["CLEAN_EXIT", "ManagedProcess"]
 
-STOP_PATIENCE_S: Final = 2.0
-"""Time limit for a process to end after a stop request."""
+STOP_TIMEOUT_S: Final = 2.0
+"""Time limit for a process to exit after Stop, or after the end of its control pipe."""
 
-PROPER_END: Final = "exit code 0"
+CLEAN_EXIT: Final = "exit code 0"
 DRAIN: Final = Drain()
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 class ManagedProcess:
-    """A process with its restarts. Times are `time.monotonic()` in seconds.
+    """A process with its restarts. Times are in seconds of `time.monotonic()`.
 
-    `act` has work at the time `due`. With `ends_when_drained`, an exit with 0 after Drain is a regular end.
+    `due` is the time of the next spawn or kill by `act_if_due`. With `ends_when_drained`, the process does not restart
+    after it exited with code 0 following Drain.
     """
 
     def __init__(
-        self, program: str, start: Start, locks: Sequence[Inherited], now: float, *, ends_when_drained: bool = False
+        self,
+        program: str,
+        start: Start,
+        locks: Sequence[InheritedDescriptor],
+        now: float,
+        *,
+        ends_when_drained: bool = False,
     ) -> None:
         self.start = start
         self.state = ProcessState.WAITING
@@ -53,10 +60,10 @@ class ManagedProcess:
         self._program = program
         self._locks = locks
         self._ends_when_drained = ends_when_drained
-        self._drain: Drain | None = None
+        self._drain_message: Drain | None = None
         self.may_begin = True
-        self._killed_for = ""
-        self._lives = 0
+        self._kill_reason = ""
+        self._start_count = 0
 
     @property
     def name(self) -> str:
@@ -64,120 +71,118 @@ class ManagedProcess:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the log key: each life of the process has its own log lines."""
-        return {"about": (self.name, self._lives)}
+        """Return the `extra` of log lines: repeats are suppressed per instance, not per process name."""
+        return {"about": (self.name, self._start_count)}
 
     @property
-    def life(self) -> tuple[str, int]:
-        """Return the identity of the current life."""
-        return self.name, self._lives
+    def instance(self) -> tuple[str, int]:
+        """Return the name and the number of starts, which together identify the current instance."""
+        return self.name, self._start_count
 
     @property
-    def has_lived(self) -> bool:
-        """Return True if the process was started before."""
-        return self._lives > 0
+    def was_started(self) -> bool:
+        return self._start_count > 0
 
     @property
     def is_wanted(self) -> bool:
-        """Return True if the current life should continue."""
+        """Return True if the current instance should keep running."""
         return self.state in {ProcessState.BOOTING, ProcessState.RUNNING}
 
     def send(self, message: ControlMessage) -> None:
-        """Send a control message if the process has a control pipe.
+        """Send a control message, if the control pipe is open.
 
-        A process that waits for Begin receives only Stop, because it takes any other message for a request to end.
+        Before Begin only Stop is sent, because a process that waits for Begin exits at any other message.
         """
         if self.connection is not None and (self.may_begin or isinstance(message, Stop)):
             Control(self.connection).send(message)
 
-    def hold(self) -> None:
-        """Let the next life load its program and then wait for `begin`."""
+    def delay_begin(self) -> None:
+        """Make the next instance load its program and then wait for `begin`."""
         self.may_begin = False
 
     def begin(self) -> None:
-        """Let the process begin its work."""
+        """Send Begin, if `delay_begin` withheld it."""
         if not self.may_begin:
             self.may_begin = True
-            self._open()
+            self._send_first_messages()
 
-    def _open(self) -> None:
-        """Send the first messages of a life."""
+    def _send_first_messages(self) -> None:
+
         self.send(Begin())
-        if self._drain is not None:
-            self.send(self._drain)
+        if self._drain_message is not None:
+            self.send(self._drain_message)
 
     def drain(self, message: Drain = DRAIN) -> None:
-        """Send Drain to the current life, and to each later one."""
-        self._drain = message
+        """Send Drain to the current instance, and to each later one."""
+        self._drain_message = message
         self.send(message)
 
     def stop(self, now: float) -> None:
-        """Request the end of the process; `act` kills it after a time limit."""
+        """Request the exit of the process; `act_if_due` kills it after a time limit."""
         self._end(ProcessEvent.STOP, now)
 
     def replace(self, broker: Broker, now: float) -> None:
-        """Request the end of the process and a restart as the dispatcher of `broker`."""
+        """Request the exit of the process and a restart as the dispatcher of `broker`."""
         self.start = replace(self.start, broker=broker)
         self._end(ProcessEvent.REPLACE, now)
 
     def _end(self, event: ProcessEvent, now: float) -> None:
-        was_told = self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
+        was_requested = self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
         self.state = advance(self.state, event)
-        if self.state in ALIVE and not was_told:
-            self.due = now + STOP_PATIENCE_S
+        if self.state in ALIVE and not was_requested:
+            self.due = now + STOP_TIMEOUT_S
             self.send(Stop())
         elif self.state is ProcessState.ENDED:
             self.due = None
         elif self.state is ProcessState.WAITING and self.due is None:
             self.due = now
 
-    def is_ready(self) -> None:
-        """Record that the process is ready."""
+    def on_ready(self) -> None:
+        """Handle Ready: the process works."""
         self.state = advance(self.state, ProcessEvent.READY)
-        self.restarts.ready()
+        self.restarts.on_ready()
 
-    def act(self, now: float) -> bool:
-        """Spawn the process (and return True) or kill it, if that is due. Raise OSError if the spawn fails."""
+    def act_if_due(self, now: float) -> bool:
+        """Spawn or kill the process if that is due. Return True after a spawn. Raise OSError if the spawn fails."""
         if self.due is None or now < self.due:
             return False
         self.due = None
         if self.state is ProcessState.WAITING:
             self._spawn(now)
             return True
-        self.kill("did not end in time")
+        self.kill("did not exit in time")
         return False
 
     def _spawn(self, now: float) -> None:
-        note_of(self.start).unlink(missing_ok=True)
-        self.restarts.started(now)
-        self._lives += 1
-        self._killed_for = ""
-        self.connection, theirs = _SPAWN.Pipe()
-        arguments = (self._program, self.start, theirs, self._locks)
-        # daemon: if the supervisor fails, its interpreter ends the children instead of waiting for them
-        process = _SPAWN.Process(target=run_child, args=arguments, name=self.name, daemon=True)
+        failure_file(self.start).unlink(missing_ok=True)
+        self.restarts.on_started(now)
+        self._start_count += 1
+        self._kill_reason = ""
+        self.connection, child_end = _SPAWN.Pipe()
+        arguments = (self._program, self.start, child_end, self._locks)
+        # daemon: when the supervisor exits after an exception, its interpreter does not wait for the children
+        process = _SPAWN.Process(target=run_program, args=arguments, name=self.name, daemon=True)
         try:
             process.start()
         except OSError:
             self._close()
             raise
         finally:
-            theirs.close()
+            child_end.close()
         self.process = process
         self.state = advance(self.state, ProcessEvent.SPAWNED)
-        self._open()
+        self._send_first_messages()
 
     def kill(self, reason: str) -> None:
-        """Kill the process. SIGKILL also ends a process that is stopped."""
         if self.process is not None:
-            self._killed_for = reason
-            self.process.kill()
+            self._kill_reason = reason
+            self.process.kill()  # SIGKILL also ends a process that SIGSTOP has stopped
 
     def on_pipe_closed(self, now: float) -> None:
-        """Handle the end of the control pipe: the process is dying, or it has no control any more."""
+        """Handle the end of the control pipe: the process is exiting, or can no longer be controlled."""
         self._close()
         if self.due is None:
-            self.due = now + STOP_PATIENCE_S
+            self.due = now + STOP_TIMEOUT_S
 
     def _close(self) -> None:
         if self.connection is not None:
@@ -185,23 +190,23 @@ class ManagedProcess:
             self.connection = None
 
     def reap(self) -> str:
-        """Reap the ended process, and return how it ended as text for the log."""
+        """Reap the ended process. Return its exit code, signal or error as text for the log."""
         assert self.process is not None
         self.process.join()
-        code = self.process.exitcode or 0
+        exit_code = self.process.exitcode or 0
         self.process.close()
         self.process = None
         self._close()
         self.due = None
-        finished = code == 0 and self._drain is not None and self._ends_when_drained
+        finished = exit_code == 0 and self._drain_message is not None and self._ends_when_drained
         self.state = advance(self.state, ProcessEvent.FINISHED if finished else ProcessEvent.CRASHED)
-        return self._death_report(code)
+        return self._describe_exit(exit_code)
 
-    def _death_report(self, code: int) -> str:
-        if code < 0:
-            by_us = f", sent by the supervisor because it {self._killed_for}" if self._killed_for else ""
-            return f"signal {-code} ({strsignal(-code)}){by_us}"
+    def _describe_exit(self, exit_code: int) -> str:
+        if exit_code < 0:
+            sender = f", sent by the supervisor because it {self._kill_reason}" if self._kill_reason else ""
+            return f"signal {-exit_code} ({strsignal(-exit_code)}){sender}"
         try:
-            return note_of(self.start).read_text("utf-8").strip().removesuffix(".")
+            return failure_file(self.start).read_text("utf-8").strip().removesuffix(".")
         except OSError:
-            return f"exit code {code}"
+            return f"exit code {exit_code}"

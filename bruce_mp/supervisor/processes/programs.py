@@ -1,7 +1,7 @@
 """Programs of the daemon's processes.
 
-They are dotted module names, imported in the new process only. The supervisor thus stays small and loads no Kafka or
-Flask code.
+They are dotted module names. Only the new process imports its program, so the supervisor stays small and loads no Kafka
+or Flask code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ __all__ = ["PROGRAMS", "Programs"]
 class Programs(NamedTuple):
     """Modules with `main(start: Start, slab: Slab, control: Control) -> None`.
 
-    A module may also have `prepare(slab: Slab) -> None`, which runs before its predecessor has ended.
+    A module may also have `prepare(slab: Slab) -> None`, which runs before Begin: during an upgrade the old process may
+    still work.
     """
 
     input: str

@@ -1,8 +1,8 @@
 """Restart policy of a process: delay between restarts, and the limit of failed boots.
 
-The policy is pure: the caller passes the time. The first restart is immediate, because most deaths are single ones.
-Each further death after a short life doubles the delay. A *failed boot* is a life that ends before the process is
-ready. After a number of failed boots in a row the policy gives up, because the cause is permanent.
+The first restart is immediate, because most crashes do not repeat. Each further crash less than `LONG_UPTIME_S` after
+the start doubles the delay. A *failed boot* is an exit before the process is ready. After `BOOTS_MAX` failed boots in a
+row the policy gives up, because the cause is permanent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["BOOTS_MAX", "RestartPolicy"]
 BOOTS_MAX: Final = 5
 DELAY_FIRST_S: Final = 0.25
 DELAY_MAX_S: Final = 5.0
-LONG_LIFE_S: Final = 10.0
+LONG_UPTIME_S: Final = 10.0
 
 
 class RestartPolicy:
@@ -22,33 +22,32 @@ class RestartPolicy:
 
     def __init__(self) -> None:
         self._started = 0.0
-        self._short_lives = 0
+        self._early_deaths = 0
         self._is_ready = False
         self.failed_boots = 0
 
-    def started(self, now: float) -> None:
+    def on_started(self, now: float) -> None:
         self._started = now
         self._is_ready = False
 
-    def ready(self) -> None:
+    def on_ready(self) -> None:
         self._is_ready = True
         self.failed_boots = 0
 
-    def died(self, now: float) -> float | None:
+    def on_died(self, now: float) -> float | None:
         """Record a death. Return the seconds until the restart, or None if there is none."""
         if not self._is_ready:
             self.failed_boots += 1
         if self.failed_boots >= BOOTS_MAX:
             return None
-        if now - self._started >= LONG_LIFE_S:
-            self._short_lives = 0
-        delay = _delay(self._short_lives)
-        self._short_lives += 1
+        if now - self._started >= LONG_UPTIME_S:
+            self._early_deaths = 0
+        delay = _delay(self._early_deaths)
+        self._early_deaths += 1
         return delay
 
 
-def _delay(short_lives: int) -> float:
-    """Return 0 for the first short life, then doubling delays."""
-    if not short_lives:
+def _delay(early_deaths: int) -> float:
+    if not early_deaths:
         return 0.0
-    return min(DELAY_MAX_S, DELAY_FIRST_S * 2.0 ** min(short_lives - 1, 16))
+    return min(DELAY_MAX_S, DELAY_FIRST_S * 2.0 ** min(early_deaths - 1, 16))

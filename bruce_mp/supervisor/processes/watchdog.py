@@ -1,11 +1,9 @@
-"""Watchdog: detects live processes without a heartbeat.
+"""Watchdog: finds live processes whose heartbeat no longer changes.
 
-Killing a process loses nothing, while a hung one blocks a broker's partitions or all messages. A pause of the whole
-machine must not count: if the supervisor itself was stopped, the measurement starts again.
+Killing a process loses no messages, while a hung one blocks a broker's partitions or all messages. A pause of the whole
+machine does not count: after a gap between two checks, all measurements start again.
 
-Times are in seconds of a monotonic clock.
-
-Separate because it is pure: it compares heartbeats with the time, and knows no process.
+Separate because it needs heartbeats and the time only, no process.
 """
 
 from __future__ import annotations
@@ -18,30 +16,32 @@ if TYPE_CHECKING:
 __all__ = ["HUNG_BOOT_S", "HUNG_S", "Watchdog"]
 
 HUNG_S: float = 60.0
-"""Limit for running processes. Heartbeats come every second, and the longest known piece of work takes two."""
+"""Limit for running processes. Heartbeats come every second; no known task blocks a process for more than 2 s."""
 HUNG_BOOT_S: float = 600.0
 """Limit for booting processes: they have no heartbeat until they are ready, and may walk a large slab first."""
-AWAY_S: Final = 5.0
-"""Gap between two checks that shows a stopped supervisor; it checks once a second."""
+MAX_CHECK_GAP_S: Final = 5.0
+"""Gap between two checks that proves that the supervisor itself was stopped; it checks once a second."""
 
-Life = TypeVar("Life", bound="Hashable")
+Instance = TypeVar("Instance", bound="Hashable")
 
 
-class Watchdog(Generic[Life]):
-    """Last heartbeats of all processes, with the time of their last change."""
+class Watchdog(Generic[Instance]):
+    """Last heartbeats of all processes, with the time of their last change in seconds of a monotonic clock."""
 
     def __init__(self, hung_s: float) -> None:
         self._hung_s = hung_s
-        self._seen: dict[Life, tuple[int, float]] = {}
-        self._looked_at = 0.0
+        self._seen: dict[Instance, tuple[int, float]] = {}
+        self._checked_at = 0.0
 
-    def hung(self, beats: Mapping[Life, int], now: float) -> list[Life]:
-        """Return the hung processes. `beats` has the last heartbeat of each, in any unit."""
-        before = self._seen if now - self._looked_at <= AWAY_S else {}
-        self._looked_at = now
-        self._seen = {life: _since(before.get(life), beat, now) for life, beat in beats.items()}
-        return [life for life, (_, since) in self._seen.items() if now - since > self._hung_s]
+    def find_hung(self, heartbeats: Mapping[Instance, int], now: float) -> list[Instance]:
+        """Return the hung processes. `heartbeats` has the last heartbeat of each, in any unit."""
+        before = self._seen if now - self._checked_at <= MAX_CHECK_GAP_S else {}
+        self._checked_at = now
+        self._seen = {
+            instance: _since(before.get(instance), heartbeat, now) for instance, heartbeat in heartbeats.items()
+        }
+        return [instance for instance, (_, since) in self._seen.items() if now - since > self._hung_s]
 
 
-def _since(seen: tuple[int, float] | None, beat: int, now: float) -> tuple[int, float]:
-    return seen if seen is not None and seen[0] == beat else (beat, now)
+def _since(seen: tuple[int, float] | None, heartbeat: int, now: float) -> tuple[int, float]:
+    return seen if seen is not None and seen[0] == heartbeat else (heartbeat, now)

@@ -1,4 +1,4 @@
-"""Messages in the slab, counted at every start and end of the daemon."""
+"""Counts of undelivered messages, for the start and the shutdown of the daemon."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SPILLED: Final = "(in spill files)"
 
 
 def held_messages(slab: Slab) -> dict[str, int]:
-    """Count the messages in the slab and in spill files by topic. {} means empty.
+    """Return the number of messages in the slab and in spill files by topic, without topics that have none.
 
-    Messages without a known topic count as `LANDED` or `SPILLED`.
+    Messages in the landing zone count as topic `LANDED`, those in spill files as topic `SPILLED`.
     """
     table = TopicTable(slab)
     held: dict[str, int] = {}
@@ -33,7 +33,7 @@ def held_messages(slab: Slab) -> dict[str, int]:
 
 
 def deliverable(held: dict[str, int]) -> bool:
-    """Return True if some held messages need no input for their delivery; spilled messages need one."""
+    """Return True if messages can be delivered after the inputs have ended. Only an input can read spill files."""
     return bool(held.keys() - {SPILLED})
 
 

@@ -1,7 +1,7 @@
-"""Waiting for locks that a previous daemon still holds.
+"""Retries for locks that a previous daemon still holds.
 
-A lock lasts until the last process of its daemon ends. Processes of a killed supervisor end within milliseconds; a
-daemon that shuts down takes longer.
+A lock lasts until the last process of its daemon exits. After SIGKILL to the supervisor that takes milliseconds; during
+a shutdown it takes longer.
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ __all__ = ["retry_lock"]
 log = logging.getLogger(__name__)
 _Lock = TypeVar("_Lock")
 
-PATIENCE_S: Final = 5.0
+TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.05
 
 
-def retry_lock(take: Callable[[], _Lock]) -> _Lock:
-    """Call `take` until it succeeds, for at most 5 s, and return its result. Raise its last BruceError after that.
-
-    The first error is logged at once, so that an interactive user sees the reason of the delay.
-    """
-    deadline = time.monotonic() + PATIENCE_S
-    is_told = False
+def retry_lock(acquire: Callable[[], _Lock]) -> _Lock:
+    """Call `acquire` until it succeeds, and return its result. Raise its last BruceError after 5 s."""
+    deadline = time.monotonic() + TIMEOUT_S
+    is_logged = False
     while True:
         try:
-            return take()
+            return acquire()
         except BruceError as error:
             if time.monotonic() >= deadline:
                 raise
-            if not is_told:
-                log.warning("%s It has %g s to end.", error, PATIENCE_S, extra={"about": str(error)})
-                is_told = True
+            if not is_logged:  # at once, so that an interactive user sees the reason of the delay
+                log.warning("%s Waiting up to %g s for it to end.", error, TIMEOUT_S, extra={"about": str(error)})
+                is_logged = True
         time.sleep(RETRY_S)

@@ -1,8 +1,8 @@
-"""The slab at the start: created, adopted from the previous daemon, or moved aside.
+"""Set-up of the slab at a start: create one, adopt that of the previous daemon, or move a damaged one aside.
 
-The daemon owes delivery of the messages in a slab. So it replaces a slab only if it is empty. It renames an unreadable
-slab and leaves one in use by another daemon alone. Under the lock no other daemon writes, and unfinished transactions
-of killed processes are finished before any read.
+The daemon must deliver the messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and
+refuses one that another daemon uses. While it holds the lock no other daemon writes. It completes the transactions of
+killed processes before it reads anything else.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.spill import SpillDirectory
 
-__all__ = ["OwnSlab", "inherit_slab", "join_inputs", "retire_row", "take_slab", "warn_of_size"]
+__all__ = ["LockedSlab", "acquire_slab", "assign_chunks", "recover_after_upgrade", "retire_row", "warn_of_size"]
 
 log = logging.getLogger(__name__)
 
 
-class OwnSlab(NamedTuple):
-    """A locked slab. The lock lasts while a copy of the descriptor `lock` is open."""
+class LockedSlab(NamedTuple):
+    """A mapped slab. The descriptor `lock` holds the lock until its last copy is closed."""
 
     slab: Slab
     lock: int
 
 
-def take_slab(path: Path, size: int, largest_datagram: int) -> OwnSlab:
-    """Lock and map the slab at `path`; a new one has `size` bytes for messages.
+def acquire_slab(path: Path, size: int, largest_datagram: int) -> LockedSlab:
+    """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
     Raise SlabError if a running daemon uses it or there is no room for it, StartError if the daemon may not use the
     file.
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
-        _check_owner(path)
+        _check_ownership(path)
         descriptor = retry_lock(lambda: _open_locked(path))
         if descriptor is None:
             _create(path, wanted)
             continue
         slab = _adopt(path, wanted) if _is_at(path, descriptor) else None
         if slab is not None:
-            return OwnSlab(slab, descriptor)
+            return LockedSlab(slab, descriptor)
         os.close(descriptor)
 
 
@@ -76,7 +76,7 @@ def _create(path: Path, geometry: Geometry) -> None:
             raise
 
 
-def _check_owner(path: Path) -> None:
+def _check_ownership(path: Path) -> None:
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def _check_owner(path: Path) -> None:
 
 
 def _open_locked(path: Path) -> int | None:
-    """Return the descriptor that holds the lock, or None without a file."""
+    """Return the descriptor that holds the lock, or None if the file does not exist."""
     try:
         return lock(path)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _open_locked(path: Path) -> int | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return True if the path still names this file: the previous daemon may have removed it."""
+    """Return True if the path still names the open file, which the previous daemon may have removed."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     """Return the slab after recovery, or None if a new one must be created."""
-    _check_kind(path)
+    _check_magic(path)
     try:
         slab = Slab(path)
         for row in range(lay.ROW_COUNT):
@@ -123,7 +123,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))
         return None
-    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # the previous daemon's metadata does not count
+    slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # this daemon has fetched no metadata yet
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
@@ -134,7 +134,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
 
 
 def warn_of_size(slab: Slab, size: int, largest_datagram: int) -> None:
-    """Log a warning if a slab in use has another size than configured."""
+    """Log a warning if the slab in use differs in size from the configuration."""
     _warn_of_size(slab, Geometry.for_size(size, largest_datagram))
 
 
@@ -147,40 +147,40 @@ def _warn_of_size(slab: Slab, wanted: Geometry) -> None:
         )
 
 
-def _check_kind(path: Path) -> None:
-    """Raise StartError for a file that never was a slab: a typo in slab.path must not move an unrelated file."""
+def _check_magic(path: Path) -> None:
+    """Raise StartError for a file that is not a slab: a typo in slab.path must not rename an unrelated file."""
     with path.open("rb") as file:
         beginning = file.read(len(lay.SUPER_MAGIC))
     if beginning and beginning != lay.SUPER_MAGIC:
         raise StartError(
-            f"{path} is not a slab and was left alone. Set another slab.path, or, if it is a slab with a damaged "
-            "beginning, move it away."
+            f"{path} is not a slab; the daemon has not changed it. Set another slab.path, or, if it is a slab with a "
+            "damaged beginning, move it away."
         )
 
 
 def retire_row(slab: Slab, row: int) -> None:
-    """Finish the transaction in a row, and clear its pid. No process may use the row."""
+    """Finish the transaction in the row of an ended process, and clear its pid."""
     ProcessRow(slab, row)
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
 
 
-def inherit_slab(slab: Slab, inputs: Sequence[int], spills: SpillDirectory) -> None:
+def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirectory) -> None:
     """Recover a slab after the old processes ended for an upgrade.
 
-    The slab was in use a moment ago, so its chunks are not validated. The supervisor's own row stays in use.
+    This skips the validation of the chunks, which the old processes have just used. The supervisor's row stays in use.
     """
     for row in range(lay.ROW_COUNT):
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
     reset_idempotence(slab)
-    join_inputs(slab, inputs, spills)
+    assign_chunks(slab, inputs, spills)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
 
 
-def join_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
-    """Assign the chunks of all inputs to the inputs with these rows; there may be fewer than before.
+def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
+    """Assign all used chunks to the inputs with these rows. There may be fewer inputs than before.
 
-    Call this before any process starts. Stream workers without a successor are recovered first.
+    Call this before any process starts. Stream workers of the previous daemon are recovered first.
     """
     heads = [(chunk, span) for chunk, _, span, _ in used_heads(slab)]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
@@ -190,30 +190,30 @@ def join_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None
             finish_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
-        _bequeath(slab, [chunk for chunk, _ in heads], rows)
+        _reassign_chunks(slab, [chunk for chunk, _ in heads], rows)
     note_owners(slab, heads)
 
 
 _STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
 
 
-def _bequeath(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
-    """Give the chunks of all other inputs to the first of these rows.
+def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
+    """Assign the chunks of inputs that no longer exist to the first of these rows.
 
-    The other inputs' runs are handed over, and their messages are counted. The first row's tickets and arrival counts
-    therefore advance beyond theirs.
+    Routers ignore tickets, and inputs ignore arrival numbers, that they have already seen. The first row's counts
+    therefore advance to the maximum.
     """
-    heir, tickets = rows[0], last_tickets(slab)
+    successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
         if slab.view[owner_at] not in rows:
-            HandoverTickets(slab, heir).catch_up(tickets.get(slab.view[owner_at], 0))
-            slab.view[owner_at] = heir
-    if heir in _STREAM_ROWS:
-        ProcessRow(slab, heir).count(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
+            HandoverTickets(slab, successor).catch_up(tickets.get(slab.view[owner_at], 0))
+            slab.view[owner_at] = successor
+    if successor in _STREAM_ROWS:
+        ProcessRow(slab, successor).count(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
 
 
 def _check_chunks(slab: Slab) -> None:
-    """Walk all structures that the processes walk. Raise SlabError or ValueError where they would fail."""
+    """Read all runs and records as the processes do. Raise SlabError or ValueError for a damaged one."""
     for chunk, _, _, _ in used_heads(slab):
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:

@@ -1,8 +1,8 @@
-"""Sockets that the daemon serves.
+"""Bind the sockets of inputs and status pages.
 
-The supervisor binds them and keeps them open over restarts of its processes, so data in the kernel survives. It
-replaces a stale socket file, but not one that a live process serves. The permission bits are correct from the start,
-because the umask is set around the bind. A file for another owner is unusable until its owner is set.
+The supervisor keeps the sockets open while its processes restart, so data in the kernel survives. It replaces a stale
+socket file, but not one that a live process serves. The permission bits are correct from the start, because the umask
+is set around the bind. A file for another owner has mode 0 until its owner is set.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "HTTP_SETTING",
     "STREAM_SETTING",
     "TCP_SETTING",
-    "Bound",
+    "BoundSocket",
     "bind_datagrams",
     "bind_http",
     "bind_tcp",
@@ -43,16 +43,16 @@ HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
-_MANY: Final = 4096
-"""Backlog of the inputs; the kernel limits it to net.core.somaxconn."""
-_BACKLOG: Final = 64
+_INPUT_BACKLOG: Final = 4096
+"""Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
+_HTTP_BACKLOG: Final = 64
 
 
-class Bound(NamedTuple):
-    """A socket, and the socket file that the daemon may remove.
+class BoundSocket(NamedTuple):
+    """A bound socket, and the socket file that the daemon may remove.
 
-    A socket that is not ours belongs to a service manager, which keeps it open after the end of the daemon. `queue` is
-    the queue length for datagrams, 0 if unknown or none.
+    `is_ours` is False for a socket of a service manager, which keeps it open after the daemon has ended. `queue` is the
+    maximum number of queued datagrams, 0 if unknown.
     """
 
     socket: socket.socket
@@ -70,32 +70,32 @@ class Bound(NamedTuple):
                 self.path.unlink()
 
 
-def bind_datagrams(config: UnixDatagram) -> Bound:
+def bind_datagrams(config: UnixDatagram) -> BoundSocket:
     """Bind the datagram socket. Raise StartError if its path is in use or unusable."""
     queue = queue_length() or 0  # the length at the time of the bind
     bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
     return bound._replace(queue=queue)
 
 
-def bind_unix_stream(config: UnixStream) -> Bound:
+def bind_unix_stream(config: UnixStream) -> BoundSocket:
     """Bind the listening UNIX stream socket. Raise StartError if its path is in use or unusable."""
     bound = _bind_unix(Path(config.path), socket.SOCK_STREAM, Access.of(config), STREAM_SETTING)
-    bound.socket.listen(_MANY)
+    bound.socket.listen(_INPUT_BACKLOG)
     return bound
 
 
-def bind_tcp(config: Tcp) -> Bound:
+def bind_tcp(config: Tcp) -> BoundSocket:
     """Bind the listening TCP socket. Raise StartError if the address is in use or unusable."""
-    return Bound(_listen_tcp(HostPort(config.host, config.port), TCP_SETTING, _MANY))
+    return BoundSocket(_listen_tcp(HostPort(config.host, config.port), TCP_SETTING, _INPUT_BACKLOG))
 
 
-def bind_http(config: Http) -> Bound:
+def bind_http(config: Http) -> BoundSocket:
     """Bind the listening socket of the status pages. Raise StartError if the address is in use or unusable."""
     address = config.address
     if isinstance(address, HostPort):
-        return Bound(_listen_tcp(address, HTTP_SETTING, _BACKLOG))
+        return BoundSocket(_listen_tcp(address, HTTP_SETTING, _HTTP_BACKLOG))
     bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, Access.of(config), HTTP_SETTING)
-    bound.socket.listen(_BACKLOG)
+    bound.socket.listen(_HTTP_BACKLOG)
     return bound
 
 
@@ -118,7 +118,7 @@ def _tcp_remedy(error: OSError) -> str:
 
 
 class Access(NamedTuple):
-    """Permissions of a socket file: mode, owner and group; None keeps the default."""
+    """Configured mode, owner and group of a socket file; None keeps the default."""
 
     mode: int | None = None
     user: str | None = None
@@ -129,9 +129,9 @@ class Access(NamedTuple):
         return cls(config.mode, config.user, config.group)
 
 
-def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bound:
+def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> BoundSocket:
     owner = _owner_of(access, setting)
-    _clear(path, kind, setting)
+    _remove_stale(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
     if kind is socket.SOCK_DGRAM:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # credentials come with every datagram
@@ -140,11 +140,11 @@ def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bo
             bound.bind(str(path))
         if owner is not None:
             with _removed_on_failure(path):
-                _hand_over(path, owner, access.mode)
+                _set_owner(path, owner, access.mode)
     except OSError as error:
         bound.close()
-        raise StartError(_place_trouble(path, setting, error)) from error
-    return Bound(bound, path, path.lstat())
+        raise StartError(_describe_failure(path, setting, error)) from error
+    return BoundSocket(bound, path, path.lstat())
 
 
 def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
@@ -162,23 +162,23 @@ def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
     return user, group
 
 
-def _hand_over(path: Path, owner: tuple[int, int], mode: int | None) -> None:
-    """Give the file, which is still unusable, to its owner, and then set its mode.
+def _set_owner(path: Path, owner: tuple[int, int], mode: int | None) -> None:
+    """Set the owner of a socket file, and then its mode.
 
-    The calls use a descriptor, because the path may name another file from one call to the next.
+    The calls use a descriptor, because another program may replace the file between two calls.
     """
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         itself = Path(f"/proc/self/fd/{descriptor}")
         os.chown(itself, *owner)
-        itself.chmod(0o777 & ~_present_umask() if mode is None else mode)
+        itself.chmod(0o777 & ~_current_umask() if mode is None else mode)
     finally:
         os.close(descriptor)
 
 
 @contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
-    """Remove the socket file on failure, because its mode makes it unusable."""
+    """Remove the socket file if its owner cannot be set, because its mode makes it unusable."""
     try:
         yield
     except OSError:
@@ -186,7 +186,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
         raise
 
 
-def _present_umask() -> int:
+def _current_umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
@@ -204,8 +204,8 @@ def _umask(mode: int | None) -> Iterator[None]:
         os.umask(before)
 
 
-def _clear(path: Path, kind: SocketKind, setting: str) -> None:
-    """Remove the stale socket file of a dead process."""
+def _remove_stale(path: Path, kind: SocketKind, setting: str) -> None:
+    """Remove a socket file that no process serves. Raise StartError for any other file."""
     try:
         found = path.lstat()
         if not stat.S_ISSOCK(found.st_mode):
@@ -216,7 +216,7 @@ def _clear(path: Path, kind: SocketKind, setting: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StartError(_place_trouble(path, setting, error)) from error
+        raise StartError(_describe_failure(path, setting, error)) from error
 
 
 def _is_served(path: Path, kind: SocketKind) -> bool:
@@ -232,7 +232,7 @@ def _is_served(path: Path, kind: SocketKind) -> bool:
         return True
 
 
-def _place_trouble(path: Path, setting: str, error: OSError) -> str:
+def _describe_failure(path: Path, setting: str, error: OSError) -> str:
     remedies = {
         errno.ENOENT: f"there is no directory {path.parent}; create it or choose another path.",
         errno.ENOTDIR: f"{path.parent} is not a directory; choose another path.",

@@ -1,8 +1,7 @@
 """Kernel limits for datagrams: the largest size that clients can send, and the queue length of a socket.
 
 A UNIX datagram must fit into its sender's send buffer, so clients may be unable to send `input.max_datagram_size`
-bytes. The daemon tests the limit at the start by sending a datagram of that size, so that clients do not discover it
-later.
+bytes. The daemon therefore sends a datagram of that size to itself at the start.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bruce_mp.errors import StartError
 __all__ = ["check_datagram_size", "queue_length", "warn_of_short_queue"]
 
 QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
-QUEUE_ENOUGH: Final = 512
+MIN_QUEUE_LENGTH: Final = 512
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +27,9 @@ def check_datagram_size(size: int, *, allow_large: bool) -> None:
 
     A size that needs a raised SO_SNDBUF is an error too, unless `allow_large` is set.
     """
-    if _goes_through(size, raise_buffer=False):
+    if _can_send(size, raise_buffer=False):
         return
-    if not _goes_through(size, raise_buffer=True):
+    if not _can_send(size, raise_buffer=True):
         raise StartError(
             f"input.max_datagram_size = {size} is too large: the kernel transfers no datagram of that size. Make it "
             "smaller, or raise the sysctl net.core.wmem_max."
@@ -43,7 +42,7 @@ def check_datagram_size(size: int, *, allow_large: bool) -> None:
     log.warning("Clients must raise SO_SNDBUF to send datagrams of input.max_datagram_size = %d bytes.", size)
 
 
-def _goes_through(size: int, *, raise_buffer: bool) -> bool:
+def _can_send(size: int, *, raise_buffer: bool) -> bool:
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with sender, receiver:
         sender.setblocking(False)
@@ -59,7 +58,7 @@ def _goes_through(size: int, *, raise_buffer: bool) -> bool:
 
 
 def queue_length() -> int | None:
-    """Return the queue length of a new socket, or None if the kernel does not report it."""
+    """Return the maximum number of datagrams in the queue of a new socket, or None if the kernel does not report it."""
     try:
         return int(QUEUE_LENGTH.read_text("ascii"))
     except (OSError, ValueError):
@@ -67,12 +66,12 @@ def queue_length() -> int | None:
 
 
 def warn_of_short_queue() -> None:
-    """Log a warning if the queue is so short that a burst blocks its sender."""
+    """Log a warning if the queue of a new socket is shorter than `MIN_QUEUE_LENGTH`."""
     length = queue_length()
-    if length is not None and length < QUEUE_ENOUGH:
+    if length is not None and length < MIN_QUEUE_LENGTH:
         log.warning(
             "Only %d datagrams may wait at a socket: a burst blocks its sender, or is refused. Raise the limit before "
             "the daemon starts: sysctl -w net.unix.max_dgram_qlen=%d",
             length,
-            QUEUE_ENOUGH,
+            MIN_QUEUE_LENGTH,
         )

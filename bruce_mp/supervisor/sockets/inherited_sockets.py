@@ -4,8 +4,8 @@ A service manager passes descriptors and their names in three environment variab
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
 the new code (`handover.py`); these stay ours, including their files.
 
-Each socket goes to the setting with its address or its name. A service manager's socket without a setting is an error,
-because its clients would wait without end. An own socket without a setting is closed.
+A setting claims the socket with its address or its name. A service manager's socket that no setting claims is an error,
+because its clients would wait forever. A socket from before an upgrade that no setting claims is closed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.sockets.bound_sockets import Bound
+from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from socket import SocketKind
 
-__all__ = ["InheritedSocket", "InheritedSockets", "sockets_of_manager"]
+__all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager"]
 
-_FIRST: Final = 3
+SD_LISTEN_FDS_START: Final = 3
 _KINDS: Final = {
     socket.SOCK_DGRAM: "a datagram socket (systemd: ListenDatagram=)",
     socket.SOCK_STREAM: "a listening stream socket (systemd: ListenStream=)",
@@ -36,7 +36,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class InheritedSocket:
-    """An open socket with the name that its owner gave it.
+    """An open socket, with the name that the service manager or the replaced code gave it.
 
     `is_ours` is True if this daemon opened it before an upgrade. `queue` is its queue length at that time.
     """
@@ -47,17 +47,17 @@ class InheritedSocket:
     queue: int = 0
 
     @property
-    def bound(self) -> Bound:
-        """Return the socket, with its file if the daemon may remove it."""
+    def bound(self) -> BoundSocket:
+        """Return the socket as a bound one, with its socket file if the daemon may remove that."""
         address = _address_of(self.socket)
         if not self.is_ours or not isinstance(address, UnixPath):
-            return Bound(self.socket, is_ours=self.is_ours, queue=self.queue)
+            return BoundSocket(self.socket, is_ours=self.is_ours, queue=self.queue)
         path = Path(address.path)
-        bound = Bound(self.socket, path, path.lstat()) if path.is_socket() else Bound(self.socket)
+        bound = BoundSocket(self.socket, path, path.lstat()) if path.is_socket() else BoundSocket(self.socket)
         return bound._replace(queue=self.queue)
 
     def serves(self, setting: str, address: HostPort | UnixPath) -> bool:
-        """Return True if a setting refers to this socket."""
+        """Return True if this socket has the address or the name of a setting."""
         if self.name == setting and not self.is_ours:
             return True
         mine = _address_of(self.socket)
@@ -68,36 +68,36 @@ class InheritedSocket:
         return tuple(mine) == _resolved(address)
 
     def check(self, setting: str, kind: SocketKind) -> None:
-        """Raise StartError if the setting needs another kind of socket."""
+        """Raise StartError if the socket is not of this kind, or if a stream socket does not listen."""
         listens = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if self.socket.type != kind or bool(listens) != (kind == socket.SOCK_STREAM):
             raise StartError(
-                f"{setting}: the socket that the service manager hands over at {_place_of(self.socket)} is unusable; "
+                f"{setting}: the socket that the service manager passes at {_address_text(self.socket)} is unusable; "
                 f"it must be {_KINDS[kind]}."
             )
 
 
 class InheritedSockets:
-    """Inherited sockets that no setting has taken yet."""
+    """Inherited sockets that no setting has claimed yet."""
 
     def __init__(self, sockets: Iterable[InheritedSocket] = ()) -> None:
         self._sockets = list(sockets)
 
-    def claim(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> Bound | None:
-        """Return the socket for a setting, or None. Raise StartError if it is of the wrong kind."""
-        for handed in self._sockets:
-            if handed.serves(setting, address):
-                handed.check(setting, kind)
-                self._sockets.remove(handed)
-                return handed.bound
+    def claim(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> BoundSocket | None:
+        """Remove and return the socket for a setting, or None. Raise StartError if it is of the wrong kind."""
+        for inherited in self._sockets:
+            if inherited.serves(setting, address):
+                inherited.check(setting, kind)
+                self._sockets.remove(inherited)
+                return inherited.bound
         return None
 
     def refuse_others(self) -> None:
         """Close the remaining sockets. Raise StartError if one of them belongs to the service manager."""
-        for handed in self._sockets:
-            if not handed.is_ours:
+        for inherited in self._sockets:
+            if not inherited.is_ours:
                 raise StartError(
-                    f"The service manager hands over a socket at {_place_of(handed.socket)} that no setting asks for. "
+                    f"The service manager passes a socket at {_address_text(inherited.socket)} that no setting names. "
                     "Remove it there (systemd: in the .socket unit), or name its address in the configuration, as in "
                     "input.unix_datagram.path."
                 )
@@ -105,13 +105,13 @@ class InheritedSockets:
 
     def clear(self) -> None:
         """Close the remaining sockets."""
-        for handed in self._sockets:
-            handed.bound.remove_file()
-            handed.socket.close()
+        for inherited in self._sockets:
+            inherited.bound.remove_file()
+            inherited.socket.close()
         self._sockets.clear()
 
 
-def sockets_of_manager() -> InheritedSockets:
+def sockets_from_manager() -> InheritedSockets:
     """Return the sockets from the service manager. Child processes do not inherit them."""
     variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
     if variables["LISTEN_PID"] != str(os.getpid()) or not variables["LISTEN_FDS"].isdecimal():
@@ -119,35 +119,35 @@ def sockets_of_manager() -> InheritedSockets:
     count = int(variables["LISTEN_FDS"])
     names = variables["LISTEN_FDNAMES"].split(":")
     names += [""] * (count - len(names))
-    return InheritedSockets([_opened(_FIRST + index, names[index]) for index in range(count)])
+    return InheritedSockets([_open_inherited(SD_LISTEN_FDS_START + index, names[index]) for index in range(count)])
 
 
-def _opened(descriptor: int, name: str) -> InheritedSocket:
+def _open_inherited(descriptor: int, name: str) -> InheritedSocket:
     try:
         found = socket.socket(fileno=descriptor)
     except OSError as error:
         what = "is not a socket" if error.errno == errno.ENOTSOCK else f"cannot be used: {error.strerror}"
         raise StartError(
-            f"Descriptor {descriptor} ({name or 'without a name'}), which the service manager hands over, {what}. Only "
-            "sockets can be handed over."
+            f"Descriptor {descriptor} ({name or 'without a name'}), which the service manager passes, {what}. Only "
+            "sockets can be passed."
         ) from error
     found.set_inheritable(False)
     return InheritedSocket(found, name)
 
 
-def _address_of(handed: socket.socket) -> HostPort | UnixPath | None:
+def _address_of(inherited: socket.socket) -> HostPort | UnixPath | None:
     """Return the bound address, or None for an address that no setting can have."""
-    place = handed.getsockname()
-    if handed.family == socket.AF_UNIX:
+    place = inherited.getsockname()
+    if inherited.family == socket.AF_UNIX:
         return UnixPath(place) if isinstance(place, str) and place else None
-    if handed.family in {socket.AF_INET, socket.AF_INET6}:
+    if inherited.family in {socket.AF_INET, socket.AF_INET6}:
         return HostPort(place[0], place[1])
     return None
 
 
-def _place_of(handed: socket.socket) -> str:
-    address = _address_of(handed)
-    return repr(handed.getsockname()) if address is None else str(address)
+def _address_text(inherited: socket.socket) -> str:
+    address = _address_of(inherited)
+    return repr(inherited.getsockname()) if address is None else str(address)
 
 
 def _resolved(address: HostPort) -> tuple[str, int] | None:

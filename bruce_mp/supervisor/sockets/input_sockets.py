@@ -19,7 +19,7 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     STREAM_SETTING,
     TCP_SETTING,
-    Bound,
+    BoundSocket,
     bind_datagrams,
     bind_tcp,
     bind_unix_stream,
@@ -38,16 +38,16 @@ __all__ = ["InputSockets", "input_rows", "open_input_sockets"]
 class InputSockets(NamedTuple):
     """Bound sockets; None if not configured."""
 
-    datagrams: Bound | None
-    unix_stream: Bound | None
-    tcp: Bound | None
+    datagrams: BoundSocket | None
+    unix_stream: BoundSocket | None
+    tcp: BoundSocket | None
 
-    def _all(self) -> Iterator[Bound]:
+    def _all(self) -> Iterator[BoundSocket]:
         return (bound for bound in self if bound is not None)
 
     @property
     def stays_open(self) -> bool:
-        """Return True if datagrams may arrive after the end of the daemon: a service manager keeps the socket."""
+        """Return True if a service manager keeps the datagram socket open after the daemon has ended."""
         return self.datagrams is not None and not self.datagrams.is_ours
 
     def close(self) -> None:
@@ -72,51 +72,51 @@ class InputSockets(NamedTuple):
             bound.socket.close()
 
 
-def open_input_sockets(config: Input, handed: InheritedSockets) -> InputSockets:
-    """Take or bind the configured sockets.
+def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSockets:
+    """Claim the configured sockets from the inherited ones, or bind them.
 
-    Raise StartError if an address is in use or unusable; sockets of this daemon are closed then.
+    Raise StartError, and close all sockets, if an address is in use or unusable.
     """
-    found: dict[str, Bound] = {}
+    found: dict[str, BoundSocket] = {}
     try:
         if config.unix_datagram.enable:
-            found["datagrams"] = _take_datagrams(config.unix_datagram, handed)
+            found["datagrams"] = _open_datagrams(config.unix_datagram, inherited)
         if config.unix_stream.enable:
-            found["unix_stream"] = _take_unix_stream(config.unix_stream, handed)
+            found["unix_stream"] = _open_unix_stream(config.unix_stream, inherited)
         if config.tcp.enable:
-            found["tcp"] = _take_tcp(config.tcp, handed)
-        handed.refuse_others()
+            found["tcp"] = _open_tcp(config.tcp, inherited)
+        inherited.refuse_others()
     except BaseException:
         InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).clear()
         raise
     return InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp"))
 
 
-def _take_datagrams(config: UnixDatagram, handed: InheritedSockets) -> Bound:
-    found = handed.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
+def _open_datagrams(config: UnixDatagram, inherited: InheritedSockets) -> BoundSocket:
+    found = inherited.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
     return found or bind_datagrams(config)
 
 
-def _take_unix_stream(config: UnixStream, handed: InheritedSockets) -> Bound:
-    found = handed.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
+def _open_unix_stream(config: UnixStream, inherited: InheritedSockets) -> BoundSocket:
+    found = inherited.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
     return found or bind_unix_stream(config)
 
 
-def _take_tcp(config: Tcp, handed: InheritedSockets) -> Bound:
-    found = handed.claim(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
+def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
+    found = inherited.claim(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
     if found is None:
         return bind_tcp(config)
     host = found.socket.getsockname()[0]
     if config.loopback_only and not is_loopback(host):
         raise StartError(
-            f"{TCP_SETTING}: the socket that the service manager hands over listens at {host}, which other hosts can "
+            f"{TCP_SETTING}: the socket that the service manager passes listens at {host}, which other hosts can "
             "reach. Let it listen at 127.0.0.1, or set input.tcp.loopback_only = false."
         )
     return found
 
 
-def _with_spill(slab: Slab) -> Iterator[int]:
-    """Yield the rows with spilled messages of complete attempts, which only a worker of the same row feeds."""
+def _rows_with_spill(slab: Slab) -> Iterator[int]:
+    """Yield the rows with spilled messages of complete attempts: only a worker with the same row can deliver them."""
     for row in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
         if released_in(slab, row) or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2]:
             yield row
@@ -125,11 +125,12 @@ def _with_spill(slab: Slab) -> Iterator[int]:
 def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tuple[int, ...]:
     """Return the rows of the inputs: that of the datagram input, then those of the stream workers.
 
-    `had_datagrams` is True while an old datagram input still receives.
+    `had_datagrams` is True if the replaced code runs a datagram input, whose end may leave datagrams in the landing
+    zone.
     """
     has_datagrams = config.unix_datagram.enable or had_datagrams or bool(landed_lengths(slab))
     has_streams = config.unix_stream.enable or config.tcp.enable
     workers = config.streams.processes if has_streams else 0
     first = lay.ROW_FIRST_INPUT
-    workers = max([workers, *(row - first for row in _with_spill(slab))])
+    workers = max([workers, *(row - first for row in _rows_with_spill(slab))])
     return (first,) * has_datagrams + tuple(range(first + 1, first + 1 + workers))

@@ -1,11 +1,10 @@
-"""State that a daemon passes to new code in the same process, for an upgrade.
+"""State that the supervisor passes to new code by `execve`, for an upgrade.
 
-The supervisor executes itself again. Its process keeps its pid, its children and the descriptors listed here, and loses
-all other state. So no other daemon can take the locks, the sockets stay open, and the old processes keep working until
-the new ones are ready to follow them.
+The process keeps its pid, its children and the descriptors listed here, and loses all other state. So no other daemon
+can take the locks, the sockets stay open, and the old processes work until the new ones are ready to replace them.
 
-Signals are blocked from before the `execve` until the new supervisor listens for them (`signals.py`). Earlier unread
-signals are raised again.
+Signals are blocked from before the `execve` until the new supervisor listens for them (`signals.py`). Signals that the
+old code has not handled are raised again.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from signal import Signals
     from typing import NoReturn
 
-__all__ = ["Handover", "Member", "PassedSocket", "execute", "take_handover"]
+__all__ = ["Handover", "PassedProcess", "PassedSocket", "execute", "read_handover"]
 
 _VARIABLE: Final = "BRUCE_HANDOVER"
 
 
 class PassedSocket(msgspec.Struct, frozen=True):
-    """A socket with its setting; `queue` is its queue length, 0 if unknown."""
+    """A socket with its setting; `queue` is the maximum number of queued datagrams, 0 if unknown."""
 
     setting: str
     descriptor: int
@@ -40,8 +39,8 @@ class PassedSocket(msgspec.Struct, frozen=True):
     queue: int = 0
 
 
-class Member(msgspec.Struct, frozen=True):
-    """A process of the old code with the supervisor's end of its control pipe. Closing the pipe ends the process."""
+class PassedProcess(msgspec.Struct, frozen=True):
+    """A process of the old code. Closing `control`, the supervisor's end of its control pipe, ends the process."""
 
     name: str
     pid: int
@@ -49,7 +48,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Handover(msgspec.Struct, frozen=True):
-    """Data for the new code. `locks` (run directory and slab) and `crew` are empty if the old daemon has ended.
+    """Data for the new code. `locks` (run directory and slab) and `processes` are empty if all processes have ended.
 
     `since` is the start of the handover, in seconds of the monotonic clock.
     """
@@ -58,11 +57,11 @@ class Handover(msgspec.Struct, frozen=True):
     since: float
     sockets: tuple[PassedSocket, ...]
     locks: tuple[int, ...] = ()
-    crew: tuple[Member, ...] = ()
+    processes: tuple[PassedProcess, ...] = msgspec.field(default=(), name="crew")
+    """The JSON key keeps the name that earlier versions use."""
 
     @property
-    def handed(self) -> InheritedSockets:
-        """Return the inherited sockets."""
+    def inherited_sockets(self) -> InheritedSockets:
         return InheritedSockets(
             InheritedSocket(socket.socket(fileno=each.descriptor), each.setting, is_ours=each.is_ours, queue=each.queue)
             for each in self.sockets
@@ -70,22 +69,21 @@ class Handover(msgspec.Struct, frozen=True):
 
     @property
     def had_datagrams(self) -> bool:
-        """Return True if a datagram input runs: its end may leave datagrams in the landing zone."""
-        return any(member.name == "input" for member in self.crew)
+        """Return True if the old code runs a datagram input, whose end may leave datagrams in the landing zone."""
+        return any(member.name == "input" for member in self.processes)
 
     def descriptors(self) -> Iterator[int]:
         """Yield all descriptors that must stay open."""
         yield from (each.descriptor for each in self.sockets)
         yield from self.locks
-        yield from (member.control for member in self.crew if member.control is not None)
+        yield from (member.control for member in self.processes if member.control is not None)
 
 
 def execute(handover: Handover, variables: Mapping[str, str], unread: Callable[[], Iterable[Signals]]) -> NoReturn:
-    """Execute the new code with our command line; `variables` are added to its environment.
+    """Execute the new code with our command line, and with `variables` added to the environment.
 
-    `unread` are signals that arrived without being handled; the new code receives them again.
-
-    Raise OSError, with the old state restored, if the execution fails.
+    `unread` returns the signals that are not handled yet; the new code receives them. Raise OSError if the `execve`
+    fails; signal mask and descriptors are then as before.
     """
     environment = {**os.environ, **variables, _VARIABLE: msgspec.json.encode(handover).decode()}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
@@ -99,7 +97,7 @@ def execute(handover: Handover, variables: Mapping[str, str], unread: Callable[[
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def take_handover() -> Handover | None:
+def read_handover() -> Handover | None:
     """Return the state that old code passed, or None at an ordinary start."""
     text = os.environ.pop(_VARIABLE, None)
     if text is None:

@@ -1,7 +1,7 @@
 """Preflight check of the installed code, in a separate process, before an upgrade.
 
-The process has our command line plus `--check`. It reads the configuration, imports all programs, and reports its
-version, slab and run directory.
+The process has our command line plus `--check`. It reads the configuration, imports all programs, and writes a report
+to standard output.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.supervisor.processes.programs import Programs
 
-__all__ = ["CHECK", "Preflight", "PreflightError", "PreflightVerdict", "examine"]
+__all__ = ["CHECK", "Preflight", "PreflightError", "PreflightReport", "load_and_report"]
 
 CHECK: Final = "--check"
-PATIENCE_S: Final = 60.0
-_SAID_MAX: Final = 2000
+TIMEOUT_S: Final = 60.0
+_MAX_OUTPUT: Final = 2000
 
 
 class PreflightError(BruceError):
     """The new code would not start."""
 
 
-class PreflightVerdict(msgspec.Struct, frozen=True):
+class PreflightReport(msgspec.Struct, frozen=True):
     """Report of the installed code: its version, and the slab and run directory that it would use."""
 
     version: str
@@ -43,45 +43,45 @@ class PreflightVerdict(msgspec.Struct, frozen=True):
     run_dir: str
 
 
-def examine(config: Config, programs: Programs) -> PreflightVerdict:
-    """Load all programs of the running code, and return its report. Errors of the imports propagate."""
+def load_and_report(config: Config, programs: Programs) -> PreflightReport:
+    """Import all programs, and return the report. Errors of the imports propagate."""
     for program in programs:
         importlib.import_module(program)
-    return PreflightVerdict(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
+    return PreflightReport(__version__, LAYOUT_VERSION, config.slab_path, config.daemon.run_dir)
 
 
 class Preflight:
-    """Process that checks the installed code. `due` is its deadline on the monotonic clock."""
+    """The process that checks the installed code. `due` is its deadline on the monotonic clock."""
 
     def __init__(self) -> None:
-        self._said = open(os.memfd_create("said"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
-        self._complaints = open(os.memfd_create("complaints"), "w+b")  # noqa: PTH123, SIM115
+        self._stdout = open(os.memfd_create("said"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
+        self._stderr = open(os.memfd_create("complaints"), "w+b")  # noqa: PTH123, SIM115
         command = [sys.executable, *sys.orig_argv[1:], CHECK]
         self._process = subprocess.Popen(  # noqa: S603 - executes the running program
-            command, stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._complaints
+            command, stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr
         )
-        self._end = os.pidfd_open(self._process.pid)
-        self.due = time.monotonic() + PATIENCE_S
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self.due = time.monotonic() + TIMEOUT_S
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the process ends."""
-        return self._end
+        return self._pidfd
 
     @property
-    def is_over(self) -> bool:
+    def has_result(self) -> bool:
         """Return True if the process has ended or its deadline has passed."""
         return self._process.poll() is not None or time.monotonic() >= self.due
 
-    def verdict(self) -> PreflightVerdict:
+    def report(self) -> PreflightReport:
         """Return the report. Raise PreflightError if the code would not start, or without a report in time."""
         if self._process.poll() is None:
-            raise PreflightError(f"its check took longer than {PATIENCE_S:g} s")
+            raise PreflightError(f"its check took longer than {TIMEOUT_S:g} s")
         if self._process.returncode:
             raise PreflightError(
-                f"it would not start: {_read(self._complaints) or f'exit code {self._process.returncode}'}"
+                f"it would not start: {_read(self._stderr) or f'exit code {self._process.returncode}'}"
             )
         try:
-            return msgspec.json.decode(_read(self._said), type=PreflightVerdict)
+            return msgspec.json.decode(_read(self._stdout), type=PreflightReport)
         except msgspec.DecodeError as error:
             raise PreflightError(f"its report cannot be read: {error}") from error
 
@@ -89,11 +89,11 @@ class Preflight:
         """Kill the process if it runs, and release its resources."""
         self._process.kill()
         self._process.wait()
-        os.close(self._end)
-        self._said.close()
-        self._complaints.close()
+        os.close(self._pidfd)
+        self._stdout.close()
+        self._stderr.close()
 
 
 def _read(file: IO[bytes]) -> str:
     file.seek(0)
-    return file.read().decode("utf-8", "replace").strip()[-_SAID_MAX:]
+    return file.read().decode("utf-8", "replace").strip()[-_MAX_OUTPUT:]

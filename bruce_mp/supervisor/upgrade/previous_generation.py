@@ -1,7 +1,8 @@
-"""Processes of the replaced code: children of which only pid and control pipe are known.
+"""Processes of the replaced code, which are children known only by pid and control pipe.
 
-They end when the supervisor closes their pipe, or are killed. The inputs end last of the message path, because messages
-wait in the sockets from then on. Status ends after all others, because it receives their last reports.
+They exit when the supervisor closes their pipe; after a time limit it kills them. The inputs end after router and
+dispatchers, because messages wait in the sockets without them. The status process ends last, because it receives the
+others' last reports.
 """
 
 from __future__ import annotations
@@ -16,49 +17,49 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.supervisor.upgrade.handover import Member
+    from bruce_mp.supervisor.upgrade.handover import PassedProcess
 
 __all__ = ["PreviousGeneration"]
 
-PATIENCE_S: Final = 2.0
+TIMEOUT_S: Final = 2.0
 _INPUT: Final = "input"
 _STATUS: Final = "status"
 
 
 class PreviousGeneration:
-    """The old processes, and the helper processes of the interpreter."""
+    """The old processes, and the helper processes of `multiprocessing` that the old code started."""
 
-    def __init__(self, crew: Sequence[Member]) -> None:
-        self._crew = crew
-        self._helpers = _children() - {member.pid for member in crew}
+    def __init__(self, processes: Sequence[PassedProcess]) -> None:
+        self._processes = processes
+        self._helpers = _children() - {member.pid for member in processes}
 
     def end_senders(self) -> None:
-        """End router and dispatchers. The slab keeps their messages."""
-        _end([member for member in self._crew if not member.name.startswith((_INPUT, _STATUS))])
+        """End router and dispatchers. Their messages stay in the slab."""
+        _end([member for member in self._processes if not member.name.startswith((_INPUT, _STATUS))])
 
     def end_inputs(self) -> None:
         """End the inputs. New messages then wait in the sockets."""
-        _end([member for member in self._crew if member.name.startswith(_INPUT)])
+        _end([member for member in self._processes if member.name.startswith(_INPUT)])
 
     def end_status(self) -> None:
-        _end([member for member in self._crew if member.name == _STATUS])
+        _end([member for member in self._processes if member.name == _STATUS])
 
     def reap_helpers(self) -> None:
         """Reap helper processes that have ended."""
-        self._helpers = {pid for pid in self._helpers if not _is_buried(pid)}
+        self._helpers = {pid for pid in self._helpers if not _try_reap(pid)}
 
 
-def _end(members: Sequence[Member]) -> None:
+def _end(members: Sequence[PassedProcess]) -> None:
     for member in members:
         if member.control is not None:
             os.close(member.control)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     for member in members:
-        _await(member.pid, deadline)
+        _reap(member.pid, deadline)
 
 
-def _await(pid: int, deadline: float) -> None:
-    """Wait for the end of a child, and kill it at the deadline."""
+def _reap(pid: int, deadline: float) -> None:
+    """Wait for the exit of a child, or kill it at the deadline, and reap it."""
     descriptor = os.pidfd_open(pid)
     try:
         if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -68,7 +69,7 @@ def _await(pid: int, deadline: float) -> None:
         os.close(descriptor)
 
 
-def _is_buried(pid: int) -> bool:
+def _try_reap(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

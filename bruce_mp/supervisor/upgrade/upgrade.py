@@ -4,7 +4,7 @@
                          │  └─────it would start, with another slab──▶ DRAINING ──all have ended──▶ execute it
                          └────────it would not start──▶ IDLE
 
-The daemon works as usual during the check. `step` never waits.
+"It" is the installed code. The daemon works as usual during the check. `step` never blocks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from bruce_mp import __version__
 from bruce_mp.slab.layout import LAYOUT_VERSION
-from bruce_mp.supervisor.upgrade.preflight import Preflight, PreflightError, PreflightVerdict
-from bruce_mp.supervisor.upgrade.upgrade_note import Stage, UpgradeNote, read_note, write_note
+from bruce_mp.supervisor.upgrade.preflight import Preflight, PreflightError, PreflightReport
+from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeNote, UpgradeStage, read_note, write_note
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class UpgradeState(Enum):
 class Upgrade:
     """State machine of an upgrade. `run_dir` and `slab` are the paths that this daemon uses.
 
-    `since` is the time of the last successful check, in seconds of the monotonic clock.
+    `since` is the end of the last successful check, in seconds of the monotonic clock.
     """
 
     def __init__(self, run_dir: Path, slab: Path) -> None:
         self._run_dir = run_dir
         self._slab = slab
         self._preflight: Preflight | None = None
-        self._note = UpgradeNote(0, Stage.DONE, __version__)
+        self._note = UpgradeNote(0, UpgradeStage.DONE, __version__)
         self.state = UpgradeState.IDLE
         self.since = 0.0
 
@@ -68,7 +68,7 @@ class Upgrade:
             return
         log.log(NOTICE, "Upgrade requested: checking the installed code.")
         before = read_note(self._run_dir)
-        self._note = UpgradeNote(before.number + 1 if before else 1, Stage.CHECKING, __version__)
+        self._note = UpgradeNote(before.number + 1 if before else 1, UpgradeStage.CHECKING, __version__)
         write_note(self._run_dir, self._note)
         try:
             self._preflight = Preflight()
@@ -79,48 +79,50 @@ class Upgrade:
 
     def step(self) -> None:
         """Act on the result of the check, if it has ended."""
-        if self._preflight is None or not self._preflight.is_over:
+        if self._preflight is None or not self._preflight.has_result:
             return
         try:
-            self._go_by(self._preflight.verdict())
+            self._act_on_report(self._preflight.report())
         except PreflightError as error:
             self.refuse(str(error))
-        self._end_trial()
+        self._close_preflight()
 
-    def _go_by(self, verdict: PreflightVerdict) -> None:
+    def _act_on_report(self, report: PreflightReport) -> None:
         same = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
-        if (verdict.run_dir, verdict.slab, verdict.layout) == same:
-            self._advance(UpgradeState.READY, Stage.TAKING_OVER, verdict)
-            log.log(NOTICE, "bruce %s makes way for %s.", __version__, verdict.version)
+        if (report.run_dir, report.slab, report.layout) == same:
+            self._advance(UpgradeState.READY, UpgradeStage.TAKING_OVER, report)
+            log.log(NOTICE, "bruce %s makes way for %s.", __version__, report.version)
             return
-        self._advance(UpgradeState.DRAINING, Stage.DRAINING, verdict)
+        self._advance(UpgradeState.DRAINING, UpgradeStage.DRAINING, report)
         log.log(
             NOTICE,
             "bruce %s makes way for %s, with its slab at %s and layout %d: the present slab is emptied first.",
             __version__,
-            verdict.version,
-            verdict.slab,
-            verdict.layout,
+            report.version,
+            report.slab,
+            report.layout,
         )
 
-    def _advance(self, state: UpgradeState, stage: Stage, verdict: PreflightVerdict) -> None:
+    def _advance(self, state: UpgradeState, stage: UpgradeStage, report: PreflightReport) -> None:
         self.state, self.since = state, time.monotonic()
-        self._note = UpgradeNote(self._note.number, stage, __version__, verdict.version)
+        self._note = UpgradeNote(self._note.number, stage, __version__, report.version)
         write_note(self._run_dir, self._note)
 
     def refuse(self, reason: str) -> None:
-        """Log and record the failure, and stay with the running code."""
+        """Log and record that the upgrade failed, and keep running the present code."""
         log.error("No upgrade from bruce %s to the installed code: %s", __version__, reason)
-        write_note(self._run_dir, UpgradeNote(self._note.number, Stage.REFUSED, __version__, self._note.new, reason))
+        write_note(
+            self._run_dir, UpgradeNote(self._note.number, UpgradeStage.REFUSED, __version__, self._note.new, reason)
+        )
         self.state = UpgradeState.IDLE
 
     def cancel(self) -> None:
         """Cancel the upgrade because the daemon ends."""
         if self.state is not UpgradeState.IDLE:
             self.refuse("the daemon is shutting down")
-            self._end_trial()
+            self._close_preflight()
 
-    def _end_trial(self) -> None:
+    def _close_preflight(self) -> None:
         if self._preflight is not None:
             self._preflight.close()
             self._preflight = None

@@ -13,13 +13,13 @@ import msgspec
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Stage", "UpgradeNote", "read_note", "write_note"]
+__all__ = ["UpgradeNote", "UpgradeStage", "read_note", "write_note"]
 
 _NAME: Final = "upgrade"
 
 
 @unique
-class Stage(StrEnum):
+class UpgradeStage(StrEnum):
     CHECKING = "checking"
     DRAINING = "draining"
     """The new code cannot adopt this slab, so the daemon empties it first."""
@@ -32,7 +32,7 @@ class UpgradeNote(msgspec.Struct, frozen=True):
     """Stage of the upgrade with this number. `waited_ms` is the time without receiving, set once it is DONE."""
 
     number: int
-    stage: Stage
+    stage: UpgradeStage
     old: str
     new: str = ""
     reason: str = ""

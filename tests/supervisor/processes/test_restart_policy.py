@@ -1,16 +1,16 @@
 from bruce_mp.supervisor.processes.restart_policy import BOOTS_MAX, RestartPolicy
 
 
-def live(restarts: RestartPolicy, start: float, length: float, *, ready: bool = True) -> float | None:
-    restarts.started(start)
-    if ready:
-        restarts.ready()
-    return restarts.died(start + length)
+def live(restarts: RestartPolicy, start: float, length: float, *, becomes_ready: bool = True) -> float | None:
+    restarts.on_started(start)
+    if becomes_ready:
+        restarts.on_ready()
+    return restarts.on_died(start + length)
 
 
 def test_the_first_restart_is_immediate_and_then_the_delay_doubles_to_five_seconds() -> None:
     restarts = RestartPolicy()
-    delays = [live(restarts, 100 * life, 1) for life in range(9)]
+    delays = [live(restarts, 100 * attempt, 1) for attempt in range(9)]
     assert delays == [0, 0.25, 0.5, 1, 2, 4, 5, 5, 5]
 
 
@@ -22,20 +22,20 @@ def test_a_long_run_resets_the_delay() -> None:
 
 def test_five_consecutive_failed_boots_end_the_restarts() -> None:
     restarts = RestartPolicy()
-    delays = [live(restarts, 10 * life, 0.1, ready=False) for life in range(BOOTS_MAX)]
+    delays = [live(restarts, 10 * attempt, 0.1, becomes_ready=False) for attempt in range(BOOTS_MAX)]
     assert delays == [0, 0.25, 0.5, 1, None]
 
 
 def test_a_successful_boot_resets_the_count() -> None:
     restarts = RestartPolicy()
-    for life in range(BOOTS_MAX - 1):
-        live(restarts, life, 0.1, ready=False)
+    for attempt in range(BOOTS_MAX - 1):
+        live(restarts, attempt, 0.1, becomes_ready=False)
     assert live(restarts, 50, 0.1) is not None
     assert restarts.failed_boots == 0
-    assert live(restarts, 60, 0.1, ready=False) is not None
+    assert live(restarts, 60, 0.1, becomes_ready=False) is not None
 
 
 def test_a_slow_failed_boot_counts() -> None:
     restarts = RestartPolicy()
-    delays = [live(restarts, 100 * life, 60, ready=False) for life in range(BOOTS_MAX)]
+    delays = [live(restarts, 100 * attempt, 60, becomes_ready=False) for attempt in range(BOOTS_MAX)]
     assert delays == [0, 0, 0, 0, None]

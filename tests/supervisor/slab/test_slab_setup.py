@@ -16,7 +16,7 @@ from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import locks
 from bruce_mp.supervisor.slab.backlog import held_messages
-from bruce_mp.supervisor.slab.slab_setup import join_inputs, take_slab
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import FilledSlab
@@ -33,13 +33,13 @@ DATAGRAM = 1024
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(locks, "TIMEOUT_S", 0.0)
     return tmp_path / "slab"
 
 
 def take(path: Path) -> Slab:
     """Take the slab and release it at once, as a killed daemon does."""
-    slab, lock = take_slab(path, SIZE, DATAGRAM)
+    slab, lock = acquire_slab(path, SIZE, DATAGRAM)
     os.close(lock)
     return slab
 
@@ -49,10 +49,10 @@ def others(path: Path) -> Iterator[str]:
 
 
 def test_a_new_slab_has_the_configured_size_and_is_locked(path: Path) -> None:
-    slab, lock = take_slab(path, SIZE, DATAGRAM)
+    slab, lock = acquire_slab(path, SIZE, DATAGRAM)
     assert slab.geometry == Geometry.for_size(SIZE, DATAGRAM)
     with pytest.raises(SlabError, match="belongs to a daemon that is running"):
-        take_slab(path, SIZE, DATAGRAM)
+        acquire_slab(path, SIZE, DATAGRAM)
     os.close(lock)
 
 
@@ -153,7 +153,7 @@ def test_a_damaged_slab_keeps_its_bytes_under_another_name(
 
 def test_a_file_that_is_not_a_slab_is_not_touched(path: Path) -> None:
     path.write_text("[kafka]\n")
-    with pytest.raises(StartError, match="is not a slab and was left alone"):
+    with pytest.raises(StartError, match="is not a slab; the daemon has not changed it"):
         take(path)
     assert path.read_text() == "[kafka]\n"
     assert not list(others(path))
@@ -221,7 +221,7 @@ def test_messages_of_a_former_worker_are_counted_once() -> None:
         for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
             worker = StreamInput(slab, row=row)
             worker.feed((worker.connect(), datagram() * messages))
-        join_inputs(slab, (WORKER_ROW,), SpillDirectory.of(slab, f"{slab.path}.spill"))
+        assign_chunks(slab, (WORKER_ROW,), SpillDirectory.of(slab, f"{slab.path}.spill"))
         for _ in range(2):
             StreamInput(slab)
         books = read_books(slab)

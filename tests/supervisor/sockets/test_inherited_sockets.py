@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets, sockets_of_manager
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets, sockets_from_manager
 from bruce_mp.supervisor.sockets.input_sockets import open_input_sockets
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket
 
@@ -102,7 +102,7 @@ def test_a_stream_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None
 
 
 def test_a_socket_without_a_setting_is_refused(datagrams: socket.socket, tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"hands over a socket at .*/in that no setting asks for"):
+    with pytest.raises(StartError, match=r"passes a socket at .*/in that no setting names"):
         open_input_sockets(
             configured(str(tmp_path / "elsewhere")), InheritedSockets([InheritedSocket(datagrams, "bruce.socket")])
         )
@@ -145,24 +145,24 @@ def test_an_own_port_chosen_by_the_kernel_is_kept(tcp: socket.socket) -> None:
 def test_sockets_for_another_process_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x"}.items():
         monkeypatch.setenv(name, value)
-    sockets_of_manager().refuse_others()
+    sockets_from_manager().refuse_others()
     assert "LISTEN_FDS" not in os.environ
 
 
 def test_a_descriptor_that_is_not_a_socket_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Descriptor 3 of a test process is in use, so the numbers begin at the descriptor of this file.
     with (tmp_path / "file").open("w") as file:
-        monkeypatch.setattr("bruce_mp.supervisor.sockets.inherited_sockets._FIRST", file.fileno())
+        monkeypatch.setattr("bruce_mp.supervisor.sockets.inherited_sockets.SD_LISTEN_FDS_START", file.fileno())
         for name, value in {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(StartError, match=r"Descriptor \d+ \(without a name\), .* is not a socket"):
-            sockets_of_manager()
+            sockets_from_manager()
 
 
 def test_the_queue_length_is_known_only_for_own_sockets(datagrams: socket.socket) -> None:
     passed = PassedSocket(SETTING, os.dup(datagrams.fileno()), is_ours=True, queue=512)
     handover = msgspec.json.decode(msgspec.json.encode(Handover("1.0.0", 0.0, (passed,))), type=Handover)
-    ours = open_input_sockets(configured(place_of(datagrams)), handover.handed).datagrams
+    ours = open_input_sockets(configured(place_of(datagrams)), handover.inherited_sockets).datagrams
     managers = open_input_sockets(
         configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "")])
     ).datagrams

@@ -49,6 +49,6 @@ def test_a_handover_contains_only_live_members() -> None:
     process.start()
     process.join()
     dead = SimpleNamespace(name="router", process=process, connection=None)
-    crew = cast("ProcessGroup", SimpleNamespace(members=[dead]))
-    assert ProcessGroup.members_for_handover(crew) == ()
+    processes = cast("ProcessGroup", SimpleNamespace(members=[dead]))
+    assert ProcessGroup.processes_to_pass(processes) == ()
     process.close()

@@ -25,7 +25,7 @@ def main() -> int:
     config_path, *programs = sys.argv[1:]
     watchdog.HUNG_S = float(os.environ.get(HUNG_S, watchdog.HUNG_S))
     watchdog.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watchdog.HUNG_BOOT_S))
-    reload.PATIENCE_S = float(os.environ.get(RELOAD_S, reload.PATIENCE_S))
+    reload.CONFIRM_TIMEOUT_S = float(os.environ.get(RELOAD_S, reload.CONFIRM_TIMEOUT_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:
         return run(load_config(Path(config_path)), Path(config_path), programs=Programs(*programs))
