@@ -58,7 +58,7 @@ BROKERS: Final = '<initialBrokers><broker host="kafka-1" port="9092"/></initialB
 INPUT: Final = '<inputSources><unixDatagram enable="true"><path value="/var/run/in"/></unixDatagram></inputSources>'
 GIVEN: Final[dict[Key, str]] = {
     ("README.md", "bruce check-config bruce.toml"): "bruce dev-broker --port 19092 --topic clicks:3",
-    ("README.md", "bruce send --socket-path /run/bruce.dgra"): "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
+    ("README.md", "bruce send --socket-path /run/bruce/in.d"): "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
     ("docs/getting-started.md", "bruce dev-broker --port 19092 --topic cl"): "mkdir -p /tmp/bruce-try",
     ("docs/clients/README.md", "bruce send --socket-path /run/bruce.dgra"): (
         "printf 'one\\ntwo\\n' > access.log; printf picture > picture.png"
