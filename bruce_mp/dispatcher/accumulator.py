@@ -106,7 +106,7 @@ class Accumulator:
         return topic if topic is not None and topic.number == number else self._create(number)
 
     def _create(self, number: int) -> _TopicState:
-        """Create the state of a topic; a late frame may name a removed topic, whose records are settled already."""
+        """Create the state of a topic; a late frame may name a removed topic, which has no records left."""
         try:
             rule = self._rule_of(number)
         except KeyError:

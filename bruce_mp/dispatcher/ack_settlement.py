@@ -1,9 +1,7 @@
-"""Settles acknowledged record batches, several in one transaction.
+"""Settlement of acknowledged record batches, several in one transaction.
 
-One transaction settles a whole batch; a transaction may settle several batches.  The counts equal those of single
-transactions: delivered messages and delays belong to the transaction, the sums by topic follow it.
-
-Records that were damaged after sending are refused; their neighbours are settled without them.
+A transaction settles whole batches with the counters of delivered messages and delays.  The sums by topic follow it.
+Records that were damaged after sending are quarantined, and the others are settled without them.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ __all__ = ["AckSettler"]
 
 
 class AckSettler:
-    """Settles batches as delivered and adds them to the sums of their topics."""
+    """Settles batches as delivered, and adds them to the traffic sums of their topics."""
 
     def __init__(self, slab: Slab, row: ProcessRow, topics: TopicTable, traffic: TrafficSums) -> None:
         self._slab = slab
@@ -41,17 +39,17 @@ class AckSettler:
         self._traffic = traffic
 
     def settle(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches that the broker has."""
-        for some in _transactions(batches):
+        """Settle batches that the broker has written."""
+        for group in _transactions(batches):
             try:
-                self._settle(some)
+                self._settle(group)
             except SlabError:
-                self._settle_sound(some)
+                self._settle_sound(group)
 
     def _settle(self, batches: Sequence[SentBatch]) -> None:
         """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
-        # Read the names first: a topic may be removed once its messages are settled.
+        # Read the names first: the router may remove a topic once its messages are settled.
         names = [self._clear_refusal(topic) for topic in by_topic]
         segments = [segment for batch in batches for segment in batch.segments]
         raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
@@ -67,21 +65,21 @@ class AckSettler:
                 self._settle([batch._replace(segments=tuple(sound))])
 
     def _clear_refusal(self, topic: int) -> bytes:
-        """Return a topic's name, and clear its recorded refusal."""
+        """Clear the refusal that the topic table records, and return the topic's name."""
         if self._topics.refusal_of(topic):
             self._topics.note_refusal(topic, 0)
         return self._topics.name_of(topic)
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:
-    """Group batches, in order, into transactions; no batch is cut."""
-    some: list[SentBatch] = []
+    """Group whole batches, in order, into transactions of at most `MAX_SETTLED_SEGMENTS`."""
+    group: list[SentBatch] = []
     room = MAX_SETTLED_SEGMENTS
     for batch in batches:
         room -= len(batch.segments)
-        if room < 0 and some:
-            yield some
-            some, room = [], MAX_SETTLED_SEGMENTS - len(batch.segments)
-        some.append(batch)
-    if some:
-        yield some
+        if room < 0 and group:
+            yield group
+            group, room = [], MAX_SETTLED_SEGMENTS - len(batch.segments)
+        group.append(batch)
+    if group:
+        yield group

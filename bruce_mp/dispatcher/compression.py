@@ -1,11 +1,11 @@
 """Compression of record batches with the topic's configured codec, if the broker accepts it and the size shrinks.
 
-A broker that is too old for a codec gets `FALLBACK_CODEC`, which all brokers accept.  If compression fails, the batch
-goes out uncompressed.
+A broker that is too old for a codec gets `FALLBACK_CODEC`, which all brokers accept.  If compression fails, the
+dispatcher sends the batch uncompressed.
 
-Compressed, encrypted or random data does not get smaller, and each trial costs time.  So a topic whose last batches
-did not shrink rests: several batches go out uncompressed, then one is tried.  After each failed trial the next rest is
-twice as long.  A rest also ends by time, so that a quiet topic does not rest for days.
+Compressed, encrypted or random data does not shrink, and each trial costs time.  So the dispatcher suspends the
+compression of a topic after failed trials: it sends several batches uncompressed, then tries one.  Each failed trial
+doubles the number of skipped batches.  A time limit ends the skipping for topics with few batches.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ if TYPE_CHECKING:
 __all__ = ["CompressionTrials", "Compressor"]
 
 MAX_FAILED_TRIALS: Final = 5
+"""The consecutive failed trials that suspend compression."""
 WORTHWHILE_PERCENT: Final = 90
-"""A batch that keeps more than this share of its size does not justify the time."""
+"""The percentage of its size above which a compressed batch counts as a failed trial."""
 MIN_SKIPPED_BATCHES: Final = 16
 MAX_SKIPPED_BATCHES: Final = 1024
+"""The number of batches sent uncompressed between two trials doubles from the minimum to the maximum."""
 MAX_SKIP_S: Final = 60.0
+"""The longest time between two trials, for topics with few batches."""
 
 
 class CompressionTrials:
-    """The trials of one topic.  `now` is in seconds of a monotonic clock."""
+    """The results of one topic's trials.  `now` is in seconds of a monotonic clock."""
 
     __slots__ = ("_failures", "_next_skips", "_skips_left", "_skips_until")
 
@@ -49,11 +52,11 @@ class CompressionTrials:
 
     @property
     def is_suspended(self) -> bool:
-        """True if the last batches did not shrink enough."""
+        """True if compression is suspended, because the last batches did not shrink enough."""
         return self._failures >= MAX_FAILED_TRIALS
 
     def is_due(self, now: float) -> bool:
-        """Return True if the next batch is to be compressed; call once for each batch."""
+        """Return True if the next batch should be compressed; call it once for each batch."""
         if self._skips_left and now < self._skips_until:
             self._skips_left -= 1
             return False
@@ -61,7 +64,7 @@ class CompressionTrials:
         return True
 
     def record(self, plain: int, packed: int, now: float) -> None:
-        """Record the compression of a batch from `plain` to `packed` bytes."""
+        """Record that compression changed the size of a batch from `plain` to `packed` bytes."""
         if packed * 100 <= plain * WORTHWHILE_PERCENT:
             self._failures, self._next_skips = 0, MIN_SKIPPED_BATCHES
             return
@@ -77,22 +80,22 @@ _LOG = logging.getLogger(__name__)
 class _TopicCodec:
     """A topic's compression rule, and the results of its last batches."""
 
-    __slots__ = ("is_substitute_known", "name", "rule", "text", "trials", "wanted")
+    __slots__ = ("configured_codec", "display_name", "is_fallback_logged", "name", "rule", "trials")
 
     def __init__(self, name: bytes, rule: CompressionConfig) -> None:
         self.name = name
-        self.text = name.decode("utf-8", "replace")
+        self.display_name = name.decode("utf-8", "replace")
         self.rule = rule
-        self.wanted = Codec[rule.type.upper()]
+        self.configured_codec = Codec[rule.type.upper()]
         self.trials = CompressionTrials() if rule.adaptive else None
-        self.is_substitute_known = False
-        """True once the log reports the substitute codec."""
+        self.is_fallback_logged = False
+        """True once the log has named the fallback codec."""
 
 
 class Compressor:
     """Compresses batches and counts the results in the process row and, by topic, in `sums`.
 
-    `plain` names the topics and partitions to send uncompressed.  `clock` returns seconds of a monotonic clock.
+    `plain` holds the (topic, partition) pairs to send uncompressed.  `clock` returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class Compressor:
     ) -> None:
         self._row = row
         self._rule_of = rule_of
-        self._threshold = compression.size_threshold_percent
+        self._size_threshold_percent = compression.size_threshold_percent
         self._topics: dict[bytes, _TopicCodec] = {}
         self._plain = plain
         self._clock = clock
@@ -115,27 +118,27 @@ class Compressor:
     def apply_config(self, rule_of: Callable[[bytes], CompressionConfig], compression: Compression) -> None:
         """Replace the rules; a topic with an unchanged rule keeps the results of its batches."""
         self._rule_of = rule_of
-        self._threshold = compression.size_threshold_percent
+        self._size_threshold_percent = compression.size_threshold_percent
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
         """Return True if batches of this partition are never compressed."""
-        return self._topic(topic).wanted is Codec.NONE or (topic, partition) in self._plain
+        return self._topic(topic).configured_codec is Codec.NONE or (topic, partition) in self._plain
 
     def compress(
         self, topic: bytes, partition: int, data: bytes, capabilities: BrokerCapabilities
     ) -> tuple[Codec, bytes]:
         """Return the codec and the bytes to send for the records of a batch."""
-        it = self._topic(topic)
-        if self.sends_uncompressed(topic, partition) or len(data) < it.rule.min_size:
+        rules = self._topic(topic)
+        if self.sends_uncompressed(topic, partition) or len(data) < rules.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
-        codec = self._choose_codec(it, capabilities)
-        if it.trials is not None and not it.trials.is_due(self._clock()):
+        codec = self._choose_codec(rules, capabilities)
+        if rules.trials is not None and not rules.trials.is_due(self._clock()):
             self._row.add(Counter.MsgSetCompressionNo)
             self.sums.add(CompressionEvent(topic, codec.name.lower(), skipped=1))
             return Codec.NONE, data
-        return self._compress(it, codec, data)
+        return self._compress(rules, codec, data)
 
     def _topic(self, name: bytes) -> _TopicCodec:
         topic = self._topics.get(name)
@@ -144,25 +147,26 @@ class Compressor:
         return topic
 
     def _choose_codec(self, topic: _TopicCodec, capabilities: BrokerCapabilities) -> Codec:
-        codec = capabilities.accepted_codec(topic.wanted)
-        if codec is not topic.wanted and not topic.is_substitute_known:
-            topic.is_substitute_known = True
+        codec = capabilities.accepted_codec(topic.configured_codec)
+        if codec is not topic.configured_codec and not topic.is_fallback_logged:
+            topic.is_fallback_logged = True
             _LOG.warning(
                 "Topic %s is compressed with %s: its broker is too old for %s.",
-                topic.text, codec.name.lower(), topic.wanted.name.lower(), extra={"about": topic.name},
+                topic.display_name, codec.name.lower(), topic.configured_codec.name.lower(),
+                extra={"about": topic.name},
             )  # fmt: skip
         return codec
 
     def _compress(self, topic: _TopicCodec, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
         began = time.thread_time_ns()
         try:
-            packed = compress(codec, topic.rule.level if codec is topic.wanted else None, data)
+            packed = compress(codec, topic.rule.level if codec is topic.configured_codec else None, data)
         except LocalProtocolError as error:
-            _LOG.warning("Topic %s is sent uncompressed: %s", topic.text, error, extra={"about": topic.name})
+            _LOG.warning("Topic %s is sent uncompressed: %s", topic.display_name, error, extra={"about": topic.name})
             self._row.add(Counter.MsgSetCompressionError)
             return Codec.NONE, data
         micros = (time.thread_time_ns() - began) // 1000
-        pays = is_small_enough(len(packed), len(data), self._threshold)
+        pays = is_small_enough(len(packed), len(data), self._size_threshold_percent)
         sizes = {"plain_bytes": len(data), "packed_bytes": len(packed), "micros": micros}
         self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(pays), **sizes))
         if topic.trials is not None:
@@ -175,8 +179,8 @@ class Compressor:
         trials.record(plain, packed, self._clock())
         percent = packed * 100 // plain
         if trials.is_suspended and not was_suspended:
-            text = "Topic %s compresses badly (to %d %%): it is sent as it is, and tried again now and then."
-            _LOG.info(text, topic.text, percent, extra={"about": topic.name})
+            text = "Topic %s compresses badly (to %d %%): it is sent uncompressed, with a trial now and then."
+            _LOG.info(text, topic.display_name, percent, extra={"about": topic.name})
         elif was_suspended and not trials.is_suspended:
             text = "Topic %s compresses well again (to %d %%)."
-            _LOG.info(text, topic.text, percent, extra={"about": topic.name})
+            _LOG.info(text, topic.display_name, percent, extra={"about": topic.name})

@@ -1,4 +1,4 @@
-"""The state of a dispatcher's connection, for the status page and the log."""
+"""Reports of a dispatcher's connection and partition errors, for the status page and the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ConnectionStatus:
-    """The connection state of the dispatcher in `slot`; `now_ms` is the wall clock."""
+    """The state of the connection of the dispatcher in `slot`; `now_ms` is the wall clock."""
 
     def __init__(self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int]) -> None:
         self._slot = slot
@@ -53,7 +53,7 @@ class ConnectionStatus:
         self._set_state(CONNECTING)
 
     def on_connected(self, *, exactly_once: bool, certificate_ends_s: float | None = None) -> None:
-        """Record a ready connection; `exactly_once`: the broker recognises repeated batches.
+        """Record a ready connection; `exactly_once`: the broker detects repeated batches.
 
         `certificate_ends_s` is the expiry of the broker's certificate, in seconds since the epoch.
         """
@@ -72,14 +72,14 @@ class ConnectionStatus:
         self._set_state(IDLE)
 
     def on_failed(self, error: str, *, needs_operator: bool = False) -> None:
-        """Record a failure; `needs_operator`: the error lasts until the set-up changes."""
+        """Record a failure; `needs_operator`: the error lasts until an operator changes the configuration."""
         self._set_state(FAILED)
         self._needs_operator = needs_operator
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
     def publish(self, requests_in_flight: int, partition_errors: tuple[PartitionError, ...]) -> None:
-        """Send a report to the status process; a lost report is replaced a second later."""
+        """Send a report to the status process; the next report replaces a lost one."""
         status = BrokerStatus(
             self._slot,
             self._broker.node,
@@ -99,28 +99,28 @@ class ConnectionStatus:
 
 
 class PartitionErrors:
-    """The last error responses; `now_ms` is the wall clock."""
+    """The partitions with an error as their last response, at most `MOST_LISTED`; `now_ms` is the wall clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._found: dict[tuple[bytes, int], PartitionError] = {}
+        self._errors: dict[tuple[bytes, int], PartitionError] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._errors)
 
     def record(self, topic: bytes, partition: int, error: str) -> None:
-        """Record a partition's error; repetitions of the same error keep the time of the first."""
-        known = self._found.get((topic, partition))
+        """Record a partition's error; a repeated error keeps the time of the first."""
+        known = self._errors.get((topic, partition))
         if known is not None and known.error == error:
             return
-        if known is None and len(self._found) >= MOST_LISTED:
+        if known is None and len(self._errors) >= MOST_LISTED:
             return
-        self._found[topic, partition] = PartitionError(topic, partition, error, self._now_ms())
+        self._errors[topic, partition] = PartitionError(topic, partition, error, self._now_ms())
 
     def clear(self, topic: bytes, partition: int) -> None:
-        """Remove a partition after a good response."""
-        self._found.pop((topic, partition), None)
+        """Remove a partition after a response without an error."""
+        self._errors.pop((topic, partition), None)
 
     def as_tuple(self) -> tuple[PartitionError, ...]:
-        """Return all recorded partitions."""
-        return tuple(self._found.values())
+        """Return the recorded errors."""
+        return tuple(self._errors.values())

@@ -1,13 +1,13 @@
 """The dispatcher's sans-IO core: it receives parcels and responses, and returns batches for the broker.
 
 It has a queue for each partition (`queues`), accumulates records (`accumulator`), builds batches (`record_batches`),
-and applies the error table, `protocol.kafka.error_actions`, to answers.  The state words of its records name its slot,
-so a successor finds them by a sweep.
+and applies the error table (`protocol.kafka.error_actions`) to responses.  The state words of its records name its
+slot, so a successor finds them by a sweep.
 
-It sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it finishes the work of
-its predecessor: it claims the rest of a batch that was claimed in part, and hands back the rest of a partition that was
-handed back in part.  SYNCED ends this step and makes all earlier frames void.  The dispatcher ignores frames of dead
-routers.
+A new dispatcher sends HELLO and waits for the router's RESYNC, which names all records assigned to it.  Then it
+completes the work of its predecessor: it claims the rest of each partly claimed batch, and repeats RETURNED for records
+that the router has not claimed.  SYNCED ends this step and makes all earlier frames void.  The dispatcher ignores
+frames of dead routers.
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ __all__ = ["Dispatcher"]
 
 MIN_RETRY_DELAY_S: Final = 0.1
 MAX_RETRY_DELAY_S: Final = 10.0
+"""The delays before a partition's batches are sent again; they double with each failure."""
 PAUSE_REPEAT_S: Final = 1.0
-"""The interval of repeated PAUSED reports; the router that received the first may have died."""
+"""The interval of repeated PAUSED reports; the router that received the first one may have died."""
 
-_TopicPartition = tuple[int, int]
+_TopicPartition = tuple[int, int]  # topic number, partition
 
 
 class _RequestLimits(NamedTuple):
     request_bytes: int
     max_in_flight: int
     hand_back_timeout_ms: int
-    """The longest wait of a hand-back for outstanding responses."""
+    """The longest time for which a hand-back waits for outstanding responses."""
 
     @classmethod
     def of(cls, config: Config) -> _RequestLimits:
@@ -77,7 +78,7 @@ class Dispatcher:
         self._row = row
         self._slot = slot
         self._incarnation = incarnation
-        self._router = 0
+        self._router_incarnation = 0
         self._limits = _RequestLimits.of(config)
         self._topics = TopicTable(slab)
         self._send_queue = SendQueue()
@@ -96,13 +97,14 @@ class Dispatcher:
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
         self._is_paused = False
-        self._hands_back = False
+        self._hands_back_all = False
+        """True from a HAND_BACK of all partitions to its HANDED_BACK."""
         self._hand_back_since_ms: int | None = None
-        """The time at which a hand-back began to wait for responses."""
+        """The time at which the router requested the hand-back that waits for responses; None without one."""
         self._is_synced = False
 
     def apply_config(self, config: Config) -> None:
-        """Apply a reloaded config.  Accumulated records of earlier rules are sent first."""
+        """Apply a reloaded config, and flush all accumulated records first."""
         self._limits = _RequestLimits.of(config)
         self._add_to_queues(self._accumulator.apply_config(self._rules_of(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
@@ -111,10 +113,10 @@ class Dispatcher:
     def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
         return lambda topic: config.batching_for(self._topics.name_of(topic))
 
-    # --- queries of the process --------------------------------------------------------------------------------------
+    # --- state for the process ---------------------------------------------------------------------------------------
 
     def drain_outbox(self) -> list[Parcel]:
-        """Return and empty the parcels for the router; the first one holds slot and incarnation."""
+        """Empty the outbox, and return a frame for the router; its first parcel names slot and incarnation."""
         if not self._outbox:
             return []
         outbox, self._outbox = [Parcel(ParcelKind.SENDER, self._slot, self._incarnation), *self._outbox], []
@@ -126,12 +128,12 @@ class Dispatcher:
 
     @property
     def wants_connection(self) -> bool:
-        """True if there are records to send."""
+        """True if the dispatcher has records to send and is not paused."""
         return not self._is_paused and self._send_queue.has_work
 
     @property
     def batch_due_ms(self) -> int | None:
-        """The time at which an accumulated batch is due."""
+        """The earliest time at which an accumulated batch is due; None without one."""
         return self._accumulator.due_ms
 
     @property
@@ -141,38 +143,38 @@ class Dispatcher:
 
     @property
     def is_exactly_once(self) -> bool:
-        """True if the broker recognises repeated batches."""
+        """True if the broker detects repeated batches."""
         return self._builder.broker_deduplicates
 
     @property
     def traffic(self) -> TrafficSums:
-        """The outcomes of each topic's messages."""
+        """The sums of delivered and refused messages by topic."""
         return self._responses.traffic
 
     @property
     def uncompressed(self) -> Container[tuple[bytes, int]]:
-        """Topics and partitions that must not be compressed, because their leader refuses it."""
+        """The (topic, partition) pairs to send uncompressed, because their leader refuses compression."""
         return self._responses.uncompressed
 
     @property
     def retry_at(self) -> float | None:
-        """The time at which a queue in back-off, or under the broker's quota, may send again."""
+        """The time at which a queue in back-off, or throttled by the broker, may send again; None without one."""
         return self._send_queue.next_send_at(self._throttled_until)
 
     def throttle_until(self, moment: float) -> None:
-        """Send nothing before `moment`, as the broker's quota demands."""
+        """Send nothing before `moment`, because the broker throttles the dispatcher."""
         self._throttled_until = max(self._throttled_until, moment)
 
     # --- from the router ---------------------------------------------------------------------------------------------
 
     def on_parcels(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Claim the records of a router's frame and carry out its requests."""
-        router, words = parcels[0].partition, parcels[1:]
-        if words[0].kind is ParcelKind.RESYNC and router >= self._router:
-            self._router = router
-            self._resync(words, now_ms)
-        elif router == self._router:
-            self._process_parcels(words, now_ms)
+        """Process one frame of the router; its first parcel holds the router's incarnation."""
+        router, requests = parcels[0].partition, parcels[1:]
+        if requests[0].kind is ParcelKind.RESYNC and router >= self._router_incarnation:
+            self._router_incarnation = router
+            self._resync(requests, now_ms)
+        elif router == self._router_incarnation:
+            self._process_parcels(requests, now_ms)
 
     def _process_parcels(self, parcels: Iterable[Parcel], now_ms: int) -> None:
         for kind, topic, partition, segments in parcels:
@@ -184,9 +186,9 @@ class Dispatcher:
             elif kind is ParcelKind.SENT:
                 self._adopt_assigned(batches_of(find(self._slab, segment) for segment in self._claim_sent(segments)))
             else:
-                self._claim_fresh(kind, topic, partition, segments, now_ms)
+                self._claim_unsent(kind, topic, partition, segments, now_ms)
 
-    def _claim_fresh(
+    def _claim_unsent(
         self, kind: ParcelKind, topic: int, partition: int, segments: Iterable[Segment], now_ms: int
     ) -> None:
         assigned, queued = state_word(RunState.ASSIGNED, self._slot), state_word(RunState.QUEUED, self._slot)
@@ -202,25 +204,26 @@ class Dispatcher:
         self._add_to_queues(self._accumulator.flush_topic(topic))
 
     def _add_to_queues(self, segments: Sequence[Segment]) -> None:
-        """Add segments to the ready records of their partitions; damaged ones stay in place."""
+        """Add segments to the ready records of their partitions, and quarantine damaged ones."""
         try:
-            places = kernels.by_place(self._slab, segments)
+            by_partition = kernels.by_place(self._slab, segments)
         except SlabError:
-            places = self._group_sound(segments)
-        for key, some in places.items():
+            by_partition = self._group_sound(segments)
+        for key, group in by_partition.items():
             queue = self._queues.get(key) or self._queues.get_or_create(*key)
-            queue.ready += some
+            queue.ready += group
             self._send_queue.setdefault(key, queue)
 
     def _group_sound(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
-        places: dict[_TopicPartition, list[Segment]] = {}
+        """Group the segments without damage by partition, and quarantine the others."""
+        by_partition: dict[_TopicPartition, list[Segment]] = {}
         for segment in segments:
             try:
                 [key] = kernels.by_place(self._slab, [segment])
-                places.setdefault(key, []).append(segment)
+                by_partition.setdefault(key, []).append(segment)
             except SlabError as error:
                 quarantine(self._row, error)
-        return places
+        return by_partition
 
     def _make_ready(self, topic: int, partition: int, segments: list[Segment]) -> None:
         queue = self._queues.get_or_create(topic, partition)
@@ -228,51 +231,51 @@ class Dispatcher:
         self._send_queue.schedule(queue)
 
     def _claim_sent(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Claim parts of batches that another dispatcher built."""
+        """Claim segments of batches that another dispatcher built."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
         return kernels.claim(self._slab, segments, assigned, in_flight)
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
-        """Queue batches of another dispatcher; they are in doubt if the broker recognises no repetitions."""
+        """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
         if not self._builder.broker_deduplicates:
             self._record_doubtful([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
-        """Queue batches for sending; those of an older epoch follow those of the present one and are renumbered."""
-        present = [batch for batch in batches if not self._builder.is_outdated(batch)]
+        """Queue batches for resending; renumber those of an earlier producer epoch and send them last."""
+        current = [batch for batch in batches if not self._builder.is_outdated(batch)]
         outdated = [batch for batch in batches if self._builder.is_outdated(batch)]
-        for batch in present:
+        for batch in current:
             self._builder.advance_sequence(batch)
-        for batch in [*present, *(self._builder.renumber(batch) for batch in outdated)]:
+        for batch in [*current, *(self._builder.renumber(batch) for batch in outdated)]:
             queue = self._queues.get_or_create(batch.topic, batch.partition)
             queue.resend.append(batch)
             queue.in_doubt = True
             self._send_queue.schedule(queue)
 
-    # --- beginning ---------------------------------------------------------------------------------------------------
+    # --- start -------------------------------------------------------------------------------------------------------
 
     def send_hello(self) -> None:
-        """Send HELLO, to which the router responds with RESYNC."""
+        """Send HELLO; the router answers with RESYNC."""
         self._outbox.append(Parcel(ParcelKind.HELLO))
 
     def _resync(self, parcels: Sequence[Parcel], now_ms: int) -> None:
-        """Process RESYNC: router or dispatcher is new, and the dispatcher reports the records that it holds."""
+        """Process RESYNC, which the router sends if either process is new, and answer with SYNCED."""
         resync, *rest = parcels
         if not self._is_synced:
             self._recover([segment for parcel in rest if parcel.kind is ParcelKind.SENT for segment in parcel.segments])
             self._is_synced = True
-        self._flush_all()  # a new router may batch by other rules, and its batches must not pass these
+        self._flush_all()  # a new router may have other batching rules; its batches must not overtake these
         for queue in self._queues.values():
             queue.hands_back = False
-        self._hands_back = False
+        self._hands_back_all = False
         self._process_parcels(rest, now_ms)
         self._repeat_returned()
-        self._outbox.append(Parcel(ParcelKind.SYNCED, resync.topic, self._router))
+        self._outbox.append(Parcel(ParcelKind.SYNCED, resync.topic, self._router_incarnation))
         self.repeat_pauses()
 
     def _recover(self, sent: Iterable[Segment]) -> None:
-        """Find a predecessor's records in the slab; it may have claimed only a part of `sent`."""
+        """Queue the predecessor's records found in the slab; it may have claimed only a part of `sent`."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
         self._record_doubtful(batches_of(in_flight))
@@ -282,7 +285,7 @@ class Dispatcher:
                 self._make_ready(part.topic, part.partition, [part.segment])
 
     def _repeat_returned(self) -> None:
-        """Repeat RETURNED: the router may have died before it read the frame, or a predecessor before it sent one."""
+        """Send RETURNED for all returned records in the slab, because the earlier frames may be lost."""
         states = {RunState.RETURNED: ParcelKind.RETURNED, RunState.RETURNED_SENT: ParcelKind.RETURNED_SENT}
         found = sweep(self._slab, states, self._slot)
         self._outbox += [Parcel(states[part.state], part.topic, part.partition, [part.segment]) for part in found]
@@ -292,20 +295,20 @@ class Dispatcher:
     # --- to the broker -----------------------------------------------------------------------------------------------
 
     def on_connected(self, *, broker_deduplicates: bool) -> None:
-        """Use a ready connection; `broker_deduplicates`: its broker recognises repeated batches."""
+        """Use a ready connection; `broker_deduplicates`: its broker detects repeated batches."""
         self._builder.idempotent = is_numbering(self._slab)
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
-            # Their numbers have no meaning for this broker; a predecessor or another broker may have sent them.
+            # This broker ignores sequence numbers, and it may have these batches from a predecessor or another leader.
             self._record_doubtful([batch for queue in self._queues.values() for batch in queue.resend])
 
     def _record_doubtful(self, batches: list[SentBatch]) -> None:
-        """Record possible duplicates: the broker may have these batches and recognises no repetition."""
+        """Record possible duplicates: the broker may have these batches and may not detect a repetition."""
         for batch in batches:
             self._responses.count_possible_duplicates([batch], self.topic_name(batch.topic))
 
     def flush_due(self, now_ms: int) -> None:
-        """Move accumulated batches that are due to the ready records."""
+        """Move the records of due batches to the ready records of their partitions."""
         self._add_to_queues(self._accumulator.flush_due(now_ms))
 
     def drain(self) -> None:
@@ -314,7 +317,7 @@ class Dispatcher:
         self._flush_all()
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
-        """Return the batches of the next request, at most one for each partition; [] if none may be sent now."""
+        """Return the batches of the next request, at most one for each partition; empty if none may be sent now."""
         if self._is_paused or now < self._throttled_until or in_flight >= self._limits.max_in_flight:
             return []
         batches: list[SentBatch] = []
@@ -329,18 +332,18 @@ class Dispatcher:
             elif isinstance(plan, BatchPlan):
                 self._put_back_sound(queue, plan)
             elif isinstance(plan, SlabError):
-                quarantine(self._row, plan)  # it has left the queue
+                quarantine(self._row, plan)  # `choose` has removed the damaged records from the queue
         return batches
 
     def _put_back_sound(self, queue: PartitionQueue, plan: BatchPlan) -> None:
-        """Return the sound records of a failed plan to the front of the queue; the damaged ones have left it."""
+        """Put the records without damage of a failed plan back to the front of the queue."""
         queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
         self._send_queue.schedule(queue)
 
-    # --- answers -----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def on_written(self, batches: Sequence[SentBatch], now: float) -> None:
-        """Settle written batches as delivered; for acks 0."""
+        """Settle batches as delivered once the socket has accepted them; for acks 0."""
         self._responses.settle_delivered(batches)
         for batch in batches:
             queue = self._queues[batch.topic, batch.partition]
@@ -349,7 +352,7 @@ class Dispatcher:
             self._continue_queue(queue, now)
 
     def on_acks(self, batches: Sequence[SentBatch], acks: Sequence[PartitionAck], now: float) -> None:
-        """Apply the acks of a request's batches, in order; those without an error share transactions."""
+        """Apply the acks of a request's batches, in order; batches without an error share transactions."""
         good = [batch for batch, ack in zip(batches, acks, strict=True) if not ack.error]
         self._responses.on_accepted(good)
         for batch in good:
@@ -368,7 +371,7 @@ class Dispatcher:
         self._continue_queue(queue, now)
 
     def on_unreadable(self, batch: SentBatch, error: SlabError, now: float) -> None:
-        """Remove the damaged records from a partition's last batch of `next_request`, which cannot be read."""
+        """Quarantine the damaged records of an unsent batch of `next_request`, and requeue the others."""
         quarantine(self._row, error)
         queue = self._queues.get_or_create(batch.topic, batch.partition)
         queue.on_answered(batch)
@@ -376,13 +379,13 @@ class Dispatcher:
         self._continue_queue(queue, now)
 
     def _continue_queue(self, queue: PartitionQueue, now: float) -> None:
-        """Continue a queue after a batch has left the flight."""
+        """Schedule a queue after a response, and end its draining after the last one."""
         if queue.state is QueueState.DRAINING and not queue.in_flight:
-            self._drained(queue, now)
+            self._end_draining(queue, now)
         self._send_queue.schedule(queue)
         self._finish_hand_back()
 
-    def _drained(self, queue: PartitionQueue, now: float) -> None:
+    def _end_draining(self, queue: PartitionQueue, now: float) -> None:
         """Leave DRAINING: renumber if needed, then send again, hand back or pause."""
         queue.requeue_failed()
         self._responses.renumber(queue, self.topic_name(queue.topic))
@@ -402,7 +405,7 @@ class Dispatcher:
     # --- pauses ------------------------------------------------------------------------------------------------------
 
     def on_connection_lost(self) -> None:
-        """Put the in-flight batches in doubt after a lost connection, and let the router reroute all records.
+        """Requeue the in-flight batches of a lost connection, and report PAUSED to have all records rerouted.
 
         An empty dispatcher does not pause: the next message opens another connection.
         """
@@ -414,14 +417,14 @@ class Dispatcher:
                 queue.state = QueueState.FLOWING
             self._send_queue.schedule(queue)
         self._hand_back_since_ms = None
-        if self._hands_back:
+        if self._hands_back_all:
             self._finish_hand_back()
         elif any(queue.has_work for queue in self._queues.values()):
             self._is_paused = True
             self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
 
     def repeat_pauses(self) -> bool:
-        """Repeat PAUSED for all paused scopes; return False if there are none."""
+        """Repeat PAUSED for all paused scopes; return False without a paused scope."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(ParcelKind.PAUSED, queue.topic, queue.partition) for queue in paused]
         if self._is_paused:
@@ -433,7 +436,7 @@ class Dispatcher:
         """The deadline of a hand-back that waits for responses; None without one."""
         if self._hand_back_since_ms is None:
             return None
-        if not self._hands_back and not any(queue.hands_back for queue in self._queues.values()):
+        if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):
             self._hand_back_since_ms = None
             return None
         return self._hand_back_since_ms + self._limits.hand_back_timeout_ms
@@ -443,7 +446,7 @@ class Dispatcher:
         if self._hand_back_since_ms is None:
             self._hand_back_since_ms = now_ms
         if partition == EVERYTHING:
-            self._hands_back = True
+            self._hands_back_all = True
             self._is_paused = True
             self._finish_hand_back()
             return
@@ -460,24 +463,24 @@ class Dispatcher:
         self._add_to_queues(self._accumulator.flush_all())
 
     def _finish_hand_back(self) -> None:
-        """Return all records once no response is outstanding."""
-        if not self._hands_back or any(queue.in_flight for queue in self._queues.values()):
+        """Complete the hand-back of the whole dispatcher, unless a response is outstanding."""
+        if not self._hands_back_all or any(queue.in_flight for queue in self._queues.values()):
             return
         for queue in self._queues.values():
             self._return_queue(queue)
         self._send_queue.clear()
-        self._hands_back = self._is_paused = False
+        self._hands_back_all = self._is_paused = False
         self._outbox.append(Parcel(ParcelKind.HANDED_BACK, 0, EVERYTHING))
 
     def _return_queue(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
-        if self._topics.has(queue.topic):  # a removed topic may have left an empty queue
+        if self._topics.has(queue.topic):  # a deleted topic may have left an empty queue
             self._responses.partition_errors.clear(self.topic_name(queue.topic), queue.partition)
-        sent, fresh = queue.pop_all()
+        sent, unsent = queue.pop_all()
         self._return_segments(
             ParcelKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]
         )
-        self._return_segments(ParcelKind.RETURNED, RunState.RETURNED, queue, fresh)
+        self._return_segments(ParcelKind.RETURNED, RunState.RETURNED, queue, unsent)
 
     def _return_segments(
         self, kind: ParcelKind, state: RunState, queue: PartitionQueue, segments: list[Segment]

@@ -1,7 +1,4 @@
-"""Encodes batches of slab segments in the format that a broker accepts, and compresses them.
-
-The format is a record batch, or a message set for brokers before 0.11.
-"""
+"""Encoding and compression of batches in the slab: record batches, or message sets for brokers before 0.11."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ __all__ = ["BatchEncoder"]
 class BatchEncoder:
     """Encodes the batches of a request, and counts them in the process row.
 
-    `keeps_empty`: an empty value stays empty instead of null.
+    `keeps_empty`: an empty value is sent as empty, not as null.
     """
 
     def __init__(self, slab: Slab, row: ProcessRow, compressor: Compressor, *, keeps_empty: bool = False) -> None:
@@ -46,7 +43,7 @@ class BatchEncoder:
     ) -> list[PartitionData | SlabError]:
         """Encode (topic name, batch) pairs as parts of a produce request to a broker with these capabilities.
 
-        A batch with an unsound segment yields its SlabError.
+        For a batch with a damaged segment, the list has the SlabError.
         """
         self._producer_id = self._slab.signed(lay.SUPER_PRODUCER_ID)
         has_batches = capabilities.message_format is MessageFormat.BATCHES

@@ -1,7 +1,7 @@
-"""Tuning of the C library's heap: freed memory stays with the process.
+"""Tuning of glibc's heap: the process keeps freed memory.
 
-glibc maps an allocation of a batch's size separately and unmaps it when it is freed.  Each batch would then fault all
-its pages again, which costs more than filling them.
+By default, glibc maps each allocation of a batch's size with mmap() and unmaps it when it is freed.  Each batch then
+faults all its pages again, which costs more than filling them.
 
 Separate because no other module of the dispatcher calls the C library.
 """

@@ -1,4 +1,4 @@
-"""The dispatcher of one broker: the shell around `core.Dispatcher` and its `produce_session.ProduceSession`."""
+"""The process of one broker's dispatcher: calls `core.Dispatcher` and `produce_session.ProduceSession`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _EXIT_TIMEOUT_S: Final = 0.5
-"""The wait for outstanding responses before new code replaces this process."""
+"""The longest wait for outstanding responses before an upgrade replaces this process."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
-    """Serve one broker until told to stop."""
+    """Run the dispatcher of one broker until the supervisor stops it."""
     keep_freed_memory()
     _DispatcherProcess(start, slab, control).run()
 
@@ -82,7 +82,7 @@ class _DispatcherProcess(ProcessShell):
         self._core.drain()
 
     def make_way(self) -> None:
-        """Stop after `_EXIT_TIMEOUT_S`: a broker that recognises no repetitions would double unanswered batches."""
+        """Wait up to `_EXIT_TIMEOUT_S` for responses, because unanswered batches may become duplicates; then stop."""
         self._is_exiting = True
         self._loop.unwatch(self._control)
         self._loop.call_later(_EXIT_TIMEOUT_S, self._loop.stop)
@@ -92,25 +92,25 @@ class _DispatcherProcess(ProcessShell):
             self._tap.choose(message)
 
     def after_round(self, now_ms: int) -> int | None:
-        began = time.monotonic()
+        round_start = time.monotonic()
         self._core.flush_due(now_ms)
-        ends_ms = self._core.hand_back_deadline_ms
-        if ends_ms is not None and ends_ms <= now_ms:
+        deadline_ms = self._core.hand_back_deadline_ms
+        if deadline_ms is not None and deadline_ms <= now_ms:
             self._session.abandon_responses()
         if not self._is_exiting:
             self._session.send_requests()
         elif not self._session.requests_in_flight:
             self._loop.stop()
         self._router.send(self._core.drain_outbox())
-        return self._next_due_ms(began)
+        return self._next_due_ms(round_start)
 
-    def _next_due_ms(self, began: float) -> int | None:
+    def _next_due_ms(self, round_start: float) -> int | None:
         """Return the time of the next batch, retry or deadline.
 
-        A retry that was due at the beginning of the round had its chance and waits for another event.
+        A retry that was due when the round began is not counted: the round has sent it, or it waits for a response.
         """
         dues_ms = [due for due in (self._core.batch_due_ms, self._core.hand_back_deadline_ms) if due is not None]
-        if (retry := self._core.retry_at) is not None and retry > began:
+        if (retry := self._core.retry_at) is not None and retry > round_start:
             dues_ms.append(steady.ms_of(retry))
         return min(dues_ms) if dues_ms else None
 

@@ -1,13 +1,15 @@
-"""Applies the error table to a batch and its queue.
+"""Handling of produce responses: settles batches, and applies the error table to batches and their queues.
 
 Sequence numbers must have no gap, or the broker refuses all following batches.  A discarded batch leaves a gap:
 
-* If the batch is surely not written and no earlier one is in doubt, the following batches are renumbered from there.
+* If the broker has certainly not written the batch and no earlier batch is in doubt, the dispatcher renumbers the
+  following batches from the gap.
 * Otherwise the following batches keep their numbers.  The broker accepts them, or refuses them as out of order, which
-  proves that they are not written; then they are renumbered.
+  proves that it has not written them; then the dispatcher renumbers them.
 
-Numbers are reused only if no earlier request with them can still arrive by an abandoned connection.  If one can, the
-partition takes the producer id's next epoch, and the broker refuses the late request.
+A batch is *in doubt* if the broker may have written it although no response confirms this.  The dispatcher reuses
+sequence numbers only if no request with them can still arrive over an abandoned connection.  Otherwise it bumps the
+partition's producer epoch, and the broker refuses the late request.
 """
 
 from __future__ import annotations
@@ -45,18 +47,19 @@ if TYPE_CHECKING:
 __all__ = ["ResponseHandler"]
 
 _LOG = logging.getLogger(__name__)
-_OUT_OF_ORDER: Final = 45
+_OUT_OF_ORDER: Final = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
 _LAST_CODE: Final = 133
+"""The last error code with a counter of its own; greater codes share the counter after it."""
 _OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL_ACTIONS: Final = frozenset(
     {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}
 )
-"""Actions that end a batch, unless a part of it can be sent without the refused property."""
+"""Actions that discard a batch, unless `_downgrade` allows another attempt."""
 _RECORD_ACTIONS: Final = frozenset({Action.HALVE, Action.RESTAMP})
 
 
 class ResponseHandler:
-    """Settles batches and changes queue states according to the broker's responses."""
+    """Settles batches and changes the state of queues according to the broker's responses."""
 
     def __init__(
         self,
@@ -78,23 +81,23 @@ class ResponseHandler:
         self.traffic = TrafficSums()
         self._ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
-        """Partitions with a leader that refuses compressed batches."""
+        """The (topic, partition) pairs whose leader refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
-        """Settle batches that the broker has: the response is no error, or only reports a repetition."""
+        """Settle batches that the broker has: `error` is 0, or the code with which it reports a repetition."""
         self._count_responses(error, len(batches))
         for batch in batches if self.partition_errors else ():
             self.partition_errors.clear(self._topics.name_of(batch.topic), batch.partition)
         self.settle_delivered(batches)
 
     def settle_delivered(self, batches: Sequence[SentBatch]) -> None:
-        """Settle batches as delivered; with acks 0 there is no response."""
+        """Settle batches as delivered, without a response for acks 0."""
         self._ack_settler.settle(batches)
 
     def apply_error(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
-        """Apply the error table to the response for a batch in flight."""
-        row = action_for(ack.error)
-        if row.action is Action.OK:
+        """Apply the error table to a batch in flight and its queue."""
+        rule = action_for(ack.error)
+        if rule.action is Action.OK:
             self.on_accepted([batch], ack.error)
             queue.on_accepted(batch)
             return
@@ -104,88 +107,92 @@ class ResponseHandler:
             queue.failed.append(batch)
             queue.drain()
         else:
-            _log_error(batch, row, topic)
-            self.traffic.refused(topic, row.name)
-            self._refuse(queue, batch, ack, row, topic)
+            _log_error(batch, rule, topic)
+            self.traffic.refused(topic, rule.name)
+            self._on_refused(queue, batch, ack, rule, topic)
         queue.clear_doubt()
 
     def _follows_gap(self, queue: PartitionQueue, batch: SentBatch) -> bool:
-        """Return True if a batch is out of order only because an earlier one was refused or discarded."""
+        """Return True if a batch is out of order only because the broker refused an earlier one or it was discarded."""
         if queue.failed or queue.renumber_from is not None:
             return True
         if queue.may_have_gap or queue.expected_sequence not in {None, batch.base_sequence}:
             queue.renumber_from = batch.base_sequence if queue.expected_sequence is None else queue.expected_sequence
         return queue.renumber_from is not None
 
-    def _count_responses(self, error: int, answers: int = 1) -> None:
-        listed = error if -1 <= error <= _LAST_CODE else _LAST_CODE + 2
-        self._row.add(Counter.AckErrorFirst + 1 + listed, answers)
+    def _count_responses(self, error: int, responses: int = 1) -> None:
+        code = error if -1 <= error <= _LAST_CODE else _LAST_CODE + 2
+        self._row.add(Counter.AckErrorFirst + 1 + code, responses)
 
-    def _refuse(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes) -> None:
-        if row.action in _OPERATOR_ACTIONS:
-            self._topics.note_refusal(batch.topic, row.code)
-        if row.action in _RECORD_ACTIONS:
-            self._refuse_records(queue, batch, ack, row, topic)
-        elif self._downgrade(queue, batch, row, topic):
+    def _on_refused(
+        self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
+    ) -> None:
+        if rule.action in _OPERATOR_ACTIONS:
+            self._topics.note_refusal(batch.topic, rule.code)
+        if rule.action in _RECORD_ACTIONS:
+            self._on_records_refused(queue, batch, ack, rule, topic)
+        elif self._downgrade(queue, batch, rule, topic):
             queue.failed.append(batch)
             queue.drain()
-        elif row.action in _FINAL_ACTIONS:
-            self._discard_batch(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, is_unwritten=_proves_unwritten(row))
-        elif row.counts_as_attempt and self._exceeds_attempt_limit(self._builder.count_attempt(batch), row):
+        elif rule.action in _FINAL_ACTIONS:
+            self._discard_batch(
+                queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, is_unwritten=_proves_unwritten(rule)
+            )
+        elif rule.counts_as_attempt and self._exceeds_attempt_limit(self._builder.count_attempt(batch), rule):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
             self._discard_batch(
-                queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, is_unwritten=_proves_unwritten(row)
+                queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, is_unwritten=_proves_unwritten(rule)
             )
         else:
-            self._retry(queue, batch, row, topic)
+            self._retry(queue, batch, rule, topic)
 
-    def _refuse_records(
-        self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, row: ErrorRow, topic: bytes
+    def _on_records_refused(
+        self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
-        """Restamp or split a batch; one with a damaged record goes again without that record, as before a send."""
+        """Restamp or halve a batch; requeue a batch with damaged records without them."""
         try:
-            if row.action is Action.HALVE or not self._restamp(queue, batch, ack, topic):
-                self._halve(queue, batch, ack, topic)
+            if rule.action is Action.HALVE or not self._restamp(queue, batch, ack, topic):
+                self._isolate_rejected(queue, batch, ack, topic)
         except SlabError as error:
             quarantine(self._row, error)
             queue.drain()
             queue.failed += self._without_damaged(queue, batch)
 
-    def _downgrade(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> bool:
-        """Return True if a batch may be sent again without numbers or compression, as the broker demands."""
-        if row.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
+    def _downgrade(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> bool:
+        """Return True if the batch can be sent again without sequence numbers or compression, as the broker demands."""
+        if rule.action is Action.SEND_UNNUMBERED and batch.base_sequence >= 0:
             queue.stops_numbering = True
             return True
-        place = (topic, batch.partition)
-        if row.action is Action.SEND_UNCOMPRESSED and (place not in self.uncompressed or queue.failed):
-            self.uncompressed.add(place)
+        key = (topic, batch.partition)
+        if rule.action is Action.SEND_UNCOMPRESSED and (key not in self.uncompressed or queue.failed):
+            self.uncompressed.add(key)
             return True
         return False
 
-    def _exceeds_attempt_limit(self, attempts: int, row: ErrorRow) -> bool:
-        limits = [limit for limit in (row.attempt_limit, self.attempt_limit) if limit is not None]
+    def _exceeds_attempt_limit(self, attempts: int, rule: ErrorRow) -> bool:
+        limits = [limit for limit in (rule.attempt_limit, self.attempt_limit) if limit is not None]
         return bool(limits) and attempts > min(limits)
 
-    def _retry(self, queue: PartitionQueue, batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
-        self.partition_errors.record(topic, batch.partition, row.name)
+    def _retry(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
+        self.partition_errors.record(topic, batch.partition, rule.name)
         queue.failed.append(batch)
         queue.drain()
-        if row.action is Action.PAUSE_AND_REROUTE:
+        if rule.action is Action.PAUSE_AND_REROUTE:
             self._row.add(Counter.ConnectorGotPauseAck)
             queue.pauses = True
         else:
             self._row.add(Counter.ConnectorGotResendAck)
             queue.backs_off = True
         is_numbered = batch.base_sequence >= 0
-        bumps = row.action is Action.BUMP_EPOCH and is_numbered
+        bumps = rule.action is Action.BUMP_EPOCH and is_numbered
         queue.bumps_epoch = queue.bumps_epoch or bumps
-        if row.may_duplicate and (bumps or not self._is_deduplicated(batch)):
+        if rule.may_duplicate and (bumps or not self._is_deduplicated(batch)):
             self._record_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
-        """Send a batch again with arrival times for the refused records; return False if none can be replaced.
+        """Requeue a batch with arrival times as timestamps of the refused records; return False if none is replaceable.
 
-        If the response names no records, only a message that is refused alone is at fault; `_split` finds it.
+        If the response names no records, `_isolate_rejected` halves the batch until the refused record is alone.
         """
         named = frozenset(index for index, _ in ack.record_errors) or frozenset([0] if batch.records == 1 else ())
         found = restamp(self._slab, batch.segments, named)
@@ -193,34 +200,39 @@ class ResponseHandler:
             return False
         self._row.add(Counter.ConnectorReplaceTimestamp, found.records)
         _LOG.warning(
-            "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): they are sent once more "
-            'with the time of their arrival. Correct their sender, or set timestamps.topics."%s" = "clamp".',
+            "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): the "
+            "dispatcher resends them with the time of their arrival. Correct their sender, or set "
+            'timestamps.topics."%s" = "clamp".',
             _decode(topic), batch.partition, found.records, found.first, _decode(topic), extra={"about": topic},
         )  # fmt: skip
         queue.failed.append(batch)
         queue.drain()
         return True
 
-    # --- giving up ---------------------------------------------------------------------------------------------------
+    # --- discards ----------------------------------------------------------------------------------------------------
 
-    def _halve(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
-        """Discard the records that the response names, or halve the batch to find them; nothing was written."""
+    def _isolate_rejected(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> None:
+        """Discard the refused records that the response names, or halve the batch to find them."""
         named = [index for index, _ in ack.record_errors]
         rest, rejected = self._builder.remove_records(batch, named) if named else (None, [])
         if batch.records == 1:
             rest, rejected = None, list(batch.segments)
-        most = max(len(rejected), len(rest.segments) if rest is not None else 0)  # cutting makes more of them
+        most = max(len(rejected), len(rest.segments) if rest is not None else 0)  # removal splits segments
         if most > MAX_SETTLED_SEGMENTS or not rejected:
             queue.failed += self._builder.halve(batch)
             queue.drain()
             return
         for segment in rejected:
-            words = describe(self._slab, segment)
+            description = describe(self._slab, segment)
             _LOG.error(
-                "Topic %s, partition %d: discarded %s.", _decode(topic), batch.partition, words, extra={"about": topic}
+                "Topic %s, partition %d: discarded %s.",
+                _decode(topic),
+                batch.partition,
+                description,
+                extra={"about": topic},
             )
         self._record_gap(queue, batch)
-        if rest is not None:  # first, since after a crash a batch without its beginning would join the one before
+        if rest is not None:  # before the discard: a recovery would append a batch without its first record to another
             self._builder.close_gap(rest)
         self._discard(rejected, DiscardReason.KAFKA_ERROR_ACK, topic)
         queue.failed += [rest] if rest is not None else []
@@ -235,11 +247,11 @@ class ResponseHandler:
         self._discard(batch.segments, reason, topic)
 
     def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Queue an unsent batch without its damaged records, which keep their owner and lose their numbers."""
+        """Requeue an unsent batch without its damaged records, which lose their sequence numbers."""
         queue.resend.extendleft(self._without_damaged(queue, batch))
 
     def _without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
-        """Return an unwritten batch without its damaged segments; empty if all are damaged."""
+        """Return an unwritten batch without its damaged segments, as a list; empty if all are damaged."""
         self._record_gap(queue, batch)
         sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
         for segment in batch.segments:
@@ -252,7 +264,7 @@ class ResponseHandler:
         return [rest]
 
     def _record_gap(self, queue: PartitionQueue, batch: SentBatch) -> None:
-        """Free the numbers of an unwritten batch if no earlier batch is in doubt."""
+        """Drain the queue, and reuse the numbers of an unwritten batch afterwards if no earlier batch is in doubt."""
         queue.drain()
         is_next = batch.base_sequence >= 0 and queue.expected_sequence in {None, batch.base_sequence}
         if is_next and queue.renumber_from is None and not queue.failed and not queue.in_doubt:
@@ -267,7 +279,7 @@ class ResponseHandler:
     # --- numbers -----------------------------------------------------------------------------------------------------
 
     def renumber(self, queue: PartitionQueue, topic: bytes) -> None:
-        """Renumber the batches to resend if needed; the queue is drained."""
+        """Renumber the batches to resend if needed; call it when the queue is drained."""
         if queue.stops_numbering:
             self._stop_numbering(queue, topic)
         elif queue.renumber_from is None and not queue.bumps_epoch:
@@ -295,21 +307,21 @@ class ResponseHandler:
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None
         _LOG.warning(
-            "Topic %s, partition %d: took the next producer epoch; %d batches are renumbered.",
+            "Topic %s, partition %d: the dispatcher bumps the producer epoch and renumbers %d batches.",
             _decode(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
         if not self._builder.is_numbered(queue.topic, queue.partition):
             _LOG.error(
-                "Topic %s, partition %d used up the epochs of its producer id; its messages are delivered at least "
+                "Topic %s, partition %d has used all epochs of its producer id; its messages are delivered at least "
                 "once until the daemon is restarted.", _decode(topic), queue.partition, extra={"about": topic},
             )  # fmt: skip
 
     def count_possible_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
-        """Put batches in doubt: no response will come, and the broker may have them."""
+        """Record possible duplicates among batches without a response, which the broker may have written."""
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
 
     def _is_deduplicated(self, batch: SentBatch) -> bool:
-        """Return True if the broker recognises a repetition of the batch."""
+        """Return True if the broker detects a repetition of the batch."""
         return batch.base_sequence >= 0 and self._builder.broker_deduplicates
 
     def _record_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
@@ -317,17 +329,17 @@ class ResponseHandler:
             self._discards.record_duplicates(batch.segments, topic)
 
 
-def _proves_unwritten(row: ErrorRow) -> bool:
-    """Return True if an error of the table proves that nothing was written."""
-    return not row.may_duplicate and row.code in ERROR_TABLE
+def _proves_unwritten(rule: ErrorRow) -> bool:
+    """Return True if the error proves that the broker wrote no record of the batch."""
+    return not rule.may_duplicate and rule.code in ERROR_TABLE
 
 
-def _log_error(batch: SentBatch, row: ErrorRow, topic: bytes) -> None:
+def _log_error(batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
     _LOG.log(
-        logging.ERROR if row.action in _OPERATOR_ACTIONS else logging.WARNING,
+        logging.ERROR if rule.action in _OPERATOR_ACTIONS else logging.WARNING,
         "Topic %s, partition %d: the broker answered %s (%d) for %d messages (%s): %s.",
-        _decode(topic), batch.partition, row.name, row.code, batch.records, row.reason, row.action.value,
-        extra={"about": (topic, row.code)},
+        _decode(topic), batch.partition, rule.name, rule.code, batch.records, rule.reason, rule.action.value,
+        extra={"about": (topic, rule.code)},
     )  # fmt: skip
 
 

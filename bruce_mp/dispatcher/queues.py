@@ -2,18 +2,18 @@
 
     ready      records free to join any batch
     resend     built batches to send: again, or for the first time by this dispatcher after a reroute
-    in_flight  batches sent and not answered, in order
+    in_flight  batches sent and without a response, in order
     failed     batches with an error response to send again, in order
 
 States of a queue:
 
-    FLOWING   sends
+    FLOWING   sends batches
     DRAINING  after an error response, sends nothing until every batch in flight has its response, so that batches are
-              resent in order; the broker refuses the batches behind a refused one
-    PAUSED    the router has the report; the queue will be handed back
+              resent in order; the broker refuses the batches after a refused one
+    PAUSED    has reported PAUSED to the router, which will request the hand-back
 
-A broker without state for a producer accepts any sequence number.  So the first batch goes alone: if the broker refused
-it and accepted a second one in flight, the two would change places.
+A broker without state for a producer accepts any sequence number.  So the first batch is in flight alone: if the broker
+refused it and accepted a second one, the two would change places.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_IN_FLIGHT", "PartitionQueue", "QueueState", "Queues"]
 
 MAX_IN_FLIGHT: Final = 5
-"""The most batches in flight for a partition; a broker remembers as many of a producer."""
+"""The most batches in flight for a partition; a broker remembers the last five batches of a producer."""
 
 
 @unique
@@ -49,24 +49,9 @@ class PartitionQueue:
     """The batches and records of one partition.  `not_before` is in seconds on the clock of the process."""
 
     __slots__ = (
-        "backs_off",
-        "bumps_epoch",
-        "expected_sequence",
-        "failed",
-        "hands_back",
-        "in_doubt",
-        "in_flight",
-        "may_have_gap",
-        "not_before",
-        "partition",
-        "pauses",
-        "ready",
-        "renumber_from",
-        "resend",
-        "retries",
-        "state",
-        "stops_numbering",
-        "topic",
+        "backs_off", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
+        "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "retries", "state",
+        "stops_numbering", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: int, partition: int) -> None:
@@ -83,7 +68,7 @@ class PartitionQueue:
         self.in_doubt = False
         """True if the broker may still carry out a request that was abandoned without its response."""
         self.hands_back = False
-        """Once drained, hand all records back, as the router requested."""
+        """Once drained, hand all records back to the router."""
         self._reset_drain_actions()
 
     def _reset_drain_actions(self) -> None:
@@ -92,11 +77,11 @@ class PartitionQueue:
         self.backs_off = False
         """Once drained, wait before sending again."""
         self.renumber_from: int | None = None
-        """Once drained, renumber from here: the batch with this number was discarded and never written."""
+        """Once drained, renumber from this number: its batch was discarded, and the broker never wrote it."""
         self.may_have_gap = False
-        """True if a discarded batch may have left a gap; the broker's next response shows one."""
+        """True if a discarded batch may have left a gap in the sequence numbers; the next response shows it."""
         self.bumps_epoch = False
-        """Once drained, take the next producer epoch."""
+        """Once drained, bump the producer epoch."""
         self.stops_numbering = False
         """Once drained, send without sequence numbers."""
         self.pauses = False
@@ -113,22 +98,22 @@ class PartitionQueue:
         return not holds and self.state is QueueState.FLOWING and not self.hands_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
-        """Return True if a batch may go out now; `broker_deduplicates`: the broker recognises repeated batches."""
+        """Return True if a batch may be sent now; `broker_deduplicates`: the broker detects repeated batches."""
         window = MAX_IN_FLIGHT if broker_deduplicates and self.expected_sequence is not None else 1
         has_room = self.state is QueueState.FLOWING and len(self.in_flight) < window
         return has_room and now >= self.not_before and self.has_work
 
     def drain(self) -> None:
-        """Send nothing until all outstanding responses have come."""
+        """Send nothing until all outstanding responses have arrived."""
         if self.state is QueueState.FLOWING:
             self.state = QueueState.DRAINING
 
     def on_answered(self, batch: SentBatch) -> None:
-        """Remove an answered batch from those in flight."""
+        """Remove a batch with a response from those in flight."""
         self.in_flight.remove(batch)
 
     def on_accepted(self, batch: SentBatch) -> None:
-        """Remove a batch that the broker has, and advance the expected sequence number."""
+        """Remove an acknowledged batch from those in flight, and advance the expected sequence number."""
         self.on_answered(batch)
         self.retries = 0
         self.may_have_gap = False
@@ -138,54 +123,54 @@ class PartitionQueue:
             self.clear_doubt()
 
     def clear_doubt(self) -> None:
-        """Clear `in_doubt` if no built batch is left that could be written twice."""
+        """Clear `in_doubt` if the queue has no built batch that the broker could write twice."""
         if not (self.in_flight or self.resend or self.failed):
             self.in_doubt = False
 
     def requeue_failed(self) -> None:
-        """Put failed batches before those to resend; the queue is drained."""
+        """Put failed batches before those to resend; call it when the queue is drained."""
         self.resend = deque([*self.failed, *self.resend])
         self.failed = []
 
     def fail_in_flight(self) -> list[SentBatch]:
-        """Move the batches in flight to `failed` after a lost connection, and return them; they are in doubt."""
-        doubtful = list(self.in_flight)
-        # Failed batches are older than those in flight, because responses come in order.
-        self.failed += doubtful
+        """Move the batches in flight to `resend` after a lost connection, and return them; they are in doubt."""
+        lost = list(self.in_flight)
+        # Failed batches are older than those in flight, because responses arrive in order.
+        self.failed += lost
         self.in_flight.clear()
         self.requeue_failed()
-        self.in_doubt = self.in_doubt or bool(doubtful)
+        self.in_doubt = self.in_doubt or bool(lost)
         self.expected_sequence = None
-        return doubtful
+        return lost
 
     def pop_all(self) -> tuple[list[SentBatch], list[Segment]]:
-        """Empty the queue and return (built batches, the rest); no batch may be in flight."""
+        """Empty the queue and return (built batches, other records); no batch may be in flight."""
         self.requeue_failed()
-        sent, fresh = list(self.resend), list(self.ready)
+        sent, unsent = list(self.resend), list(self.ready)
         self.resend.clear()
         self.ready.clear()
         self.state = QueueState.FLOWING
         self.expected_sequence = None
         self.in_doubt = self.hands_back = False
         self._reset_drain_actions()
-        return sent, fresh
+        return sent, unsent
 
 
 class Queues(dict[tuple[int, int], PartitionQueue]):
     """The queues of a dispatcher by topic and partition.
 
-    Beyond `most` queues, those of removed topics are deleted, since topic numbers are never reused.  Queues of
-    `scheduled` stay until their turn.
+    At `limit` queues, idle queues of deleted topics are removed, because topic numbers are never reused.  Queues in
+    `scheduled` stay.
     """
 
-    def __init__(self, most: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:
+    def __init__(self, limit: int, exists: Callable[[int], bool], scheduled: Container[tuple[int, int]]) -> None:
         super().__init__()
-        self._limit = most
+        self._limit = limit
         self._exists = exists
         self._scheduled = scheduled
 
     def get_or_create(self, topic: int, partition: int) -> PartitionQueue:
-        """Return the queue of a partition, a new one if needed."""
+        """Return the queue of a partition."""
         queue = self.get((topic, partition))
         if queue is None:
             if len(self) >= self._limit:

@@ -1,4 +1,4 @@
-"""Descriptions of refused messages for the log: size and beginning of the key."""
+"""Descriptions of refused messages for the log: size and start of the key."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def describe(slab: Slab, segment: Segment) -> str:
     offset, record = next(segment_records(slab, segment))
     if segment.records == 1:
         return describe_record(slab, segment.chunk, offset, record)
-    beginning = _beginning(slab, segment.chunk, offset, record)
-    return f"{segment.records} messages of {segment.payload} bytes together, the first with {beginning}"
+    key = _key_text(slab, segment.chunk, offset, record)
+    return f"{segment.records} messages of {segment.payload} bytes together, the first with {key}"
 
 
 def describe_record(slab: Slab, chunk: int, offset: int, record: Record) -> str:
     """Describe the message at byte `offset` of a chunk by size and key."""
-    return f"a message of {record.payload} bytes, {_beginning(slab, chunk, offset, record)}"
+    return f"a message of {record.payload} bytes, {_key_text(slab, chunk, offset, record)}"
 
 
-def _beginning(slab: Slab, chunk: int, offset: int, record: Record) -> str:
+def _key_text(slab: Slab, chunk: int, offset: int, record: Record) -> str:
     at = slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
     key = bytes(slab.view[at : at + min(record.key_length, _KEY_PREFIX)])
     return f"key {key!r}" if record.key_length <= _KEY_PREFIX else f"key beginning with {key!r}"

@@ -1,8 +1,8 @@
-"""One more attempt with arrival times for messages that a broker refuses because of their timestamps.
+"""Replacement of timestamps that a broker refuses by arrival times.
 
-The broker refused the batch before it wrote any record, so the batch may come again with the same sequence numbers and
-other timestamps.  The slab needs no mark for the second attempt, since a timestamp that equals the arrival time is not
-replaced.  So a crash at any point leads to the same outcome.
+The broker refused the batch before it wrote any record, so the dispatcher may resend it with the same sequence numbers
+and other timestamps.  A timestamp that equals the arrival time is not replaced, so each record is resent once, even
+after a crash.
 
 Separate because no other module of the dispatcher changes the bytes of a message.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Restamped", "restamp"]
 
 _TOLERANCE_MS: Final = 1000
-"""The greatest difference between two readings of an arrival time, by rounding and clock slew."""
+"""The greatest difference of two wall-clock readings of one arrival time, by rounding and clock slew."""
 
 
 class Restamped(NamedTuple):
@@ -38,13 +38,13 @@ class Restamped(NamedTuple):
 def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -> Restamped:
     """Replace the timestamps of a batch's records, given by index, by their arrival times.
 
-    Timestamps that equal the arrival time, or that the client wants to keep, stay.
-    Raises SlabError for an unsound segment.
+    Timestamps that equal the arrival time, or that the client marked as explicit, stay.
+    Raise SlabError for a damaged segment.
     """
-    step_ms = wall_ms() - steady_ms()
+    wall_offset_ms = wall_ms() - steady_ms()
     start, count, first = 0, 0, ""
     for segment in segments:
-        base, stamp_ms = slab.chunk_at(segment.chunk), arrived_ms(slab, segment) + step_ms
+        base, stamp_ms = slab.chunk_at(segment.chunk), arrived_ms(slab, segment) + wall_offset_ms
         for index, (offset, record) in enumerate(segment_records(slab, segment), start):
             if index in indices and _is_replaceable(record, stamp_ms):
                 first = first or f"{describe_record(slab, segment.chunk, offset, record)} has {record.timestamp}"

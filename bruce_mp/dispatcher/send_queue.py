@@ -16,7 +16,7 @@ __all__ = ["SendQueue"]
 
 
 class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
-    """Queues by topic and partition, in sending order.  An empty queue leaves at its turn."""
+    """Queues by topic and partition, in sending order.  `choose` removes the empty queues that it meets."""
 
     def schedule(self, queue: PartitionQueue) -> None:
         """Append a queue, if it has records to send."""
@@ -29,7 +29,7 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
         return any(queue.has_work for queue in self.values())
 
     def next_send_at(self, throttled_until: float) -> float | None:
-        """Return the time at which a queue in back-off may send, at least `throttled_until`; None if none waits."""
+        """Return the time at which a queue in back-off may send, not before `throttled_until`; None without one."""
         delayed = (q.not_before for q in self.values() if q.not_before and q.state is QueueState.FLOWING)
         earliest = min(delayed, default=throttled_until if self else None)
         return None if earliest is None else max(earliest, throttled_until)
@@ -39,8 +39,8 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
     ) -> list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]]:
         """Choose the content of a request of `room` bytes: a built batch or a plan of each queue.
 
-        One batch always fits, however large.  A failed plan yields its SlabError; its damaged records have left
-        the queue.
+        The first batch may be larger.  If planning fails, the result has its SlabError, and the damaged records are
+        no longer in the queue.
         """
         chosen: list[tuple[PartitionQueue, SentBatch | BatchPlan | SlabError]] = []
         is_first = True

@@ -107,7 +107,7 @@ class Assignments:
         return [*scopes, *((route.slot, key, route) for key, route in self._routes.items() if route.is_paused)]
 
     def leaderless_partitions(self) -> list[_TopicPartition]:
-        """Return (topic, partition) of each route whose messages wait for a leader, and that is not paused."""
+        """Return (topic, partition) of each unpaused route with messages that wait for a leader."""
         held = (key for key, route in self._routes.items() if route.has_waiting and not route.is_paused)
         return [key for key in held if self._leader_slot(*key) is None]
 
@@ -243,7 +243,7 @@ class Assignments:
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> None:
-        """Reassign partitions whose leader moved, and resume paused scopes whose back-off has ended."""
+        """Reassign partitions after leader changes, and resume paused scopes after their back-off."""
         self._open.clear()
         for slot in self._dispatchers.on_metadata(view, now_ms):
             self._dispatcher_scopes.pop(slot, None)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from bruce_mp.network.resolver import Resolver
     from bruce_mp.network.version_probe import VersionProbes
 
-__all__ = ["BrokerRotation", "Connect", "socket_factory"]
+__all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
 
 MAX_TIMEOUT_S: Final = 10.0
 """The longest timeout of a request, because partitions wait and other brokers can respond."""
 
-Connect = Callable[[Address, Callable[[Event], None]], BrokerSocket]
+SocketFactory = Callable[[Address, Callable[[Event], None]], BrokerSocket]
 """Returns a socket to a broker, not yet open, with a callback for its events."""
 
 
@@ -37,10 +37,10 @@ def socket_factory(
     timeout_s: float,
     openings: VersionProbes,
     security: Security | None,
-) -> Connect:
+) -> SocketFactory:
     """Return a factory of sockets with these settings."""
 
-    def connect(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
+    def create_socket(address: Address, on_event: Callable[[Event], None]) -> BrokerSocket:
         return BrokerSocket(
             loop,
             resolver,
@@ -53,14 +53,14 @@ def socket_factory(
             security=security,
         )
 
-    return connect
+    return create_socket
 
 
 class BrokerRotation:
     """Connects to one broker at a time; `on_event` gets the events of the current connection."""
 
-    def __init__(self, connect: Connect, on_event: Callable[[Event], None]) -> None:
-        self.connect = connect
+    def __init__(self, create_socket: SocketFactory, on_event: Callable[[Event], None]) -> None:
+        self.create_socket = create_socket
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
         self.untried: list[Address] = []
@@ -89,7 +89,7 @@ class BrokerRotation:
         if not self.untried:
             return False
         self.current = self.untried.pop(0)
-        self._socket = self.connect(self.current, self._on_event)
+        self._socket = self.create_socket(self.current, self._on_event)
         self._socket.open()
         return True
 

@@ -192,8 +192,8 @@ class Router:
         if view is not None:
             self._topics.assign_number(topic.name)
             return
-        gone = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
-        self._discards.settle(gone, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
+        waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
+        self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
 
     def _can_number(self, name: bytes, now_ms: int) -> bool:
         """Return True if the cluster knows the topic and the slab's table has room for it."""
@@ -215,9 +215,9 @@ class Router:
         """Record that a creation request for these topics was sent."""
         self._unknown.on_creation_started(names)
 
-    def on_created(self, answers: Mapping[bytes, int], now_ms: int) -> None:
+    def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
         """Apply Kafka's error code for each topic; the router requests topics without a code again."""
-        self._unknown.on_created(answers, now_ms)
+        self._unknown.on_created(errors, now_ms)
 
     # --- dispatchers -------------------------------------------------------------------------------------------------
 

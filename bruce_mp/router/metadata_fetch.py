@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.kafka.connection_events import Event, FailureCause
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
-    from bruce_mp.router.broker_rotation import Connect
+    from bruce_mp.router.broker_rotation import SocketFactory
     from bruce_mp.router.cluster import Address
 
 __all__ = ["FetchAttempt", "FetchResult", "MetadataFetcher"]
@@ -66,13 +66,13 @@ class MetadataFetcher:
 
     def __init__(
         self,
-        connect: Connect,
+        create_socket: SocketFactory,
         *,
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[FailureCause | None], None] = lambda _: None,
     ) -> None:
-        self._brokers = BrokerRotation(connect, self._on_event)
+        self._brokers = BrokerRotation(create_socket, self._on_event)
         self._rng = rng
         self._on_done = on_done
         self.last_error = ""
@@ -101,10 +101,10 @@ class MetadataFetcher:
             FetchAttempt(f"{broker.host}:{broker.port}", self.last_error) if self.is_busy and broker else FetchAttempt()
         )
 
-    def apply_config(self, connect: Connect) -> None:
+    def apply_config(self, create_socket: SocketFactory) -> None:
         """Replace the connection factory, and cancel the current fetch without a callback."""
         self._brokers.close()
-        self._brokers.connect = connect
+        self._brokers.create_socket = create_socket
         self._failed.clear()
 
     def start(
@@ -190,22 +190,22 @@ class MetadataFetcher:
 
     def _on_producer_id(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
-        answer = event.response
-        if answer.is_retriable or answer.error == _UNKNOWN_SERVER_ERROR:
+        response = event.response
+        if response.is_retriable or response.error == _UNKNOWN_SERVER_ERROR:
             _LOG.warning(
                 "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
-                action_for(answer.error).name, answer.error,
+                action_for(response.error).name, response.error,
             )  # fmt: skip
             self._next_after_failure()
-        elif answer.error:
+        elif response.error:
             _LOG.error(
                 "The brokers refuse us a producer id, %s (%d): messages are delivered at least once. Allow the "
                 "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
-                "metadata fetch repeats the request.", action_for(answer.error).name, answer.error,
+                "metadata fetch repeats the request.", action_for(response.error).name, response.error,
             )  # fmt: skip
-            self._finish(self._result(self._metadata, None, answer.error))
+            self._finish(self._result(self._metadata, None, response.error))
         else:
-            self._finish(self._result(self._metadata, answer.producer_id))
+            self._finish(self._result(self._metadata, response.producer_id))
 
     def _finish(self, result: FetchResult | None) -> None:
         self._brokers.close()

@@ -61,6 +61,6 @@ class Outbox:
         self._parcels.pop(slot, None)
 
     def drain(self) -> dict[int, list[Parcel]]:
-        """Empty the outbox, and return the parcels of each slot behind one that names the router's incarnation."""
+        """Empty the outbox, and return a frame for each slot; its first parcel names the router's incarnation."""
         parcels, self._parcels = self._parcels, {}
         return {slot: [Parcel(ParcelKind.SENDER, 0, self._incarnation), *its] for slot, its in parcels.items()}

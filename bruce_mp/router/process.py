@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
-    from bruce_mp.router.broker_rotation import Connect
+    from bruce_mp.router.broker_rotation import SocketFactory
     from bruce_mp.router.metadata_fetch import FetchResult
     from bruce_mp.slab.file import Slab
 
@@ -70,7 +70,7 @@ class _RouterProcess(ProcessShell):
         super().__init__(start, control, ProcessRow(slab, start.row))
         self._slab = slab
         self.serve_frames(ROUTER_FROM_INPUTS, self._on_runs)
-        self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_events)
+        self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_dispatcher_frame)
         self._dispatchers: dict[int, LinkSender] = {}
         self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
         self._tap = self.add_output(tap_for(slab, self._links, self._row))
@@ -87,10 +87,14 @@ class _RouterProcess(ProcessShell):
         self._fetch_backoff = PauseBackoff(*start.config.delivery.backoff, rng)
         self._rng = rng
         self._resolver = Resolver(self._loop)
-        connect = self._socket_factory(start.config)
-        self._fetcher = MetadataFetcher(connect, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure)
-        self._topic_creator = TopicCreator(connect, size=TopicSize.of(start.config.delivery), on_done=self._on_created)
-        self._connect = connect
+        create_socket = self._build_socket_factory(start.config)
+        self._fetcher = MetadataFetcher(
+            create_socket, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure
+        )
+        self._topic_creator = TopicCreator(
+            create_socket, size=TopicSize.of(start.config.delivery), on_done=self._on_created
+        )
+        self._create_socket = create_socket
         self._brokers: list[Address] = []
         """The brokers of the last metadata, the controller first."""
         self._fetch_started_ms = 0
@@ -113,7 +117,7 @@ class _RouterProcess(ProcessShell):
         self._core.apply_config(config, steady_ms())
         self._fetch_backoff.apply_config(*config.delivery.backoff)
         self._apply_broker_config(before, config)
-        self._topic_creator.apply_config(self._connect, TopicSize.of(config.delivery))
+        self._topic_creator.apply_config(self._create_socket, TopicSize.of(config.delivery))
         if config.delivery.metadata_refresh_interval_min != before.delivery.metadata_refresh_interval_min:
             self._schedule_refresh()
 
@@ -151,7 +155,7 @@ class _RouterProcess(ProcessShell):
             else:
                 self._core.on_runs(parcel.segments, now_ms)
 
-    def _on_events(self, parcels: list[Parcel]) -> None:
+    def _on_dispatcher_frame(self, parcels: list[Parcel]) -> None:
         self._core.on_parcels(parcels, steady_ms())
 
     def _publish(self) -> None:
@@ -175,7 +179,7 @@ class _RouterProcess(ProcessShell):
 
     # --- metadata ----------------------------------------------------------------------------------------------------
 
-    def _socket_factory(self, config: Config) -> Connect:
+    def _build_socket_factory(self, config: Config) -> SocketFactory:
         security = security_of(config.kafka, self._loop)
         return socket_factory(
             self._loop,
@@ -192,8 +196,8 @@ class _RouterProcess(ProcessShell):
         if bootstrap_changed:
             self._brokers = []
         if bootstrap_changed or connection_settings(after) != connection_settings(before):
-            self._connect = self._socket_factory(after)
-            self._fetcher.apply_config(self._connect)
+            self._create_socket = self._build_socket_factory(after)
+            self._fetcher.apply_config(self._create_socket)
             self._core.request_refresh_now(steady_ms())
 
     def _fetch(self) -> None:
@@ -243,10 +247,10 @@ class _RouterProcess(ProcessShell):
             self._core.on_creation_started(names)
             self._topic_creator.start(self._brokers, names)
 
-    def _on_created(self, answers: Mapping[bytes, int]) -> None:
-        if not answers:
+    def _on_created(self, errors: Mapping[bytes, int]) -> None:
+        if not errors:
             self._row.add(Counter.ConnectFailOnTopicAutocreate)
-        for name, error in answers.items():
+        for name, error in errors.items():
             text, row = name.decode("utf-8", "backslashreplace"), action_for(error)
             if error in SUCCESS:
                 self._row.add(Counter.TopicAutocreateSuccess)
@@ -257,7 +261,7 @@ class _RouterProcess(ProcessShell):
                     "Topic %s cannot be created: the broker answered %s (%d).", text, row.name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
-        self._core.on_created(answers, steady_ms())
+        self._core.on_created(errors, steady_ms())
 
     def _store_producer_id(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""

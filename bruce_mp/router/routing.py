@@ -297,7 +297,7 @@ class RunRouter:
     # --- parked messages ---------------------------------------------------------------------------------------------
 
     def unpark(self, now_ms: int) -> None:
-        """Route parked messages whose partitions new metadata or a dispatcher's frame has opened."""
+        """Route parked messages again, because metadata or a dispatcher's frame may have opened their partitions."""
         frame = _Frame(now_ms)
         for topic in self._numbered.values():
             if topic.has_waiting and topic.view is not None:
@@ -346,6 +346,6 @@ class RunRouter:
 
 
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
-    """Raise SlabError for a segment whose headers are damaged."""
+    """Raise SlabError for a segment with damaged headers."""
     read_run(slab, segment.chunk, segment.run)
     refuse(slab, [segment])

@@ -51,28 +51,31 @@ class SlabTables:
         except KeyError:
             return self._freed_names.get(topic, b"")
 
-    def free_entries(self, existing: Container[bytes], used: Callable[[], AbstractSet[int]], now_ms: int) -> list[int]:
+    def free_entries(
+        self, existing: Container[bytes], topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
+    ) -> list[int]:
         """Free the entries of topics that the cluster lacks, if a table is full; return the numbers of freed topics.
 
-        `used` returns the topics whose entries must stay.
+        `topics_in_use` returns topics that keep their entries.
         """
-        if not (not self.topics.room or self.partitions.is_full) or now_ms < self._next_sweep_ms:
+        is_full = not self.topics.room or self.partitions.is_full
+        if not is_full or now_ms < self._next_sweep_ms:
             return []
-        kept = used()
+        in_use = topics_in_use()
         known = {self.topics.id_of(name): name for name in self.topics.known()}
-        gone = {topic: name for topic, name in known.items() if name not in existing and topic not in kept}
-        if gone:
+        deleted = {topic: name for topic, name in known.items() if name not in existing and topic not in in_use}
+        if deleted:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
-            held = {found.topic for found in sweep(self._slab, _HELD)}
-            self._free_topics({topic: name for topic, name in gone.items() if topic not in held})
-        return list(gone.keys() & self._freed_names.keys())
+            in_slab = {found.topic for found in sweep(self._slab, _HELD)}
+            self._free_topics({topic: name for topic, name in deleted.items() if topic not in in_slab})
+        return list(deleted.keys() & self._freed_names.keys())
 
-    def _free_topics(self, gone: dict[int, bytes]) -> None:
-        self._freed_names = gone
-        if gone:
-            self.topics.remove(gone)
+    def _free_topics(self, deleted: dict[int, bytes]) -> None:
+        self._freed_names = deleted
+        if deleted:
+            self.topics.remove(deleted)
             self.partitions.keep_only(set(map(self.topics.id_of, self.topics.known())))
-            _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(gone))
+            _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
 
     def report_full(self, what: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""

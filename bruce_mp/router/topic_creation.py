@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.sections import Delivery
     from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.connection_events import Event
-    from bruce_mp.router.broker_rotation import Connect
+    from bruce_mp.router.broker_rotation import SocketFactory
     from bruce_mp.router.cluster import Address
 
 __all__ = ["TopicCreator", "TopicSize"]
@@ -56,12 +56,12 @@ class TopicCreator:
 
     def __init__(
         self,
-        connect: Connect,
+        create_socket: SocketFactory,
         *,
         size: TopicSize,
         on_done: Callable[[Mapping[bytes, int]], None],
     ) -> None:
-        self._brokers = BrokerRotation(connect, self._on_event)
+        self._brokers = BrokerRotation(create_socket, self._on_event)
         self._size = size
         self._on_done = on_done
         self._names: Sequence[bytes] = ()
@@ -72,9 +72,9 @@ class TopicCreator:
         """True while a request is under way."""
         return self._brokers.is_busy
 
-    def apply_config(self, connect: Connect, size: TopicSize) -> None:
+    def apply_config(self, create_socket: SocketFactory, size: TopicSize) -> None:
         """Replace the connection factory and the size; the current request keeps its connection."""
-        self._brokers.connect = connect
+        self._brokers.create_socket = create_socket
         self._size = size
 
     def start(self, brokers: Iterable[Address], names: Sequence[bytes]) -> None:
@@ -118,6 +118,6 @@ class TopicCreator:
         else:
             self._finish(errors)
 
-    def _finish(self, answers: Mapping[bytes, int]) -> None:
+    def _finish(self, errors: Mapping[bytes, int]) -> None:
         self._brokers.close()
-        self._on_done(answers)
+        self._on_done(errors)

@@ -93,7 +93,7 @@ class Topic:
         return self.key_partitions[:count] if 0 < count <= len(self.key_partitions) else None
 
     def partition_of_lane(self, index: int, count: int) -> int | None:
-        """Return the partition of a lane whose keys are all `index` modulo `count`; None if its keys differ."""
+        """Return the partition of a lane with equal keys, `index` modulo `count`; None if its keys differ."""
         return self.key_partitions[index] if 0 <= index < count <= len(self.key_partitions) else None
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:

@@ -172,7 +172,7 @@ class UnknownTopics:
             self._refused[name] = (until_ms, reason)
         self._discards.settle(self._topics.pop(name).segments, reason, name, _COUNTERS[reason])
 
-    # --- topic creation -----------------------------------------------------------------------------------------------
+    # --- topic creation ----------------------------------------------------------------------------------------------
 
     @property
     def names_to_create(self) -> list[bytes]:
@@ -185,11 +185,11 @@ class UnknownTopics:
         for name in names:
             self._topics[name].state = UnknownTopicState.CREATING
 
-    def on_created(self, answers: Mapping[bytes, int], now_ms: int) -> None:
+    def on_created(self, errors: Mapping[bytes, int], now_ms: int) -> None:
         """Apply Kafka's error code for each topic; the router requests topics without a code again."""
         creating = [(name, topic) for name, topic in self._topics.items() if topic.state is UnknownTopicState.CREATING]
         for name, topic in creating:
-            error = answers.get(name)
+            error = errors.get(name)
             topic.attempts += 1
             if error is None or error in RETRIABLE:
                 topic.state = UnknownTopicState.FETCHING

@@ -123,7 +123,7 @@ def test_adaptive_compression_skips_an_incompressible_topic(slab: Slab, caplog: 
         assert bench.send(TEXT, topic=b"other") is Codec.LZ4
         assert bench.send(TEXT) is Codec.LZ4
     assert caplog.messages == [
-        "Topic t compresses badly (to 100 %): it is sent as it is, and tried again now and then.",
+        "Topic t compresses badly (to 100 %): it is sent uncompressed, with a trial now and then.",
         "Topic t compresses well again (to 2 %).",
     ]
 

@@ -469,7 +469,9 @@ def test_a_hand_back_with_all_responses_stops_waiting(make: MakeWorld) -> None:
     world = make()
     core = world.peers[SLOT].core
     hand_over(world, 2)
-    core.on_parcels([Parcel(ParcelKind.SENDER, 0, core._router), Parcel(ParcelKind.HAND_BACK, TOPIC, 0)], world.now_ms)
+    core.on_parcels(
+        [Parcel(ParcelKind.SENDER, 0, core._router_incarnation), Parcel(ParcelKind.HAND_BACK, TOPIC, 0)], world.now_ms
+    )
     ends = core.hand_back_deadline_ms
     world.answer(SLOT)
     assert (ends, core.hand_back_deadline_ms) == (world.now_ms + 5000, None)
