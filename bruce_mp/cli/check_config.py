@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from bruce_mp.cli.configuration import add_overrides
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
-from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
+from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode
-from bruce_mp.network.credentials import careless_files, missing_files
+from bruce_mp.network.credentials import exposed_files, missing_files
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
-    for remark in (*remarks(config), *missing_files(config), *careless_files(config)):
+    for remark in (*risk_warnings(config), *missing_files(config), *exposed_files(config)):
         print(f"Note: {remark}")
     return ExitCode.OK
 

@@ -9,17 +9,20 @@ from msgspec import field
 from bruce_mp.config import fields
 from bruce_mp.config.fields import LIVE
 from bruce_mp.config.limits import DAY_MS, INT32_MAX
-from bruce_mp.config.section import BOUND, Section
+from bruce_mp.config.section import RESTART_TO_BIND, Section
 
 __all__ = ["AllowGroups", "AllowUsers", "Group", "Mode", "Quota", "User"]
 
-Mode = Annotated[int, fields.mode("Mode of the socket; senders need write. Absent: the umask decides."), BOUND] | None
-User = Annotated[str, fields.text("Its owner, by name or number. Absent: the daemon's user."), BOUND] | None
+Mode = (
+    Annotated[int, fields.mode("Mode of the socket; senders need write. Absent: the umask decides."), RESTART_TO_BIND]
+    | None
+)
+User = Annotated[str, fields.text("Its owner, by name or number. Absent: the daemon's user."), RESTART_TO_BIND] | None
 Group = (
     Annotated[
         str,
         fields.text("Its group. Absent: as for any file there."),
-        BOUND,
+        RESTART_TO_BIND,
     ]
     | None
 )

@@ -19,10 +19,19 @@ if TYPE_CHECKING:
     from bruce_mp.config.access import Quota
     from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 
-__all__ = ["TCP_USER", "AllowList", "QuotaLimits", "allow_list_of", "check_accounts", "gid_of", "limits_of", "uid_of"]
+__all__ = [
+    "TCP_USER",
+    "AllowList",
+    "QuotaLimits",
+    "allow_list_of",
+    "check_accounts",
+    "gid_of",
+    "quota_limits",
+    "uid_of",
+]
 
 TCP_USER: Final = -1
-"""Stands for all TCP connections together, because their users are unknown."""
+"""Represents all TCP connections together, because their users are unknown."""
 
 
 class AllowList(NamedTuple):
@@ -37,16 +46,19 @@ class AllowList(NamedTuple):
 
 
 class QuotaLimits(NamedTuple):
-    """The most messages of a user in an interval; None for no limit."""
+    """The largest number of messages of a user in an interval; None for no limit.
+
+    `default` applies to users that are not in `users`, `tcp` to all TCP connections together.
+    """
 
     interval_ms: int
-    usual: int | None
+    default: int | None
     tcp: int | None
     users: Mapping[int, int | None]
 
-    def of(self, user: int) -> int | None:
+    def limit_for(self, user: int) -> int | None:
         """Return the limit of a uid, or of TCP_USER."""
-        return self.tcp if user == TCP_USER else self.users.get(user, self.usual)
+        return self.tcp if user == TCP_USER else self.users.get(user, self.default)
 
 
 def uid_of(name: str) -> int:
@@ -67,9 +79,9 @@ def allow_list_of(config: UnixDatagram | UnixStream) -> AllowList | None:
     """
     if not config.allow_users and not config.allow_groups:
         return None
-    gids = frozenset(_known(config.allow_groups, gid_of))
+    gids = frozenset(_resolve_known(config.allow_groups, gid_of))
     members = (name for gid in gids for name in _members_of(gid))
-    return AllowList(frozenset(_known((*config.allow_users, *members), uid_of)), gids)
+    return AllowList(frozenset(_resolve_known((*config.allow_users, *members), uid_of)), gids)
 
 
 def _members_of(gid: int) -> list[str]:
@@ -79,17 +91,17 @@ def _members_of(gid: int) -> list[str]:
         return []
 
 
-def _known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]:
+def _resolve_known(names: Iterable[str], look_up: Callable[[str], int]) -> Iterator[int]:
     for name in names:
         with suppress(KeyError):
             yield look_up(name)
 
 
-def limits_of(config: Quota) -> QuotaLimits | None:
+def quota_limits(config: Quota) -> QuotaLimits | None:
     """Return the quotas, or None if no user has one."""
-    users = {uid: most or None for name, most in config.users.items() for uid in _known((name,), uid_of)}
+    users = {uid: limit or None for name, limit in config.users.items() for uid in _resolve_known((name,), uid_of)}
     limits = QuotaLimits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
-    return limits if limits.usual or limits.tcp or any(users.values()) else None
+    return limits if limits.default or limits.tcp or any(users.values()) else None
 
 
 def check_accounts(config: Input) -> None:
@@ -102,14 +114,14 @@ def check_accounts(config: Input) -> None:
 def _unknown_accounts(config: Input) -> Iterator[str]:
     for section, each in (("unix_datagram", config.unix_datagram), ("unix_stream", config.unix_stream)):
         if each.enable:
-            yield from _unknown(f"input.{section}.allow_users", each.allow_users, "user", uid_of)
-            yield from _unknown(f"input.{section}.allow_groups", each.allow_groups, "group", gid_of)
-    yield from _unknown("input.quota.users", config.quota.users, "user", uid_of)
+            yield from _unknown_names(f"input.{section}.allow_users", each.allow_users, "user", uid_of)
+            yield from _unknown_names(f"input.{section}.allow_groups", each.allow_groups, "group", gid_of)
+    yield from _unknown_names("input.quota.users", config.quota.users, "user", uid_of)
 
 
-def _unknown(setting: str, names: Iterable[str], what: str, look_up: Callable[[str], int]) -> Iterator[str]:
+def _unknown_names(setting: str, names: Iterable[str], kind: str, look_up: Callable[[str], int]) -> Iterator[str]:
     for name in names:
         try:
             look_up(name)
         except KeyError:
-            yield f'{setting}: there is no {what} "{name}" on this host; create it or remove the name.'
+            yield f'{setting}: there is no {kind} "{name}" on this host; create it or remove the name.'

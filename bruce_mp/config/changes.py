@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from bruce_mp.config.fields import leaf_of
+from bruce_mp.config.fields import setting_type
 from bruce_mp.config.problems import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from bruce_mp.config.fields import Leaf
+    from bruce_mp.config.fields import SettingType
     from bruce_mp.config.model import Config
 
-__all__ = ["Change", "changes"]
+__all__ = ["Change", "list_changes"]
 
 Path = tuple[str, ...]
 
 
 class Change(NamedTuple):
-    """A changed setting with its displayed values; `restart_because` is empty if a reload applies the change."""
+    """A changed setting with its displayed values; `restart_reason` is empty if a reload applies the change."""
 
     key: str
     before: str
     after: str
-    restart_because: str
+    restart_reason: str
 
     def __str__(self) -> str:
-        why = f" (restart to apply: {self.restart_because})" if self.restart_because else ""
-        return f"{self.key} from {self.before} to {self.after}{why}"
+        hint = f" (restart to apply: {self.restart_reason})" if self.restart_reason else ""
+        return f"{self.key} from {self.before} to {self.after}{hint}"
 
 
-def changes(before: Config, after: Config) -> list[Change]:
+def list_changes(before: Config, after: Config) -> list[Change]:
     """Return the settings with different values, in the order of the fields of `Config`."""
     old, new = dict(_settings(before)), dict(_settings(after))
     return [
@@ -44,32 +44,32 @@ def changes(before: Config, after: Config) -> list[Change]:
     ]
 
 
-_Setting = tuple["Leaf", object]
+_TypedValue = tuple["SettingType", object]
 
 
-def _settings(section: Struct, path: Path = ()) -> Iterator[tuple[Path, _Setting]]:
+def _settings(section: Struct, path: Path = ()) -> Iterator[tuple[Path, _TypedValue]]:
     for field in msgspec.structs.fields(type(section)):
-        yield from _expand(leaf_of(field.type), getattr(section, field.name), (*path, field.name))
+        yield from _expand(setting_type(field.type), getattr(section, field.name), (*path, field.name))
 
 
-def _expand(leaf: Leaf, value: object, path: Path) -> Iterator[tuple[Path, _Setting]]:
+def _expand(setting: SettingType, value: object, path: Path) -> Iterator[tuple[Path, _TypedValue]]:
     if isinstance(value, Struct):
         yield from _settings(value, path)
     elif isinstance(value, dict):
         entries: Mapping[str, object] = value
         for name, entry in entries.items():
-            yield from _expand(leaf, entry, (*path, name))
+            yield from _expand(setting, entry, (*path, name))
     else:
-        yield path, (leaf, value)
+        yield path, (setting, value)
 
 
-def _value(setting: _Setting | None) -> object:
+def _value(setting: _TypedValue | None) -> object:
     """Return the value of a setting; a setting of a missing map entry counts as absent, None."""
     return None if setting is None else setting[1]
 
 
-def _change(path: Path, present: _Setting, before: _Setting | None, after: _Setting | None) -> Change:
-    leaf, _ = present
-    assert leaf.applies is not None  # only sections lack this marker, and `_settings` yields none
-    shown = [leaf.show(_value(setting)) or "absent" for setting in (before, after)]
-    return Change(dotted(path), shown[0], shown[1], leaf.applies.restart_because)
+def _change(path: Path, present: _TypedValue, before: _TypedValue | None, after: _TypedValue | None) -> Change:
+    setting, _ = present
+    assert setting.reload_rule is not None  # only sections lack this marker, and `_settings` yields none
+    shown = [setting.show(_value(each)) or "absent" for each in (before, after)]
+    return Change(dotted(path), shown[0], shown[1], setting.reload_rule.restart_reason)

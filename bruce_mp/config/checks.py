@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.config.problems import Problem, dotted
 from bruce_mp.config.sizes import format_size
-from bruce_mp.config.topics import BUILT_IN_LIMITS, limits_named
+from bruce_mp.config.topics import BUILT_IN_LIMITS, find_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +27,8 @@ _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
 
 def check(config: Config) -> Iterator[Problem]:
     """Yield the problems of all checks."""
-    for each in CHECKS:
-        yield from each(config)
+    for check_relation in CHECKS:
+        yield from check_relation(config)
 
 
 def _batch_limits(config: Config) -> Iterator[Problem]:
@@ -57,7 +57,7 @@ def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | Topic
 
 
 def _limits_exist(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
-    if limits_named(batching, name) is None:
+    if find_limits(batching, name) is None:
         yield from _reference(path, name, batching.configs.keys() | BUILT_IN_LIMITS.keys(), "batching.configs")
 
 
@@ -118,16 +118,16 @@ def _sasl(config: Config) -> Iterator[Problem]:
         return
     for_password = {"username": sasl.username, "password_file": sasl.password_file, "password_env": sasl.password_env}
     for_token = {"token_file": sasl.token_file, "token_command": sasl.token_command}
-    takes_token = sasl.mechanism == "OAUTHBEARER"
-    for name, value in (for_password if takes_token else for_token).items():
+    uses_token = sasl.mechanism == "OAUTHBEARER"
+    for name, value in (for_password if uses_token else for_token).items():
         if value is not None:
             yield Problem.value((*path, name), value, f': "{sasl.mechanism}" does not use it; remove it')
-    if not takes_token and sasl.username is None:
+    if not uses_token and sasl.username is None:
         yield Problem((*path, "username"), f"kafka.sasl.username is missing: {sasl.mechanism} needs it.")
-    sources = for_token if takes_token else {name: for_password[name] for name in ("password_file", "password_env")}
+    sources = for_token if uses_token else {name: for_password[name] for name in ("password_file", "password_env")}
     yield from _exactly_one(path, sources)
     if config.kafka.broker_version is not None:
-        yield from _login_of_old(config.kafka.broker_version)
+        yield from _broker_without_login(config.kafka.broker_version)
 
 
 def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]:
@@ -138,16 +138,16 @@ def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]
         yield Problem((*path, next(iter(sources))), f"Only one of {names} can be used: remove the other.")
 
 
-def _login_of_old(version: str) -> Iterator[Problem]:
+def _broker_without_login(version: str) -> Iterator[Problem]:
     if tuple(map(int, version.split("."))) < (0, 10):
         yield Problem.value(
             ("kafka", "broker_version"), version, ": this release has no login; remove kafka.sasl.mechanism"
         )
 
 
-def _some_input(config: Config) -> Iterator[Problem]:
+def _input_enabled(config: Config) -> Iterator[Problem]:
     inputs = (config.input.unix_datagram, config.input.unix_stream, config.input.tcp)
-    if not any(each.enable for each in inputs):
+    if not any(section.enable for section in inputs):
         path = ("input", "unix_datagram", "enable")
         yield Problem(path, "No input is enabled: set input.unix_datagram.enable, or that of another input, to true.")
 
@@ -159,15 +159,15 @@ def _loopback(config: Config) -> Iterator[Problem]:
         yield Problem.value(("input", "tcp", "host"), tcp.host, remedy)
 
 
-def _own_sockets(config: Config) -> Iterator[Problem]:
+def _distinct_sockets(config: Config) -> Iterator[Problem]:
     taken: dict[str, str] = {}
-    for path, place in _socket_places(config):
-        if place in taken:
-            yield Problem.value(path, place, f": {taken[place]} uses this path; give another path")
-        taken[place] = dotted(path)
+    for path, socket_path in _socket_paths(config):
+        if socket_path in taken:
+            yield Problem.value(path, socket_path, f": {taken[socket_path]} uses this path; give another path")
+        taken[socket_path] = dotted(path)
 
 
-def _socket_places(config: Config) -> Iterator[tuple[Path, str]]:
+def _socket_paths(config: Config) -> Iterator[tuple[Path, str]]:
     if config.input.unix_datagram.enable:
         yield ("input", "unix_datagram", "path"), config.input.unix_datagram.path
     if config.input.unix_stream.enable:
@@ -187,17 +187,17 @@ def _http(config: Config) -> Iterator[Problem]:
                 yield Problem.value(("http", name), shown, remedy)
 
 
-def _own_ports(config: Config) -> Iterator[Problem]:
+def _distinct_ports(config: Config) -> Iterator[Problem]:
     tcp, http = config.input.tcp, config.http.address
     if tcp.enable and tcp.port and http == HostPort(tcp.host, tcp.port):
         yield Problem.value(("input", "tcp", "port"), tcp.port, ": http.listen uses this port; give another port")
 
 
 def _discard_log_size(config: Config) -> Iterator[Problem]:
-    least = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
+    minimum = 2 * max(config.input.max_datagram_size, config.input.max_stream_size)
     size = config.discard_log.max_file_size
-    if config.discard_log.enable and size < least:
-        remedy = f": give at least {format_size(least)}, twice the largest message that input admits"
+    if config.discard_log.enable and size < minimum:
+        remedy = f": give at least {format_size(minimum)}, twice the largest message that the inputs accept"
         yield Problem.value(("discard_log", "max_file_size"), format_size(size), remedy)
 
 
@@ -208,10 +208,10 @@ CHECKS: Final = (
     _compression_levels,
     _tls,
     _sasl,
-    _some_input,
+    _input_enabled,
     _loopback,
-    _own_sockets,
-    _own_ports,
+    _distinct_sockets,
+    _distinct_ports,
     _http,
     _discard_log_size,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from bruce_mp.config.fields import Leaf, leaf_of
+from bruce_mp.config.fields import SettingType, setting_type
 from bruce_mp.config.problems import Problem, dotted
 
 if TYPE_CHECKING:
@@ -32,58 +32,58 @@ class Decoder:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
+    def decode_table(self, model: type[Struct], raw: object, path: Path = ()) -> dict[str, Any]:
         """Return the valid settings of a section, normalised; absent and invalid settings are left out."""
         if not isinstance(raw, dict):
-            self._not_a_table(raw, path)
+            self._report_no_table(raw, path)
             return {}
         fields = {field.name: field for field in msgspec.structs.fields(model)}
-        self._refuse_unknown(raw, fields, path)
-        decoded = {name: self._setting(field, raw, (*path, name)) for name, field in fields.items()}
+        self._report_unknown(raw, fields, path)
+        decoded = {name: self._decode_setting(field, raw, (*path, name)) for name, field in fields.items()}
         return {name: value for name, value in decoded.items() if value is not _ABSENT}
 
-    def _setting(self, field: FieldInfo, table: dict[str, Any], path: Path) -> Any:
-        leaf = leaf_of(field.type)
+    def _decode_setting(self, field: FieldInfo, table: dict[str, Any], path: Path) -> Any:
+        setting = setting_type(field.type)
         if field.name in table:
-            return self._value(leaf, table[field.name], path)
+            return self._decode_any(setting, table[field.name], path)
         if not field.required:
             return _ABSENT
-        if _is_section(leaf.type):
-            return self.table(leaf.type, {}, path)
-        self._report(path, f"{dotted(path)} is missing: give {leaf.allowed}.")
+        if _is_section(setting.type):
+            return self.decode_table(setting.type, {}, path)
+        self._report(path, f"{dotted(path)} is missing: give {setting.allowed}.")
         return _ABSENT
 
-    def _value(self, leaf: Leaf, raw: object, path: Path) -> Any:
-        if _is_section(leaf.type):
-            return self.table(leaf.type, raw, path)
-        if get_origin(leaf.type) is dict:
-            return self._map(get_args(leaf.type)[1], raw, path)
-        return self._leaf(leaf, raw, path)
+    def _decode_any(self, setting: SettingType, raw: object, path: Path) -> Any:
+        if _is_section(setting.type):
+            return self.decode_table(setting.type, raw, path)
+        if get_origin(setting.type) is dict:
+            return self._decode_map(get_args(setting.type)[1], raw, path)
+        return self._decode_value(setting, raw, path)
 
-    def _map(self, value_type: Any, raw: object, path: Path) -> Any:
+    def _decode_map(self, value_type: Any, raw: object, path: Path) -> Any:
         if not isinstance(raw, dict):
-            self._not_a_table(raw, path)
+            self._report_no_table(raw, path)
             return {}
-        leaf = leaf_of(value_type)
-        return {name: self._value(leaf, value, (*path, name)) for name, value in raw.items()}
+        setting = setting_type(value_type)
+        return {name: self._decode_any(setting, value, (*path, name)) for name, value in raw.items()}
 
-    def _leaf(self, leaf: Leaf, raw: object, path: Path) -> Any:
+    def _decode_value(self, setting: SettingType, raw: object, path: Path) -> Any:
         try:
-            return msgspec.convert(leaf.kind.parse(raw), leaf.annotation)
+            return msgspec.convert(setting.kind.parse(raw), setting.annotation)
         except msgspec.ValidationError:
-            self._not_allowed(leaf, raw, path)
+            self._report_invalid(setting, raw, path)
         except ValueError as error:
-            self._not_allowed(leaf, raw, path, str(error))
+            self._report_invalid(setting, raw, path, str(error))
         return _ABSENT
 
-    def _not_allowed(self, leaf: Leaf, raw: object, path: Path, why: str = "") -> None:
-        particulars = f" ({why})" if why else ""
-        self.problems.append(Problem.value(path, raw, f"{particulars}: give {leaf.allowed}"))
+    def _report_invalid(self, setting: SettingType, raw: object, path: Path, reason: str = "") -> None:
+        details = f" ({reason})" if reason else ""
+        self.problems.append(Problem.value(path, raw, f"{details}: give {setting.allowed}"))
 
-    def _not_a_table(self, raw: object, path: Path) -> None:
+    def _report_no_table(self, raw: object, path: Path) -> None:
         self.problems.append(Problem.value(path, raw, f": give a section, [{dotted(path)}]"))
 
-    def _refuse_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
+    def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
         for name in (name for name in raw if name not in known):
             nearest = get_close_matches(name, known, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(known)}."

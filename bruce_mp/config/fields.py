@@ -1,9 +1,9 @@
-"""Define the types of settings: how a value is written, read, described and shown.
+"""Define the types of settings: their notation, conversion, description and display.
 
 The model annotates each setting with one of the factory functions below (`size()`, `count()`, ...). They return the
 range and meaning for msgspec and name a *kind*, a row of `KINDS`. The row converts the TOML value to the plain value
-that msgspec checks, shows values, and words the allowed ones. Error texts and the reference page both come from these
-rows, so they agree.
+that msgspec checks, shows values, and describes the allowed ones. Error texts and the reference page both come from
+these rows, so they agree.
 
 The marker behind the type states when a change takes effect: `LIVE`, with a reload, or `restart(reason)`.
 """
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LIVE",
-    "Applies",
-    "Leaf",
+    "ReloadRule",
+    "SettingType",
     "accounts",
     "choice",
     "command",
     "count",
-    "leaf_of",
     "listen",
     "mode",
     "path",
     "pattern",
     "restart",
     "servers",
+    "setting_type",
     "show",
     "size",
     "switch",
     "text",
 ]
 
-_SHOWN_MAX: Final = 80
+_MAX_SHOWN: Final = 80
 _MODE: Final = re.compile("0[0-7]{1,3}")
 
 
@@ -67,7 +67,7 @@ class SettingKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """The conversion and description of a kind; `parse` raises ValueError, with details as its text if any exist.
+    """The conversion and description of a kind. `parse` raises ValueError, whose text may give the reason.
 
     `allowed` is for error texts, `summary` for the reference page.
     """
@@ -79,9 +79,9 @@ class KindRow:
 
 
 def show(value: object) -> str:
-    """Return a value nearly as TOML writes it, shortened."""
+    """Return a value in JSON notation, which is close to TOML's, shortened to 80 characters."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
-    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
 
 
 def _show_size(size: int) -> str:
@@ -155,23 +155,23 @@ KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Applies:
-    """The way in which a change takes effect: with a reload, unless there is a reason for a restart."""
+class ReloadRule:
+    """The way in which a change takes effect: by a reload, unless there is a reason for a restart."""
 
-    restart_because: str = ""
-
-
-LIVE: Final = Applies()
+    restart_reason: str = ""
 
 
-def restart(because: str) -> Applies:
-    """Mark a setting as applied by a restart only; `because` is a clause for the operator."""
-    return Applies(because)
+LIVE: Final = ReloadRule()
+
+
+def restart(because: str) -> ReloadRule:
+    """Mark a setting that only a restart applies; `because` is a clause for the operator."""
+    return ReloadRule(because)
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """The parts of a setting's annotation: bare type, msgspec's range and meaning, and when a change applies.
+class SettingType:
+    """The parts of a setting's annotation: plain type, range and meaning for msgspec, and its reload rule.
 
     A section, or a map of sections, has only a type.
     """
@@ -179,7 +179,7 @@ class Leaf:
     annotation: Any
     type: Any
     meta: Meta
-    applies: Applies | None = None
+    reload_rule: ReloadRule | None = None
 
     @property
     def kind(self) -> KindRow:
@@ -194,12 +194,12 @@ class Leaf:
     @property
     def allowed(self) -> str:
         """Return the description of the allowed values, to follow "give"."""
-        return self.kind.allowed.format(range=self._range()) or self._allowed_plain()
+        return self.kind.allowed.format(range=self._range()) or self._describe_plain()
 
     @property
     def summary(self) -> str:
-        """Return the kind and range of the allowed values, in a word or two."""
-        return self.kind.summary.format(range=self._range_in_short()) or self._summary_plain()
+        """Return the kind and range of the allowed values in short, for the reference page."""
+        return self.kind.summary.format(range=self._short_range()) or self._summarise_plain()
 
     def show(self, value: object) -> str:
         """Return `value` as the configuration file would write it."""
@@ -210,20 +210,20 @@ class Leaf:
             return ""
         return f" from {self._bound(self.meta.ge)} to {self._bound(self.meta.le)}"
 
-    def _range_in_short(self) -> str:
+    def _short_range(self) -> str:
         return f"{self._bound(self.meta.ge or 0)}..{self._bound(self.meta.le or 0)}"
 
-    def _summary_plain(self) -> str:
+    def _summarise_plain(self) -> str:
         if get_origin(self.type) is Literal:
             return ", ".join(show(value) for value in get_args(self.type))
         if self.type is int:
-            return self._range_in_short()
+            return self._short_range()
         return "boolean" if self.type is bool else "string"
 
     def _bound(self, value: float) -> str:
         return format_size(int(value)) if self.kind is KINDS[SettingKind.SIZE] else str(value)
 
-    def _allowed_plain(self) -> str:
+    def _describe_plain(self) -> str:
         if get_origin(self.type) is Literal:
             return " or ".join(show(value) for value in get_args(self.type))
         if self.type is bool:
@@ -234,19 +234,19 @@ class Leaf:
         return "a string in quotes" + (f", for example {examples}" if examples else "")
 
 
-def leaf_of(annotation: Any) -> Leaf:
-    """Split `Annotated[T, Meta, Applies]`, `Annotated[T, Meta, Applies] | None` or plain `T` into its parts.
+def setting_type(annotation: Any) -> SettingType:
+    """Split `Annotated[T, Meta, ReloadRule]`, `Annotated[T, Meta, ReloadRule] | None` or plain `T` into its parts.
 
-    Raises TypeError for a setting that does not state when a change applies.
+    Raises TypeError for a setting without a reload rule.
     """
     if NoneType in get_args(annotation):
         annotation = next(member for member in get_args(annotation) if member is not NoneType)
     if get_origin(annotation) is Annotated:
-        bare, meta, *applies = get_args(annotation)
-        if len(applies) != 1:
-            raise TypeError(f"{meta.description!r}: put LIVE, or restart(why), behind it in its annotation.")
-        return Leaf(annotation, bare, meta, *applies)
-    return Leaf(annotation, annotation, Meta())
+        bare, meta, *reload_rule = get_args(annotation)
+        if len(reload_rule) != 1:
+            raise TypeError(f"{meta.description!r}: add LIVE, or restart(because), after it in the annotation.")
+        return SettingType(annotation, bare, meta, *reload_rule)
+    return SettingType(annotation, annotation, Meta())
 
 
 def size(meaning: str, low: int = 0, high: int = GIB) -> Meta:

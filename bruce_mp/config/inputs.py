@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from bruce_mp.config import fields
 from bruce_mp.config.access import AllowGroups, AllowUsers, Group, Mode, Quota, User
 from bruce_mp.config.fields import LIVE, SettingKind, restart
-from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
+from bruce_mp.config.section import RESTART_FOR_SLAB, RESTART_TO_BIND, Section
 from bruce_mp.config.sizes import GIB, KIB, MIB
 from bruce_mp.config.timestamps import InputTimestamps
 
@@ -21,8 +21,8 @@ SMALLEST_MESSAGE: Final = 29
 class UnixDatagram(Section, frozen=True):
     """The datagram socket: one message, one `sendto()`."""
 
-    enable: Annotated[bool, fields.switch("Receive on this socket."), BOUND] = True
-    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), BOUND] = "/run/bruce.dgram"
+    enable: Annotated[bool, fields.switch("Receive on this socket."), RESTART_TO_BIND] = True
+    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), RESTART_TO_BIND] = "/run/bruce.dgram"
     when_full: Annotated[
         Literal["discard", "block"],
         fields.choice("While the slab is full: discard new messages, or block their senders."),
@@ -39,8 +39,10 @@ class UnixDatagram(Section, frozen=True):
 class UnixStream(Section, frozen=True):
     """The UNIX stream socket: messages back to back, with back-pressure."""
 
-    enable: Annotated[bool, fields.switch("Accept connections."), BOUND] = False
-    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), BOUND] = "/run/bruce.stream"
+    enable: Annotated[bool, fields.switch("Accept connections."), RESTART_TO_BIND] = False
+    path: Annotated[str, fields.path("The socket file.", SettingKind.SOCKET_PATH), RESTART_TO_BIND] = (
+        "/run/bruce.stream"
+    )
     mode: Mode = None
     user: User = None
     group: Group = None
@@ -51,9 +53,11 @@ class UnixStream(Section, frozen=True):
 class Tcp(Section, frozen=True):
     """The same stream over TCP. Every program that can connect can send."""
 
-    enable: Annotated[bool, fields.switch("Accept connections."), BOUND] = False
-    host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), BOUND] = "127.0.0.1"
-    port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535), BOUND] = 9000
+    enable: Annotated[bool, fields.switch("Accept connections."), RESTART_TO_BIND] = False
+    host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, fields.count("Port; 0 lets the kernel choose one.", 0, 65535), RESTART_TO_BIND] = 9000
     loopback_only: Annotated[bool, fields.switch("Refuse to start with a `host` that other hosts can reach."), LIVE] = (
         True
     )
@@ -118,7 +122,7 @@ class Input(Section, frozen=True):
     max_datagram_size: Annotated[
         int,
         fields.size("Largest datagram; a longer one is malformed.", SMALLEST_MESSAGE, 16 * MIB),
-        MADE_WITH_SLAB,
+        RESTART_FOR_SLAB,
     ] = 64 * KIB
     allow_large_datagrams: Annotated[
         bool, fields.switch("Allow a `max_datagram_size` that clients reach only with a raised SO_SNDBUF."), LIVE

@@ -1,4 +1,4 @@
-"""Bounds that several sections share."""
+"""Limits of values that several sections share."""
 
 from typing import Final
 

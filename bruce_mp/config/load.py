@@ -11,7 +11,7 @@ import msgspec
 from bruce_mp.config.checks import check
 from bruce_mp.config.decode import Decoder
 from bruce_mp.config.model import Config
-from bruce_mp.config.overrides import apply, parse_override
+from bruce_mp.config.overrides import apply_override, parse_override
 from bruce_mp.config.problems import dotted
 from bruce_mp.errors import ConfigError
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_config"]
 
-_PLACE: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
-_TWICE: Final = {
+_POSITION: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
+_DUPLICATES: Final = {
     "Cannot overwrite a value": "the file has this setting twice; remove one",
     "Cannot declare": "the file has this section twice; merge its settings",
 }
@@ -48,21 +48,21 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     tree = _read(path)
     parsed = [parse_override(text) for text in overrides]
     for override in parsed:
-        apply(override, tree)
+        apply_override(override, tree)
     decoder = Decoder()
-    decoded = decoder.table(Config, tree)
-    problems = [*decoder.problems, *_misfits(decoded, decoder.problems)]
-    _raise_any(problems, path, parsed)
+    decoded = decoder.decode_table(Config, tree)
+    problems = [*decoder.problems, *_relation_problems(decoded, decoder.problems)]
+    _raise_problems(problems, path, parsed)
     return msgspec.convert(decoded, Config)
 
 
-def _misfits(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
+def _relation_problems(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems between settings, as far as the invalid values (`problems`) allow a check.
 
     One report should contain all problems. So defaults replace invalid values, and problems that involve such a default
     or its section are ignored.
     """
-    kafka = {"bootstrap_servers": ["stand-in:1"], **decoded.get("kafka", {})}
+    kafka = {"bootstrap_servers": ["placeholder:1"], **decoded.get("kafka", {})}
     try:
         config = msgspec.convert({**decoded, "kafka": kafka}, Config)
     except msgspec.ValidationError:
@@ -73,7 +73,7 @@ def _misfits(decoded: dict[str, Any], problems: Sequence[Problem]) -> list[Probl
 
 def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """Return True if two settings share a section, or one contains the other."""
-    return one[:-1] == other[:-1] or all(ours == theirs for ours, theirs in zip(one, other, strict=False))
+    return one[:-1] == other[:-1] or all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -84,30 +84,31 @@ def _read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is not UTF-8, which TOML requires.") from error
     try:
-        return tomllib.loads(
-            f"{text}\n"
-        )  # the line end separates an unclosed string in the last line from a multi-line string
+        # The line end distinguishes an unclosed string in the last line from a multi-line string.
+        return tomllib.loads(f"{text}\n")
     except ValueError as error:  # TOMLDecodeError, or integers too long for Python
         raise ConfigError(f"{path}:{_explain(text, str(error))}.") from error
 
 
 def _explain(text: str, error: str) -> str:
     """Move the position from the end of tomllib's message behind the file's name, where editors look for it."""
-    said, quote = _PLACE.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
-    means = f"the string that begins with {quote} in this line is not closed" if quote else said
-    return f"{_place(text, error, quote)}: this is not TOML: {_TWICE.get(said.partition(' (')[0], means)}"
+    message, quote = _POSITION.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
+    explanation = f"the string that begins with {quote} in this line is not closed" if quote else message
+    return (
+        f"{_position(text, error, quote)}: this is not TOML: {_DUPLICATES.get(message.partition(' (')[0], explanation)}"
+    )
 
 
-def _place(text: str, error: str, quote: str | None) -> str:
+def _position(text: str, error: str, quote: str | None) -> str:
     """Return line and column of the error; for an error at the end of the file, those of the unclosed string."""
-    match = _PLACE.search(error)
+    match = _POSITION.search(error)
     if match:
         return f"{match[1]}:{match[2]}"
     lines = (text[: text.rindex(quote)] if quote else text).split("\n")
     return f"{len(lines)}:{len(lines[-1]) + 1 if quote else 'end'}"
 
 
-def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:
+def _raise_problems(problems: Iterable[Problem], path: Path, overrides: Sequence[Override]) -> None:
     lines = [f"{_origin(problem, path, overrides)}: {problem.text}" for problem in problems]
     if lines:
         raise ConfigError("\n".join(lines))
@@ -116,6 +117,6 @@ def _raise_any(problems: Iterable[Problem], path: Path, overrides: Sequence[Over
 def _origin(problem: Problem, path: Path, overrides: Sequence[Override]) -> str:
     """Return the override that set the key, a part of it or its section; else the file."""
     for override in overrides:
-        if all(ours == theirs for ours, theirs in zip(problem.path, override.path, strict=False)):
+        if all(a == b for a, b in zip(problem.path, override.path, strict=False)):
             return f"--set {dotted(override.path)}"
     return str(path)

@@ -49,7 +49,7 @@ class Config(Section, frozen=True):
 
     @property
     def spill_path(self) -> str:
-        """The directory of the spill files."""
+        """Return the directory of the spill files."""
         return spill_path_for(self.slab_path, self.input.streams.spill_dir)
 
     def batching_for(self, topic: bytes) -> TopicBatching:
@@ -64,9 +64,9 @@ class Config(Section, frozen=True):
         """Return the rate limit of `topic`, or None for no limit."""
         return topics.rate_limit_for(self.rate_limit, topic)
 
-    def timestamp_policy_for(self, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
-        """Return the timestamp policy for messages of `topic` from an input with the policy `of_input`."""
-        return topics.timestamp_policy_for(self.timestamps, topic, of_input)
+    def timestamp_policy_for(self, topic: bytes, input_policy: TimestampPolicy | None) -> TimestampPolicy:
+        """Return the timestamp policy for messages of `topic` from an input with the policy `input_policy`."""
+        return topics.timestamp_policy_for(self.timestamps, topic, input_policy)
 
     def alpha_for(self, topic: bytes) -> int:
         """Return the largest part of the slab for `topic` as a multiple of the free memory; 0 for no limit."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bruce_mp.errors import ConfigError
 
-__all__ = ["Override", "apply", "parse_override"]
+__all__ = ["Override", "apply_override", "parse_override"]
 
 
 class Override(NamedTuple):
@@ -56,7 +56,7 @@ def _flatten(table: dict[str, Any], text: str) -> Override:
     return Override(tuple(path), value)
 
 
-def apply(override: Override, tree: dict[str, Any]) -> None:
+def apply_override(override: Override, tree: dict[str, Any]) -> None:
     """Store the setting in the tables of a file and replace an earlier value."""
     *sections, name = override.path
     for section in sections:

@@ -1,4 +1,4 @@
-"""Check paths of the configuration: they are absolute, so the daemon's working directory does not matter."""
+"""Check the paths of the configuration, which must be absolute, and derive the default paths."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SOCKET_PATH_MAX: Final = 107
 LONGEST_SOCKET_NAME: Final = "dispatcher-99.ipc"
 RUN_DIR_MAX: Final = SOCKET_PATH_MAX - len("/" + LONGEST_SOCKET_NAME)
 
-_MEMORY: Final = "/dev/shm/"  # noqa: S108 - a prefix to compare with
+_DEV_SHM: Final = "/dev/shm/"  # noqa: S108 - a prefix to compare with
 _STATE_DIRECTORY: Final = "STATE_DIRECTORY"
-_ON_DISK: Final = "/var/tmp"  # noqa: S108 - the files lie in a private directory with a checked owner
+_DEFAULT_DISK_DIRECTORY: Final = "/var/tmp"  # noqa: S108 - the files lie in a private directory with a checked owner
 
 _UNSAFE_IN_NAME: Final = re.compile("[%-]")
 
@@ -46,11 +46,12 @@ def slab_path_for(run_dir: str) -> str:
 
 
 def spill_path_for(slab_path: str, directory: str | None) -> str:
-    """The directory of a slab's spill files: named after the slab, in `directory`, or on a disk.
+    """Return the directory of a slab's spill files, named after the slab.
 
-    A slab below `/dev/shm` is memory, which spill files are to spare.
+    Its parent is `directory`, or else that of the slab. A slab below `/dev/shm` is memory, so its spill files are on
+    disk, in `$STATE_DIRECTORY` of systemd or in `/var/tmp`.
     """
-    folder, _, name = slab_path.rpartition("/")
-    if directory is None and slab_path.startswith(_MEMORY):
-        directory = os.environ.get(_STATE_DIRECTORY, _ON_DISK).partition(":")[0]
-    return f"{directory or folder}/{name}.spill"
+    slab_directory, _, name = slab_path.rpartition("/")
+    if directory is None and slab_path.startswith(_DEV_SHM):
+        directory = os.environ.get(_STATE_DIRECTORY, _DEFAULT_DISK_DIRECTORY).partition(":")[0]
+    return f"{directory or slab_directory}/{name}.spill"

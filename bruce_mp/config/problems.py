@@ -1,4 +1,4 @@
-"""Problems of a configuration: place, cause and remedy."""
+"""Problems of a configuration: key, cause and remedy."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from bruce_mp.config.fields import leaf_of
+from bruce_mp.config.fields import setting_type
 from bruce_mp.config.model import Config
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from msgspec.structs import FieldInfo
 
-    from bruce_mp.config.fields import Leaf
+    from bruce_mp.config.fields import SettingType
 
 __all__ = ["render"]
 
@@ -93,7 +93,7 @@ def render() -> str:
 
 def _sections(model: type[Struct], prefix: str) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
-        name, kind = f"{prefix}{field.name}", leaf_of(field.type).type
+        name, kind = f"{prefix}{field.name}", setting_type(field.type).type
         if get_origin(kind) is dict:
             name, kind = f"{name}.NAME", get_args(kind)[1]
         if isinstance(kind, type) and issubclass(kind, Struct):
@@ -108,32 +108,32 @@ def _section(model: type[Struct], name: str) -> str:
 
 def _rows(model: type[Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
-        leaf = leaf_of(field.type)
-        if get_origin(leaf.type) is dict:
-            value = leaf_of(get_args(leaf.type)[1])
+        setting = setting_type(field.type)
+        if get_origin(setting.type) is dict:
+            value = setting_type(get_args(setting.type)[1])
             if not issubclass(_class(value.type), Struct):
-                yield _row(f"{field.name}.NAME", value.summary, "absent", value if value.meaning else leaf)
-        elif not issubclass(_class(leaf.type), Struct):
-            yield _row(field.name, leaf.summary, _default(field, leaf), leaf)
+                yield _row(f"{field.name}.NAME", value.summary, "absent", value if value.meaning else setting)
+        elif not issubclass(_class(setting.type), Struct):
+            yield _row(field.name, setting.summary, _default(field, setting), setting)
 
 
 def _class(annotation: Any) -> type:
     return annotation if isinstance(annotation, type) else object
 
 
-def _row(key: str, allowed: str, default: str, leaf: Leaf) -> str:
-    return f"| `{key}` | {allowed} | {default} | {_restart(leaf)}{leaf.meaning} |\n"
+def _row(key: str, allowed: str, default: str, setting: SettingType) -> str:
+    return f"| `{key}` | {allowed} | {default} | {_restart(setting)}{setting.meaning} |\n"
 
 
-def _restart(leaf: Leaf) -> str:
+def _restart(setting: SettingType) -> str:
     """Return the mark of a setting that a reload refuses to change."""
-    return "**restart.** " if leaf.applies is not None and leaf.applies.restart_because else ""
+    return "**restart.** " if setting.reload_rule is not None and setting.reload_rule.restart_reason else ""
 
 
-def _default(field: FieldInfo, leaf: Leaf) -> str:
+def _default(field: FieldInfo, setting: SettingType) -> str:
     if field.default is NODEFAULT:
         return "*required*"
-    return "absent" if field.default is None else f"`{leaf.show(field.default)}`"
+    return "absent" if field.default is None else f"`{setting.show(field.default)}`"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The base class and shared markers of the configuration's sections."""
+"""The base class of the configuration's sections, and shared reasons for a restart."""
 
 from typing import Final
 
@@ -6,10 +6,10 @@ from msgspec import Struct
 
 from bruce_mp.config.fields import restart
 
-__all__ = ["BOUND", "MADE_WITH_SLAB", "Section"]
+__all__ = ["RESTART_FOR_SLAB", "RESTART_TO_BIND", "Section"]
 
-BOUND: Final = restart("the sockets are bound at the start")
-MADE_WITH_SLAB: Final = restart("the slab is created with it")
+RESTART_TO_BIND: Final = restart("the sockets are bound at the start")
+RESTART_FOR_SLAB: Final = restart("the slab is created with it")
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):

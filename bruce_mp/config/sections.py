@@ -22,20 +22,22 @@ from bruce_mp.config.access import Group, User
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import LIVE, SettingKind, restart
 from bruce_mp.config.limits import DAY_MS, INT32_MAX
-from bruce_mp.config.section import BOUND, MADE_WITH_SLAB, Section
-from bruce_mp.config.security import VARIABLE, Sasl, Tls
+from bruce_mp.config.section import RESTART_FOR_SLAB, RESTART_TO_BIND, Section
+from bruce_mp.config.security import ENV_VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 
-MONTH_MIN: Final = 31 * 24 * 60
-MOST_ALPHA: Final = 1_000
+MINUTES_PER_MONTH: Final = 31 * 24 * 60
+MAX_ALPHA: Final = 1_000
 
-NUMBERING: Final = restart("it decides if batches have sequence numbers, and the slab may hold numbered ones")
+RESTART_FOR_SEQUENCES: Final = restart(
+    "it decides if batches have sequence numbers, and the slab may hold numbered ones"
+)
 
 Action = Literal["per_topic", "combined", "none"]
 
 
 class Kafka(Section, frozen=True):
-    """The Kafka cluster and how to talk to it."""
+    """The Kafka cluster, and the requests to it."""
 
     bootstrap_servers: Annotated[
         tuple[str, ...],
@@ -53,7 +55,7 @@ class Kafka(Section, frozen=True):
             "Acknowledgements that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none."
             " See `docs/delivery.md`."
         ),
-        NUMBERING,
+        RESTART_FOR_SEQUENCES,
     ] = -1
     replication_timeout_ms: Annotated[
         int, fields.count("Longest wait of a broker for the acks of its replicas.", 1, INT32_MAX), LIVE
@@ -97,7 +99,7 @@ class SlabSection(Section, frozen=True):
                 "The file. On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after "
                 "`daemon.run_dir`."
             ),
-            MADE_WITH_SLAB,
+            RESTART_FOR_SLAB,
         ]
         | None
     ) = None
@@ -108,7 +110,7 @@ class SlabSection(Section, frozen=True):
             8 * MIB,
             64 * GIB,
         ),
-        MADE_WITH_SLAB,
+        RESTART_FOR_SLAB,
     ] = 128 * MIB
 
 
@@ -171,7 +173,7 @@ class Delivery(Section, frozen=True):
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int,
-        fields.count("Time between metadata refreshes, varied by 20 %; 0 disables them.", 0, MONTH_MIN),
+        fields.count("Time between metadata refreshes, varied by 20 %; 0 disables them.", 0, MINUTES_PER_MONTH),
         LIVE,
     ] = 15
     compare_metadata_on_refresh: Annotated[
@@ -182,7 +184,7 @@ class Delivery(Section, frozen=True):
     kafka_socket_timeout_s: Annotated[
         int, fields.count("Longest silence of a broker while an answer is due.", 1, 86_400), LIVE
     ] = 60
-    # Shorter than the reference's (5 s, 5 s, 4 times): its pauses stop all traffic, ours one partition or broker.
+    # Shorter than Dory's (5 s, 5 s, 4 times): a pause stops all traffic there, and one partition or broker here.
     pause_rate_limit_initial_ms: Annotated[int, fields.count("First back-off between two pauses.", 1, DAY_MS), LIVE] = (
         500
     )
@@ -313,7 +315,7 @@ class RateLimit(Section, frozen=True):
 class TopicAlpha(Section, frozen=True):
     """A topic with its own factor."""
 
-    alpha: Annotated[int, fields.count("As above.", 0, MOST_ALPHA), LIVE]
+    alpha: Annotated[int, fields.count("As above.", 0, MAX_ALPHA), LIVE]
 
 
 class TopicShare(Section, frozen=True):
@@ -324,7 +326,7 @@ class TopicShare(Section, frozen=True):
         fields.count(
             "Memory that a topic may hold, as a multiple of the free memory. 0: no limit.",
             0,
-            MOST_ALPHA,
+            MAX_ALPHA,
         ),
         LIVE,
     ] = 16
@@ -334,20 +336,23 @@ class TopicShare(Section, frozen=True):
 class Http(Section, frozen=True):
     """The status pages."""
 
-    listen: Annotated[str, fields.listen("Address of the pages; with port 0 the kernel chooses a port."), BOUND] = (
-        "127.0.0.1:9090"
-    )
+    listen: Annotated[
+        str, fields.listen("Address of the pages; with port 0 the kernel chooses a port."), RESTART_TO_BIND
+    ] = "127.0.0.1:9090"
     discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     mode: (
-        Annotated[int, fields.mode("Mode of a UNIX socket; readers need write. Absent: the umask decides."), BOUND]
+        Annotated[
+            int, fields.mode("Mode of a UNIX socket; readers need write. Absent: the umask decides."), RESTART_TO_BIND
+        ]
         | None
     ) = None
     user: User = None
     group: Group = None
     token_file: Annotated[str, fields.path("File with the token of requests for a change."), LIVE] | None = None
     token_env: (
-        Annotated[str, fields.pattern("Environment variable with that token.", VARIABLE, "BRUCE_TOKEN"), LIVE] | None
+        Annotated[str, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE]
+        | None
     ) = None
 
     @property

@@ -12,9 +12,9 @@ from bruce_mp.config import fields
 from bruce_mp.config.fields import LIVE
 from bruce_mp.config.section import Section
 
-__all__ = ["VARIABLE", "Sasl", "Tls"]
+__all__ = ["ENV_VARIABLE", "Sasl", "Tls"]
 
-VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
+ENV_VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class Tls(Section, frozen=True):
@@ -48,7 +48,7 @@ class Tls(Section, frozen=True):
     key_password_env: (
         Annotated[
             str,
-            fields.pattern("Environment variable with it.", VARIABLE, "KAFKA_KEY_PASSWORD"),
+            fields.pattern("Environment variable with it.", ENV_VARIABLE, "KAFKA_KEY_PASSWORD"),
             LIVE,
         ]
         | None
@@ -79,7 +79,7 @@ class Sasl(Section, frozen=True):
     )
     password_file: Annotated[str, fields.path("File with the password."), LIVE] | None = None
     password_env: (
-        Annotated[str, fields.pattern("Environment variable with the password.", VARIABLE, "KAFKA_PASSWORD"), LIVE]
+        Annotated[str, fields.pattern("Environment variable with the password.", ENV_VARIABLE, "KAFKA_PASSWORD"), LIVE]
         | None
     ) = None
     token_file: (

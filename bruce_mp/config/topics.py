@@ -32,9 +32,9 @@ __all__ = [
     "alpha_for",
     "batching_for",
     "compression_for",
-    "compressions",
     "rate_limit_for",
     "timestamp_policy_for",
+    "used_compressions",
 ]
 
 BUILT_IN_LIMITS: Final = {"standard": BatchLimits(time_ms=100, bytes=256 * KIB)}
@@ -62,23 +62,23 @@ class TopicBatching(NamedTuple):
 UNBATCHED: Final = TopicBatching(BatchingKind.NONE, BatchLimits(messages=1))
 
 
-def limits_named(batching: Batching, name: str | None) -> BatchLimits | None:
+def find_limits(batching: Batching, name: str | None) -> BatchLimits | None:
     """Return the limits with this name, `None` if there are none."""
     return batching.configs.get(name or "") or BUILT_IN_LIMITS.get(name or "")
 
 
 def batching_for(batching: Batching, topic: bytes) -> TopicBatching:
     """Return the topic's own rule, else the rule of unlisted topics."""
-    return _apply(batching, batching.topics.get(_name(topic), batching.default))
+    return _batching_of_rule(batching, batching.topics.get(_decode_topic(topic), batching.default))
 
 
 def compression_for(compression: Compression, topic: bytes) -> CompressionConfig:
     """Return the topic's own config, else the config of unlisted topics, else no compression."""
-    name = compression.topics.get(_name(topic), compression.default)
+    name = compression.topics.get(_decode_topic(topic), compression.default)
     return NO_COMPRESSION if name is None else compression.configs[name]
 
 
-def compressions(compression: Compression) -> list[CompressionConfig]:
+def used_compressions(compression: Compression) -> list[CompressionConfig]:
     """Return the configs that at least one topic uses."""
     names = {compression.default, *compression.topics.values()}
     return [config for name, config in compression.configs.items() if name in names]
@@ -86,28 +86,28 @@ def compressions(compression: Compression) -> list[CompressionConfig]:
 
 def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | None:
     """Return the topic's own limit, else the limit of unlisted topics, else None."""
-    name = rate_limit.topics.get(_name(topic), rate_limit.default)
+    name = rate_limit.topics.get(_decode_topic(topic), rate_limit.default)
     return None if name is None else rate_limit.configs[name]
 
 
-def timestamp_policy_for(timestamps: Timestamps, topic: bytes, of_input: TimestampPolicy | None) -> TimestampPolicy:
+def timestamp_policy_for(timestamps: Timestamps, topic: bytes, input_policy: TimestampPolicy | None) -> TimestampPolicy:
     """Return the topic's own policy, else that of its input, else the general one."""
-    return timestamps.topics.get(_name(topic)) or of_input or timestamps.policy
+    return timestamps.topics.get(_decode_topic(topic)) or input_policy or timestamps.policy
 
 
 def alpha_for(share: TopicShare, topic: bytes) -> int:
     """Return the topic's own factor, else the factor of unlisted topics."""
-    return share.topics.get(_name(topic), share).alpha
+    return share.topics.get(_decode_topic(topic), share).alpha
 
 
-def _apply(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
+def _batching_of_rule(batching: Batching, rule: TopicRule | DefaultBatching) -> TopicBatching:
     kind = BatchingKind(rule.action)
     if kind is BatchingKind.NONE or (kind is BatchingKind.COMBINED and not batching.combined.enable):
         return UNBATCHED
-    limits = limits_named(batching, rule.config if kind is BatchingKind.PER_TOPIC else batching.combined.config)
+    limits = find_limits(batching, rule.config if kind is BatchingKind.PER_TOPIC else batching.combined.config)
     assert limits is not None  # checks.py guarantees it
     return TopicBatching(kind, limits)
 
 
-def _name(topic: bytes) -> str:
+def _decode_topic(topic: bytes) -> str:
     return topic.decode("utf-8", "surrogateescape")

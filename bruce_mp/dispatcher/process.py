@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.config.topics import compressions
+from bruce_mp.config.topics import used_compressions
 from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.dispatcher.compression import Compressor
 from bruce_mp.dispatcher.core import Dispatcher
@@ -123,4 +123,4 @@ class _DispatcherProcess(ProcessShell):
 
 
 def _codecs(config: Config) -> set[Codec]:
-    return {Codec[rule.type.upper()] for rule in compressions(config.compression)}
+    return {Codec[rule.type.upper()] for rule in used_compressions(config.compression)}

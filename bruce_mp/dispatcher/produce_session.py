@@ -10,7 +10,7 @@ from bruce_mp.dispatcher.connection_status import ConnectionStatus
 from bruce_mp.dispatcher.core import PAUSE_REPEAT_S
 from bruce_mp.errors import SlabError
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.network.connection_security import connection_settings, security_of
+from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
@@ -82,7 +82,7 @@ class ProduceSession:
         self._status = ConnectionStatus(start.slot, start.broker, reports, wall_ms)
 
     def _prepare_connections(self, kafka: Kafka) -> None:
-        self._security = security_of(kafka, self._loop)
+        self._security = create_security(kafka, self._loop)
         self._version_probes = VersionProbes(kafka.broker_version, logs_in=self._security.logins is not None)
 
     def apply_config(self, config: Config, before: Config) -> None:
@@ -111,7 +111,7 @@ class ProduceSession:
             if self._core.wants_connection:
                 self._connect()
             return
-        while self._is_ready and not self._socket.is_writing:
+        while self._is_ready and not self._socket.is_blocked:
             self._core.on_written(self._unwritten, time.monotonic())
             self._unwritten = []
             batches = self._core.next_request(len(self._requests), time.monotonic())
@@ -132,7 +132,7 @@ class ProduceSession:
 
     def _close_outdated(self, connection: BrokerSocket) -> None:
         """Close an outdated connection unless a response is outstanding."""
-        if self._requests or connection.is_writing:
+        if self._requests or connection.is_blocked:
             return
         self._core.on_written(self._unwritten, time.monotonic())
         connection.close()
@@ -152,7 +152,7 @@ class ProduceSession:
             on_event=self._on_event,
             openings=self._version_probes,
             security=self._security,
-            keeps_login=True,
+            renews_login=True,
         )
         self._socket.open()
 

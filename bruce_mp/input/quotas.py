@@ -15,7 +15,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.config.accounts import TCP_USER, allow_list_of, limits_of
+from bruce_mp.config.accounts import TCP_USER, allow_list_of, quota_limits
 from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import landing
@@ -55,11 +55,11 @@ class SenderRules(NamedTuple):
 
 
 def rules_for_datagrams(config: Input) -> SenderRules:
-    return SenderRules("input.unix_datagram", allow_list_of(config.unix_datagram), limits_of(config.quota))
+    return SenderRules("input.unix_datagram", allow_list_of(config.unix_datagram), quota_limits(config.quota))
 
 
 def rules_for_streams(config: Input) -> SenderRules:
-    return SenderRules("input.unix_stream", allow_list_of(config.unix_stream), limits_of(config.quota))
+    return SenderRules("input.unix_stream", allow_list_of(config.unix_stream), quota_limits(config.quota))
 
 
 class SenderQuotas:
@@ -83,7 +83,7 @@ class SenderQuotas:
 
     def remaining(self, user: int, now_ms: int) -> int | None:
         """Return how many more messages of a user the quota admits in this interval; None without a limit."""
-        limit = None if self.rules.limits is None else self.rules.limits.of(user)
+        limit = None if self.rules.limits is None else self.rules.limits.limit_for(user)
         return None if limit is None else max(0, limit - self._table.used(user, self._interval_index(now_ms)))
 
     def next_interval_ms(self, now_ms: int) -> int:

@@ -1,10 +1,10 @@
 """Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
 
 The dispatchers use it, and so do the router's metadata requests. The socket tries all addresses of the host in turn.
-Each address gets an equal share of the timeout. A broker that does not report its API versions gets one connection for
-each remaining opening (`protocol.opening`). TLS lies between the socket and the conversation, which begins after the
-handshake. A login with a lifetime is renewed before it expires. The owner receives all other events of
-`protocol.connection_events` through one callback; `Failed` also reports an unreachable broker.
+Each address gets an equal share of the timeout. For a broker that does not report its API versions, the socket opens
+one connection for each remaining opening (`protocol.kafka.opening`). TLS lies between the socket and the Kafka
+protocol, which starts after the handshake. A login with a lifetime is renewed before it expires. The owner receives all
+other events of `protocol.kafka.connection_events` through one callback; `Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations
@@ -49,24 +49,22 @@ __all__ = ["BrokerSocket"]
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
-_BUFFERS_A_CALL: Final = 64
-_RENEWED_SHARE: Final = 0.8
+_MAX_BUFFERS: Final = 64
+_RENEWAL_SHARE: Final = 0.8
 """Fraction of a login's lifetime after which it is renewed. The broker closes the connection when the login expires."""
 _RETRY_SHARE: Final = 0.05
-
-
+"""Fraction of a login's lifetime between two attempts to renew it."""
 _CLOSED_BY_RESET: Final = frozenset(
     {ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN}
 )
-"""States in which a reset counts as an end of stream: some systems close a connection with a reset."""
+"""States in which a connection reset counts as an end of stream: some systems close a connection with a reset."""
 
 
 class BrokerSocket:
     """One connection, from `open` to `Failed`, `Closed` or `close`; it cannot be opened a second time.
 
-    `openings` caches the API versions of the process's brokers; without it, the connection asks. Without `security`,
-    the connection is plain text. `keeps_login` renews the login: the owner must then check `is_writing` before it
-    sends.
+    `openings` caches the openings of the process's brokers; None starts with the version request. Without `security`,
+    the connection is plain text. With `renews_login`, the owner must check `is_blocked` before it sends.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class BrokerSocket:
         on_event: Callable[[Event], None],
         openings: VersionProbes | None = None,
         security: Security | None = None,
-        keeps_login: bool = False,
+        renews_login: bool = False,
     ) -> None:
         self._loop = loop
         self._resolver = resolver
@@ -92,19 +90,19 @@ class BrokerSocket:
         self._client_id = client_id
         self._openings = openings or VersionProbes()
         self._security = security or Security()
-        self._keeps_login = keeps_login
+        self._renews_login = renews_login
         self._mechanism: Mechanism | None = None
         self._tls: TlsSession | None = None
         self._renewal: Timer | None = None
-        self._opening = self._openings.start((host, port), time.monotonic())
+        self._opening = self._openings.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
         self._unsent: deque[memoryview] = deque()
         self._alarm: Timer | None = None
         self._alarm_at = 0.0
-        self._patience: Timer | None = None
-        self._is_over = False
+        self._address_timer: Timer | None = None
+        self._is_closed = False
 
     def _new_connection(self) -> BrokerConnection:
         return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, opening=self._opening)
@@ -112,25 +110,25 @@ class BrokerSocket:
     def open(self) -> None:
         """Start connecting."""
         if self._security.logins is not None:
-            self._security.logins.get(self._on_login)
+            self._security.logins.request(self._on_login)
         else:
             self._connect()
 
-    def _on_login(self, mechanism: Mechanism | None, trouble: str) -> None:
-        if self._is_over:
+    def _on_login(self, mechanism: Mechanism | None, reason: str) -> None:
+        if self._is_closed:
             return
         if mechanism is None:
-            self._fail(f"We cannot log in to broker {self._name}. {trouble}", FailureCause.NO_CREDENTIALS)
+            self._fail(f"The daemon cannot log in to broker {self._name}. {reason}", FailureCause.NO_CREDENTIALS)
             return
         self._mechanism = mechanism
         self._connect()
 
     def _connect(self) -> None:
         self.connection.on_connecting(time.monotonic())
-        self._arm()
+        self._set_alarm()
         self._resolver.resolve(self._host, self._port, self._on_resolved)
 
-    def _open_again(self, opening: Opening) -> None:
+    def _reopen(self, opening: Opening) -> None:
         """Reconnect with another opening."""
         self._drop_socket()
         self._unsent.clear()
@@ -139,30 +137,30 @@ class BrokerSocket:
         self.open()
 
     @property
-    def is_writing(self) -> bool:
-        """Return True while the owner must not send: the kernel accepts no bytes, or the login is being renewed."""
+    def is_blocked(self) -> bool:
+        """True while the owner must not send: the kernel accepts no bytes, or the login is being renewed."""
         return bool(self._unsent) or self.connection.state is ConnectionState.RENEWING
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """Return the expiry of the broker's certificate in seconds since the epoch, or None without a certificate."""
+        """The expiry of the broker's certificate in seconds since the epoch, or None without a certificate."""
         return None if self._tls is None else self._tls.certificate_ends_s
 
     def send(self, buffers: Iterable[bytes]) -> None:
         """Send buffers behind all earlier ones."""
-        parts = [memoryview(buffer) for buffer in buffers if buffer]
+        views = [memoryview(buffer) for buffer in buffers if buffer]
         if self._tls is None:
-            self._unsent += parts
+            self._unsent += views
         else:
-            for part in parts:
-                self._tls.send(part)
-            self._unsent += _parts(self._tls.feed())
+            for view in views:
+                self._tls.send(view)
+            self._unsent += _views(self._tls.read_outgoing())
         self._write()
-        self._arm()
+        self._set_alarm()
 
     def close(self) -> None:
         """Close the connection and make no further callback."""
-        self._is_over = True
+        self._is_closed = True
         for timer in (self._alarm, self._renewal):
             if timer is not None:
                 timer.cancel()
@@ -170,9 +168,9 @@ class BrokerSocket:
         self._unsent.clear()
 
     def _drop_socket(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        if self._address_timer is not None:
+            self._address_timer.cancel()
+            self._address_timer = None
         if self._socket is not None:
             self._loop.unwatch(self._socket)
             self._socket.close()
@@ -182,7 +180,7 @@ class BrokerSocket:
     # --- connecting --------------------------------------------------------------------------------------------------
 
     def _on_resolved(self, addresses: list[Address], error: str) -> None:
-        if self._is_over:
+        if self._is_closed:
             return
         self._addresses = deque(addresses)
         self._connect_next(error or "it has no address")
@@ -192,18 +190,18 @@ class BrokerSocket:
         while self._addresses:
             share_s = self._timeout_s / len(self._addresses)
             try:
-                self._begin(self._addresses.popleft())
+                self._start_connect(self._addresses.popleft())
             except (OSError, OverflowError) as error:  # no IPv6 on this host, a port out of range, ...
                 last_error = (isinstance(error, OSError) and error.strerror) or str(error)
                 self._drop_socket()
                 continue
             if self._addresses:
-                self._patience = self._loop.call_later(share_s, self._on_no_answer)
+                self._address_timer = self._loop.call_later(share_s, self._on_address_timeout)
             return
         self._fail(f"Broker {self._name} cannot be reached: {last_error}.", FailureCause.CLOSED_BY_BROKER)
 
-    def _begin(self, address: Address) -> None:
-        """Start connecting to an address. Raises OSError or OverflowError if the attempt fails at once."""
+    def _start_connect(self, address: Address) -> None:
+        """Start a non-blocking connect. Raises OSError or OverflowError if it fails at once."""
         family, host, port = address
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)
@@ -213,7 +211,7 @@ class BrokerSocket:
             raise OSError(code, os.strerror(code))
         self._loop.watch(self._socket, lambda _: self._on_connected(), zmq.POLLOUT)
 
-    def _on_no_answer(self) -> None:
+    def _on_address_timeout(self) -> None:
         """Give up on an address that did not answer within its share of the timeout."""
         self._drop_socket()
         self._connect_next("it does not answer")
@@ -225,20 +223,20 @@ class BrokerSocket:
             self._drop_socket()
             self._connect_next(os.strerror(code))
             return
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._address_timer is not None:
+            self._address_timer.cancel()
         self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
         if self._security.tls is None:
-            self._begin_conversation()
+            self._start_protocol()
         else:
-            self._begin_tls(self._security.tls)
+            self._start_tls(self._security.tls)
 
-    def _begin_tls(self, contexts: TlsContexts) -> None:
+    def _start_tls(self, contexts: TlsContexts) -> None:
         try:
             self._tls = contexts.session(self._host, f"Broker {self._name}")
             self._tls.start()
         except ConfigError as error:
-            self._fail(f"There can be no TLS with broker {self._name}. {error}", FailureCause.NO_CREDENTIALS)
+            self._fail(f"TLS with broker {self._name} is not possible. {error}", FailureCause.NO_CREDENTIALS)
         except TlsError as error:
             self._fail(str(error), FailureCause.TLS_FAILED)
         else:
@@ -246,10 +244,10 @@ class BrokerSocket:
 
     def _flush_tls(self, tls: TlsSession) -> None:
         """Send the bytes that TLS itself produced: handshake, alerts, key updates."""
-        self._unsent += _parts(tls.feed())
+        self._unsent += _views(tls.read_outgoing())
         self._write()
 
-    def _begin_conversation(self) -> None:
+    def _start_protocol(self) -> None:
         self.send(self.connection.on_connected(time.monotonic(), self._mechanism))
 
     # --- traffic -----------------------------------------------------------------------------------------------------
@@ -257,7 +255,7 @@ class BrokerSocket:
     def _on_ready(self, events: int) -> None:
         if events & zmq.POLLOUT:
             self._write()
-        if events & (zmq.POLLIN | zmq.POLLERR) and not self._is_over:
+        if events & (zmq.POLLIN | zmq.POLLERR) and not self._is_closed:
             self._read()
 
     def _write(self) -> None:
@@ -265,8 +263,8 @@ class BrokerSocket:
             return
         try:
             while self._unsent:
-                buffers = [self._unsent[at] for at in range(min(_BUFFERS_A_CALL, len(self._unsent)))]
-                self._sent(self._socket.sendmsg(buffers))
+                buffers = [self._unsent[at] for at in range(min(_MAX_BUFFERS, len(self._unsent)))]
+                self._remove_sent(self._socket.sendmsg(buffers))
         except BlockingIOError:
             self._loop.watch(self._socket, self._on_ready, zmq.POLLIN | zmq.POLLOUT)
             return
@@ -275,7 +273,7 @@ class BrokerSocket:
             return
         self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
 
-    def _sent(self, size: int) -> None:
+    def _remove_sent(self, size: int) -> None:
         while size:
             buffer = self._unsent.popleft()
             if size < len(buffer):
@@ -297,7 +295,7 @@ class BrokerSocket:
                 return
             data = b""
         if self._tls is None:
-            self._converse(data, is_end=not data)
+            self._feed_protocol(data, is_end=not data)
         else:
             self._decrypt(self._tls, data)
 
@@ -305,88 +303,92 @@ class BrokerSocket:
         try:
             plain = tls.receive(data)
         except TlsError as error:
-            self._last_words(tls)
+            self._send_alert(tls)
             self._fail(str(error), FailureCause.CLOSED_BY_BROKER if error.is_closed else FailureCause.TLS_FAILED)
             return
         self._flush_tls(tls)
-        if self._is_over or not tls.is_open:
+        if self._is_closed or not tls.is_open:
             return
         if self.connection.state is ConnectionState.CONNECTING:
-            self._begin_conversation()
+            self._start_protocol()
         if plain:
-            self._converse(plain, is_end=False)
-        if tls.is_over and not self._is_over:
-            self._converse(b"", is_end=True)
+            self._feed_protocol(plain, is_end=False)
+        if tls.has_ended and not self._is_closed:
+            self._feed_protocol(b"", is_end=True)
 
-    def _last_words(self, tls: TlsSession) -> None:
-        """Send the TLS alert that explains the failure to the broker, as far as the kernel accepts it at once."""
+    def _send_alert(self, tls: TlsSession) -> None:
+        """Send the TLS alert that explains the failure to the broker, without waiting for the kernel."""
         if self._socket is not None:
             with suppress(OSError):
-                self._socket.send(tls.feed())
+                self._socket.send(tls.read_outgoing())
 
-    def _converse(self, data: bytes, *, is_end: bool) -> None:
+    def _feed_protocol(self, data: bytes, *, is_end: bool) -> None:
         self._deliver(self.connection.on_eof() if is_end else self.connection.receive(data, time.monotonic()))
-        self._arm()
+        self._set_alarm()
 
     def _deliver(self, events: Iterable[Event]) -> None:
         for event in events:
-            if self._is_over:
+            if self._is_closed:
                 return
             if isinstance(event, Send):
                 self.send([event.data])
                 continue
             if isinstance(event, LoggedIn):
-                self._renew_later(event.lifetime_s)
+                self._schedule_renewal(event.lifetime_s)
                 continue
             if isinstance(event, ConnectionReady):
-                self._openings.succeeded((self._host, self._port), self._opening, time.monotonic())
-            elif isinstance(event, Failed) and self._tries_again(event):
+                self._openings.on_ready((self._host, self._port), self._opening, time.monotonic())
+            elif isinstance(event, Failed) and self._falls_back(event):
                 return
             elif isinstance(event, Failed | Closed):
                 self.close()
             self._on_event(event)
 
-    def _tries_again(self, event: Failed) -> bool:
-        """Reconnect with the fallback opening, if the failure calls for it and one exists; return True if so."""
-        self._openings.failed((self._host, self._port))
+    def _falls_back(self, event: Failed) -> bool:
+        """Reconnect with the fallback opening if the broker reported no versions; return True if it did so."""
+        self._openings.on_failed((self._host, self._port))
         fallback = self._opening.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False
         _LOG.info("%s The next connection tries the requests of releases before Kafka 0.10.", event.error)
-        self._open_again(fallback)
+        self._reopen(fallback)
         return True
 
     def _fail(self, text: str, cause: FailureCause) -> None:
-        self._openings.failed((self._host, self._port))
+        self._openings.on_failed((self._host, self._port))
         unanswered = self.connection.close()
         self.close()
         self._on_event(Failed(RemoteProtocolError(text), cause, unanswered))
 
     # --- login -------------------------------------------------------------------------------------------------------
 
-    def _renew_later(self, lifetime_s: float) -> None:
-        if lifetime_s > 0 and self._keeps_login:
-            self._renewal = self._loop.call_later(lifetime_s * _RENEWED_SHARE, lambda: self._renew(lifetime_s))
+    def _schedule_renewal(self, lifetime_s: float) -> None:
+        if lifetime_s > 0 and self._renews_login:
+            self._renewal = self._loop.call_later(
+                lifetime_s * _RENEWAL_SHARE, lambda: self._request_renewal(lifetime_s)
+            )
 
-    def _renew(self, lifetime_s: float) -> None:
+    def _request_renewal(self, lifetime_s: float) -> None:
         assert self._security.logins is not None
-        self._security.logins.get(lambda mechanism, trouble: self._on_renewal(lifetime_s, mechanism, trouble))
+        self._security.logins.request(lambda mechanism, reason: self._on_renewal(lifetime_s, mechanism, reason))
 
-    def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, trouble: str) -> None:
-        if self._is_over:
+    def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
+        if self._is_closed:
             return
         if mechanism is not None:
             self.send(self.connection.renew_login(mechanism, time.monotonic()))
             return
-        _LOG.error("The login at broker %s cannot be renewed, and will end. %s", self._name, trouble)
-        self._renewal = self._loop.call_later(max(1.0, lifetime_s * _RETRY_SHARE), lambda: self._renew(lifetime_s))
+        _LOG.error("The login at broker %s cannot be renewed, and will expire. %s", self._name, reason)
+        self._renewal = self._loop.call_later(
+            max(1.0, lifetime_s * _RETRY_SHARE), lambda: self._request_renewal(lifetime_s)
+        )
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
 
-    def _arm(self) -> None:
-        """Wake up at the next deadline, unless an earlier alarm is set; an alarm that fires too early sets the next."""
+    def _set_alarm(self) -> None:
+        """Set the alarm for the next deadline, unless an earlier one is set: that one sets the next when it fires."""
         deadline = self.connection.next_deadline()
-        if self._is_over or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
+        if self._is_closed or deadline is None or (self._alarm is not None and self._alarm_at <= deadline):
             return
         if self._alarm is not None:
             self._alarm.cancel()
@@ -396,8 +398,8 @@ class BrokerSocket:
     def _on_alarm(self) -> None:
         self._alarm = None
         self._deliver(self.connection.check_deadline(time.monotonic()))
-        self._arm()
+        self._set_alarm()
 
 
-def _parts(data: bytes) -> list[memoryview]:
+def _views(data: bytes) -> list[memoryview]:
     return [memoryview(data)] if data else []

@@ -1,4 +1,4 @@
-"""Create the TLS and login settings of a process's broker connections.
+"""Create the TLS contexts and SASL logins of a process's broker connections.
 
 Their modules are imported only where configured: OpenSSL and its wrappers would add 3 MB to each dispatcher.
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from bruce_mp.network.sasl_sessions import SaslSessions
     from bruce_mp.network.tls_context import TlsContexts
 
-__all__ = ["Security", "connection_settings", "security_of"]
+__all__ = ["Security", "connection_settings", "create_security"]
 
 
 class Security(NamedTuple):
-    """TLS and logins of the connections; None where not configured."""
+    """TLS contexts and logins of the connections; None where not configured."""
 
     tls: TlsContexts | None = None
     logins: SaslSessions | None = None
@@ -31,8 +31,8 @@ def connection_settings(config: Config) -> tuple[object, ...]:
     return kafka.client_id, kafka.broker_version, kafka.tls, kafka.sasl, config.delivery.kafka_socket_timeout_s
 
 
-def security_of(kafka: Kafka, loop: Loop) -> Security:
-    """Create the security of connections from the configuration."""
+def create_security(kafka: Kafka, loop: Loop) -> Security:
+    """Create TLS contexts and logins as configured."""
     return Security(
         _contexts(kafka.tls) if kafka.tls.enable else None,
         _logins(kafka.sasl, loop) if kafka.sasl.mechanism is not None else None,

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["careless_files", "missing_files", "read_secret"]
+__all__ = ["exposed_files", "missing_files", "read_secret"]
 
-_LARGEST: Final = 64 * 1024
-_OF_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+_MAX_BYTES: Final = 64 * 1024
+_OTHERS_ACCESS: Final = stat.S_IROTH | stat.S_IWOTH
 
 
 def read_secret(file: str | None, variable: str | None, what: str) -> str | None:
-    """Return the secret, or None if neither place is configured. Raises ConfigError, which begins with `what`."""
+    """Return the secret, or None if neither `file` nor `variable` is configured.
+
+    Raises ConfigError, whose text begins with `what`, such as "The password".
+    """
     if file is not None:
         secret = _read(Path(file), what)
     elif variable is not None:
@@ -40,7 +43,7 @@ def read_secret(file: str | None, variable: str | None, what: str) -> str | None
 def _read(file: Path, what: str) -> str:
     try:
         with file.open("rb") as opened:
-            data = opened.read(_LARGEST)
+            data = opened.read(_MAX_BYTES)
         return data.decode().removesuffix("\n").removesuffix("\r")
     except PermissionError as error:
         remedy = "Check its owner and mode, and those of the directories above it."
@@ -52,10 +55,10 @@ def _read(file: Path, what: str) -> str:
         raise ConfigError(f"{what} in {file} is not UTF-8.") from None
 
 
-def careless_files(config: Config) -> Iterator[str]:
+def exposed_files(config: Config) -> Iterator[str]:
     """Yield a sentence for each secret file that every user of this host can read or write."""
     for setting, file in _secret_files(config).items():
-        if file is not None and (mode := _mode(file)) & _OF_OTHERS:
+        if file is not None and (mode := _mode(file)) & _OTHERS_ACCESS:
             yield (
                 f"{setting} = {file} can be read by every user of this host (mode {mode:04o}): chmod o-rw {file}, and "
                 "make the daemon's user its owner."

@@ -5,7 +5,7 @@ time. A thread calls it and reports over a ZeroMQ inproc pipe. Each connect reso
 return with other addresses.
 
 One thread at a time resolves a name, and further requests for the name share its answer. So there are never more
-threads than names, and no name waits for another. The threads do not keep the process from ending.
+threads than names, and no look-up waits for another. The threads do not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Address = tuple[int, str, int]
 """Address family, numeric host, port."""
 
 _ENDPOINT = "inproc://resolved"
-_DELIVERY_MS = 1000
+_SEND_LINGER_MS = 1000
 
 
-class _Answer(msgspec.Struct):
+class _Resolution(msgspec.Struct):
     host: str
     port: int
     addresses: list[Address]
@@ -46,33 +46,33 @@ class Resolver:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._receiver = self._context.socket(zmq.PULL)
         self._receiver.bind(_ENDPOINT)
-        self._waiting: dict[tuple[str, int], list[Callable[[list[Address], str], None]]] = {}
-        loop.watch(self._receiver, lambda _: self._on_answer())
+        self._callbacks: dict[tuple[str, int], list[Callable[[list[Address], str], None]]] = {}
+        loop.watch(self._receiver, lambda _: self._on_resolved())
 
     def resolve(self, host: str, port: int, callback: Callable[[list[Address], str], None]) -> None:
         """Call `callback(addresses, error)` from the loop: addresses in order of preference, or none and the reason."""
-        waiting = self._waiting.setdefault((host, port), [])
-        waiting.append(callback)
-        if len(waiting) == 1:
-            Thread(target=self._ask, args=(host, port), name=f"resolver-{host}", daemon=True).start()
+        callbacks = self._callbacks.setdefault((host, port), [])
+        callbacks.append(callback)
+        if len(callbacks) == 1:
+            Thread(target=self._resolve_in_thread, args=(host, port), name=f"resolver-{host}", daemon=True).start()
 
-    def _ask(self, host: str, port: int) -> None:
-        answer = _Answer(host, port, *_look_up(host, port))
+    def _resolve_in_thread(self, host: str, port: int) -> None:
+        resolution = _Resolution(host, port, *_look_up(host, port))
         try:
             sender = self._context.socket(zmq.PUSH)  # one for each thread: ZeroMQ sockets are not thread-safe
         except zmq.ZMQError:
             return  # the resolver was closed during the look-up
         sender.connect(_ENDPOINT)
-        sender.send(msgspec.msgpack.encode(answer))
-        sender.close(linger=_DELIVERY_MS)
+        sender.send(msgspec.msgpack.encode(resolution))
+        sender.close(linger=_SEND_LINGER_MS)
 
-    def _on_answer(self) -> None:
-        answer = msgspec.msgpack.decode(self._receiver.recv(), type=_Answer)
-        for callback in self._waiting.pop((answer.host, answer.port)):
-            callback(answer.addresses, answer.error)
+    def _on_resolved(self) -> None:
+        resolution = msgspec.msgpack.decode(self._receiver.recv(), type=_Resolution)
+        for callback in self._callbacks.pop((resolution.host, resolution.port)):
+            callback(resolution.addresses, resolution.error)
 
     def close(self) -> None:
-        """Drop all answers that are still to come."""
+        """Close the pipe, and drop the results of running look-ups."""
         self._loop.unwatch(self._receiver)
         self._receiver.close(linger=0)
         self._context.term()

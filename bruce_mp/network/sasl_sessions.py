@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SaslSessions"]
 
-_USED_SHARE: Final = 0.8
+_RENEWAL_SHARE: Final = 0.8
 
 
 class _Claims(msgspec.Struct):
@@ -37,31 +37,32 @@ class _Claims(msgspec.Struct):
 
 
 class SaslSessions:
-    """The source of SASL exchanges for the connections of one loop."""
+    """The factory of SASL exchanges for the connections of one loop."""
 
     def __init__(self, sasl: Sasl, loop: Loop) -> None:
         self._sasl = sasl
         self._loop = loop
-        self._waiting: list[Callable[[Mechanism | None, str], None]] = []
+        self._callbacks: list[Callable[[Mechanism | None, str], None]] = []
         self._token = ""
-        self._token_good_until_s = 0.0
+        self._token_valid_until_s = 0.0
 
-    def get(self, callback: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `callback(mechanism, "")`, or `callback(None, reason)`; from the loop if the credentials take time or
-        fail.
+    def request(self, callback: Callable[[Mechanism | None, str], None]) -> None:
+        """Call `callback(mechanism, "")` or `callback(None, reason)`.
+
+        The call comes from the loop if the token command runs or the credentials are not available.
         """
-        if self._sasl.token_command is not None and time.time() >= self._token_good_until_s:
-            self._run(self._sasl.token_command, callback)
+        if self._sasl.token_command is not None and time.time() >= self._token_valid_until_s:
+            self._run_token_command(self._sasl.token_command, callback)
             return
         try:
-            mechanism = self._make()
+            mechanism = self._create_mechanism()
         except ConfigError as error:
-            why = str(error)
-            self._loop.call_later(0, lambda: callback(None, why))
+            reason = str(error)
+            self._loop.call_later(0, lambda: callback(None, reason))
             return
         callback(mechanism, "")
 
-    def _make(self) -> Mechanism:
+    def _create_mechanism(self) -> Mechanism:
         sasl = self._sasl
         if sasl.mechanism == "OAUTHBEARER":
             return _bearer(self._token or read_secret(sasl.token_file, None, "The token") or "")
@@ -77,27 +78,27 @@ class SaslSessions:
 
     # --- tokens of a program -----------------------------------------------------------------------------------------
 
-    def _run(self, command: tuple[str, ...], callback: Callable[[Mechanism | None, str], None]) -> None:
-        self._waiting.append(callback)
-        if len(self._waiting) == 1:
+    def _run_token_command(self, command: tuple[str, ...], callback: Callable[[Mechanism | None, str], None]) -> None:
+        self._callbacks.append(callback)
+        if len(self._callbacks) == 1:
             TokenCommand(self._loop, command, self._on_token).start()
 
-    def _on_token(self, token: str, trouble: str) -> None:
-        if not trouble:
+    def _on_token(self, token: str, error: str) -> None:
+        if not error:
             self._token = token
             now_s = time.time()
-            self._token_good_until_s = now_s + _USED_SHARE * max(0.0, _end_of(token) - now_s)
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback(*self._bearer_or_not(token, trouble))
+            self._token_valid_until_s = now_s + _RENEWAL_SHARE * max(0.0, _expiry_of(token) - now_s)
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(*self._try_bearer(token, error))
 
-    def _bearer_or_not(self, token: str, trouble: str) -> tuple[Mechanism | None, str]:
-        if trouble:
-            return None, trouble
+    def _try_bearer(self, token: str, error: str) -> tuple[Mechanism | None, str]:
+        if error:
+            return None, error
         try:
             return _bearer(token), ""
-        except ConfigError as error:
-            return None, str(error)
+        except ConfigError as invalid:
+            return None, str(invalid)
 
 
 def _bearer(token: str) -> OAuthBearer:
@@ -107,7 +108,7 @@ def _bearer(token: str) -> OAuthBearer:
         raise ConfigError(f"The token cannot be used: {error}.") from None
 
 
-def _end_of(token: str) -> float:
+def _expiry_of(token: str) -> float:
     """Return the expiry of a token in seconds since the epoch, 0 if the token does not state one."""
     parts = token.split(".")
     if len(parts) != 3:

@@ -2,7 +2,7 @@
 
     session = TlsSession(context, "kafka1", "Broker kafka1:9093")
     plain = session.receive(data)      # b"" for the end of the stream
-    send(session.take())
+    send(session.read_outgoing())
 
 The session always checks certificates. A `TlsError` names the cause, and the setting or host to correct.
 """
@@ -27,10 +27,10 @@ _CLOSED: Final = (
     "port: then set kafka.tls.enable = false, or name the port of its TLS listener"
 )
 _PLAIN: Final = "does not speak TLS on this port. Set kafka.tls.enable = false, or name the port of its TLS listener"
-_OUR_CERTIFICATE: Final = "Check kafka.tls.certificate_file, and the authorities that the broker trusts"
+_CLIENT_CERTIFICATE: Final = "Check kafka.tls.certificate_file, and the authorities that the broker trusts"
 _AUTHORITY: Final = (
-    "has a certificate of an authority that we do not trust. If it is the right one, put its certificate into "
-    "kafka.tls.ca_file"
+    "has a certificate of an authority that the daemon does not trust. If it is the right one, put its certificate "
+    "into kafka.tls.ca_file"
 )
 _HOST: Final = (
     "has a certificate for other hosts ({error}). Name the broker as its certificate does (its subjectAltName; "
@@ -52,25 +52,25 @@ _BAD_CERTIFICATES: Final[Mapping[int, str]] = {
 _ERRORS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _PLAIN,
     "HTTP_REQUEST": _PLAIN,
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "wants a certificate of ours. Set kafka.tls.certificate_file",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "requires a client certificate. Set kafka.tls.certificate_file",
     "SSLV3_ALERT_BAD_CERTIFICATE": (
-        f"refuses our certificate, or wants one and got none (bad_certificate). {_OUR_CERTIFICATE}"
+        f"refuses the daemon's certificate, or requires one and got none (bad_certificate). {_CLIENT_CERTIFICATE}"
     ),
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"refuses our certificate (certificate_unknown). {_OUR_CERTIFICATE}",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "refuses our certificate, which has expired. Renew kafka.tls.certificate_file",
-    "TLSV1_ALERT_UNKNOWN_CA": f"does not trust the authority of our certificate. {_OUR_CERTIFICATE}",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"refuses the daemon's certificate (certificate_unknown). {_CLIENT_CERTIFICATE}",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "refuses the daemon's expired certificate. Renew kafka.tls.certificate_file",
+    "TLSV1_ALERT_UNKNOWN_CA": f"does not trust the authority of the daemon's certificate. {_CLIENT_CERTIFICATE}",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": (
-        "breaks off the handshake: there is no cipher that both sides speak, or it wants a certificate of ours "
+        "ends the handshake: there is no cipher that both sides support, or it requires a client certificate "
         "(kafka.tls.certificate_file)"
     ),
-    "TLSV1_ALERT_PROTOCOL_VERSION": "speaks other versions of TLS than this daemon. Check kafka.tls.min_version",
-    "UNSUPPORTED_PROTOCOL": "speaks an older TLS than kafka.tls.min_version allows. Raise it on the broker",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "supports other versions of TLS than this daemon. Check kafka.tls.min_version",
+    "UNSUPPORTED_PROTOCOL": "supports only TLS older than kafka.tls.min_version. Enable a newer one on the broker",
 }
 """All other failures, by OpenSSL's reason."""
 
 
 class TlsSession:
-    """One TLS session; `name` begins the error texts. Raises TlsError for an invalid host name."""
+    """One TLS session; error texts begin with `name`. Raises TlsError for an invalid host name."""
 
     def __init__(self, context: ssl.SSLContext, host: str, name: str) -> None:
         self._name = name
@@ -80,29 +80,27 @@ class TlsSession:
         except (ValueError, ssl.SSLError) as error:
             raise TlsError(f"{name} has a name that no certificate can contain: {error}.") from error
         self.is_open = False
-        """True once the handshake is complete, so that bytes may be sent."""
-        self.is_over = False
+        """True once the handshake is complete."""
+        self.has_ended = False
         """True once the broker has ended the stream."""
 
     @property
     def certificate_ends_s(self) -> float | None:
-        """Return the expiry of the broker's certificate in seconds since the epoch, or None before the end of the
-        handshake.
-        """
+        """The expiry of the broker's certificate in seconds since the epoch, or None before the handshake ends."""
         certificate = self._object.getpeercert() if self.is_open else None
         ends = certificate.get("notAfter") if certificate else None
         return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
 
     def start(self) -> None:
         """Start the handshake."""
-        self._shake_hands()
+        self._handshake()
 
-    def feed(self) -> bytes:
-        """Return the bytes to send now, b"" if none."""
+    def read_outgoing(self) -> bytes:
+        """Return the bytes that TLS has produced for the broker, b"" if none."""
         return self._outgoing.read()
 
     def send(self, data: memoryview) -> None:
-        """Encrypt bytes for the next `feed`; valid only while `is_open`."""
+        """Encrypt bytes for the next `read_outgoing`; allowed only while `is_open`."""
         if data:
             self._object.write(data)
 
@@ -113,16 +111,16 @@ class TlsSession:
         else:
             self._incoming.write_eof()
         if not self.is_open:
-            self._shake_hands()
+            self._handshake()
         return b"".join(self._read()) if self.is_open else b""
 
-    def _shake_hands(self) -> None:
+    def _handshake(self) -> None:
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
             return
         except ssl.SSLError as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         self.is_open = True
 
     def _read(self) -> list[bytes]:
@@ -130,16 +128,16 @@ class TlsSession:
         try:
             while part := self._object.read(_READ_BYTES):
                 parts.append(part)
-            self.is_over = True
+            self.has_ended = True
         except ssl.SSLWantReadError:
             pass
         except _STREAM_ENDED:
-            self.is_over = True
+            self.has_ended = True
         except ssl.SSLError as error:
-            raise self._explained(error) from error
+            raise self._explain(error) from error
         return parts
 
-    def _explained(self, error: ssl.SSLError) -> TlsError:
+    def _explain(self, error: ssl.SSLError) -> TlsError:
         if isinstance(error, _STREAM_ENDED):
             return TlsError(f"{self._name} {_CLOSED}.", is_closed=True)
         if isinstance(error, ssl.SSLCertVerificationError):

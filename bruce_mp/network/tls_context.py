@@ -1,7 +1,7 @@
-"""Load the certificates, keys and rules of [kafka.tls], and reload them when one of the files changes.
+"""Load the certificates and keys of [kafka.tls], and reload them when one of the files changes.
 
-Files that an operator replaces one after the other do not match for a moment. While new files are unusable, the context
-of the old files stays in use.
+Certificate and key do not match for a moment when an operator replaces them one after the other. While the new files
+are unusable, the context of the old files stays in use.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["TlsContexts"]
 _LOG: Final = logging.getLogger(__name__)
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
-_Stamp = tuple[tuple[int, int, int] | None, ...]
+_FileVersions = tuple[tuple[int, int, int] | None, ...]
 
 
 class TlsContexts:
-    """The TLS contexts of a process's connections."""
+    """The TLS context of a process's connections, reloaded with its files."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
         named = (tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password_file)
         self._files = [Path(name) for name in named if name is not None]
-        self._stamp: _Stamp | None = None
+        self._versions: _FileVersions | None = None
         self._context: ssl.SSLContext | None = None
 
     def session(self, host: str, name: str) -> TlsSession:
@@ -45,11 +45,11 @@ class TlsContexts:
 
         Raises ConfigError, which names the file, until the first load succeeds.
         """
-        stamp = tuple(_stamp(file) for file in self._files)
-        if self._context is not None and stamp == self._stamp:
+        versions = tuple(_file_version(file) for file in self._files)
+        if self._context is not None and versions == self._versions:
             return self._context
         try:
-            self._context, self._stamp = _make(self._tls), stamp
+            self._context, self._versions = _create_context(self._tls), versions
         except ConfigError as error:
             if self._context is None:
                 raise
@@ -57,7 +57,7 @@ class TlsContexts:
         return self._context
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _file_version(file: Path) -> tuple[int, int, int] | None:
     try:
         status = file.stat()
     except OSError:
@@ -65,48 +65,48 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _make(tls: Tls) -> ssl.SSLContext:
+def _create_context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[tls.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.check_hostname = tls.verify_host_name
-    _trust(context, tls.ca_file)
+    _load_authorities(context, tls.ca_file)
     if tls.certificate_file is not None:
-        _identify(context, tls, tls.certificate_file)
+        _load_certificate(context, tls, tls.certificate_file)
     return context
 
 
-def _trust(context: ssl.SSLContext, ca_file: str | None) -> None:
+def _load_authorities(context: ssl.SSLContext, ca_file: str | None) -> None:
     if ca_file is None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
     try:
         context.load_verify_locations(cafile=ca_file)
     except OSError as error:  # includes ssl.SSLError
-        raise ConfigError(_unusable("ca_file", ca_file, error)) from error
+        raise ConfigError(_unusable_file("ca_file", ca_file, error)) from error
 
 
-def _identify(context: ssl.SSLContext, tls: Tls, certificate_file: str) -> None:
+def _load_certificate(context: ssl.SSLContext, tls: Tls, certificate_file: str) -> None:
     # Without a password argument, OpenSSL would ask for one on the terminal.
     password = read_secret(tls.key_password_file, tls.key_password_env, "The password of the key") or ""
     try:
         context.load_cert_chain(certificate_file, tls.key_file, password)
     except OSError as error:
-        raise ConfigError(_why_not(tls, certificate_file, error)) from error
+        raise ConfigError(_explain_unusable(tls, certificate_file, error)) from error
 
 
-def _why_not(tls: Tls, certificate_file: str, error: OSError) -> str:
+def _explain_unusable(tls: Tls, certificate_file: str, error: OSError) -> str:
     key_file = tls.key_file or certificate_file
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return f"The key in {key_file} does not belong to the certificate in {certificate_file}."
     for name, file in (("certificate_file", certificate_file), ("key_file", key_file)):
-        if trouble := _cannot_read(file):
-            return _unusable(name, file, trouble)
-    text = _unusable("certificate_file", certificate_file, error)
+        if read_error := _read_error(file):
+            return _unusable_file(name, file, read_error)
+    text = _unusable_file("certificate_file", certificate_file, error)
     return f"{text} Or its key, in {key_file}, cannot be used: does it need kafka.tls.key_password_file?"
 
 
-def _cannot_read(file: str) -> OSError | None:
+def _read_error(file: str) -> OSError | None:
     try:
         with Path(file).open("rb"):
             return None
@@ -114,6 +114,6 @@ def _cannot_read(file: str) -> OSError | None:
         return error
 
 
-def _unusable(setting: str, file: str, error: OSError) -> str:
-    why = getattr(error, "reason", None) or error.strerror or "no certificate in PEM was found in it"
-    return f"kafka.tls.{setting} = {file} cannot be used: {why}."
+def _unusable_file(setting: str, file: str, error: OSError) -> str:
+    reason = getattr(error, "reason", None) or error.strerror or "no certificate in PEM was found in it"
+    return f"kafka.tls.{setting} = {file} cannot be used: {reason}."

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenCommand"]
 
-_PATIENCE_S: Final = 30.0
-_LOOK_AGAIN_S: Final = 0.02
-_LARGEST: Final = 64 * 1024
+_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.02
+_MAX_BYTES: Final = 64 * 1024
 
 
 class TokenCommand:
-    """One run of the program. `on_done` gets its output, and an error sentence if the output must not be used."""
+    """One run of the program. `on_done` gets its output, and an error text that is empty if the output is valid."""
 
     def __init__(self, loop: Loop, command: Sequence[str], on_done: Callable[[str, str], None]) -> None:
         self._loop = loop
@@ -31,8 +31,8 @@ class TokenCommand:
         self._on_done = on_done
         self._output = b""
         self._process: subprocess.Popen[bytes] | None = None
-        self._patience: Timer | None = None
-        self._gives_up_at = time.monotonic() + _PATIENCE_S
+        self._timer: Timer | None = None
+        self._deadline = time.monotonic() + _TIMEOUT_S
         self._is_done = False
 
     def start(self) -> None:
@@ -42,13 +42,13 @@ class TokenCommand:
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
         except OSError as error:
-            why = f"{self._name} cannot be started: {error.strerror}."
-            self._loop.call_later(0, lambda: self._on_done("", why))
+            text = f"{self._name} cannot be started: {error.strerror}."
+            self._loop.call_later(0, lambda: self._on_done("", text))
             return
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._loop.watch(self._process.stdout, lambda _: self._read())
-        self._patience = self._loop.call_at(self._gives_up_at, self._give_up)
+        self._timer = self._loop.call_at(self._deadline, self._on_timeout)
 
     @property
     def _name(self) -> str:
@@ -58,11 +58,11 @@ class TokenCommand:
         assert self._process is not None
         assert self._process.stdout is not None
         try:
-            data = os.read(self._process.stdout.fileno(), _LARGEST)
+            data = os.read(self._process.stdout.fileno(), _MAX_BYTES)
         except BlockingIOError:
             return
         self._output += data
-        if not data or len(self._output) > _LARGEST:
+        if not data or len(self._output) > _MAX_BYTES:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
             self._wait()
@@ -74,18 +74,18 @@ class TokenCommand:
             return
         code = self._process.poll()
         if code is None:
-            self._loop.call_later(_LOOK_AGAIN_S, self._wait)
+            self._loop.call_later(_POLL_S, self._wait)
         else:
-            self._finish(self._verdict(code))
+            self._finish(self._error_of_exit(code))
 
-    def _verdict(self, code: int) -> str:
+    def _error_of_exit(self, code: int) -> str:
         if code:
             return f"{self._name} ended with code {code}. Run it as the daemon's user to see why."
         if not self._output.strip():
             return f"{self._name} wrote no token. Run it as the daemon's user to see why."
         return ""
 
-    def _give_up(self) -> None:
+    def _on_timeout(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
         if not self._process.stdout.closed:
@@ -93,10 +93,10 @@ class TokenCommand:
             self._process.stdout.close()
         self._process.kill()
         self._process.wait()
-        self._finish(f"{self._name} did not end within {_PATIENCE_S:g} s, and was killed.")
+        self._finish(f"{self._name} did not end within {_TIMEOUT_S:g} s, and was killed.")
 
-    def _finish(self, trouble: str) -> None:
+    def _finish(self, error: str) -> None:
         self._is_done = True
-        if self._patience is not None:
-            self._patience.cancel()
-        self._on_done(self._output.decode("utf-8", "replace").strip(), trouble)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_done(self._output.decode("utf-8", "replace").strip(), error)

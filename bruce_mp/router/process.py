@@ -11,7 +11,7 @@ from bruce_mp.ipc.control_messages import Broker, DebugTopics, Dispatchers, Peer
 from bruce_mp.ipc.frames import ParcelKind
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_FROM_INPUTS, dispatcher_link
 from bruce_mp.kernels import ProcessRow
-from bruce_mp.network.connection_security import connection_settings, security_of
+from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.pipeline.msg_debug import tap_for
@@ -180,7 +180,7 @@ class _RouterProcess(ProcessShell):
     # --- metadata ----------------------------------------------------------------------------------------------------
 
     def _build_socket_factory(self, config: Config) -> SocketFactory:
-        security = security_of(config.kafka, self._loop)
+        security = create_security(config.kafka, self._loop)
         return socket_factory(
             self._loop,
             self._resolver,

@@ -25,10 +25,10 @@ from setproctitle import setproctitle
 from bruce_mp import __version__
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
-from bruce_mp.config.features import remarks
+from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.kernels import CHOICE
-from bruce_mp.network.credentials import careless_files
+from bruce_mp.network.credentials import exposed_files
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow
@@ -87,7 +87,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     set_up_logging(config.logging, "supervisor")
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
-    for remark in (*remarks(config), *careless_files(config)):
+    for remark in (*risk_warnings(config), *exposed_files(config)):
         log.warning("%s", remark, extra={"about": remark})
     handover = read_handover()
     try:

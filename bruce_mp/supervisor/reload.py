@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.config.accounts import check_accounts
-from bruce_mp.config.changes import changes
-from bruce_mp.config.features import remarks
+from bruce_mp.config.changes import list_changes
 from bruce_mp.config.load import load_config
+from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ConfigError
 from bruce_mp.ipc.control_messages import MAX_MESSAGE_BYTES, ActiveConfig, NewConfig, ReloadOutcome
-from bruce_mp.network.credentials import careless_files
+from bruce_mp.network.credentials import exposed_files
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
@@ -131,8 +131,8 @@ class Reloads:
         if self._is_ending():
             raise ConfigError("the daemon is shutting down.")
         config = self._source.read()
-        found = changes(self.config, config)
-        refused = [change for change in found if change.restart_because]
+        found = list_changes(self.config, config)
+        refused = [change for change in found if change.restart_reason]
         if refused:
             raise ConfigError(f"{'; '.join(map(str, refused))}.")
         if len(msgspec.msgpack.encode(NewConfig(self._number, config))) > MAX_MESSAGE_BYTES:
@@ -172,8 +172,8 @@ class Reloads:
         keys = ", ".join(change.key for change in self._changed) or NOTHING
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
-        for remark in (*remarks(self.config), *careless_files(self.config)):
-            log.warning("%s", remark, extra={"about": remark})
+        for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
+            log.warning("%s", warning, extra={"about": warning})
         self._answer(ReloadOutcome(0, accepted=True, text=f"Reloaded {self._source.path}: {keys}."))
 
     def _refuse(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.config.access import Quota
-from bruce_mp.config.accounts import TCP_USER, AllowList, QuotaLimits, allow_list_of, check_accounts, limits_of
+from bruce_mp.config.accounts import TCP_USER, AllowList, QuotaLimits, allow_list_of, check_accounts, quota_limits
 from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 from bruce_mp.errors import StartError
 
@@ -54,17 +54,19 @@ def test_an_allow_list_of_a_removed_user_admits_no_sender() -> None:
 
 
 def test_quota_limits_resolve_users_and_defaults() -> None:
-    assert limits_of(Quota()) is None
-    assert limits_of(Quota(max_messages=0, users={ROOT: 0})) is None
-    limits = limits_of(Quota(interval_ms=50, max_messages=10, tcp_max_messages=7, users={ROOT: 0, "5": 3, "gone": 1}))
+    assert quota_limits(Quota()) is None
+    assert quota_limits(Quota(max_messages=0, users={ROOT: 0})) is None
+    limits = quota_limits(
+        Quota(interval_ms=50, max_messages=10, tcp_max_messages=7, users={ROOT: 0, "5": 3, "gone": 1})
+    )
     assert limits == QuotaLimits(50, 10, 7, {0: None, 5: 3})
-    assert [limits.of(user) for user in (0, 5, 6, TCP_USER)] == [None, 3, 10, 7]
+    assert [limits.limit_for(user) for user in (0, 5, 6, TCP_USER)] == [None, 3, 10, 7]
 
 
 def test_a_quota_of_users_does_not_limit_tcp() -> None:
-    limits = limits_of(Quota(max_messages=10))
+    limits = quota_limits(Quota(max_messages=10))
     assert limits is not None
-    assert limits.of(TCP_USER) is None
+    assert limits.limit_for(TCP_USER) is None
 
 
 def test_unknown_names_are_reported_with_their_settings() -> None:

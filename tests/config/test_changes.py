@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.config.changes import changes
+from bruce_mp.config.changes import list_changes
 from bruce_mp.config.load import load_config
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def config(path: Path, text: str) -> Config:
 def test_each_setting_that_differs_is_named_with_both_values(
     tmp_path: Path, before: str, after: str, found: list[str]
 ) -> None:
-    texts = [str(change) for change in changes(*(config(tmp_path / "c", BASE + text) for text in (before, after)))]
+    texts = [str(change) for change in list_changes(*(config(tmp_path / "c", BASE + text) for text in (before, after)))]
     assert len(texts) == len(found)
     for text, expected in zip(texts, found, strict=True):
         assert expected in text
@@ -61,7 +61,7 @@ def test_each_setting_that_differs_is_named_with_both_values(
 
 def test_changed_map_entries_are_named(tmp_path: Path) -> None:
     after = BASE.replace("clicks", "views").replace("max_count = 0", "max_count = 1")
-    found = [str(change) for change in changes(config(tmp_path / "c", BASE), config(tmp_path / "c", after))]
+    found = [str(change) for change in list_changes(config(tmp_path / "c", BASE), config(tmp_path / "c", after))]
     assert sorted(found) == [
         "rate_limit.configs.few.max_count from 0 to 1",
         'rate_limit.topics.clicks from "few" to absent',

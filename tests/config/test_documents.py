@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from bruce_mp.config.features import remarks
-from bruce_mp.config.fields import LIVE, Applies, leaf_of, switch
+from bruce_mp.config.fields import LIVE, ReloadRule, setting_type, switch
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
 from bruce_mp.config.paths import LONGEST_SOCKET_NAME, RUN_DIR_MAX, SOCKET_PATH_MAX
 from bruce_mp.config.reference import render
-from bruce_mp.config.section import MADE_WITH_SLAB
+from bruce_mp.config.risky_settings import risk_warnings
+from bruce_mp.config.section import RESTART_FOR_SLAB
 from bruce_mp.config.sections import Kafka
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ DEFAULTS = Config(kafka=Kafka(bootstrap_servers=("localhost:9092",)))
 def settings(model: type[Struct], prefix: str = "") -> Iterator[str]:
     """Yield every key of the model; `*` stands for any name."""
     for field in msgspec.structs.fields(model):
-        kind: Any = leaf_of(field.type).type
+        kind: Any = setting_type(field.type).type
         name = f"{prefix}{field.name}"
         if get_origin(kind) is dict:
             kind, name = get_args(kind)[1], f"{name}.*"
@@ -58,7 +58,7 @@ def uncommented() -> str:
 def test_both_files_are_the_defaults() -> None:
     assert load_config(MINIMAL) == DEFAULTS
     assert load_config(FULL) == DEFAULTS
-    assert remarks(DEFAULTS) == []
+    assert risk_warnings(DEFAULTS) == []
 
 
 def test_the_full_file_has_every_setting() -> None:
@@ -97,23 +97,23 @@ def test_the_longest_socket_fits_into_the_longest_run_directory() -> None:
     assert len(f"/{'x' * 88}/{LONGEST_SOCKET_NAME}") == SOCKET_PATH_MAX
 
 
-def decisions(model: type[Struct], prefix: str = "") -> Iterator[tuple[str, Applies | None]]:
+def decisions(model: type[Struct], prefix: str = "") -> Iterator[tuple[str, ReloadRule | None]]:
     for item in msgspec.structs.fields(model):
-        leaf = leaf_of(item.type)
-        kind: Any = get_args(leaf.type)[1] if get_origin(leaf.type) is dict else leaf.type
+        setting = setting_type(item.type)
+        kind: Any = get_args(setting.type)[1] if get_origin(setting.type) is dict else setting.type
         if isinstance(kind, type) and issubclass(kind, Struct):
             yield from decisions(kind, f"{prefix}{item.name}.")
         else:
-            yield f"{prefix}{item.name}", leaf.applies
+            yield f"{prefix}{item.name}", setting.reload_rule
 
 
 def test_every_setting_declares_when_a_change_applies() -> None:
     found = dict(decisions(Config))
     assert None not in found.values()
-    assert found["slab.size"] == MADE_WITH_SLAB
+    assert found["slab.size"] == RESTART_FOR_SLAB
     assert found["rate_limit.topics"] == found["batching.configs.time_ms"] == LIVE
 
 
 def test_a_setting_without_a_change_policy_is_refused() -> None:
-    with pytest.raises(TypeError, match="put LIVE, or restart"):
-        leaf_of(Annotated[bool, switch("Speak.")])
+    with pytest.raises(TypeError, match="add LIVE, or restart"):
+        setting_type(Annotated[bool, switch("Speak.")])

@@ -19,7 +19,7 @@ from msgspec import Struct
 from bruce_mp.cli import main
 from bruce_mp.client import DatagramClient
 from bruce_mp.client.stream import StreamClient
-from bruce_mp.config.fields import LIVE, leaf_of
+from bruce_mp.config.fields import LIVE, setting_type
 from bruce_mp.config.model import Config
 from bruce_mp.devbroker.control import DevBroker
 from support import processes
@@ -80,13 +80,13 @@ def settled(daemon: Daemon, before: Books, count: int) -> Books:
 def live_keys(model: type[Struct], prefix: str = "") -> Iterator[str]:
     """Yield the settings that a reload applies; `NAME` stands for any name."""
     for field in msgspec.structs.fields(model):
-        leaf = leaf_of(field.type)
-        kind, key = leaf.type, f"{prefix}{field.name}"
+        setting = setting_type(field.type)
+        kind, key = setting.type, f"{prefix}{field.name}"
         if get_origin(kind) is dict:
             kind, key = get_args(kind)[1], f"{key}.NAME"
         if isinstance(kind, type) and issubclass(kind, Struct):
             yield from live_keys(kind, f"{key}.")
-        elif leaf.applies == LIVE:
+        elif setting.reload_rule == LIVE:
             yield key
 
 

@@ -128,7 +128,7 @@ def test_an_expired_client_certificate_is_replaced_without_a_restart(tmp_path: P
     with Daemon(tmp_path, kafka.server("MTLS"), settings) as daemon:
         deliver(load, daemon)
         daemon.wait_for(lambda: "No broker can be used" in problems(daemon), "a red page", TIMEOUT_S)
-        assert "refuses our certificate" in problems(daemon)
+        assert "refuses the daemon's certificate" in problems(daemon)
         assert f"The certificate of {file} (our own) has expired: new connections with it fail." in problems(daemon)
         fresh = tmp_path / "fresh.pem"
         shutil.copy(kafka.authority.issue("fresh").both, fresh)
@@ -239,7 +239,9 @@ def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: Se
     daemon.configure(start)
     with daemon:
         deliver(load, daemon)
-        daemon.wait_for(lambda: "of an authority that we do not trust" in problems(daemon), "a red page", TIMEOUT_S)
+        daemon.wait_for(
+            lambda: "of an authority that the daemon does not trust" in problems(daemon), "a red page", TIMEOUT_S
+        )
         trusting = start | {"kafka.tls.ca_file": str(kafka.authority.certificate)}
         assert "kafka.tls.ca_file" in daemon.reload(trusting)
         daemon.wait_for(lambda: 'does not let in user "alice"' in problems(daemon), "another", TIMEOUT_S)

@@ -306,9 +306,9 @@ def test_a_large_request_is_written_in_parts_and_in_order(stack: ExitStack, serv
     client.wait_ready()
     sent = [client.send_produce(2_000_000 + number) for number in range(5)]
     sent += [client.send_produce(number) for number in range(3)]
-    assert client.socket.is_writing
+    assert client.socket.is_blocked
     go.set()
-    client.run_until(lambda: played.done() and not client.socket.is_writing)
+    client.run_until(lambda: played.done() and not client.socket.is_blocked)
     assert played.result() == sent
     assert client.events == []
 
@@ -379,7 +379,7 @@ def test_a_broker_that_closes_during_a_large_write_fails_once(stack: ExitStack, 
     event = client.next_event()
     assert isinstance(event, Failed)
     assert len(event.unanswered) == 3
-    assert not client.socket.is_writing
+    assert not client.socket.is_blocked
 
 
 def test_a_request_without_a_response_times_out(stack: ExitStack, server: Server) -> None:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.config.features import remarks
 from bruce_mp.config.load import load_config
 from bruce_mp.config.model import Config
+from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.errors import ConfigError, TlsError
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network import token_command
-from bruce_mp.network.credentials import careless_files, missing_files, read_secret
+from bruce_mp.network.credentials import exposed_files, missing_files, read_secret
 from bruce_mp.network.sasl_sessions import SaslSessions
 from bruce_mp.network.tls import TlsSession
 from bruce_mp.network.tls_context import TlsContexts
@@ -66,7 +66,7 @@ def test_world_accessible_secret_files_are_named(tmp_path: Path, mode: int, coun
     file.write_text("x")
     file.chmod(mode)
     kafka = Kafka(("b:1",), tls=Tls(certificate_file=str(file)), sasl=Sasl(password_file=str(file)))
-    found = list(careless_files(Config(kafka, http=Http(token_file=str(file)))))
+    found = list(exposed_files(Config(kafka, http=Http(token_file=str(file)))))
     assert len(found) == count
     assert all(f"chmod o-rw {file}" in text for text in found)
 
@@ -82,7 +82,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 # --- logins -----------------------------------------------------------------------------------------------------------
 def get(logins: SaslSessions, loop: Loop) -> tuple[Mechanism | None, str]:
     found: list[tuple[Mechanism | None, str]] = []
-    logins.get(lambda mechanism, trouble: found.append((mechanism, trouble)))
+    logins.request(lambda mechanism, trouble: found.append((mechanism, trouble)))
     deadline = time.monotonic() + TIMEOUT_S
     while not found:
         assert time.monotonic() < deadline
@@ -114,7 +114,7 @@ def test_a_token_is_cached_until_it_expires(tmp_path: Path, token: str | float, 
 
 @pytest.mark.process
 def test_a_token_command_over_its_time_limit_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_command, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(token_command, "_TIMEOUT_S", 0.2)
     loop = Loop()
     logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sleep", "100")), loop)
     mechanism, trouble = get(logins, loop)
@@ -140,7 +140,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str = "loc
     other = server.wrap_bio(incoming, outgoing, server_side=True)
     session.start()
     for _ in range(4):
-        incoming.write(session.feed())
+        incoming.write(session.read_outgoing())
         with suppress(ssl.SSLWantReadError):
             other.do_handshake()
         if data := outgoing.read():
@@ -162,7 +162,7 @@ def test_a_replaced_authority_is_used(tmp_path: Path) -> None:
     contexts = TlsContexts(Tls(enable=True, ca_file=str(file)))
     server = server_of(new.issue("broker").both)
     assert contexts.current() is contexts.current()
-    with pytest.raises(TlsError, match="an authority that we do not trust"):
+    with pytest.raises(TlsError, match="an authority that the daemon does not trust"):
         shake_hands(contexts.current(), server)
     new.certificate.replace(file)
     assert shake_hands(contexts.current(), server).is_open
@@ -293,5 +293,5 @@ def test_conflicting_security_settings_are_rejected(tmp_path: Path, text: str, w
     ],
 )
 def test_risky_security_settings_cause_a_remark(kafka: dict[str, Any], words: str) -> None:
-    (remark,) = remarks(Config(kafka=Kafka(("b:1",), **kafka)))
+    (remark,) = risk_warnings(Config(kafka=Kafka(("b:1",), **kafka)))
     assert words in remark

@@ -12,7 +12,7 @@ from bruce_mp.config.sections import Kafka
 from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network.broker_socket import BrokerSocket
-from bruce_mp.network.connection_security import security_of
+from bruce_mp.network.connection_security import create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause, MetadataReceived
@@ -55,11 +55,11 @@ class Client:
         settings = Kafka(bootstrap_servers=("unused:1",), tls=tls, sasl=sasl)
         resolver = Resolver(self.loop)
         stack.callback(resolver.close)
-        security = security_of(settings, self.loop)
+        security = create_security(settings, self.loop)
         self.socket = BrokerSocket(
             self.loop, resolver, host=host, port=port, client_id="test", timeout_s=TIMEOUT_S,
             on_event=self.events.append, openings=VersionProbes(logs_in=security.logins is not None), security=security,
-            keeps_login=True,
+            renews_login=True,
         )  # fmt: skip
         stack.callback(self.socket.close)
         self.socket.open()
@@ -167,7 +167,7 @@ def test_a_login_is_renewed_before_it_expires(
     client.assert_good()
     until = time.monotonic() + 2.5 * SESSION_MS / 1000
     while time.monotonic() < until:
-        client.run_until(lambda: not client.socket.is_writing)
+        client.run_until(lambda: not client.socket.is_blocked)
         client.ask_for_metadata()
         client.run_for(0.1)
     assert not any(isinstance(event, ConnectionReady) for event in client.events[1:])
@@ -178,7 +178,9 @@ def test_an_unknown_authority_is_explained(stack: ExitStack, kafka: SecureKafka,
     other = Authority(tmp_path)
     failure = Client(stack, kafka.at("SSL"), Tls(enable=True, ca_file=str(other.certificate)), Sasl()).failure()
     assert failure.cause is FailureCause.TLS_FAILED
-    assert f"Broker {kafka.server('SSL')} has a certificate of an authority that we do not trust." in str(failure.error)
+    assert f"Broker {kafka.server('SSL')} has a certificate of an authority that the daemon does not trust." in str(
+        failure.error
+    )
     assert "kafka.tls.ca_file" in str(failure.error)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bruce_mp.network.version_probe import TRUSTED_S, VersionProbes
+from bruce_mp.network.version_probe import CACHE_S, VersionProbes
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS
 from bruce_mp.protocol.kafka.opening import METADATA_THEN_VERSIONS, VERSIONS_FIRST, assume
 
@@ -12,42 +12,42 @@ OLD = assume(BEFORE_API_VERSIONS)
 
 
 def test_an_unknown_broker_is_probed() -> None:
-    assert VersionProbes().start(PLACE, 0.0) is VERSIONS_FIRST
+    assert VersionProbes().choose(PLACE, 0.0) is VERSIONS_FIRST
 
 
 def test_a_successful_assumption_is_reused_for_the_same_broker() -> None:
     openings = VersionProbes()
-    openings.succeeded(PLACE, OLD, 1.0)
-    assert openings.start(PLACE, 2.0) is OLD
-    assert openings.start(OTHER, 2.0) is VERSIONS_FIRST
+    openings.on_ready(PLACE, OLD, 1.0)
+    assert openings.choose(PLACE, 2.0) is OLD
+    assert openings.choose(OTHER, 2.0) is VERSIONS_FIRST
 
 
 def test_negotiated_versions_are_not_remembered() -> None:
     openings = VersionProbes()
-    openings.succeeded(PLACE, METADATA_THEN_VERSIONS, 1.0)
-    assert openings.start(PLACE, 2.0) is VERSIONS_FIRST
+    openings.on_ready(PLACE, METADATA_THEN_VERSIONS, 1.0)
+    assert openings.choose(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_failure_ends_the_assumption() -> None:
     openings = VersionProbes()
-    openings.succeeded(PLACE, OLD, 1.0)
-    openings.failed(PLACE)
-    openings.failed(OTHER)
-    assert openings.start(PLACE, 2.0) is VERSIONS_FIRST
+    openings.on_ready(PLACE, OLD, 1.0)
+    openings.on_failed(PLACE)
+    openings.on_failed(OTHER)
+    assert openings.choose(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_success_does_not_prolong_an_assumption() -> None:
     openings = VersionProbes()
-    openings.succeeded(PLACE, OLD, 1.0)
-    openings.succeeded(PLACE, OLD, TRUSTED_S)
-    assert openings.start(PLACE, TRUSTED_S) is OLD
-    assert openings.start(PLACE, TRUSTED_S + 1.0) is VERSIONS_FIRST
-    openings.succeeded(PLACE, OLD, TRUSTED_S + 2.0)
-    assert openings.start(PLACE, TRUSTED_S + 3.0) is OLD
+    openings.on_ready(PLACE, OLD, 1.0)
+    openings.on_ready(PLACE, OLD, CACHE_S)
+    assert openings.choose(PLACE, CACHE_S) is OLD
+    assert openings.choose(PLACE, CACHE_S + 1.0) is VERSIONS_FIRST
+    openings.on_ready(PLACE, OLD, CACHE_S + 2.0)
+    assert openings.choose(PLACE, CACHE_S + 3.0) is OLD
 
 
 def test_a_configured_release_survives_failures() -> None:
     openings = VersionProbes("0.9.0.1")
-    assert openings.start(PLACE, 0.0) == OLD
-    openings.failed(PLACE)
-    assert openings.start(PLACE, 1.0) == OLD
+    assert openings.choose(PLACE, 0.0) == OLD
+    openings.on_failed(PLACE)
+    assert openings.choose(PLACE, 1.0) == OLD

@@ -85,7 +85,7 @@ class Draft:
 
     def _check(self) -> None:
         decoder = Decoder()
-        decoded = decoder.table(Config, self._tree)
+        decoded = decoder.decode_table(Config, self._tree)
         problems = [problem for problem in decoder.problems if problem.path not in self._given_up]
         if not problems and not self._errors:
             problems = list(check(msgspec.convert(decoded, Config)))

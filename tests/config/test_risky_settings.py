@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.config.features import remarks
+from bruce_mp.config.risky_settings import risk_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_the_defaults_cause_no_remark(load: Load) -> None:
-    assert remarks(load()) == []
+    assert risk_warnings(load()) == []
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def test_the_defaults_cause_no_remark(load: Load) -> None:
     ],
 )
 def test_a_risky_setting_causes_a_remark(load: Load, text: str, words: str) -> None:
-    (remark,) = remarks(load(text))
+    (remark,) = risk_warnings(load(text))
     assert words in remark

@@ -1,4 +1,4 @@
-"""Warn about valid settings that have a catch."""
+"""Warnings about valid settings that risk losses or expose the daemon."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["remarks"]
+__all__ = ["risk_warnings"]
 
 
-def remarks(config: Config) -> list[str]:
+def risk_warnings(config: Config) -> list[str]:
     """Return warnings for the log about settings that are valid but perhaps not intended."""
-    found = []
+    warnings = []
     if config.kafka.required_acks == 0:
-        found.append(
+        warnings.append(
             "kafka.required_acks = 0: delivery is at most once. A message counts as delivered once it is written to "
             "the broker's connection; later losses go unnoticed."
         )
-    found += [
+    warnings += [
         f'input.{name}.path = "{each.path}" is in daemon.run_dir, which has mode 0700: only programs of the daemon\'s '
         "own user can send."
         for name, each in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream))
         if each.enable and each.path.startswith(config.daemon.run_dir.rstrip("/") + "/")
     ]
     if config.input.tcp.enable and not is_loopback(config.input.tcp.host):
-        found.append(f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send without a login.')
-    found += _about_pages(config)
-    found += _about_security(config)
-    return found
+        warnings.append(
+            f'input.tcp.host = "{config.input.tcp.host}": other hosts can connect and send without a login.'
+        )
+    warnings += _about_pages(config)
+    warnings += _about_security(config)
+    return warnings
 
 
 def _about_security(config: Config) -> Iterator[str]:
@@ -40,10 +42,10 @@ def _about_security(config: Config) -> Iterator[str]:
     if not tls.enable and (tls.ca_file or tls.certificate_file):
         yield "kafka.tls.enable = false: the connections are not encrypted, although certificates are configured."
     if not tls.enable and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
-        what = "password" if sasl.mechanism == "PLAIN" else "token"
+        secret = "password" if sasl.mechanism == "PLAIN" else "token"
         yield (
             f'kafka.sasl.mechanism = "{sasl.mechanism}" without kafka.tls.enable: a listener on the network '
-            f"to the brokers can read the {what}."
+            f"to the brokers can read the {secret}."
         )
     if tls.enable and not tls.verify_host_name:
         yield (
