@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.config.topics import TopicBatching
-    from bruce_mp.kernels import RunHead
+    from bruce_mp.kernels import RunHeader
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
@@ -75,7 +75,7 @@ class Accumulator:
         self._batches.clear()
         return accumulated
 
-    def add(self, segments: Iterable[Segment], heads: Iterable[RunHead | None], now_ms: int) -> list[Segment]:
+    def add(self, segments: Iterable[Segment], heads: Iterable[RunHeader | None], now_ms: int) -> list[Segment]:
         """Add segments with their headers, and return the segments that become ready, in order.
 
         A segment with a damaged header (None) is not counted and does not wait.

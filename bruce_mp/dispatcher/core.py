@@ -206,7 +206,7 @@ class Dispatcher:
     def _add_to_queues(self, segments: Sequence[Segment]) -> None:
         """Add segments to the ready records of their partitions, and quarantine damaged ones."""
         try:
-            by_partition = kernels.by_place(self._slab, segments)
+            by_partition = kernels.by_partition(self._slab, segments)
         except SlabError:
             by_partition = self._group_sound(segments)
         for key, group in by_partition.items():
@@ -219,7 +219,7 @@ class Dispatcher:
         by_partition: dict[_TopicPartition, list[Segment]] = {}
         for segment in segments:
             try:
-                [key] = kernels.by_place(self._slab, [segment])
+                [key] = kernels.by_partition(self._slab, [segment])
                 by_partition.setdefault(key, []).append(segment)
             except SlabError as error:
                 quarantine(self._row, error)

@@ -29,7 +29,7 @@ from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing
-from bruce_mp.slab.recovery import arrivals_from, close_open_runs, cuts_from, sweep_filled
+from bruce_mp.slab.recovery import arrivals_from, close_open_runs, partition_counts_from, sweep_filled
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class DatagramAdmission:
         close_open_runs(self._slab, owner)
         landed = len(landing.landed_lengths(self._slab))
         if landed:
-            self._lanes.resume_cut(cuts_from(self._slab, self._base))
+            self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._base))
             self.admit(landed, now_ms, arrivals_from(self._slab, self._base))
         self._lanes.close_all()
         self._lanes.drain_closed()

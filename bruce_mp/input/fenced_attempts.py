@@ -112,7 +112,7 @@ class _AttemptShares:
         """See `TopicShares`."""
         return self._shares.may_grow(topic, span, now_ms)
 
-    def notice_topics(self) -> None:
+    def on_topics_changed(self) -> None:
         """Do nothing: the release charges the chunks to the numbers that topics have then."""
 
 

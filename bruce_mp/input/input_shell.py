@@ -76,7 +76,7 @@ class InputShell(ProcessShell):
     def apply_config(self, config: Config, _: Config) -> None:
         self._reporter.apply_config(config)
         self._lanes.apply_lingers(lingers_of(config))
-        self._lanes.change_windows(self._windows_for(config))
+        self._lanes.apply_windows(self._windows_for(config))
         self._shares.apply_config(config.alpha_for)
         self._senders.apply_config(self._rules_for(config.input))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.sections import ConnectionSection
-from bruce_mp.kernels import CountedUpTo, count_outcomes
+from bruce_mp.kernels import CountedPosition, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 
@@ -70,11 +70,11 @@ class Outcomes:
     def __init__(self, slab: Slab, sections: Sections) -> None:
         self._slab = slab
         self._sections = sections
-        self._counted: dict[int, CountedUpTo] = {}
+        self._counted: dict[int, CountedPosition] = {}
 
     def opened(self, chunk: int) -> None:
         """Begin to count the outcomes of an opened chunk."""
-        self._counted[chunk] = CountedUpTo()
+        self._counted[chunk] = CountedPosition()
 
     def released(self, chunk: int) -> None:
         """Count the remaining outcomes of a settled chunk before its release."""

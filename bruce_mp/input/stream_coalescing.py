@@ -28,11 +28,11 @@ _ANY_NUMBER: Final = 1 << 30
 class StreamRate(ArrivalRate):
     """The rate of the messages of all connections of a worker."""
 
-    least_messages: ClassVar = 3
+    min_messages: ClassVar = 3
 
     def nap(self) -> None:
         """Sleep if that saves CPU; the worker calls this after each wake-up."""
-        nap_us = self.coalescing_us(time.monotonic_ns() // 1000)
+        nap_us = self.nap_us(time.monotonic_ns() // 1000)
         if nap_us:
             time.sleep(nap_us / 1e6)
 

@@ -311,7 +311,7 @@ class StreamAdmission:
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
         if ingested.no_room:
-            self._lanes.publish_soon()  # the lanes of an attempt know only their own runs
+            self._lanes.request_publish()  # the lanes of an attempt know only their own runs
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None

@@ -1,8 +1,8 @@
 """The interface of the per-message kernels.
 
-All work that is done once for each message is here, over runs of records in the slab; other code works per run or per
-batch.  The names below are the interface.  `pure` implements it in Python and is the reference for each kernel,
-`compiled` implements it in Cython, in a file of the same name; the same tests run on both.  `choice` selects the
+Kernels do all work that occurs once for each message, over runs of records in the slab.  Other code works per run or
+per batch.  The names below are the interface.  `pure` implements it in Python and is the reference for each kernel.
+`compiled` implements it in Cython, in a file of the same name.  The same tests run on both.  `choice` selects the
 variant.
 
     DatagramReceiver    receives a batch of datagrams into the landing zone
@@ -14,14 +14,16 @@ variant.
     ProcessRow          a process row whose transactions settle segments
     claim               claims a frame's segments with the expected state words
     set_state           stores a state word for segments
-    bind_partition      writes the partition of each segment; `write_sequence` adds sequence numbers
-    assign_sequences    does both for record batches, with the next sequence numbers of their partitions
-    read_headers        reads the headers of segments' runs; `by_place` groups segments by topic and partition
-    wait_times          sums the waiting times of record batches, in all and by topic
+    bind_partition      writes the partition of each segment
+    write_sequence      writes the partition and the sequence numbers of consecutive segments
+    assign_sequences    writes both for record batches, with the next sequence numbers of their partitions
+    read_headers        reads the headers of segments' runs; `by_partition` groups segments by topic and partition
+    wait_times          sums the waiting times of record batches' messages, in total and by topic
     split_by_partition  splits PartitionKey runs by the partition of each key
     split_at            splits a segment at a number of records or bytes
-    by_size             splits a segment into records within and beyond a limit of size
-    time_span           returns the timestamps of a segment; `messages` copies its messages, or their beginnings
+    by_size             splits a segment into parts of records within and above a size limit
+    time_span           returns the smallest and largest timestamp of a segment
+    messages            copies the messages of a segment, or their first bytes
     encode              encodes the records section of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments
 """
@@ -31,12 +33,12 @@ from typing import TYPE_CHECKING
 from bruce_mp.kernels.choice import CHOICE
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
 from bruce_mp.kernels.pure.encode import Encoded
-from bruce_mp.kernels.pure.headers import RunHead
+from bruce_mp.kernels.pure.headers import RunHeader
 from bruce_mp.kernels.pure.inspect import TimeSpan, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.message_set import EncodedSet
-from bruce_mp.kernels.pure.outcomes import CountedUpTo
+from bruce_mp.kernels.pure.outcomes import CountedPosition
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
@@ -46,7 +48,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.chunks import ChunkPool
     from bruce_mp.kernels.pure.encode import encode, record_batch
-    from bruce_mp.kernels.pure.headers import by_place, read_headers
+    from bruce_mp.kernels.pure.headers import by_partition, read_headers
     from bruce_mp.kernels.pure.inspect import time_span
     from bruce_mp.kernels.pure.intake import DatagramIntake
     from bruce_mp.kernels.pure.lanes import Lanes
@@ -70,7 +72,7 @@ else:
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode, record_batch
-    from bruce_mp.kernels.compiled.headers import by_place, read_headers
+    from bruce_mp.kernels.compiled.headers import by_partition, read_headers
     from bruce_mp.kernels.compiled.inspect import time_span
     from bruce_mp.kernels.compiled.intake import DatagramIntake
     from bruce_mp.kernels.compiled.lanes import Lanes
@@ -97,7 +99,7 @@ __all__ = [
     "ArrivalRate",
     "ChunkPool",
     "Coalescing",
-    "CountedUpTo",
+    "CountedPosition",
     "DatagramIntake",
     "DatagramReceiver",
     "Encoded",
@@ -111,7 +113,7 @@ __all__ = [
     "ProcessRow",
     "RejectedMessage",
     "ReplacedTimestamps",
-    "RunHead",
+    "RunHeader",
     "SplitStop",
     "StreamSplit",
     "TimeSpan",
@@ -120,7 +122,7 @@ __all__ = [
     "Windows",
     "assign_sequences",
     "bind_partition",
-    "by_place",
+    "by_partition",
     "by_size",
     "claim",
     "count_outcomes",

@@ -1,7 +1,7 @@
 """The choice between compiled and pure kernels: the compiled ones, if they are usable.
 
-Compiled kernels are not used if they were built from other sources than those beside them, as in a checkout that was
-not rebuilt.  In the environment, BRUCE_KERNELS=pure selects the pure kernels, and BRUCE_KERNELS=compiled makes missing
+Compiled kernels are unusable if their sources have changed since the build, as in a checkout that was not rebuilt.  The
+environment variable BRUCE_KERNELS=pure selects the pure kernels; BRUCE_KERNELS=compiled makes missing or unusable
 compiled kernels an error.
 """
 
@@ -35,8 +35,8 @@ class KernelChoice(NamedTuple):
     sentence: str
 
 
-def _find_fault(directory: Path) -> str | None:
-    """Return the reason against the compiled kernels; None if they are usable."""
+def _find_defect(directory: Path) -> str | None:
+    """Return the reason why the compiled kernels are unusable, as the end of a sentence; None if they are usable."""
     files = {path.name for path in directory.iterdir()}
     if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*KERNELS, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
@@ -47,7 +47,7 @@ def _find_fault(directory: Path) -> str | None:
 
 
 def _digest(sources: Iterable[Path]) -> str:
-    import hashlib  # noqa: PLC0415 - brings OpenSSL along; an installed package has no sources
+    import hashlib  # noqa: PLC0415 - loads OpenSSL; an installed package has no sources to hash
 
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
@@ -57,15 +57,15 @@ def _digest_when_built() -> str:
     return str(stamp.SOURCES)
 
 
-def _choose(wish: str) -> KernelChoice:
-    if wish == "pure":
-        return KernelChoice(compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} says so: {_COST}")
-    fault = _find_fault(Path(__file__).with_name("compiled"))
-    if fault is None:
+def _choose(requested: str) -> KernelChoice:
+    if requested == "pure":
+        return KernelChoice(compiled=False, sentence=f"pure Python kernels, because {_VARIABLE} is pure: {_COST}")
+    defect = _find_defect(Path(__file__).with_name("compiled"))
+    if defect is None:
         return KernelChoice(compiled=True, sentence="compiled kernels")
-    if wish == "compiled":
-        raise StartError(f"{_VARIABLE} asks for the compiled kernels, which {fault}.")
-    return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST}; the compiled ones {fault}")
+    if requested == "compiled":
+        raise StartError(f"{_VARIABLE} requests the compiled kernels, which {defect}.")
+    return KernelChoice(compiled=False, sentence=f"pure Python kernels: {_COST}; the compiled ones {defect}")
 
 
 CHOICE: Final = _choose(os.environ.get(_VARIABLE, ""))

@@ -1,8 +1,9 @@
-"""Closed runs of an input that the router does not know yet, and the tick by which it must.
+"""Closed runs of an input that wait for their publication to the router.
 
-The lingers of all lanes end on ticks.  So one wake-up of the input, and one frame to the router, serves all topics.
+The lingers of all lanes end on common ticks.  So one wake-up of the input, and one frame to the router, serves all
+topics.
 
-Separate because both variants of the lanes use it, and it works per run.
+Separate because both variants of `Lanes` use it: it works per run and not per message.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ if TYPE_CHECKING:
 __all__ = ["MOST_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
 MOST_CLOSED_BYTES: Final = 4 << 20
-"""Closed runs with more memory wait for no tick: some milliseconds at full load; in a small slab, a 16th of it."""
-_SLAB_PART: Final = 16
+"""Size of the closed runs from which they are published without waiting for a tick; about 5 ms at full load."""
+_SLAB_DIVISOR: Final = 16
+"""The same bound for a small slab: its size divided by this number."""
 _NEVER: Final = 1 << 62
 
 
 class ClosedRuns:
-    """The closed runs in order.  Times are on the clock of `Lanes.ingest`."""
+    """The closed runs in order.  Times are in ms of the steady clock."""
 
     def __init__(self, slab_bytes: int) -> None:
-        self._most_bytes = min(MOST_CLOSED_BYTES, slab_bytes // _SLAB_PART)
+        self._most_bytes = min(MOST_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
         self._bytes = 0
         self.segments: list[Segment] = []
         self.publish_ms = _NEVER
-        """The time by which the router must know of these runs; 0 = now."""
+        """Time at which the input must publish these runs; 0 = now."""
 
     def add(self, segment: Segment, due_ms: int) -> None:
-        """Add a run that was due at `due_ms`, 0 = at once."""
+        """Add a run to publish at `due_ms`; 0 = at once."""
         self.segments.append(segment)
         self._bytes += segment.payload + segment.records * lay.RECORD_HEADER
         self.publish_ms = min(self.publish_ms, due_ms if self._bytes < self._most_bytes else 0)
 
-    def publish_now(self) -> None:
-        """Make the router know of these runs now."""
+    def request_publish(self) -> None:
+        """Make these runs due for publication now."""
         if self.segments:
             self.publish_ms = 0
 
@@ -51,5 +53,5 @@ class ClosedRuns:
 
 
 def tick_after(now_ms: int, linger_ms: int) -> int:
-    """Return the next tick of a linger: a multiple of it, at most `linger_ms` later."""
+    """Return the first multiple of `linger_ms` after `now_ms`."""
     return (now_ms // linger_ms + 1) * linger_ms

@@ -1,4 +1,4 @@
-"""Chunks for lanes: the span of the next chunk, the share of its topic, and room in the chunks of other lanes.
+"""The chunks of lanes: the length of the next span, the threshold of its topic, and the reuse of other lanes' chunks.
 
 Both variants of `Lanes` use this module, because it works per chunk and not per message.
 """
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["Chunks", "LaneChunks", "LaneKey", "Thresholds"]
 
 LaneKey = tuple[int, int, int]
-"""Topic id, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
+"""Topic number, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
 
 LONGEST_SPAN: Final = 32
-"""Largest span of a busy lane in chunks, 256 KiB; in a small slab at most a 512th of it."""
+"""Longest span of a busy lane in chunks: 256 KiB, or a 512th of a small slab."""
 _FEW_RUNS: Final = 2
 """A lane that filled its span within this number of runs doubles it, because the end of a span ends a run."""
 _MANY_RUNS: Final = 6
 """A lane that needs more runs to fill its span halves it."""
-MOST_ASKED: Final = 256
-"""Number of a topic's lanes that are asked for one message."""
+MOST_DONORS: Final = 256
+"""Largest number of a topic's lanes that are searched for room for one message."""
 
 
 class Chunks(Protocol):
@@ -47,7 +47,7 @@ class Chunks(Protocol):
         """Close the chunk to further runs."""
 
     def release_seals(self) -> None:
-        """Allow the reclaim of sealed chunks."""
+        """Let the pool reclaim the sealed chunks."""
 
 
 class Thresholds(Protocol):
@@ -64,14 +64,14 @@ class Thresholds(Protocol):
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Report if a refused topic may resume."""
 
-    def notice_topics(self) -> None:
+    def on_topics_changed(self) -> None:
         """Charge chunks to the numbers of newly numbered topics."""
 
 
 class LaneChunks:
-    """The chunks of one input's lanes.
+    """Gives chunks to the lanes of one input, and seals the full ones.
 
-    `lanes` and `partitions` (the partition count of each topic) belong to the caller, and change.
+    `lanes` and `partitions`, the partition count of each topic, are the caller's mappings and change.
     """
 
     def __init__(
@@ -83,57 +83,58 @@ class LaneChunks:
         lanes: Mapping[LaneKey, Lane],
         partitions: Mapping[int, int],
         close_run: Callable[[Lane], None],
-        publish_soon: Callable[[], None],
+        request_publish: Callable[[], None],
     ) -> None:
         self._pool = pool
         self._shares = shares
         self._lanes = lanes
         self._partitions = partitions
         self._close_run = close_run
-        self._publish_soon = publish_soon
-        self._lenders = _Lenders()
+        self._publish_soon = request_publish
+        self._donors = _DonorOrder()
         self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
         self.keeps_order = False
         """See `Lanes.keeps_order`."""
         self.refusal = DiscardReason.NO_MEM
-        """The reason for the last failure of `make_room`; `refuses_rest` extends it to the rest of the batch."""
+        """Reason for the last failure of `make_room`."""
         self.refuses_rest = False
+        """True if the reason also holds for the lane's other messages in the batch."""
 
-    def notice_topics(self) -> None:
-        """Follow a change of the topic table."""
-        self.clear_borrowers()
+    def on_topics_changed(self) -> None:
+        """Discard state by topic number, and charge chunks to new numbers, after a change of the topic table."""
+        self.clear_donors()
         if self._shares is not None:
-            self._shares.notice_topics()
+            self._shares.on_topics_changed()
 
-    def clear_borrowers(self) -> None:
-        """Discard the order in which lanes are asked for room, after a change of their keys."""
-        self._lenders.clear()
+    def clear_donors(self) -> None:
+        """Discard the search order of donors, after a change of the lanes' keys."""
+        self._donors.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic that was refused for its share may now hold more: see `TopicShares`."""
+        """Report if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
         return self._shares is None or self._shares.may_grow(topic, span, now_ms)
 
-    def give_up(self, lane: Lane) -> None:
-        """Close the run and seal the chunk."""
+    def seal_lane(self, lane: Lane) -> None:
+        """Close a lane's run and seal its chunk."""
         self._close_run(lane)
         if lane.chunk >= 0:
             self._pool.seal(lane.chunk)
             lane.chunk = -1
 
     def make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
-        """Give the lane a new chunk, or a span for a large record of `size` bytes or for large runs."""
+        """Give a lane a chunk or span with room for a record of `size` bytes; return False if there is none."""
         needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
-        self.give_up(lane)
-        if needed == 1 and self._is_over(lane.head, now_ms) and self._borrow(lane, size):
+        self.seal_lane(lane)
+        if needed == 1 and self._is_over(lane.head, now_ms) and self._take_donor_chunk(lane, size):
             return True
         is_long = wanted > needed and self._pool.can_spare(wanted)
         for span in (wanted, needed) if is_long else (needed,):
             chunk = self._allocate(lane.head, span, now_ms)
             if chunk is not None:
-                lane.enter(chunk, span)
+                lane.use_chunk(chunk, span)
                 return True
-        self._note_refusal(needed)
+        self._record_refusal(needed)
         return False
 
     def _allocate(self, head: Head, span: int, now_ms: int) -> int | None:
@@ -145,32 +146,32 @@ class LaneChunks:
         """Report if another chunk would take the topic over its threshold."""
         return self._shares is not None and not self._shares.allows(head.topic or head.name, 1, now_ms)
 
-    def _borrow(self, lane: Lane, size: int) -> bool:
-        """Let a lane go on in the open chunk of another lane of its topic; False if none has room.
+    def _take_donor_chunk(self, lane: Lane, size: int) -> bool:
+        """Move the open chunk of another lane of the topic, the donor, to this lane; False if none has room.
 
-        A topic of many partitions would otherwise need a chunk for each, however little it sends.
+        Otherwise a topic of many partitions would need a chunk for each partition, however few messages it has.
         """
         head = lane.head
-        for key in self._lenders.keys(head.topic, self._partitions.get(head.topic, 0)):
-            lender = self._lanes.get(key)
-            if lender is not None and lender.can_lend(head.size + size):
-                self._close_run(lender)
-                lane.take_over(lender)
-                self._lenders.record_borrower(head)
+        for key in self._donors.keys(head.topic, self._partitions.get(head.topic, 0)):
+            donor = self._lanes.get(key)
+            if donor is not None and donor.has_room_for_run(head.size + size):
+                self._close_run(donor)
+                lane.take_chunk(donor)
+                self._donors.record(head)
                 return True
         return False
 
-    def _note_refusal(self, needed: int) -> None:
-        """Store the reason for the failure to find room for a record of `needed` chunks."""
-        self._publish_soon()  # room comes from runs that the router knows
+    def _record_refusal(self, needed: int) -> None:
+        """Store the reason why a record of `needed` chunks found no room."""
+        self._publish_soon()  # only the delivery of published runs frees room
         is_over = self._shares is not None and self._shares.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
         self.refuses_rest = is_over and (needed == 1 or self.keeps_order)
 
     def _next_span(self, lane: Lane) -> int:
-        """Return the span that a lane should take next, doubled if the present one was full within a run or two.
+        """Return the length of a lane's next span: doubled if one or two runs filled the last one, halved if many did.
 
-        All later stages work per run.  The span of a large message may exceed every limit.
+        Long runs cost less, because all later stages work per run.  The caller extends the span for a large message.
         """
         if lane.chunk < 0:
             return 1
@@ -182,26 +183,26 @@ class LaneChunks:
         return min(span, self._longest_span)
 
 
-class _Lenders:
-    """The order in which a topic's lanes are asked for room before a message of the topic is refused."""
+class _DonorOrder:
+    """The order in which a topic's lanes are searched for a chunk with room, before a message is refused."""
 
     def __init__(self) -> None:
         self._last: dict[int, LaneKey] = {}
-        """The lane of each topic that borrowed last, or was asked last."""
+        """For each topic, the lane that took a chunk last, or that was searched last."""
 
     def keys(self, topic: int, partitions: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes: the last borrower first, because it disturbs the fewest other lanes."""
+        """Yield keys of a topic's lanes, and first the last taker, because its loss disturbs the fewest lanes."""
         last = self._last.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0
-        for index in range(last[1] + 1, last[1] + 1 + min(partitions, MOST_ASKED)):
+        for index in range(last[1] + 1, last[1] + 1 + min(partitions, MOST_DONORS)):
             self._last[topic] = key = (topic, index % partitions, partitions)
             yield key
 
-    def record_borrower(self, head: Head) -> None:
-        """Remember the lane that has borrowed."""
+    def record(self, head: Head) -> None:
+        """Record the lane that took a donor's chunk."""
         self._last[head.topic] = (head.topic, head.partition_index, head.partition_count)
 
     def clear(self) -> None:
-        """Discard all lanes."""
+        """Discard the recorded lanes."""
         self._last.clear()

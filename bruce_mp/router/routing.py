@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.kernels import RunHead
+    from bruce_mp.kernels import RunHeader
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.router.assignments import Assignments
     from bruce_mp.router.metadata_refresh import RefreshSchedule
@@ -151,7 +151,7 @@ class RunRouter:
         early, self._awaiting_metadata = self._awaiting_metadata, []
         self.route(early, now_ms)
 
-    def _route(self, segment: Segment, head: RunHead | None, frame: _Frame) -> None:
+    def _route(self, segment: Segment, head: RunHeader | None, frame: _Frame) -> None:
         if head is None:
             _raise_damaged(self._slab, segment)
         topic = self._numbered.get(head.topic)
@@ -166,7 +166,7 @@ class RunRouter:
         for part in self._admit(topic, segment, head, frame.now_ms):
             self._choose_partition(topic, part, head, frame)
 
-    def _admit(self, topic: Topic, segment: Segment, head: RunHead, now_ms: int) -> Sequence[Segment]:
+    def _admit(self, topic: Topic, segment: Segment, head: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
         topic.is_plain = not self._limits.has_limit(topic.number, topic.name)
         parts = [segment] if head.largest <= self._max_payload else self._discard_long(topic, segment)
@@ -184,7 +184,7 @@ class RunRouter:
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
-    def _choose_partition(self, topic: Topic, segment: Segment, head: RunHead, frame: _Frame) -> None:
+    def _choose_partition(self, topic: Topic, segment: Segment, head: RunHeader, frame: _Frame) -> None:
         """Count an admitted segment, and queue it for a partition, add it to its topic's batch, or park it."""
         if head.flags & _HAS_KEY:
             frame.keyed_records += segment.records

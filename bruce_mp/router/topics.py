@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
-    from bruce_mp.kernels import RunHead
+    from bruce_mp.kernels import RunHeader
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
@@ -159,7 +159,7 @@ class TopicRegistry:
         view = self._get_or_create(number, self._table.name_of(number)).view
         return None if view is None else view.leaders.get(partition)
 
-    def name_in(self, segment: Segment, head: RunHead) -> bytes:
+    def name_in(self, segment: Segment, head: RunHeader) -> bytes:
         """Return the topic name of a run.  Raise SlabError for a number that the topic table never assigned."""
         self.check_number(head.topic)
         if head.topic:
@@ -171,7 +171,7 @@ class TopicRegistry:
         if number and not (self._table.has(number) or self._table.was_freed(number)):
             raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
-    def resolve(self, name: bytes, segment: Segment, head: RunHead) -> Topic | None:
+    def resolve(self, name: bytes, segment: Segment, head: RunHeader) -> Topic | None:
         """Return the topic of a run, and store its number in the run's header; None if the cluster does not know it."""
         number = self.assign_number(name)
         if number and number != head.topic:

@@ -256,7 +256,7 @@ class ChunkPool:
             some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in some:
                 del queue[chunk]
-            freed = self._look_at(some, len(some))
+            freed = self._inspect_queue(some, len(some))
             queue.update(some)
             self.stuck_count -= freed if queue is self._stuck else 0
 
@@ -317,9 +317,9 @@ class ChunkPool:
     def _reclaim(self, looks: int) -> int:
         """Inspect the oldest sealed and stuck chunks, free the settled ones and return how many came free."""
         young = min(len(self._sealed), looks - looks // STUCK_LOOKS)
-        return self._look_at(self._sealed, young) + self._look_at_stuck(looks - young)
+        return self._inspect_queue(self._sealed, young) + self._inspect_stuck(looks - young)
 
-    def _look_at_stuck(self, looks: int) -> int:
+    def _inspect_stuck(self, looks: int) -> int:
         """Inspect the first stuck chunks, free the settled ones and return how many came free.
 
         If all of them were settled, continue with the next: chunks that got stuck together become free together.
@@ -328,13 +328,13 @@ class ChunkPool:
         while looks and freed < LOOKS_UNDER_PRESSURE:
             before = len(self._stuck)
             looks = min(looks, before)
-            freed += self._look_at(self._stuck, looks)
+            freed += self._inspect_queue(self._stuck, looks)
             if before - len(self._stuck) < looks:
                 break
         self.stuck_count -= freed
         return freed
 
-    def _look_at(self, queue: _Queue, looks: int) -> int:
+    def _inspect_queue(self, queue: _Queue, looks: int) -> int:
         """Free the settled ones of a queue's first chunks and requeue the others; return how many came free."""
         freed = 0
         for _ in range(looks):

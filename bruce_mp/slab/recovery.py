@@ -39,8 +39,8 @@ __all__ = [
     "arrivals_from",
     "batches_of",
     "close_open_runs",
-    "cuts_from",
     "find",
+    "partition_counts_from",
     "sweep",
     "sweep_filled",
     "uncounted",
@@ -181,9 +181,9 @@ def _part(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) 
 def batches_of(found: Iterable[Found]) -> list[SentBatch]:
     """Build record batches from sent segments, per partition in order of sequence numbers."""
     batches: list[SentBatch] = []
-    by_place = sorted(found, key=lambda item: (item.topic, item.partition, item.epoch))
+    by_partition = sorted(found, key=lambda item: (item.topic, item.partition, item.epoch))
     for (topic, partition, epoch), members in groupby(
-        by_place, key=lambda item: (item.topic, item.partition, item.epoch)
+        by_partition, key=lambda item: (item.topic, item.partition, item.epoch)
     ):
         for batch in _cut_at_starts(_in_sequence(list(members))):
             segments = tuple(item.segment for item in batch)
@@ -240,7 +240,7 @@ def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 
-def cuts_from(slab: Slab, base: int) -> dict[int, int]:
+def partition_counts_from(slab: Slab, base: int) -> dict[int, int]:
     """Return the partition count by which a dead input cut each topic of the landing zone with this base.
 
     Its successor uses the same counts.  Otherwise a key of an earlier message might join a lane with later ones.

@@ -72,7 +72,7 @@ class TopicShares:
         """True while the socket takes a trial turn, which refuses stuck topics even if all of them are stuck."""
         self.has_refused = False
         """True if the last `allocate` failed because of the topic's threshold, not for want of memory."""
-        self.notice_topics()
+        self.on_topics_changed()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
         """Apply changed factors."""
@@ -81,7 +81,7 @@ class TopicShares:
             holding.alpha = None
             holding.pause = SweepPause()
 
-    def notice_topics(self) -> None:
+    def on_topics_changed(self) -> None:
         """Charge chunks to the numbers of topics that have got one."""
         holdings = self._pool.holdings
         for name in [each for each in holdings.listed() if isinstance(each, bytes)]:

@@ -24,7 +24,7 @@ def nap_at(messages_per_s: int, size: int, limits: Coalescing = LIMITS) -> int:
     for _ in range(249):
         now_us += WINDOW_US
         rate.add(messages_per_s * WINDOW_US // 1_000_000, size * messages_per_s * WINDOW_US // 1_000_000)
-        nap_us = rate.coalescing_us(now_us)
+        nap_us = rate.nap_us(now_us)
     return nap_us
 
 
@@ -48,7 +48,7 @@ def test_a_nap_has_the_length_that_the_rate_allows(monkeypatch: pytest.MonkeyPat
     for lengths in ([0, 4000], [300]):
         naps.clear()
         for length in lengths:
-            monkeypatch.setattr(rate, "coalescing_us", lambda _, length=length: length)
+            monkeypatch.setattr(rate, "nap_us", lambda _, length=length: length)
             rate.nap()
         assert naps == [length / 1e6 for length in lengths if length]
 

@@ -14,14 +14,14 @@ NAPS: Final = Coalescing(longest_us=2000, messages=128, room=53_248)
 def after(messages_per_ms: int, size: int, coalescing: Coalescing = NAPS) -> int:
     """Return the length of a nap after some time at a constant rate."""
     pace = ArrivalRate(coalescing)
-    pace.coalescing_us(1_000_000)
+    pace.nap_us(1_000_000)
     for _ in range(10):
         pace.add(messages_per_ms, messages_per_ms * size)
-    return pace.coalescing_us(1_010_000)
+    return pace.nap_us(1_010_000)
 
 
 @pytest.mark.parametrize(
-    ("messages_per_ms", "size", "coalescing_us"),
+    ("messages_per_ms", "size", "nap_us"),
     [
         (1, 100, 0),  # too few messages
         (7, 100, 0),
@@ -35,9 +35,9 @@ def after(messages_per_ms: int, size: int, coalescing: Coalescing = NAPS) -> int
     ],
 )
 def test_the_pause_depends_on_the_arrival_rate_and_the_message_size(
-    messages_per_ms: int, size: int, coalescing_us: int
+    messages_per_ms: int, size: int, nap_us: int
 ) -> None:
-    assert after(messages_per_ms, size) == coalescing_us
+    assert after(messages_per_ms, size) == nap_us
 
 
 def test_the_pause_is_bounded_by_the_queue_length() -> None:
@@ -51,40 +51,40 @@ def test_the_pause_is_zero_when_coalescing_is_disabled() -> None:
 
 def test_the_rate_covers_the_last_two_milliseconds() -> None:
     pace = ArrivalRate(NAPS)
-    pace.coalescing_us(1_000_000)
+    pace.nap_us(1_000_000)
     pace.add(40, 4000)
-    assert pace.coalescing_us(1_001_999) == 0
-    assert pace.coalescing_us(1_002_000) == 2000
+    assert pace.nap_us(1_001_999) == 0
+    assert pace.nap_us(1_002_000) == 2000
     pace.add(1, 100)
-    assert pace.coalescing_us(1_003_999) == 2000
-    assert pace.coalescing_us(1_004_000) == 0
+    assert pace.nap_us(1_003_999) == 2000
+    assert pace.nap_us(1_004_000) == 0
 
 
 def test_a_blocked_sender_counts_with_its_earlier_rate() -> None:
     """A sender that blocks during naps fills its buffer and then sends nothing."""
     pace = ArrivalRate(NAPS)
-    pace.coalescing_us(1_000_000)
+    pace.nap_us(1_000_000)
     pace.add(100 * 2, 200 * 100)
-    assert pace.coalescing_us(1_002_000) == 550
+    assert pace.nap_us(1_002_000) == 550
     pace.add(60, 6000)
-    assert pace.coalescing_us(1_004_000) == 550
+    assert pace.nap_us(1_004_000) == 550
     pace.add(60, 6000)
-    assert pace.coalescing_us(1_006_000) == 550
+    assert pace.nap_us(1_006_000) == 550
 
     pace = ArrivalRate(NAPS._replace(messages=32))
-    pace.coalescing_us(1_000_000)
+    pace.nap_us(1_000_000)
     pace.add(100, 1000)
-    assert pace.coalescing_us(1_002_000) == 640
+    assert pace.nap_us(1_002_000) == 640
     pace.add(60, 600)
-    assert pace.coalescing_us(1_004_000) == 640
+    assert pace.nap_us(1_004_000) == 640
 
 
 def test_the_pause_is_skipped_periodically_to_measure_the_rate() -> None:
     pace = ArrivalRate(NAPS)
-    pace.coalescing_us(1_000_000)
+    pace.nap_us(1_000_000)
     coalescing = []
     for now_us in range(1_002_000, 2_004_000, 2000):
         pace.add(40, 4000)
-        coalescing.append(pace.coalescing_us(now_us))
+        coalescing.append(pace.nap_us(now_us))
     assert set(coalescing) == {0, 2000}
-    assert [at for at, coalescing_us in enumerate(coalescing) if not coalescing_us] == [251]
+    assert [at for at, nap_us in enumerate(coalescing) if not nap_us] == [251]

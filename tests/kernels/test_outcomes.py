@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import CountedUpTo, count_outcomes
+from bruce_mp.kernels import CountedPosition, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_heads
 from bruce_mp.slab.file import Geometry
@@ -49,7 +49,7 @@ def chunks_of(slab: Slab) -> list[int]:
     return [chunk for chunk, state, _, _ in chunk_heads(slab) if state]
 
 
-def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedUpTo, dict[tuple[int, int, int], int]]:
+def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedPosition, dict[tuple[int, int, int], int]]:
     """Return the same counts by a reading of headers."""
     counts: dict[tuple[int, int, int], int] = {}
     at = lay.CHUNK_HEADER
@@ -61,11 +61,11 @@ def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedUpTo, dict[tuple[
             word, reason = (record.word, record.reason) if is_split else (run.word, run.reason)
             found.append((record.arrival & (lay.ARRIVAL_SOURCES - 1), word & 0xFF, reason))
         if not all(state in lay.SETTLED for _, state, _ in found):
-            return CountedUpTo(index, at), counts
+            return CountedPosition(index, at), counts
         at += run.size
         for item in found if index >= number else ():
             counts[item] = counts.get(item, 0) + 1
-    return CountedUpTo(slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2], at), counts
+    return CountedPosition(slab.words[(slab.chunk_at(chunk) + lay.CHUNK_RUNS) >> 2], at), counts
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -73,9 +73,9 @@ def test_count_outcomes_matches_the_run_headers(seed: int) -> None:
     with new_slab(GEOMETRY) as slab:
         fill(slab, random.Random(seed))
         for chunk in chunks_of(slab):
-            found = count_outcomes(slab, chunk, CountedUpTo())
+            found = count_outcomes(slab, chunk, CountedPosition())
             assert found == plain(slab, chunk, 0)
-            assert count_outcomes(slab, chunk, found.place) == (found.place, {})
+            assert count_outcomes(slab, chunk, found.position) == (found.position, {})
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -87,4 +87,4 @@ def test_damage_stops_the_count_without_an_error(seed: int) -> None:
         start = slab.chunk_at(chunk)
         for _ in range(rng.randrange(1, 30)):
             slab.view[start + rng.randrange(lay.CHUNK_BYTES)] = rng.choice([0, 1, 0x7F, 0xFF])
-        count_outcomes(slab, chunk, CountedUpTo())
+        count_outcomes(slab, chunk, CountedPosition())

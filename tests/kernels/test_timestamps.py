@@ -144,7 +144,7 @@ def test_changed_windows_apply_to_known_topics() -> None:
     with new_slab() as slab:
         sender = an_input(slab, None)
         for window in (None, CLAMP, None):
-            sender.lanes.change_windows({b"t1": window}.get)
+            sender.lanes.apply_windows({b"t1": window}.get)
             sender.receive([datagram(topic, b"v", timestamp=5) for topic in (b"t1", b"t2")])
         assert [stored(slab)[arrival] for arrival in range(6)] == [5, 5, ARRIVED_MS, 5, 5, 5]
 

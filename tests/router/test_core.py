@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from bruce_mp.config.model import Config
-    from bruce_mp.kernels import RunHead
+    from bruce_mp.kernels import RunHeader
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -302,7 +302,7 @@ def test_a_run_damaged_between_two_reads_blocks_no_other(make: MakeWorld, monkey
     settle(world)
     segments = keyed_runs(world)
 
-    def heads(slab: Slab, some: list[Segment]) -> list[RunHead | None]:
+    def heads(slab: Slab, some: list[Segment]) -> list[RunHeader | None]:
         found = look(slab, some)
         slab.words[(slab.chunk_at(segments[1].chunk) + segments[1].run + lay.RUN_MAGIC_AT) >> 2] ^= 1
         return found
@@ -382,7 +382,7 @@ def test_a_damaged_run_without_room_in_the_partition_table_is_quarantined(
     world.send_one(b"t", key=1)
     read = kernels.read_headers
 
-    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHead | None]:
+    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHeader | None]:
         heads = read(slab, segments)
         at = slab.chunk_at(segments[0].chunk) + segments[0].run + lay.RUN_MAGIC_AT
         slab.words[at >> 2] ^= 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bruce_mp.ipc.frames import Parcel
-    from bruce_mp.kernels import RunHead
+    from bruce_mp.kernels import RunHeader
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.message_copies import Target
@@ -102,7 +102,7 @@ def test_a_damaged_run_holds_no_run_of_its_partition_back(
     del expected[damaged]
     read = kernels.read_headers
 
-    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHead | None]:
+    def read_and_damage(slab: Slab, segments: list[Segment]) -> list[RunHeader | None]:
         heads = read(slab, segments)
         at = slab.chunk_at(segments[damaged].chunk) + segments[damaged].run + lay.RUN_MAGIC_AT
         slab.words[at >> 2] ^= 1

@@ -112,7 +112,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert generation > self.generation  # unique in the life of the slab
         self.generation = generation
         lane = Lane(self.slab, Head(1, b"", 0, -1, 0))
-        lane.enter(chunk, span)
+        lane.use_chunk(chunk, span)
         self.open[chunk] = Allocation(span, generation, lane)
 
     @invariant()
@@ -223,7 +223,7 @@ def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
             chunk = pool.allocate(1, 0)
             assert chunk is not None
             lane = Lane(slab, Head(1, b"", 0, -1, 0))
-            lane.enter(chunk, 1)
+            lane.use_chunk(chunk, 1)
             lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
             set_state(slab, [lane.close_run(HandoverTickets(slab, INPUT_ROW))], RunState.DELIVERED)
         slab.longs[landing.base_at(slab) >> 3] = 10
@@ -255,7 +255,7 @@ def test_a_span_partly_released_by_a_crash_is_released_again() -> None:
         chunk = pool.allocate(4, 0)
         assert chunk == 0
         lane = Lane(slab, Head(1, b"", 0, -1, 0))
-        lane.enter(0, 4)
+        lane.use_chunk(0, 4)
         up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
         items = [(i, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
@@ -280,7 +280,7 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     chunk = pool.allocate(span, now_ms)
     assert chunk is not None
     lane = Lane(slab, Head(1, b"", 0, -1, 0))
-    lane.enter(chunk, span)
+    lane.use_chunk(chunk, span)
     lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
     pool.seal(chunk)
     pool.release_seals()

@@ -56,7 +56,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: kernels.set_state(slab, [segment], HELD),
         lambda: kernels.bind_partition(slab, [segment], [1]),
         lambda: kernels.read_headers(slab, [segment]),
-        lambda: kernels.by_place(slab, [segment]),
+        lambda: kernels.by_partition(slab, [segment]),
         lambda: kernels.encode(slab, [segment]),
         lambda: kernels.by_size(slab, segment, 500),
         lambda: kernels.split_by_partition(slab, segment, [1, 2, 3]),

@@ -37,7 +37,7 @@ def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> li
         chunk = pool.allocate(span, 0)
         assert chunk is not None
         lane = Lane(slab, Head(topic, b"", 0, -1, 0))
-        lane.enter(chunk, span)
+        lane.use_chunk(chunk, span)
         assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
         segments.append(lane.close_run(HandoverTickets(slab, INPUT_ROW)))
     return segments

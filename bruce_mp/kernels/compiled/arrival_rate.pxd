@@ -5,12 +5,12 @@ cdef class ArrivalRate:
     """The rate of one socket's messages."""
 
     cdef int64_t longest_us, most, room
-    cdef int64_t since_us, seen, weight   # of the present window
+    cdef int64_t since_us, messages, charged_bytes   # of the present window
     cdef bint has_slept                   # in that window
     cdef double messages_per_us, bytes_per_us
     cdef int64_t awake_us
     cdef double awake_messages_per_us, awake_bytes_per_us
 
     cpdef void add(self, int64_t messages, int64_t size) noexcept
-    cpdef int64_t coalescing_us(self, int64_t now_us) noexcept
+    cpdef int64_t nap_us(self, int64_t now_us) noexcept
     cdef void end_window(self, int64_t now_us) noexcept

@@ -4,10 +4,10 @@ from bruce_mp.kernels.pure import arrival_rate as pure
 
 
 cdef int64_t WINDOW_US = pure.WINDOW_US
-cdef int64_t AWAKE_EVERY_US = pure.AWAKE_EVERY_US
-cdef int64_t LEAST_MESSAGES = pure.LEAST_MESSAGES
-cdef int64_t LEAST_US = pure.LEAST_US
-cdef int64_t HEAD_BYTES = pure.HEAD_BYTES
+cdef int64_t AWAKE_INTERVAL_US = pure.AWAKE_INTERVAL_US
+cdef int64_t MIN_MESSAGES = pure.MIN_MESSAGES
+cdef int64_t MIN_NAP_US = pure.MIN_NAP_US
+cdef int64_t OVERHEAD_BYTES = pure.OVERHEAD_BYTES
 
 
 cdef class ArrivalRate:
@@ -17,30 +17,30 @@ cdef class ArrivalRate:
         self.longest_us, self.most, self.room = coalescing
 
     cpdef void add(self, int64_t messages, int64_t size) noexcept:
-        self.seen += messages
-        self.weight += messages * HEAD_BYTES + 2 * size
+        self.messages += messages
+        self.charged_bytes += messages * OVERHEAD_BYTES + 2 * size
 
-    cpdef int64_t coalescing_us(self, int64_t now_us) noexcept:
-        cdef double coalescing_us = self.longest_us, messages_per_us, bytes_per_us
+    cpdef int64_t nap_us(self, int64_t now_us) noexcept:
+        cdef double nap_us = self.longest_us, messages_per_us, bytes_per_us
         if now_us - self.since_us >= WINDOW_US:
             self.end_window(now_us)
-        if now_us - self.awake_us > AWAKE_EVERY_US:
+        if now_us - self.awake_us > AWAKE_INTERVAL_US:
             return 0
         messages_per_us = max(self.messages_per_us, self.awake_messages_per_us)
         bytes_per_us = max(self.bytes_per_us, self.awake_bytes_per_us)
-        if coalescing_us * messages_per_us > self.most:
-            coalescing_us = self.most / messages_per_us
-        if coalescing_us * bytes_per_us > self.room:
-            coalescing_us = self.room / bytes_per_us
-        if coalescing_us < LEAST_US or coalescing_us * self.messages_per_us < LEAST_MESSAGES:
+        if nap_us * messages_per_us > self.most:
+            nap_us = self.most / messages_per_us
+        if nap_us * bytes_per_us > self.room:
+            nap_us = self.room / bytes_per_us
+        if nap_us < MIN_NAP_US or nap_us * self.messages_per_us < MIN_MESSAGES:
             return 0
         self.has_slept = True
-        return <int64_t>coalescing_us
+        return <int64_t>nap_us
 
     cdef void end_window(self, int64_t now_us) noexcept:
         cdef double elapsed_us = now_us - self.since_us
-        self.messages_per_us, self.bytes_per_us = self.seen / elapsed_us, self.weight / elapsed_us
+        self.messages_per_us, self.bytes_per_us = self.messages / elapsed_us, self.charged_bytes / elapsed_us
         if not self.has_slept:
             self.awake_messages_per_us, self.awake_bytes_per_us = self.messages_per_us, self.bytes_per_us
             self.awake_us = now_us
-        self.since_us, self.seen, self.weight, self.has_slept = now_us, 0, 0, False
+        self.since_us, self.messages, self.charged_bytes, self.has_slept = now_us, 0, 0, False

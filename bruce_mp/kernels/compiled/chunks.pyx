@@ -1,4 +1,4 @@
-"""Opening, inspection and release of chunks: see `slab/chunks.py`, whose `ChunkPool` is the base class."""
+"""The opening, inspection and release of chunks: see `slab/chunks.py`, whose `ChunkPool` is the base class."""
 
 from libc.string cimport memset
 
@@ -35,28 +35,28 @@ cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
 
 
 cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept nogil:
-    """Report if each record of a split run is delivered or discarded; a damaged one never is."""
+    """Report if all records of a split run are delivered or discarded; False for a damaged run."""
     cdef uint64_t body = body_of(run)
     cdef uint8_t *at = run + body
     cdef uint8_t state
-    cdef Look look
+    cdef RecordFields fields
     cdef uint32_t _
     if size > <uint64_t>(end - run) or size < body:
         return False
     for _ in range(load32(run + RUN_COUNT)):
-        if look_at(at, run + size, &look):
+        if read_record(at, run + size, &fields):
             return False
         state = load8(at)
         if state != DELIVERED and state != DISCARDED:
             return False
-        at = look.next
+        at = fields.next
     return True
 
 
 class ChunkPool(PureChunkPool):
     """`slab.chunks.ChunkPool`."""
 
-    def _look_at(self, queue, looks):
+    def _inspect_queue(self, queue, looks):
         cdef Memory memory
         cdef int freed = 0, _
         cdef int64_t stuck_before_ms = self._now_ms - STUCK_AFTER_MS

@@ -1,4 +1,4 @@
-"""RecordBatch v2 from segments, or its records section: see `kernels/pure/encode.py`."""
+"""Encode segments as a Kafka RecordBatch v2, or its records section: see `kernels/pure/encode.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
@@ -34,21 +34,21 @@ cdef inline uint64_t varint_size(int64_t value) noexcept nogil:
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, int64_t empty) noexcept nogil:
-    """Write a length and its bytes; `empty` is the length of no bytes."""
+    """Write a length and the bytes; `empty` is the length field for no bytes."""
     at = put_varint(at, <int64_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
 
 cdef inline uint64_t bytes_size(uint64_t length) noexcept nogil:
-    """Return the size with the length; lengths 0 and -1 take one byte each."""
+    """Return the size of bytes with their length field, which takes one byte for both 0 and -1."""
     return length + varint_size(<int64_t>length)
 
 
-cdef inline uint64_t headers_size(Look *look) noexcept nogil:
+cdef inline uint64_t headers_size(RecordFields *fields) noexcept nogil:
     """Return the size of a record's headers with their count; 0 for damaged headers."""
-    cdef uint8_t *at = look.headers
-    cdef uint8_t *end = at + look.headers_length
+    cdef uint8_t *at = fields.headers
+    cdef uint8_t *end = at + fields.headers_length
     cdef uint64_t size = 0
     cdef int64_t count = 0
     cdef Header header
@@ -61,10 +61,10 @@ cdef inline uint64_t headers_size(Look *look) noexcept nogil:
     return size + varint_size(count)
 
 
-cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, Look *look) noexcept nogil:
+cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, RecordFields *fields) noexcept nogil:
     """Write a record's headers with their count; NULL if their size has changed since the first pass."""
-    cdef uint8_t *at = look.headers
-    cdef uint8_t *end = at + look.headers_length
+    cdef uint8_t *at = fields.headers
+    cdef uint8_t *end = at + fields.headers_length
     cdef int64_t count = 0
     cdef Header header
     while at != end:
@@ -75,7 +75,7 @@ cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, Look *look) noexc
     if varint_size(count) > <uint64_t>(limit - out):
         return NULL
     out = put_varint(out, count)
-    at = look.headers
+    at = fields.headers
     while at != end:
         if header_at(at, end, &header):
             return NULL
@@ -87,9 +87,9 @@ cdef inline uint8_t *put_headers(uint8_t *out, uint8_t *limit, Look *look) noexc
     return out
 
 
-cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *delta) noexcept nogil:
-    """Return the length of the next record without its length field, 0 with damage; record its timestamp."""
-    cdef uint64_t headers = headers_size(look) if look.headers_length else 1
+cdef inline uint64_t body_size(Out *out, uint8_t *record, RecordFields *fields, int64_t *delta) noexcept nogil:
+    """Return the next record's size without its length field, 0 if damaged; store its timestamp delta in `delta`."""
+    cdef uint64_t headers = headers_size(fields) if fields.headers_length else 1
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     if out.records == 0:
         out.first_timestamp = out.max_timestamp = stamp
@@ -97,13 +97,13 @@ cdef inline uint64_t body_size(Out *out, uint8_t *record, Look *look, int64_t *d
         out.max_timestamp = stamp
     delta[0] = <int64_t>(<uint64_t>stamp - <uint64_t>out.first_timestamp)
     cdef uint64_t numbers = 1 + varint_size(delta[0]) + varint_size(<int64_t>out.records)
-    return (numbers + bytes_size(look.key_length) + bytes_size(look.value_length) + headers) if headers else 0
+    return (numbers + bytes_size(fields.key_length) + bytes_size(fields.value_length) + headers) if headers else 0
 
 
-cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
-    """Append a record; without `end` only add its size to `at`."""
+cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noexcept nogil:
+    """Append a record, or only add its size to `out.at` if `out.end` is NULL; return -1 for a damaged record."""
     cdef int64_t delta
-    cdef uint64_t body = body_size(out, record, look, &delta)
+    cdef uint64_t body = body_size(out, record, fields, &delta)
     cdef uint64_t size = body + varint_size(<int64_t>body)
     cdef uint8_t *at = out.at
     if body == 0:
@@ -115,11 +115,11 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
         at[0] = 0
         at = put_varint(at + 1, delta)
         at = put_varint(at, <int64_t>out.records)
-        at = put_bytes(at, look.key, look.key_length, -1)
-        at = put_bytes(at, look.value, look.value_length, out.empty_value)
-        if look.headers_length == 0:
+        at = put_bytes(at, fields.key, fields.key_length, -1)
+        at = put_bytes(at, fields.value, fields.value_length, out.empty_value)
+        if fields.headers_length == 0:
             at[0] = 0
-        elif put_headers(at, out.at + size, look) != out.at + size:
+        elif put_headers(at, out.at + size, fields) != out.at + size:
             return -1
     out.at += size
     out.records += 1

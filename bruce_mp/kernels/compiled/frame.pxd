@@ -1,4 +1,4 @@
-# Shared code of the encoders: one pass counts the bytes of the records, a second writes them into memory of that size.
+# The common code of the encoders: one pass computes the encoded size, a second pass writes into memory of that size.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -8,8 +8,8 @@ from bruce_mp.kernels.compiled.memory cimport *
 
 
 cdef struct Out:
-    uint8_t *at              # without `end`, a count of bytes
-    uint8_t *end
+    uint8_t *at              # in the first pass a count of bytes
+    uint8_t *end             # NULL in the first pass
     uint64_t records
     int64_t first_timestamp, max_timestamp
     int magic                # of a message set
@@ -25,14 +25,14 @@ cdef inline uint8_t *put64(uint8_t *at, uint64_t value) noexcept nogil:
     return put32(put32(at, <uint32_t>(value >> 32)), <uint32_t>value)
 
 
-ctypedef int (*Put)(Out *out, uint8_t *record, Look *look) noexcept nogil
-# appends a record, or without `end` counts its size; -1 with damage
+ctypedef int (*Put)(Out *out, uint8_t *record, RecordFields *fields) noexcept nogil
+# Appends a record, or counts its size if `out.end` is NULL; returns -1 for a damaged record.
 
 
 cdef inline int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out, Put put) noexcept nogil:
     """Append segments, or count their size; -1 for a segment that disagrees with its headers."""
     cdef Bounds place
-    cdef Look look
+    cdef RecordFields fields
     cdef uint8_t *at
     cdef uint64_t index, _
     for index in range(count):
@@ -40,9 +40,9 @@ cdef inline int put_segments(Memory *memory, Part *parts, uint64_t count, Out *o
             return -1
         at = place.first
         for _ in range(parts[index].records):
-            if look_at(at, place.end, &look) or put(out, at, &look):
+            if read_record(at, place.end, &fields) or put(out, at, &fields):
                 return -1
-            at = look.next
+            at = fields.next
     return 0
 
 
@@ -58,7 +58,7 @@ cdef inline object in_two_passes(object slab, list segments, Out *out, Put put):
     attach(slab, &memory)
     try:
         for segment in segments:
-            part_of(segment, &parts[count])
+            read_segment(segment, &parts[count])
             count += 1
         with nogil:
             failed = put_segments(&memory, parts, count, &size, put)

@@ -1,4 +1,4 @@
-"""Inspection of a segment's records: see `kernels/pure/inspect.py`."""
+"""Read the timestamps of a segment's records: see `kernels/pure/inspect.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
 
@@ -7,7 +7,7 @@ from bruce_mp.kernels.pure.inspect import TimeSpan
 from bruce_mp.slab import runs
 
 
-cdef object refuse(slab, segment):
+cdef object raise_damaged(slab, segment):
     """Raise the pure kernels' error for a segment that disagrees with its headers."""
     for _ in runs.segment_records(slab, segment):
         pass
@@ -18,22 +18,22 @@ def time_span(slab, segment):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
-    cdef Look look
+    cdef RecordFields fields
     cdef int64_t stamp, earliest = 0, latest = 0
     cdef uint64_t index
     cdef uint8_t *at
     attach(slab, &memory)
     try:
-        part_of(segment, &part)
-        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
-            return refuse(slab, segment)
+        read_segment(segment, &part)
+        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+            return raise_damaged(slab, segment)
         at = place.first
         for index in range(part.records):
-            look_at(at, place.end, &look)
+            read_record(at, place.end, &fields)
             stamp = <int64_t>load64(at + RECORD_TIMESTAMP)
             earliest = stamp if index == 0 or stamp < earliest else earliest
             latest = stamp if index == 0 or stamp > latest else latest
-            at = look.next
+            at = fields.next
         return TimeSpan(earliest, latest)
     finally:
         release(&memory)

@@ -3,7 +3,7 @@
 from libc.errno cimport errno
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
-from bruce_mp.kernels.compiled.lanes cimport Landing, Times, Work, landing_of, put_groups, read_landed
+from bruce_mp.kernels.compiled.lanes cimport Landing, Times, IngestBatch, landing_of, append_groups, read_landed
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT, MSG_WAITFORONE, mmsghdr, receive_into
 from bruce_mp.kernels.compiled.rows cimport land_plain
@@ -11,7 +11,7 @@ from bruce_mp.kernels.compiled.rows cimport land_plain
 import os
 
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureDatagramIntake
-from bruce_mp.kernels.pure.intake import Taken
+from bruce_mp.kernels.pure.intake import IntakeResult
 from bruce_mp.slab import layout
 
 
@@ -46,13 +46,13 @@ cdef extern from *:
 
 
 cdef enum:
-    COARSE_MS = 8        # possible lateness of a socket's own timer
+    COARSE_MS = 8        # largest lateness of a socket's timeout
 
 
 class DatagramIntake(PureDatagramIntake):
     """`kernels.pure.intake.DatagramIntake`."""
 
-    pace_type = ArrivalRate
+    rate_type = ArrivalRate
 
     def __init__(self, slab, receiver, lanes, row, *, longest, counters):
         super().__init__(slab, receiver, lanes, row, longest=longest, counters=counters)
@@ -62,7 +62,7 @@ class DatagramIntake(PureDatagramIntake):
 
     def run(self, int descriptor, int limit, int64_t now_ms, int64_t until_ms):
         lanes, geometry = self._lanes, self._lanes._slab.geometry
-        cdef Work work = lanes._work
+        cdef IngestBatch batch = lanes._batch
         cdef Memory memory
         cdef Landing landing
         cdef uint64_t row_at = self._row._at
@@ -70,13 +70,13 @@ class DatagramIntake(PureDatagramIntake):
         cdef uint64_t amounts[4]
         cdef uint8_t *base
         cdef uint8_t *row
-        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, now_us, coalescing_us
+        cdef int64_t landed = 0, offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us
         cdef int64_t publish_ms = lanes.publish_ms
-        cdef ArrivalRate pace = self._pace
+        cdef ArrivalRate rate = self._rate
         cdef int count, most, slots = geometry.landing_slots, left_ms, timer_ms = self._timer_ms
-        cdef Times *times = &work.times
+        cdef Times *times = &batch.times
         counters[0], counters[1], counters[2], counters[3] = self._counters
-        read_times(lanes, work)
+        read_times(lanes, batch)
         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
         attach(lanes._slab, &memory)
         try:
@@ -93,21 +93,21 @@ class DatagramIntake(PureDatagramIntake):
                 now_us = monotonic_us()
                 now_ms = now_us // 1000 + offset_ms
                 store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
-                if load32(base + SUPER_TOPICS_VERSION) != work.topics_version:
-                    lanes._notice_topics()
-                    work.topics_version = lanes._topics_version
-                    work.has_asked = True
-                read_landed(&landing, work, count, None)
-                put_groups(lanes, work, base, now_ms)
-                if work.rejections or work.no_room:
-                    return Taken(landed, count, work.outcome())
+                if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
+                    lanes._refresh_topics()
+                    batch.topics_version = lanes._topics_version
+                    batch.times_stale = True
+                read_landed(&landing, batch, count, None)
+                append_groups(lanes, batch, base, now_ms)
+                if batch.rejections or batch.no_room:
+                    return IntakeResult(landed, count, batch.outcome())
                 amounts[0] = amounts[1] = count
-                amounts[2], amounts[3] = work.any_partition, work.partition_key
+                amounts[2], amounts[3] = batch.any_partition, batch.partition_key
                 land_plain(&memory, row, landing.at, counters, amounts, count)
                 landed += count
-                pace.add(count, work.wire_bytes)
-                if work.has_asked:
-                    read_times(lanes, work)
+                rate.add(count, batch.wire_bytes)
+                if batch.times_stale:
+                    read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
                 if now_ms >= publish_ms:
                     break
@@ -116,22 +116,22 @@ class DatagramIntake(PureDatagramIntake):
                     left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                     if not left_ms:
                         break
-                    coalescing_us = pace.coalescing_us(now_us)
-                    if coalescing_us and coalescing_us < left_ms * 1000:
-                        sleep_us(coalescing_us)
+                    nap_us = rate.nap_us(now_us)
+                    if nap_us and nap_us < left_ms * 1000:
+                        sleep_us(nap_us)
                         now_ms = monotonic_us() // 1000 + offset_ms
                         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
-            return Taken(landed, 0, None)
+            return IntakeResult(landed, 0, None)
         finally:
             self._timer_ms = timer_ms
             release(&memory)
 
 
-cdef int read_times(lanes, Work work) except -1:
+cdef int read_times(lanes, IngestBatch batch) except -1:
     due_ms = lanes._next_due_ms
-    work.times.due_ms = 0 if due_ms is None else due_ms
-    work.times.late_ms = lanes.leeway_ms
-    work.has_asked = False
+    batch.times.due_ms = 0 if due_ms is None else due_ms
+    batch.times.late_ms = lanes.leeway_ms
+    batch.times_stale = False
     return 0
 
 
@@ -153,9 +153,10 @@ cdef int receive_within(
 ) except -1:
     """Receive datagrams into the landing zone, waiting `left_ms` from `since_ms` for the first; return their number.
 
-    The wait may be late by `late_ms`.  It starts with the socket's own timer, with which a message costs one call and
-    no precise timer.  That timer is late by up to `COARSE_MS` and costs a call to set.  So it is set to a short time,
-    `timer_ms`, and stays unless it is too long or far too short.  poll() waits for the rest.
+    The wait may end late by `late_ms`.  It begins with a blocking receive and the socket's timeout (SO_RCVTIMEO), so a
+    message costs one call and no precise timer.  The timeout is late by up to `COARSE_MS`, and each change costs a
+    call.  So it is shorter than the wait, `timer_ms`, and changes only if it is too long or far too short.  poll()
+    waits for the remaining time.
     """
     cdef int most = left_ms + late_ms - COARSE_MS, wanted, count
     cdef pollfd waiting
@@ -167,7 +168,7 @@ cdef int receive_within(
         count = receive_into(headers, descriptor, limit, MSG_WAITFORONE)
         if count == 1 and (<mmsghdr *>headers).msg_len == 0 and is_shut(descriptor):
             (<mmsghdr *>headers).msg_len = <uint32_t>layout.LANDING_EMPTY
-            return 0  # the kernel reports the end of the socket to a blocking call in this way
+            return 0  # the kernel returns one empty message from a blocking call if the socket is shut down
         if count:
             return count
         left_ms -= <int>(monotonic_us() // 1000 - since_ms)
@@ -180,13 +181,13 @@ cdef int receive_within(
 
 cdef bint is_shut(int descriptor) noexcept:
     """Report if the socket is shut down for senders."""
-    cdef pollfd asked
-    asked.fd, asked.events, asked.revents = descriptor, POLLRDHUP, 0
-    return poll(&asked, 1, 0) == 1 and asked.revents & POLLRDHUP != 0
+    cdef pollfd probe
+    probe.fd, probe.events, probe.revents = descriptor, POLLRDHUP, 0
+    return poll(&probe, 1, 0) == 1 and probe.revents & POLLRDHUP != 0
 
 
 cdef int set_timer(int descriptor, int milliseconds) except -1:
-    """Limit the wait of a receiving call.  Raises OSError when the socket is broken."""
+    """Set the socket's timeout for blocking receives.  Raises OSError when the socket is broken."""
     cdef timeval time
     time.tv_sec, time.tv_usec = milliseconds // 1000, milliseconds % 1000 * 1000
     if setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time)):

@@ -30,8 +30,8 @@ cdef class Lane:
     cdef int64_t min_timestamp
 
     cdef object hand_over(self, uint8_t *base, uint64_t row_at)
-    cdef object forget_run(self)
+    cdef object reset_run(self)
     cdef bint has_room(self, uint64_t size) noexcept
     cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept
-    cdef void put(self, uint8_t *at, Item *item) noexcept
+    cdef void put_record(self, uint8_t *at, Item *item) noexcept
     cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept

@@ -40,7 +40,7 @@ cdef class Lane:
             self.limits.before_ms, self.limits.is_clamp = window.before_ms, window.is_clamp
             self.limits.width_ms = window.before_ms + window.after_ms
 
-    def enter(self, chunk, span):
+    def use_chunk(self, chunk, span):
         cdef Memory memory
         cdef uint8_t *base
         attach(self.slab, &memory)
@@ -53,29 +53,29 @@ cdef class Lane:
         self.runs = 0
         release(&memory)
 
-    def take_over(self, Lane lender):
-        self.chunk, self.span, self.runs = lender.chunk, lender.span, lender.runs
-        self.start, self.generation = lender.start, lender.generation
-        self.end, self.limit = lender.end, lender.limit
-        lender.chunk = -1
+    def take_chunk(self, Lane donor):
+        self.chunk, self.span, self.runs = donor.chunk, donor.span, donor.runs
+        self.start, self.generation = donor.start, donor.generation
+        self.end, self.limit = donor.end, donor.limit
+        donor.chunk = -1
 
-    def can_lend(self, uint64_t size):
+    def has_room_for_run(self, uint64_t size):
         return self.chunk >= 0 and self.end + size <= self.limit
 
     def close_run(self, tickets):
         tickets.hand_over(self.run_at)
-        return self.forget_run()
+        return self.reset_run()
 
     cdef object hand_over(self, uint8_t *base, uint64_t row_at):
-        """Do the work of `close_run` with a `HandoverTickets`: store the ticket, the state word, then the row."""
+        """Close the run with the stores of `HandoverTickets.hand_over`: run's ticket, state word, row's ticket."""
         cdef uint64_t ticket = load64(base + row_at) + 1
         store64(base + self.run_at + RUN_TICKET, ticket)
         store32(base + self.run_at, FILLED)
         store64(base + row_at, ticket)
-        return self.forget_run()
+        return self.reset_run()
 
-    cdef object forget_run(self):
-        """Mark the lane as without an open run; return the segment of the last one."""
+    cdef object reset_run(self):
+        """Mark the open run as closed; return its segment."""
         cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
             Segment, (self.chunk, self.generation, run, run + self.head_size, self.records, self.payload)
@@ -90,7 +90,10 @@ cdef class Lane:
         return self.end + size + (0 if self.records else self.head_size) <= self.limit
 
     cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
-        """Append messages of a group while they fit; return the first that does not, or NONE.  The first must fit."""
+        """Append messages of a group while they fit; return the first one that does not, or NONE.
+
+        The message `first` must fit.
+        """
         cdef uint64_t size
         cdef uint64_t last_arrival = 0
         cdef int index = first
@@ -102,7 +105,7 @@ cdef class Lane:
             size = record_size(item)
             if self.end + size > self.limit:
                 break
-            self.put(base + self.end, item)
+            self.put_record(base + self.end, item)
             self.end += size
             self.records += 1
             last_arrival = item.arrival
@@ -114,7 +117,7 @@ cdef class Lane:
         store64(base + self.run_at + RUN_COUNT, <uint64_t>self.records | (self.end - self.run_at) << 32)
         return index
 
-    cdef void put(self, uint8_t *at, Item *item) noexcept:
+    cdef void put_record(self, uint8_t *at, Item *item) noexcept:
         """Write a record behind the open run, which does not include it yet."""
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER

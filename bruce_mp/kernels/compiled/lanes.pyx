@@ -1,8 +1,8 @@
 """Append a batch to lanes: see `kernels/pure/lanes.py`.
 
-The pure `Lanes`, the base class, decides on the lane of each message and on the close of runs.  A `Target` for each
-numbered topic caches the decision.  Messages of such topics are parsed, grouped and appended without a Python object.
-Groups that need a decision go through the methods of the base class.
+The base class, the pure `Lanes`, chooses the lane of each message and closes runs.  A `TopicLanes` caches the chosen
+lanes of a numbered topic, so that its messages are parsed, grouped and appended without Python objects.  Groups without
+a cached lane go through the methods of the base class.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -22,34 +22,32 @@ from bruce_mp.slab.handover_tickets import HandoverTickets
 
 cdef enum:
     MMSGHDR_FLAGS = 48   # where the kernel stores msg_flags
-    CUT = 0x20           # MSG_TRUNC
+    TRUNCATED = 0x20     # MSG_TRUNC
 
 
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
 
-cdef struct Chain:       # messages of a group for one partition
-    uint64_t batch       # in which first, last and is_shared were set
+cdef struct Chain:           # messages of a group for one partition
+    uint64_t batch_number    # the batch in which first, last and is_shared were set
     int first, last
-    bint is_shared       # true if its lane is shared
+    bint is_shared           # true if its lane is shared
 
 
-cdef class Target(KnownTopic):
+cdef class TopicLanes(KnownTopic):
     """A numbered topic with its lanes."""
 
-    cdef Lane any_lane
+    cdef Lane any_lane       # for AnyPartition messages; None until it is chosen
     cdef uint64_t partitions # 0: no PartitionKey message has arrived
     cdef list keyed_lanes    # by partition index; None without a lane
     cdef Chain *chains       # by partition index
     cdef object number
 
-    cdef uint64_t batch      # in which the groups were set
-
     def __dealloc__(self):
         free(self.chains)
 
-    cdef int be_cut_by(self, number, uint64_t partitions) except -1:
+    cdef int set_partitions(self, number, uint64_t partitions) except -1:
         """Route the topic's PartitionKey messages to lanes by partition."""
         self.number, self.keyed_lanes = number, [None] * <Py_ssize_t>partitions
         self.chains = <Chain *>calloc(partitions, sizeof(Chain))
@@ -59,8 +57,8 @@ cdef class Target(KnownTopic):
         return 0
 
 
-cdef class Work(ParsedBatch):
-    """A batch on its way into the lanes."""
+cdef class IngestBatch(ParsedBatch):
+    """A batch that is being appended to the lanes."""
 
     def __cinit__(self):
         self.no_room = []
@@ -94,23 +92,23 @@ class Lanes(PureLanes):
     lane_type = Lane
 
     def __init__(self, slab, pool, topics, linger_ms, tickets=None, **rules):
-        self._work = Work()
+        self._batch = IngestBatch()
         super().__init__(slab, pool, topics, linger_ms, tickets, **rules)
-        (<Work>self._work).topics_version = self._topics_version
+        (<IngestBatch>self._batch).topics_version = self._topics_version
 
     @property
     def clock_step_ms(self):
-        return (<Work>self._work).clock_step_ms
+        return (<IngestBatch>self._batch).clock_step_ms
 
     @clock_step_ms.setter
     def clock_step_ms(self, int64_t step_ms):
-        (<Work>self._work).clock_step_ms = step_ms
+        (<IngestBatch>self._batch).clock_step_ms = step_ms
 
-    def _notice_topics(self):
+    def _refresh_topics(self):
         before = self._topics_version
-        super()._notice_topics()
+        super()._refresh_topics()
         if self._topics_version != before:
-            self._work.forget()
+            self._batch.clear_topics()
 
     def apply_lingers(self, linger_ms):
         super().apply_lingers(linger_ms)
@@ -121,14 +119,14 @@ class Lanes(PureLanes):
         before = len(self._lanes)
         super().close_due(now_ms)
         if len(self._lanes) != before:
-            self._work.forget()
+            self._batch.clear_topics()
 
-    def _look_at_all(self, int64_t now_ms):
+    def _close_due_lanes(self, int64_t now_ms):
         cdef Memory memory
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
         cdef uint64_t row_at = self._tickets.row_at
-        cdef bint is_any_silent = False, has_tickets = type(self._tickets) is HandoverTickets
+        cdef bint has_idle_lane = False, has_tickets = type(self._tickets) is HandoverTickets
         cdef list idle = [], closed = self._closed.segments
         attach(self._slab, &memory)
         try:
@@ -139,33 +137,33 @@ class Lanes(PureLanes):
                 if lane.records and lane.due_ms > due_ms:
                     earliest_ms = min(earliest_ms, lane.due_ms) if earliest_ms else lane.due_ms
                 elif not lane.records and lane.used_ms > idle_ms:
-                    is_any_silent = True
-                elif self._look(lane, now_ms):
+                    has_idle_lane = True
+                elif self._close_if_due(lane, now_ms):
                     idle.append(key)
         finally:
             release(&memory)
         if earliest_ms:
             self._wake_by(earliest_ms - self.leeway_ms)
-        if is_any_silent:
+        if has_idle_lane:
             self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
         return idle
 
     def close_all(self):
         super().close_all()
-        self._work.forget()
+        self._batch.clear_topics()
 
     def ingest(
         self, buffer, places, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None,
         bint is_explicit=False,
     ):
-        cdef Work work = self._work
+        cdef IngestBatch batch = self._batch
         cdef uint64_t arrival
         cdef Py_buffer source
         cdef int64_t at, length
         cdef int slot
-        self._notice_topics()
-        work.has_asked = True
-        work.begin(len(places))
+        self._refresh_topics()
+        batch.times_stale = True
+        batch.begin(len(places))
         PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
         try:
             for slot, (at, length) in enumerate(places):
@@ -175,26 +173,26 @@ class Lanes(PureLanes):
                 if sources is not None:
                     arrival = ARRIVAL_STREAM | arrival << ARRIVAL_SOURCE_BITS | <uint64_t>sources[slot]
                 if not skip or arrival not in skip:
-                    work.add(slot, <uint8_t *>source.buf + at, length, arrival)
-            work.is_explicit = is_explicit
-            put_all(self, work, now_ms)
-            return work.outcome()
+                    batch.add(slot, <uint8_t *>source.buf + at, length, arrival)
+            batch.is_explicit = is_explicit
+            append_all(self, batch, now_ms)
+            return batch.outcome()
         finally:
-            work.is_explicit = False
+            batch.is_explicit = False
             PyBuffer_Release(&source)
 
     def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
-        cdef Work work = self._work
+        cdef IngestBatch batch = self._batch
         cdef Memory memory
         cdef Landing landing
-        self._notice_topics()
-        work.has_asked = True
+        self._refresh_topics()
+        batch.times_stale = True
         attach(self._slab, &memory)
         try:
             landing_of(self._slab.geometry, &memory, count, longest, &landing)
-            read_landed(&landing, work, count, skip)
-            put_groups(self, work, <uint8_t *>memory.buffer.buf, now_ms)
-            return work.outcome()
+            read_landed(&landing, batch, count, skip)
+            append_groups(self, batch, <uint8_t *>memory.buffer.buf, now_ms)
+            return batch.outcome()
         finally:
             release(&memory)
 
@@ -211,178 +209,183 @@ cdef int landing_of(geometry, Memory *memory, int slots, uint32_t longest, Landi
     return 0
 
 
-cdef int read_landed(Landing *landing, Work work, int count, skip) except -1:
+cdef int read_landed(Landing *landing, IngestBatch batch, int count, skip) except -1:
     """Parse the first `count` datagrams of the landing zone."""
     cdef uint8_t *headers = landing.headers
     cdef uint8_t *data = landing.slots
     cdef uint64_t first_arrival = load64(landing.at + LANDING_BASE_ARRIVAL)
     cdef uint32_t length
     cdef int slot
-    work.begin(count)
+    batch.begin(count)
     for slot in range(count):
         length = load32(headers + MMSGHDR_LENGTH)
-        work.wire_bytes += length
-        if length > landing.longest or (length == landing.longest and load32(headers + MMSGHDR_FLAGS) & CUT):
+        batch.wire_bytes += length
+        if length > landing.longest or (length == landing.longest and load32(headers + MMSGHDR_FLAGS) & TRUNCATED):
             length = 0
         if not skip or first_arrival + slot not in skip:
-            work.add(slot, data, length, first_arrival + slot)
+            batch.add(slot, data, length, first_arrival + slot)
         headers += MMSGHDR_BYTES
         data += landing.slot_size
     return 0
 
 
-cdef int put_all(lanes, Work work, int64_t now_ms) except -1:
+cdef int append_all(lanes, IngestBatch batch, int64_t now_ms) except -1:
     """Append the groups of a batch to their lanes."""
     cdef Memory memory
     attach(lanes._slab, &memory)
     try:
-        return put_groups(lanes, work, <uint8_t *>memory.buffer.buf, now_ms)
+        return append_groups(lanes, batch, <uint8_t *>memory.buffer.buf, now_ms)
     finally:
         release(&memory)
 
 
-cdef int put_groups(lanes, Work work, uint8_t *base, int64_t now_ms) except -1:
+cdef int append_groups(lanes, IngestBatch batch, uint8_t *base, int64_t now_ms) except -1:
     cdef int index
-    for index in range(work.group_count):
-        put_group(lanes, work, &work.groups[index], base, now_ms)
+    for index in range(batch.group_count):
+        append_group(lanes, batch, &batch.groups[index], base, now_ms)
     return 0
 
 
-cdef int put_group(lanes, Work work, Group *group, uint8_t *base, int64_t now_ms) except -1:
-    cdef Item *first = &work.items[group.first]
-    cdef PyObject *known = work.find(first.topic, first.topic_size)
+cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int64_t now_ms) except -1:
+    cdef Item *first = &batch.items[group.first]
+    cdef PyObject *known = batch.find(first.topic, first.topic_size)
     cdef bytes topic
     cdef Lane lane
-    if known != NULL and not group.keyed and (<Target>known).any_lane is not None:
-        lane = (<Target>known).any_lane
-        return put_chain(lanes, work, lane, (<Target>known).name, group.first, base, now_ms)
-    if known != NULL and group.keyed and (<Target>known).partitions:
-        return put_by_partition(lanes, work, <Target>known, group, base, now_ms)
-    work.has_asked = True
+    if known != NULL and not group.keyed and (<TopicLanes>known).any_lane is not None:
+        lane = (<TopicLanes>known).any_lane
+        return append_chain(lanes, batch, lane, (<TopicLanes>known).name, group.first, base, now_ms)
+    if known != NULL and group.keyed and (<TopicLanes>known).partitions:
+        return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
+    batch.times_stale = True
     topic = first.topic[: first.topic_size]
     number = lanes._topics.id_of(topic)
     if number and known == NULL:
-        work.learn(Target.__new__(Target), topic)
-        known = work.find(first.topic, first.topic_size)
+        batch.add_topic(TopicLanes.__new__(TopicLanes), topic)
+        known = batch.find(first.topic, first.topic_size)
     if group.keyed:
-        return put_keyed(lanes, work, topic, number, known, group, base, now_ms)
-    lane = lanes._lane_for(topic, number, -1, 0) if number else lanes._share(0, topic, keyed=False)
+        return append_keyed(lanes, batch, topic, number, known, group, base, now_ms)
+    lane = lanes._lane_for(topic, number, -1, 0) if number else lanes._shared_lane(0, topic, keyed=False)
     if known != NULL and not lanes._is_shared(lane):
-        (<Target>known).any_lane = lane
-    return put_chain(lanes, work, lane, topic, group.first, base, now_ms)
+        (<TopicLanes>known).any_lane = lane
+    return append_chain(lanes, batch, lane, topic, group.first, base, now_ms)
 
 
-cdef int put_keyed(
-    lanes, Work work, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
+cdef int append_keyed(
+    lanes, IngestBatch batch, bytes topic, number, PyObject *known, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
     """Append a topic's first PartitionKey group, or one of a topic without a number or partitions."""
     cdef uint64_t partitions = lanes._partitions_of(number) if number else 0
     if not partitions:
-        return put_chain(lanes, work, lanes._share(number, topic, keyed=True), topic, group.first, base, now_ms)
-    (<Target>known).be_cut_by(number, partitions)
-    return put_by_partition(lanes, work, <Target>known, group, base, now_ms)
+        lane = lanes._shared_lane(number, topic, keyed=True)
+        return append_chain(lanes, batch, lane, topic, group.first, base, now_ms)
+    (<TopicLanes>known).set_partitions(number, partitions)
+    return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
 
 
-cdef int put_by_partition(lanes, Work work, Target target, Group *group, uint8_t *base, int64_t now_ms) except -1:
+cdef int append_by_partition(
+    lanes, IngestBatch batch, TopicLanes topic_lanes, Group *group, uint8_t *base, int64_t now_ms
+) except -1:
     """Split a PartitionKey group by the partitions of its keys and append the parts."""
-    cdef int used = cut_group(work, target, group), place
-    cdef list kept = target.keyed_lanes
+    cdef int used = split_group(batch, topic_lanes, group), place
+    cdef list kept = topic_lanes.keyed_lanes
     cdef uint64_t index
     cdef Lane lane
     for place in range(used):
-        index = work.order[place]
+        index = batch.order[place]
         if kept[index] is None:
-            work.has_asked = True
-            kept[index] = lanes._lane_for(target.name, target.number, index, target.partitions)
-            target.chains[index].is_shared = lanes._is_shared(kept[index])
+            batch.times_stale = True
+            kept[index] = lanes._lane_for(topic_lanes.name, topic_lanes.number, index, topic_lanes.partitions)
+            topic_lanes.chains[index].is_shared = lanes._is_shared(kept[index])
     for place in range(used):
-        index = work.order[place]
+        index = batch.order[place]
         lane = kept[index]
-        if target.chains[index].is_shared:
+        if topic_lanes.chains[index].is_shared:
             kept[index] = None  # another topic may use it in the next batch
-        put_chain(lanes, work, lane, target.name, target.chains[index].first, base, now_ms)
+        append_chain(lanes, batch, lane, topic_lanes.name, topic_lanes.chains[index].first, base, now_ms)
     return 0
 
 
-cdef int cut_group(Work work, Target target, Group *group) noexcept:
-    """Chain messages by partition; return the number of partitions, in `work.order` by first appearance."""
+cdef int split_group(IngestBatch batch, TopicLanes topic_lanes, Group *group) noexcept:
+    """Chain messages by partition; return the number of partitions, in `batch.order` by first appearance."""
     cdef int index = group.first, following, used = 0
     cdef uint64_t partition
     cdef Chain *chain
     while index != NONE:
-        following = work.items[index].next
-        work.items[index].next = NONE
-        partition = work.items[index].partition_key % target.partitions
-        chain = &target.chains[partition]
-        if chain.batch == work.batch:
-            work.items[chain.last].next = index
+        following = batch.items[index].next
+        batch.items[index].next = NONE
+        partition = batch.items[index].partition_key % topic_lanes.partitions
+        chain = &topic_lanes.chains[partition]
+        if chain.batch_number == batch.batch_number:
+            batch.items[chain.last].next = index
         else:
-            chain.batch, chain.first = work.batch, index
-            work.order[used] = partition
+            chain.batch_number, chain.first = batch.batch_number, index
+            batch.order[used] = partition
             used += 1
         chain.last = index
         index = following
     return used
 
 
-cdef int put_chain(lanes, Work work, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms) except -1:
+cdef int append_chain(
+    lanes, IngestBatch batch, Lane lane, bytes topic, int first, uint8_t *base, int64_t now_ms
+) except -1:
     """Append messages to a lane, chunk by chunk, then close or schedule its run."""
     cdef uint64_t size
     cdef int end
     cdef Item *item
     cdef bint is_any, is_counted = False
     cdef Replaced replaced
-    lane.is_explicit = work.is_explicit
-    if lane.has_window and not (work.is_explicit and lane.limits.is_clamp):
-        is_any = replace_timestamps(work.items, first, &lane.limits, now_ms + work.clock_step_ms)
+    lane.is_explicit = batch.is_explicit
+    if lane.has_window and not (batch.is_explicit and lane.limits.is_clamp):
+        is_any = replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.clock_step_ms)
         is_counted = is_any and lane.limits.is_clamp
     while first != NONE:
-        size = record_size(&work.items[first])
-        if lane.has_room(size) or make_room(lanes, work, lane, size, now_ms):
-            end = lane.append(base, work.items, first, now_ms)
+        size = record_size(&batch.items[first])
+        if lane.has_room(size) or make_room(lanes, batch, lane, size, now_ms):
+            end = lane.append(base, batch.items, first, now_ms)
             if is_counted:
-                replaced = count_replaced(work.items, first, end)
+                replaced = count_replaced(batch.items, first, end)
                 if replaced.count:
-                    item = &work.items[replaced.first]
+                    item = &batch.items[replaced.first]
                     lanes._replaced.add(topic, item.given, item.arrival, replaced.count)
             first = end
         else:
-            first = drop(lanes, work, topic, first)
+            first = record_no_room(lanes, batch, topic, first)
     if lane.due_ms and lane.records:
-        lane.used_ms = now_ms  # it lingers already
+        lane.used_ms = now_ms  # the open run has its due time already
         return 0
     if lane.linger_ms and lane.records:
         lane.used_ms = now_ms
         lane.due_ms = ((now_ms + <int64_t>lanes.leeway_ms) // lane.linger_ms + 1) * lane.linger_ms  # `tick_after`
-        if work.has_asked or lane.due_ms - work.times.late_ms < work.times.due_ms or not work.times.due_ms:
-            wake_by(lanes, work, lane.due_ms - <int64_t>lanes.leeway_ms)
+        if batch.times_stale or lane.due_ms - batch.times.late_ms < batch.times.due_ms or not batch.times.due_ms:
+            wake_by(lanes, batch, lane.due_ms - <int64_t>lanes.leeway_ms)
         return 0
-    work.has_asked = True
-    lanes._after_append(lane, topic, now_ms)
+    batch.times_stale = True
+    lanes._schedule_close(lane, topic, now_ms)
     lane.linger_ms = lanes._linger_of(lane.topic, topic) if lane.due_ms else 0
     return 0
 
 
-cdef int drop(lanes, Work work, bytes topic, int first) except -2:
-    """Record a message without room, and those behind it that cannot find any; return the next one, or NONE."""
+cdef int record_no_room(lanes, IngestBatch batch, bytes topic, int first) except -2:
+    """Record a message without room, and later ones if `refuses_rest`; return the next message, or NONE."""
     reason = lanes._chunks.refusal
     cdef bint refuses_rest = lanes._chunks.refuses_rest
     while first != NONE:
-        work.no_room.append(NoRoom(topic, work.items[first].timestamp, work.items[first].arrival, reason))
-        first = work.items[first].next
+        batch.no_room.append(NoRoom(topic, batch.items[first].timestamp, batch.items[first].arrival, reason))
+        first = batch.items[first].next
         if not refuses_rest:
             break
     return first
 
 
-cdef int wake_by(lanes, Work work, int64_t due_ms) except -1:
-    work.has_asked = True
+cdef int wake_by(lanes, IngestBatch batch, int64_t due_ms) except -1:
+    batch.times_stale = True
     next_due_ms = lanes._next_due_ms
     if next_due_ms is None or due_ms < next_due_ms:
         lanes._next_due_ms = due_ms
     return 0
 
 
-cdef bint make_room(lanes, Work work, Lane lane, uint64_t size, int64_t now_ms) except -1:
-    work.has_asked = True
+cdef bint make_room(lanes, IngestBatch batch, Lane lane, uint64_t size, int64_t now_ms) except -1:
+    batch.times_stale = True
     return lanes._chunks.make_room(lane, size, now_ms)

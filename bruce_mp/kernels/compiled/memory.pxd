@@ -1,4 +1,4 @@
-# The slab as memory: one way to load, one to store, and the checks before any walk.
+# Access to the slab's memory: atomic loads and ordered stores, and the checks of a location before its use.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport PyObject
@@ -21,8 +21,8 @@ cdef extern from *:
     #define PyTuple_GET_ITEM PyTuple_GetItem
     #define PyTuple_GET_SIZE PyTuple_Size
     #endif
-    /* Other processes read and write the same memory.  A load is made once, at its place in the source: what was checked
-       is what is used.  A store is made whole, and neither it nor anything after it moves before what precedes it. */
+    /* Other processes read and write the same memory.  A load occurs once, where the source has it, so that the checked
+       value is the used value.  A store is atomic, and stays between all earlier accesses and all later stores. */
     #define load8(at) __atomic_load_n((const uint8_t *)(at), __ATOMIC_ACQUIRE)
     #define load16(at) __atomic_load_n((const uint16_t *)(at), __ATOMIC_ACQUIRE)
     #define load32(at) __atomic_load_n((const uint32_t *)(at), __ATOMIC_ACQUIRE)
@@ -54,19 +54,19 @@ cdef struct Memory:
     uint64_t count       # number of chunks
 
 
-cdef struct Part:        # a `Segment`
+cdef struct Part:        # the fields of a `Segment`
     uint64_t chunk, generation, run, first, records, payload
 
 
-cdef struct Bounds:      # a part whose location was found sound
+cdef struct Bounds:      # the location of a segment, after its checks
     uint8_t *base        # its chunk
     uint8_t *run
     uint8_t *first
     uint8_t *end         # of the run
-    bint is_whole        # it begins with the run's first record and has as many as the run
+    bint is_whole        # true if the segment has all records of the run
 
 
-cdef struct Look:        # a record whose location was found sound
+cdef struct RecordFields:    # the fields of a record, after the checks of its location
     uint8_t *key
     uint8_t *value
     uint8_t *headers
@@ -91,7 +91,7 @@ cdef inline void release(Memory *memory) noexcept:
     PyBuffer_Release(&memory.buffer)
 
 
-cdef inline int part_of(object segment, Part *part) except -1:
+cdef inline int read_segment(object segment, Part *part) except -1:
     if not PyTuple_Check(segment) or PyTuple_GET_SIZE(segment) != 6:
         raise TypeError(f"{segment!r} is no segment.")
     part.chunk = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 0))
@@ -147,8 +147,8 @@ cdef inline int bounds_of(Memory *memory, Part *part, Bounds *found) noexcept no
     return 0
 
 
-cdef inline int look_at(uint8_t *record, uint8_t *end, Look *found) noexcept nogil:
-    """Return 0 if a record lies within its run and its state word is valid, else -1."""
+cdef inline int read_record(uint8_t *record, uint8_t *end, RecordFields *found) noexcept nogil:
+    """Read a record's fields; return 0 if it lies within its run and its state is valid, else -1."""
     if record + RECORD_HEADER > end:
         return -1
     cdef uint64_t key = load32(record + RECORD_KEY_LENGTH)
@@ -166,13 +166,13 @@ cdef inline int look_at(uint8_t *record, uint8_t *end, Look *found) noexcept nog
     return 0
 
 
-cdef inline int walk(Bounds *place, uint64_t records) noexcept nogil:
-    """Return 0 if `records` sound records lie from the segment's first on, else -1."""
-    cdef Look look
+cdef inline int check_records(Bounds *place, uint64_t records) noexcept nogil:
+    """Return 0 if a segment's `records` records are all sound, else -1."""
+    cdef RecordFields fields
     cdef uint8_t *at = place.first
     cdef uint64_t _
     for _ in range(records):
-        if look_at(at, place.end, &look):
+        if read_record(at, place.end, &fields):
             return -1
-        at = look.next
+        at = fields.next
     return 0

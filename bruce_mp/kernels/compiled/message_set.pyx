@@ -1,4 +1,4 @@
-"""A message set (formats 0 and 1) from segments: see `kernels/pure/message_set.py`."""
+"""Encode segments as a Kafka message set, formats 0 and 1: see `kernels/pure/message_set.py`."""
 
 from libc.string cimport memcpy, memset
 
@@ -17,27 +17,27 @@ cdef enum:
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
-    """Write a length and its bytes; `empty` is the length of no bytes."""
+    """Write a length and the bytes; `empty` is the length field for no bytes."""
     at = put32(at, <uint32_t>length if length else empty)
     memcpy(at, data, length)
     return at + length
 
 
-cdef inline uint64_t message_size(Look *look, int magic) noexcept nogil:
-    return COVERED_AT + 2 + (8 if magic else 0) + 8 + look.key_length + look.value_length
+cdef inline uint64_t message_size(RecordFields *fields, int magic) noexcept nogil:
+    return COVERED_AT + 2 + (8 if magic else 0) + 8 + fields.key_length + fields.value_length
 
 
-cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, Look *look, Out *out) noexcept nogil:
+cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fields, Out *out) noexcept nogil:
     """Write a message, except for its CRC."""
     put64(at, out.records if out.magic else 0)
-    put32(at + 8, <uint32_t>(message_size(look, out.magic) - PREFIX))
+    put32(at + 8, <uint32_t>(message_size(fields, out.magic) - PREFIX))
     at += COVERED_AT
     at[0], at[1] = out.magic, 0
     at += 2
     if out.magic:
         at = put64(at, load64(record + RECORD_TIMESTAMP))
-    at = put_bytes(at, look.key, look.key_length, NULL_LENGTH)
-    return put_bytes(at, look.value, look.value_length, <uint32_t>out.empty_value)
+    at = put_bytes(at, fields.key, fields.key_length, NULL_LENGTH)
+    return put_bytes(at, fields.value, fields.value_length, <uint32_t>out.empty_value)
 
 
 # --- CRC-32, eight bytes at a time -----------------------------------------------------------------------------------
@@ -81,9 +81,9 @@ cdef uint32_t crc_of(uint8_t *at, uint8_t *end) noexcept nogil:
 
 
 # --- the set ---------------------------------------------------------------------------------------------------------
-cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil:
-    """Append a message; without `end` only add its size to `at`."""
-    cdef uint64_t size = message_size(look, out.magic)
+cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noexcept nogil:
+    """Append a message, or only add its size to `out.at` if `out.end` is NULL; return -1 if it does not fit."""
+    cdef uint64_t size = message_size(fields, out.magic)
     cdef int64_t stamp = <int64_t>load64(record + RECORD_TIMESTAMP)
     cdef uint8_t *end
     if out.records == 0 or stamp > out.max_timestamp:
@@ -91,7 +91,7 @@ cdef inline int put_record(Out *out, uint8_t *record, Look *look) noexcept nogil
     if out.end != NULL:
         if size > <uint64_t>(out.end - out.at):
             return -1  # the record changed between the passes
-        end = put_message(out.at, record, look, out)
+        end = put_message(out.at, record, fields, out)
         put32(out.at + CRC_AT, crc_of(out.at + COVERED_AT, end))
     out.at += size
     out.records += 1

@@ -2,7 +2,7 @@
 
 from bruce_mp.kernels.compiled.memory cimport *
 
-from bruce_mp.kernels.pure.outcomes import CountedUpTo, OutcomeCounts
+from bruce_mp.kernels.pure.outcomes import CountedPosition, OutcomeCounts
 
 
 cdef enum:
@@ -17,55 +17,55 @@ cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
     """Report if all records of a run that ends at `end` are settled and sound."""
     cdef uint8_t *at = run + body_of(run)
     cdef uint8_t state = load8(run)
-    cdef Look look
+    cdef RecordFields fields
     cdef uint32_t _
     if not is_settled_state(state) and state != SPLIT:
         return False
     for _ in range(load32(run + RUN_COUNT)):
-        if look_at(at, end, &look) or (state == SPLIT and not is_settled_state(load8(at))):
+        if read_record(at, end, &fields) or (state == SPLIT and not is_settled_state(load8(at))):
             return False
-        at = look.next
+        at = fields.next
     return True
 
 
 cdef int count_run(dict counts, uint8_t *run, uint8_t *end) except -1:
-    """Add the outcomes of a settled run, with one update for neighbours of equal outcome."""
+    """Add the outcomes of a settled run to `counts`, with one update for consecutive records of equal outcome."""
     cdef uint8_t *at = run + body_of(run)
     cdef uint8_t state = load8(run), reason = load8(run + RUN_REASON)
     cdef bint is_split = state == SPLIT
     cdef uint64_t key, last = 0, count = 0
-    cdef Look look
+    cdef RecordFields fields
     cdef uint32_t _
     for _ in range(load32(run + RUN_COUNT)):
-        look_at(at, end, &look)
+        read_record(at, end, &fields)
         if is_split:
             state, reason = load8(at), load8(at + RECORD_REASON)
         key = (load64(at + RECORD_ARRIVAL) & SOURCE_MASK) << 16 | <uint64_t>state << 8 | reason
         if count and key != last:
-            add(counts, last, count)
+            add_count(counts, last, count)
             count = 0
         last = key
         count += 1
-        at = look.next
+        at = fields.next
     if count:
-        add(counts, last, count)
+        add_count(counts, last, count)
     return 0
 
 
-cdef int add(dict counts, uint64_t key, uint64_t count) except -1:
+cdef int add_count(dict counts, uint64_t key, uint64_t count) except -1:
     found = (key >> 16, key >> 8 & 0xFF, key & 0xFF)
     counts[found] = counts.get(found, 0) + count
     return 0
 
 
-def count_outcomes(slab, uint64_t chunk, place):
+def count_outcomes(slab, uint64_t chunk, position):
     cdef Memory memory
     cdef uint8_t *base
     cdef uint8_t *run
     cdef uint8_t *limit
     cdef uint64_t number, at, size
     cdef dict counts = {}
-    number, at = place
+    number, at = position
     attach(slab, &memory)
     try:
         if chunk >= memory.count:
@@ -73,7 +73,7 @@ def count_outcomes(slab, uint64_t chunk, place):
         base = memory.chunks + chunk * CHUNK_BYTES
         limit = base + <uint64_t>load32(base + CHUNK_SPAN) * CHUNK_BYTES
         if limit > memory.chunks + memory.count * CHUNK_BYTES:
-            return OutcomeCounts(CountedUpTo(number, at), counts)
+            return OutcomeCounts(CountedPosition(number, at), counts)
         while number < load32(base + CHUNK_RUNS):
             run = base + at
             if run + RUN_HEADER > limit or load32(run + RUN_MAGIC_AT) != RUN_MAGIC:
@@ -84,6 +84,6 @@ def count_outcomes(slab, uint64_t chunk, place):
             count_run(counts, run, run + size)
             at += size
             number += 1
-        return OutcomeCounts(CountedUpTo(number, at), counts)
+        return OutcomeCounts(CountedPosition(number, at), counts)
     finally:
         release(&memory)

@@ -8,7 +8,7 @@ cdef enum:
     NONE = -1
 
 
-cdef struct Item:        # a sound message
+cdef struct Item:        # a valid message
     uint64_t arrival
     int64_t timestamp
     uint8_t *topic
@@ -17,8 +17,8 @@ cdef struct Item:        # a sound message
     uint8_t *headers
     uint32_t partition_key, topic_size, key_size, value_size, headers_size
     int next             # next item of the same group
-    bint is_replaced     # true if `timestamp` replaced `given`, the client's; set only by `replace_timestamps`
-    int64_t given
+    bint is_replaced     # true if `timestamp` replaced the client's; set only by `replace_timestamps`
+    int64_t given        # the client's timestamp, if `is_replaced`
 
 
 cdef struct Group:       # messages of one topic and type, in order
@@ -32,7 +32,7 @@ cdef class KnownTopic:
     cdef bytes name
     cdef uint64_t hashed
     cdef int group_any, group_keyed
-    cdef uint64_t batch      # in which the groups were set
+    cdef uint64_t batch_number   # the batch in which the groups were set
 
 
 cdef class ParsedBatch:
@@ -43,17 +43,17 @@ cdef class ParsedBatch:
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections
     cdef int64_t wire_bytes  # size of the messages on the wire
-    cdef uint64_t batch
+    cdef uint64_t batch_number
     cdef PyObject **table    # known topics by hash, open addressing
     cdef uint64_t mask
     cdef list topics
 
     cdef int begin(self, int most) except -1
     cdef int add(self, int slot, uint8_t *at, int64_t length, uint64_t arrival) except -1
-    cdef int learn(self, KnownTopic topic, bytes name) except -1
+    cdef int add_topic(self, KnownTopic topic, bytes name) except -1
     cdef PyObject *find(self, uint8_t *name, uint64_t size)
-    cdef void enter(self, KnownTopic topic)
+    cdef void insert(self, KnownTopic topic)
     cdef int grow(self) except -1
     cdef int group_of(self, Item *item, bint keyed)
-    cdef int group_of_stranger(self, Item *item, bint keyed)
+    cdef int group_of_unknown(self, Item *item, bint keyed)
     cdef int new_group(self, bint keyed)

@@ -1,6 +1,6 @@
 """Parse and validate a batch, and group its messages: see `kernels/pure/parse.py`.
 
-A `KnownTopic` for each numbered topic finds its groups without a Python object.
+A `KnownTopic` has the groups of a numbered topic, so that its messages are grouped without Python objects.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -22,9 +22,9 @@ cdef enum:
 
 
 cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
-    """Store a message's fields and return its API key; 0 for a message that is not sound.
+    """Store a message's fields and return its API key; 0 for an invalid message.
 
-    Each number is read once, because another process may change the bytes during the call.
+    Each number is loaded once, because another process may change the bytes during the call.
     """
     cdef uint8_t *end = at + length
     cdef int api_key, topic_size
@@ -70,7 +70,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
             return 0
         headers_size = <int32_t>big32(at)
         at += 4
-        if headers_size < 0 or headers_size > LONGEST_HEADERS or end - at != headers_size or walk_headers(at, end):
+        if headers_size < 0 or headers_size > LONGEST_HEADERS or end - at != headers_size or check_headers(at, end):
             return 0
         item.headers, item.headers_size = at, headers_size
         return api_key
@@ -118,19 +118,19 @@ cdef class ParsedBatch:
         if self.table == NULL:
             raise MemoryError
         self.rejections = []
-        self.forget()
+        self.clear_topics()
 
     def __dealloc__(self):
         free(self.items)
         free(self.groups)
         free(self.table)
 
-    def forget(self):
-        """Discard all known topics.  Not allowed within a batch, which uses them."""
+    def clear_topics(self):
+        """Discard all known topics.  Callers must not do this within a batch, because its groups use them."""
         memset(self.table, 0, (self.mask + 1) * sizeof(PyObject *))
         self.topics = []
 
-    cdef int learn(self, KnownTopic topic, bytes name) except -1:
+    cdef int add_topic(self, KnownTopic topic, bytes name) except -1:
         """Add a numbered topic."""
         topic.name = name
         topic.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
@@ -138,10 +138,10 @@ cdef class ParsedBatch:
         if <uint64_t>len(self.topics) * 2 > self.mask:
             self.grow()
         else:
-            self.enter(topic)
+            self.insert(topic)
         return 0
 
-    cdef void enter(self, KnownTopic topic):
+    cdef void insert(self, KnownTopic topic):
         cdef uint64_t slot = topic.hashed & self.mask
         while self.table[slot] != NULL:
             slot = (slot + 1) & self.mask
@@ -155,7 +155,7 @@ cdef class ParsedBatch:
         self.table, self.mask = table, size - 1
         memset(table, 0, size * sizeof(PyObject *))
         for topic in self.topics:
-            self.enter(topic)
+            self.insert(topic)
         return 0
 
     cdef PyObject *find(self, uint8_t *name, uint64_t size):
@@ -172,7 +172,7 @@ cdef class ParsedBatch:
 
     cdef int begin(self, int most) except -1:
         """Prepare for a batch of up to `most` messages."""
-        self.batch += 1
+        self.batch_number += 1
         self.count = self.group_count = self.any_partition = self.partition_key = 0
         self.wire_bytes = 0
         if self.rejections:
@@ -215,10 +215,10 @@ cdef class ParsedBatch:
         cdef PyObject *known = self.find(item.topic, item.topic_size)
         cdef KnownTopic topic
         if known == NULL:
-            return self.group_of_stranger(item, keyed)
+            return self.group_of_unknown(item, keyed)
         topic = <KnownTopic>known
-        if topic.batch != self.batch:
-            topic.batch = self.batch
+        if topic.batch_number != self.batch_number:
+            topic.batch_number = self.batch_number
             topic.group_any = topic.group_keyed = NONE
         if keyed:
             if topic.group_keyed == NONE:
@@ -228,8 +228,8 @@ cdef class ParsedBatch:
             topic.group_any = self.new_group(keyed)
         return topic.group_any
 
-    cdef int group_of_stranger(self, Item *item, bint keyed):
-        """Search the groups one by one; few topics are unknown."""
+    cdef int group_of_unknown(self, Item *item, bint keyed):
+        """Find or create the group of an unknown topic by a linear search, because few topics are unknown."""
         cdef Item *first
         cdef int index
         for index in range(self.group_count):

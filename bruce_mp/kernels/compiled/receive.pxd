@@ -1,4 +1,4 @@
-# Receiving calls.
+# The system call that receives datagrams.
 
 from libc.stdint cimport uint8_t
 

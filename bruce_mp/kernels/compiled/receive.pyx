@@ -13,7 +13,7 @@ cdef extern from *:
 
 
 cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int flags) except -1:
-    """Receive datagrams by their message headers and return their number.  Raises OSError when the socket is broken."""
+    """Receive datagrams into the slots of `headers`; return their number.  Raises OSError for a broken socket."""
     cdef int count, error
     with nogil:
         count = recvmmsg(descriptor, <mmsghdr *>headers, limit, flags, NULL)
@@ -26,7 +26,7 @@ cdef int receive_into(uint8_t *headers, int descriptor, unsigned int limit, int 
 
 
 class DatagramReceiver(PureDatagramReceiver):
-    """The pure receiver, which prepares the message headers, with one C call for each batch."""
+    """The pure receiver, which prepares the message headers, with a direct call of `recvmmsg()`."""
 
     def __init__(self, slab):
         super().__init__(slab)

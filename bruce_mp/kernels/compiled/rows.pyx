@@ -1,12 +1,12 @@
 """Transactions of a process row: see `slab/rows.py`, whose `ProcessRow` is the base class.
 
-Redo record and order of stores are the same as there, so either variant can complete the other's transaction.
+The redo record and the order of stores are the same as there, so each variant can complete the other's transactions.
 """
 
 from libc.stdlib cimport free, malloc
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.segments cimport any_unsettled, own_words, refuse, settle_one
+from bruce_mp.kernels.compiled.segments cimport any_unsettled, find_state_words, raise_damaged, settle_one
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import rows
@@ -45,21 +45,21 @@ cdef void settle_all(Memory *memory, Part *parts, uint64_t count, uint32_t outco
     cdef Bounds place
     cdef uint64_t index
     for index in range(count):
-        if own_words(memory, &parts[index], &place) or not any_unsettled(&place, parts[index].records):
+        if find_state_words(memory, &parts[index], &place) or not any_unsettled(&place, parts[index].records):
             continue
-        # The generation is conclusive only after a word was seen unsettled.
+        # Read the generation after an unsettled word: only then can the input not reuse the chunk.
         if load32(place.base + CHUNK_GENERATION) == parts[index].generation:
             settle_one(&place, parts[index].records, outcome, reason)
 
 
 cdef int read_parts(slab, segments, Memory *memory, Part *parts) except -1:
-    """Convert the segments to parts; raise SlabError for one that disagrees with its headers."""
+    """Convert segments to `parts`.  Raises SlabError for one that disagrees with its headers."""
     cdef Bounds place
     cdef uint64_t index = 0
     for segment in segments:
-        part_of(segment, &parts[index])
-        if own_words(memory, &parts[index], &place):
-            refuse(slab, segment)
+        read_segment(segment, &parts[index])
+        if find_state_words(memory, &parts[index], &place):
+            raise_damaged(slab, segment)
         index += 1
     return 0
 
@@ -82,7 +82,7 @@ cdef void commit(
     Memory *memory, uint8_t *row, uint8_t *landing, Part *parts, uint64_t segments, uint64_t pairs, uint32_t outcome,
     uint8_t reason, uint64_t landed,
 ) noexcept nogil:
-    """Mark the redo record valid, apply it, mark it void."""
+    """Mark the redo record valid, apply it, and mark it void."""
     cdef uint8_t *redo = row + ROW_REDO
     cdef uint8_t *pair = redo + REDO_PAIRS
     cdef uint64_t index
@@ -105,7 +105,7 @@ cdef void commit(
 cdef void land_plain(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil:
-    """Land a batch that raises four counters."""
+    """Land a batch of valid messages, which raises four counters."""
     cdef uint8_t *redo = row + ROW_REDO
     cdef int index
     store32(redo, 0)

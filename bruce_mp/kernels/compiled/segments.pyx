@@ -1,4 +1,4 @@
-"""State words of segments, placements, cuts, and the split by partition: see `kernels/pure/segments.py`."""
+"""State words, partitions and sequence numbers of segments, and their splits: see `kernels/pure/segments.py`."""
 
 from libc.stdlib cimport free, malloc
 
@@ -13,7 +13,7 @@ cdef enum:
     UNKNOWN_STATE = SPLIT + 1
 
 
-cdef object refuse(object slab, object segment):
+cdef object raise_damaged(object slab, object segment):
     """Raise the pure kernels' error for a segment that disagrees with its headers."""
     runs.segment_words(slab, segment)
     for _ in runs.segment_records(slab, segment):
@@ -25,44 +25,44 @@ cdef inline bint is_split(Bounds *place) noexcept nogil:
     return load8(place.run) == SPLIT
 
 
-cdef int own_words(Memory *memory, Part *part, Bounds *place) noexcept nogil:
-    """Return 0 if the segment is sound and has its own state words: a whole run, or records of a split one."""
+cdef int find_state_words(Memory *memory, Part *part, Bounds *place) noexcept nogil:
+    """Locate a segment; return 0 if it is sound and has separate state words (a whole or a SPLIT run), else -1."""
     if bounds_of(memory, part, place):
         return -1
     if is_split(place):
-        return walk(place, part.records)
+        return check_records(place, part.records)
     return 0 if place.is_whole else -1
 
 
-cdef bint have_word(Bounds *place, uint64_t records, uint32_t expected) noexcept nogil:
+cdef bint has_state(Bounds *place, uint64_t records, uint32_t expected) noexcept nogil:
     """Report if all state words of a segment are `expected`."""
-    cdef Look look
+    cdef RecordFields fields
     cdef uint8_t *at = place.first
     cdef uint64_t _
     if not is_split(place):
         return load32(place.run) == expected
     for _ in range(records):
-        if load32(at) != expected or look_at(at, place.end, &look):
+        if load32(at) != expected or read_record(at, place.end, &fields):
             return False
-        at = look.next
+        at = fields.next
     return True
 
 
-cdef void store_word(Bounds *place, uint64_t records, uint32_t word) noexcept nogil:
-    cdef Look look
+cdef void store_state(Bounds *place, uint64_t records, uint32_t state_word) noexcept nogil:
+    cdef RecordFields fields
     cdef uint8_t *at = place.first
     cdef uint64_t _
     if not is_split(place):
-        store32(place.run, word)
+        store32(place.run, state_word)
         return
     for _ in range(records):
-        if look_at(at, place.end, &look):
+        if read_record(at, place.end, &fields):
             return
-        store32(at, word)
-        at = look.next
+        store32(at, state_word)
+        at = fields.next
 
 
-def claim(slab, segments, uint32_t expected, uint32_t word):
+def claim(slab, segments, uint32_t expected, uint32_t state_word):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
@@ -70,29 +70,29 @@ def claim(slab, segments, uint32_t expected, uint32_t word):
     attach(slab, &memory)
     try:
         for segment in segments:
-            part_of(segment, &part)
-            if own_words(&memory, &part, &place) or not have_word(&place, part.records, expected):
+            read_segment(segment, &part)
+            if find_state_words(&memory, &part, &place) or not has_state(&place, part.records, expected):
                 continue
-            # After the words: the input cannot reuse the chunk of a record that this process holds.
+            # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
             if load32(place.base + CHUNK_GENERATION) == part.generation:
-                store_word(&place, part.records, word)
+                store_state(&place, part.records, state_word)
                 taken.append(segment)
     finally:
         release(&memory)
     return taken
 
 
-def set_state(slab, segments, uint32_t word):
+def set_state(slab, segments, uint32_t state_word):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
     attach(slab, &memory)
     try:
         for segment in segments:
-            part_of(segment, &part)
-            if own_words(&memory, &part, &place):
-                return refuse(slab, segment)
-            store_word(&place, part.records, word)
+            read_segment(segment, &part)
+            if find_state_words(&memory, &part, &place):
+                return raise_damaged(slab, segment)
+            store_state(&place, part.records, state_word)
     finally:
         release(&memory)
 
@@ -108,8 +108,10 @@ cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, i
     store16(at + 8, <uint16_t>epoch)
 
 
-cdef void place_one(Bounds *place, uint64_t records, int partition, int64_t sequence, int epoch, int flag) noexcept nogil:
-    cdef Look look
+cdef void write_placement(
+    Bounds *place, uint64_t records, int partition, int64_t sequence, int epoch, int flag
+) noexcept nogil:
+    cdef RecordFields fields
     cdef uint8_t *at = place.first
     cdef uint64_t _
     if not is_split(place):
@@ -117,11 +119,11 @@ cdef void place_one(Bounds *place, uint64_t records, int partition, int64_t sequ
         store8(place.run + RUN_FLAGS, load8(place.run + RUN_FLAGS) & FLAG_PARTITION_KEY | flag)
         return
     for _ in range(records):
-        if look_at(at, place.end, &look):
+        if read_record(at, place.end, &fields):
             return
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flag)
-        sequence, flag, at = following(sequence, 1), 0, look.next
+        sequence, flag, at = following(sequence, 1), 0, fields.next
 
 
 def write_sequence(slab, segments, int partition, int64_t sequence, int epoch, *, bint opens_batch):
@@ -132,10 +134,10 @@ def write_sequence(slab, segments, int partition, int64_t sequence, int epoch, *
     attach(slab, &memory)
     try:
         for segment in segments:
-            part_of(segment, &part)
-            if own_words(&memory, &part, &where):
-                return refuse(slab, segment)
-            place_one(&where, part.records, partition, sequence, epoch, flag)
+            read_segment(segment, &part)
+            if find_state_words(&memory, &part, &where):
+                return raise_damaged(slab, segment)
+            write_placement(&where, part.records, partition, sequence, epoch, flag)
             sequence, flag = following(sequence, part.records), 0
     finally:
         release(&memory)
@@ -148,57 +150,59 @@ def bind_partition(slab, segments, partitions):
     attach(slab, &memory)
     try:
         for segment, partition in zip(segments, partitions, strict=True):
-            part_of(segment, &part)
-            if own_words(&memory, &part, &where):
-                return refuse(slab, segment)
-            place_one(&where, part.records, partition, -1, -1, 0)
+            read_segment(segment, &part)
+            if find_state_words(&memory, &part, &where):
+                return raise_damaged(slab, segment)
+            write_placement(&where, part.records, partition, -1, -1, 0)
     finally:
         release(&memory)
 
 
-cdef struct Whole:       # a part and its location
+cdef struct FoundPart:   # a segment and its location
     Part part
     Bounds place
 
 
-cdef int find_all(Memory *memory, list segments, Whole *found) except -2:
-    """Return 0 if all segments are sound and have their own state words, else -1."""
+cdef int locate_all(Memory *memory, list segments, FoundPart *found) except -2:
+    """Locate all segments; return 0 if `find_state_words` succeeds for each, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
-        part_of(segments[index], &found[index].part)
-        if own_words(memory, &found[index].part, &found[index].place):
+        read_segment(segments[index], &found[index].part)
+        if find_state_words(memory, &found[index].part, &found[index].place):
             return -1
     return 0
 
 
 cdef int64_t store_batch(
-    Whole *parts, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t word
+    FoundPart *parts, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t state_word
 ) noexcept nogil:
-    """Store the placements, then the words; return the next sequence number."""
+    """Store partitions and sequence numbers, then the state words; return the next sequence number."""
     cdef uint64_t index
     cdef int flag = FLAG_BATCH_START
     for index in range(count):
-        place_one(&parts[index].place, parts[index].part.records, partition, sequence, epoch, flag)
+        write_placement(&parts[index].place, parts[index].part.records, partition, sequence, epoch, flag)
         sequence, flag = following(sequence, parts[index].part.records), 0
     for index in range(count):
-        store_word(&parts[index].place, parts[index].part.records, word)
+        store_state(&parts[index].place, parts[index].part.records, state_word)
     return sequence
 
 
-cdef object number_one(Memory *memory, uint64_t at, int partition, list segments, uint32_t word, bint is_numbered):
+cdef object assign_one(
+    Memory *memory, uint64_t at, int partition, list segments, uint32_t state_word, bint is_numbered
+):
     cdef uint64_t count = len(segments)
     cdef uint8_t *entry = <uint8_t *>memory.buffer.buf + at + PARTITION_NEXT_SEQUENCE
     cdef int64_t sequence = <int32_t>load32(entry), end
     cdef int epoch = <int32_t>load32(entry + 4)
-    cdef Whole *parts = <Whole *>malloc((count or 1) * sizeof(Whole))
+    cdef FoundPart *parts = <FoundPart *>malloc((count or 1) * sizeof(FoundPart))
     if parts == NULL:
         raise MemoryError
     if not is_numbered or epoch >= LAST_EPOCH:
         sequence = epoch = -1
     try:
-        if find_all(memory, segments, parts):
+        if locate_all(memory, segments, parts):
             return None
-        end = store_batch(parts, count, partition, sequence, epoch, word)
+        end = store_batch(parts, count, partition, sequence, epoch, state_word)
         if sequence >= 0:
             store64(entry, <uint64_t>end | <uint64_t>epoch << 32)
         return epoch, sequence
@@ -206,7 +210,7 @@ cdef object number_one(Memory *memory, uint64_t at, int partition, list segments
         free(parts)
 
 
-def assign_sequences(slab, batches, uint32_t word, *, bint is_numbered):
+def assign_sequences(slab, batches, uint32_t state_word, *, bint is_numbered):
     cdef Memory memory
     cdef uint64_t at
     cdef list numbers = []
@@ -215,7 +219,7 @@ def assign_sequences(slab, batches, uint32_t word, *, bint is_numbered):
         for at, partition, segments in batches:
             if at & 7 or at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
                 raise ValueError("The slab has no such entry.")
-            numbers.append(number_one(&memory, at, partition, list(segments), word, is_numbered))
+            numbers.append(assign_one(&memory, at, partition, list(segments), state_word, is_numbered))
         return numbers
     finally:
         release(&memory)
@@ -228,7 +232,7 @@ cdef inline bint is_settled(uint8_t *word) noexcept nogil:
 
 
 cdef bint any_unsettled(Bounds *place, uint64_t records) noexcept nogil:
-    cdef Look look
+    cdef RecordFields fields
     cdef uint8_t *at = place.first
     cdef uint64_t _
     if not is_split(place):
@@ -236,13 +240,13 @@ cdef bint any_unsettled(Bounds *place, uint64_t records) noexcept nogil:
     for _ in range(records):
         if not is_settled(at):
             return True
-        if look_at(at, place.end, &look):
+        if read_record(at, place.end, &fields):
             return False
-        at = look.next
+        at = fields.next
     return False
 
 
-cdef inline void settle_word(uint8_t *word, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
+cdef inline void settle_state(uint8_t *word, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
     if is_settled(word):
         return
     if reason:
@@ -251,20 +255,20 @@ cdef inline void settle_word(uint8_t *word, uint8_t *reason_at, uint32_t outcome
 
 
 cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
-    cdef Look look
+    cdef RecordFields fields
     cdef uint8_t *at = place.first
     cdef uint64_t _
     if not is_split(place):
-        settle_word(place.run, place.run + RUN_REASON, outcome, reason)
+        settle_state(place.run, place.run + RUN_REASON, outcome, reason)
         return
     for _ in range(records):
-        if look_at(at, place.end, &look):
+        if read_record(at, place.end, &fields):
             return
-        settle_word(at, at + RECORD_REASON, outcome, reason)
-        at = look.next
+        settle_state(at, at + RECORD_REASON, outcome, reason)
+        at = fields.next
 
 
-# --- cuts ------------------------------------------------------------------------------------------------------------
+# --- splits ----------------------------------------------------------------------------------------------------------
 cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil:
     """Report if the header of a segment's run is sound: see `slab.runs.read_run`."""
     cdef uint8_t *limit = run_limit(memory, part.chunk)
@@ -280,18 +284,18 @@ cdef int whole_run(Memory *memory, Part *part, Bounds *whole) noexcept nogil:
     if bounds_of(memory, part, whole) or not is_sound_run(memory, part, whole):
         return -1
     whole.first = whole.run + body_of(whole.run)
-    return walk(whole, load32(whole.run + RUN_COUNT))
+    return check_records(whole, load32(whole.run + RUN_COUNT))
 
 
 cdef int split_run(Memory *memory, Part *part) noexcept nogil:
     """Copy a run's header fields to each of its records: see `slab.runs.split`."""
     cdef Bounds whole
-    cdef Look look
+    cdef RecordFields fields
     if whole_run(memory, part, &whole):
         return -1
     if is_split(&whole):
         return 0
-    cdef uint32_t word = load32(whole.run)
+    cdef uint32_t state_word = load32(whole.run)
     cdef int flags = load8(whole.run + RUN_FLAGS) & FLAG_BATCH_START
     cdef uint8_t attempts = load8(whole.run + RUN_ATTEMPTS)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
@@ -300,13 +304,13 @@ cdef int split_run(Memory *memory, Part *part) noexcept nogil:
     cdef uint8_t *at = whole.first
     cdef uint64_t _
     for _ in range(load32(whole.run + RUN_COUNT)):
-        if look_at(at, whole.end, &look):
+        if read_record(at, whole.end, &fields):
             return -1
-        store32(at, word)
+        store32(at, state_word)
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flags)
         store8(at + RECORD_ATTEMPTS, attempts)
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
-        sequence, flags, at = following(sequence, 1), 0, look.next
+        sequence, flags, at = following(sequence, 1), 0, fields.next
     store32(whole.run, SPLIT)
     return 0
 
@@ -319,7 +323,7 @@ def split_at(slab, segment, records, size):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
-    cdef Look look
+    cdef RecordFields fields
     cdef uint64_t most = records
     cdef int64_t left = size
     cdef uint64_t taken = 0, head_payload = 0, payload = 0, index
@@ -327,15 +331,15 @@ def split_at(slab, segment, records, size):
     cdef uint8_t *cut
     attach(slab, &memory)
     try:
-        part_of(segment, &part)
-        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
-            return refuse(slab, segment)
+        read_segment(segment, &part)
+        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+            return raise_damaged(slab, segment)
         at = cut = place.first
         for index in range(part.records):
-            look_at(at, place.end, &look)
-            left -= <int64_t>look.payload
-            payload += look.payload
-            at = look.next
+            read_record(at, place.end, &fields)
+            left -= <int64_t>fields.payload
+            payload += fields.payload
+            at = fields.next
             if taken == index and taken < most and left >= 0:
                 taken, head_payload, cut = index + 1, payload, at
         if taken == 0:
@@ -343,7 +347,7 @@ def split_at(slab, segment, records, size):
         if taken == part.records:
             return segment, None
         if split_run(&memory, &part):
-            return refuse(slab, segment)
+            return raise_damaged(slab, segment)
         rest = part_from(&part, cut - place.base, part.records - taken, payload - head_payload)
         return part_from(&part, part.first, taken, head_payload), rest
     finally:
@@ -354,7 +358,7 @@ def split_by_partition(slab, segment, partitions):
     cdef Memory memory
     cdef Part part
     cdef Bounds place, whole
-    cdef Look look
+    cdef RecordFields fields
     cdef uint64_t count = len(partitions), index, records = 0, payload = 0
     cdef uint32_t slot, last = 0
     cdef uint8_t *at
@@ -362,29 +366,29 @@ def split_by_partition(slab, segment, partitions):
     cdef list parts = []
     attach(slab, &memory)
     try:
-        part_of(segment, &part)
+        read_segment(segment, &part)
         if bounds_of(&memory, &part, &whole) or not is_sound_run(&memory, &part, &whole):
-            return refuse(slab, segment)
+            return raise_damaged(slab, segment)
         index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
         if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:
             return [(partitions[index], segment)]
-        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
-            return refuse(slab, segment)
+        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+            return raise_damaged(slab, segment)
         at = start = place.first
         for index in range(part.records):
-            look_at(at, place.end, &look)
+            read_record(at, place.end, &fields)
             slot = load32(at + RECORD_PARTITION_KEY) % count
             if records and partitions[slot] != partitions[last]:
                 parts.append((partitions[last], part_from(&part, start - place.base, records, payload)))
                 start, records, payload = at, 0, 0
             last = slot
             records += 1
-            payload += look.payload
-            at = look.next
+            payload += fields.payload
+            at = fields.next
         if not parts:
             return [(partitions[last], segment)]
         if split_run(&memory, &part):
-            return refuse(slab, segment)
+            return raise_damaged(slab, segment)
         parts.append((partitions[last], part_from(&part, start - place.base, records, payload)))
         return parts
     finally:
@@ -395,7 +399,7 @@ def by_size(slab, segment, uint64_t limit):
     cdef Memory memory
     cdef Part part
     cdef Bounds place
-    cdef Look look
+    cdef RecordFields fields
     cdef uint64_t index, records = 0, payload = 0
     cdef bint fits, last = False
     cdef uint8_t *at
@@ -403,24 +407,24 @@ def by_size(slab, segment, uint64_t limit):
     cdef list parts = []
     attach(slab, &memory)
     try:
-        part_of(segment, &part)
-        if bounds_of(&memory, &part, &place) or walk(&place, part.records):
-            return refuse(slab, segment)
+        read_segment(segment, &part)
+        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+            return raise_damaged(slab, segment)
         at = start = place.first
         for index in range(part.records):
-            look_at(at, place.end, &look)
-            fits = look.payload <= limit
+            read_record(at, place.end, &fields)
+            fits = fields.payload <= limit
             if records and fits != last:
                 parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
                 start, records, payload = at, 0, 0
             last = fits
             records += 1
-            payload += look.payload
-            at = look.next
+            payload += fields.payload
+            at = fields.next
         if not parts:
             return [(bool(last), segment)]
         if split_run(&memory, &part):
-            return refuse(slab, segment)
+            return raise_damaged(slab, segment)
         parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
         return parts
     finally:

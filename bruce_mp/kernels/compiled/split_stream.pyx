@@ -25,7 +25,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
     PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
     try:
         if at < 0 or end > source.len:
-            raise ValueError("The stretch to cut lies outside of the buffer.")
+            raise ValueError("The bytes to split lie outside of the buffer.")
         base = <uint8_t *>source.buf
         while True:
             size = 0

@@ -4,7 +4,7 @@ from bruce_mp.kernels.compiled.parse cimport NONE, Item
 
 
 cdef bint replace_timestamps(Item *items, int first, Window *window, int64_t arrived_ms) noexcept nogil:
-    """Give the messages from `first` on the timestamps of their records; return True if any is outside the window."""
+    """Replace the timestamps outside of the window in a chain of messages; return True if there is any."""
     cdef uint64_t earliest = <uint64_t>arrived_ms - <uint64_t>window.before_ms   # unsigned: no difference overflows
     cdef bint is_any = False
     cdef int index = first
@@ -19,7 +19,7 @@ cdef bint replace_timestamps(Item *items, int first, Window *window, int64_t arr
 
 
 cdef Replaced count_replaced(Item *items, int first, int end) noexcept nogil:
-    """Count the replaced timestamps of the messages before `end`."""
+    """Count the replaced timestamps of the messages from `first` to before `end`."""
     cdef Replaced found
     cdef int index = first
     found.first, found.count = NONE, 0

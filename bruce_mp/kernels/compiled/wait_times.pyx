@@ -3,7 +3,7 @@
 from libc.stdlib cimport calloc, free
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.segments cimport refuse
+from bruce_mp.kernels.compiled.segments cimport raise_damaged
 
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
@@ -17,12 +17,12 @@ cdef struct Sums:        # of one topic, or of all
     uint64_t delays[MOST_BUCKETS]
 
 
-cdef struct Bounded:     # the longest delay of each bucket but the last
+cdef struct BucketBounds:    # the longest delay of each bucket except the last
     uint64_t count
     int64_t longest[MOST_BUCKETS]
 
 
-cdef int read_bounds(bounds_ms, Bounded *bounds) except -1:
+cdef int read_bounds(bounds_ms, BucketBounds *bounds) except -1:
     bounds.count = len(bounds_ms)
     if bounds.count >= MOST_BUCKETS:
         raise ValueError(f"There are at most {MOST_BUCKETS} buckets, not {bounds.count + 1}.")
@@ -31,7 +31,7 @@ cdef int read_bounds(bounds_ms, Bounded *bounds) except -1:
     return 0
 
 
-cdef inline uint64_t bucket_of(Bounded *bounds, uint64_t delay_ms) noexcept nogil:
+cdef inline uint64_t bucket_of(BucketBounds *bounds, uint64_t delay_ms) noexcept nogil:
     cdef uint64_t index = 0
     while index < bounds.count and delay_ms > <uint64_t>bounds.longest[index]:
         index += 1
@@ -45,14 +45,16 @@ cdef inline void add(Sums *sums, Part *part, uint64_t delay_ms, uint64_t bucket)
     sums.delays[bucket] += part.records
 
 
-cdef int add_batch(slab, batch, Memory *memory, Bounded *bounds, uint64_t now_ms, Sums *total, Sums *topic) except -1:
+cdef int add_batch(
+    slab, batch, Memory *memory, BucketBounds *bounds, uint64_t now_ms, Sums *total, Sums *topic
+) except -1:
     cdef Part part
     cdef Bounds place
     cdef uint64_t arrived_ms, delay_ms, bucket
     for segment in batch.segments:
-        part_of(segment, &part)
+        read_segment(segment, &part)
         if bounds_of(memory, &part, &place):
-            refuse(slab, segment)
+            raise_damaged(slab, segment)
         arrived_ms = load64(place.run + RUN_ARRIVED_MS)
         delay_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
         bucket = bucket_of(bounds, delay_ms)
@@ -61,7 +63,7 @@ cdef int add_batch(slab, batch, Memory *memory, Bounded *bounds, uint64_t now_ms
     return 0
 
 
-cdef object as_waits(Sums *sums, uint64_t buckets):
+cdef object to_wait_times(Sums *sums, uint64_t buckets):
     cdef uint64_t index
     delays = {index: sums.delays[index] for index in range(buckets) if sums.delays[index]}
     return tuple.__new__(WaitTimes, (sums.messages, sums.size, sums.waited_ms, delays))
@@ -69,7 +71,7 @@ cdef object as_waits(Sums *sums, uint64_t buckets):
 
 def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
     cdef Memory memory
-    cdef Bounded bounds
+    cdef BucketBounds bounds
     cdef dict places = {}
     cdef uint64_t place
     cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the first is the total
@@ -84,7 +86,7 @@ def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
                 add_batch(slab, batch, &memory, &bounds, now_ms, sums, &sums[place])
         finally:
             release(&memory)
-        by_topic = {topic: as_waits(&sums[<uint64_t>found], bounds.count + 1) for topic, found in places.items()}
-        return as_waits(sums, bounds.count + 1), by_topic
+        by_topic = {topic: to_wait_times(&sums[<uint64_t>found], bounds.count + 1) for topic, found in places.items()}
+        return to_wait_times(sums, bounds.count + 1), by_topic
     finally:
         free(sums)

@@ -23,7 +23,7 @@ cdef struct Header:      # a record header that lies within its bounds
 
 
 cdef inline int header_at(uint8_t *at, uint8_t *end, Header *found) noexcept nogil:
-    """Return 0 if a header lies between `at` and `end`, else -1.  Each number is read once."""
+    """Read a record header; return 0 if it lies between `at` and `end`, else -1.  Each number is loaded once."""
     if end - at < 6:
         return -1
     cdef int64_t key_size = big16(at)
@@ -38,8 +38,8 @@ cdef inline int header_at(uint8_t *at, uint8_t *end, Header *found) noexcept nog
     return 0
 
 
-cdef inline int walk_headers(uint8_t *at, uint8_t *end) noexcept nogil:
-    """Return 0 if the bytes are a sequence of headers without a rest, else -1."""
+cdef inline int check_headers(uint8_t *at, uint8_t *end) noexcept nogil:
+    """Return 0 if the bytes are exactly a sequence of record headers, else -1."""
     cdef Header header
     while at != end:
         if header_at(at, end, &header):

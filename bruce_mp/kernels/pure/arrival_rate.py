@@ -1,6 +1,6 @@
-"""The rate of arriving messages, and the length of a nap before the next receive.
+"""The arrival rate of messages, and the length of a nap before the next receive.
 
-A wake-up costs the datagram input more CPU than receiving a message.  After a nap it receives several at once.
+A wake-up costs an input more CPU than receiving a message.  After a nap it receives several messages at once.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 
 WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
-AWAKE_EVERY_US: Final = 500_000
-"""Once in this time a window passes without naps, because a sender that blocks during naps looks slow."""
-LEAST_MESSAGES: Final = 16
-"""With fewer messages a nap costs what it saves: a timer has to be set, and wakes the input."""
-LEAST_US: Final = 400
-HEAD_BYTES: Final = 768
-"""Bytes that the kernel charges a sender's buffer for a datagram, beside up to twice its length."""
+AWAKE_INTERVAL_US: Final = 500_000
+"""Interval of windows without naps, which measure the true rate: a sender that blocks during naps looks slow."""
+MIN_MESSAGES: Final = 16
+"""Smallest number of expected messages for a nap: with fewer, its timer costs as much as it saves."""
+MIN_NAP_US: Final = 400
+OVERHEAD_BYTES: Final = 768
+"""Bytes that the kernel charges to a sender's buffer for a datagram, in addition to twice its length."""
 
 
 class Coalescing(NamedTuple):
-    """The limits of a nap.
+    """The limits of a nap: its length, the expected messages, and the bytes that the kernel charges for them.
 
-    A nap has at most `longest_us` microseconds, with at most `messages` expected messages, for which the kernel charges
-    at most `room` bytes.  Within the limits neither queue nor send buffer is full before the next receive.
+    The messages must not fill the socket's queue, nor the bytes a sender's buffer, before the next receive.
     """
 
     longest_us: int
@@ -36,16 +35,16 @@ NO_COALESCING: Final = Coalescing(0, 0, 0)
 
 
 class ArrivalRate:
-    """The rate of one socket's messages.  Times are in microseconds on a steady clock."""
+    """The arrival rate of an input's messages.  Times are in microseconds of a steady clock."""
 
-    least_messages: ClassVar = LEAST_MESSAGES
+    min_messages: ClassVar = MIN_MESSAGES
 
     def __init__(self, coalescing: Coalescing = NO_COALESCING) -> None:
         self._coalescing = coalescing
-        self._since_us = self._seen = self._weight = 0
-        """Of the present window: its start, its messages, and the bytes that the kernel charged for them."""
+        self._since_us = self._messages = self._charged_bytes = 0
+        """Start of the present window, its messages, and the bytes that the kernel charged for them."""
         self._has_slept = False
-        """True after a nap in the present window."""
+        """True if the present window has a nap."""
         self._messages_per_us = self._bytes_per_us = 0.0
         """Rates of the last window."""
         self._awake_us = 0
@@ -54,36 +53,36 @@ class ArrivalRate:
 
     def add(self, messages: int, size: int) -> None:
         """Count received messages of `size` bytes in all."""
-        self._seen += messages
-        self._weight += messages * HEAD_BYTES + 2 * size
+        self._messages += messages
+        self._charged_bytes += messages * OVERHEAD_BYTES + 2 * size
 
-    def coalescing_us(self, now_us: int) -> int:
-        """Return the length of a nap for an empty queue; 0 = no nap."""
+    def nap_us(self, now_us: int) -> int:
+        """Return the length of a nap to take when the queue is empty; 0 = no nap."""
         if now_us - self._since_us >= WINDOW_US:
             self._end_window(now_us)
-        if now_us - self._awake_us > AWAKE_EVERY_US:
+        if now_us - self._awake_us > AWAKE_INTERVAL_US:
             return 0
-        coalescing_us = self._longest_us()
-        if coalescing_us < LEAST_US or coalescing_us * self._messages_per_us < self.least_messages:
+        nap_us = self._longest_us()
+        if nap_us < MIN_NAP_US or nap_us * self._messages_per_us < self.min_messages:
             return 0
         self._has_slept = True
-        return int(coalescing_us)
+        return int(nap_us)
 
     def _longest_us(self) -> float:
-        """Return the longest nap within the limits."""
+        """Return the longest nap that keeps the limits at the larger of the two rates."""
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
-        coalescing_us = float(self._coalescing.longest_us)
-        if coalescing_us * messages_per_us > self._coalescing.messages:
-            coalescing_us = self._coalescing.messages / messages_per_us
-        if coalescing_us * bytes_per_us > self._coalescing.room:
-            coalescing_us = self._coalescing.room / bytes_per_us
-        return coalescing_us
+        nap_us = float(self._coalescing.longest_us)
+        if nap_us * messages_per_us > self._coalescing.messages:
+            nap_us = self._coalescing.messages / messages_per_us
+        if nap_us * bytes_per_us > self._coalescing.room:
+            nap_us = self._coalescing.room / bytes_per_us
+        return nap_us
 
     def _end_window(self, now_us: int) -> None:
         elapsed_us = now_us - self._since_us
-        self._messages_per_us, self._bytes_per_us = self._seen / elapsed_us, self._weight / elapsed_us
+        self._messages_per_us, self._bytes_per_us = self._messages / elapsed_us, self._charged_bytes / elapsed_us
         if not self._has_slept:
             self._awake_messages_per_us, self._awake_bytes_per_us = self._messages_per_us, self._bytes_per_us
             self._awake_us = now_us
-        self._since_us, self._seen, self._weight, self._has_slept = now_us, 0, 0, False
+        self._since_us, self._messages, self._charged_bytes, self._has_slept = now_us, 0, 0, False

@@ -1,4 +1,4 @@
-"""The chunk pool of an input: that of `slab/chunks.py` is the reference."""
+"""The chunk pool of an input; the pure variant is the class of `slab/chunks.py`."""
 
 from bruce_mp.slab.chunks import ChunkPool
 

@@ -1,6 +1,6 @@
-"""RecordBatch v2 from segments: its records section, or the whole batch.
+"""Encode segments as a Kafka RecordBatch v2: its records section, or the whole batch.
 
-Source of the format: the Kafka protocol guide, "Record Batch".  A record: varint length, attributes 0, varlong
+Source of the format: the Kafka protocol guide, "Record Batch".  A record has: varint length, attributes 0, varlong
 timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers,
 headers, whose keys and values have varint lengths as well.
 """
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Encoded", "encode", "record_batch"]
 
-_LOOK: Final = Struct("<8xII14xHq8x")
+_LENGTHS: Final = Struct("<8xII14xHq8x")
 """Of `layout.RECORD`: key length, value length, record headers length, timestamp."""
-assert _LOOK.size == lay.RECORD_HEADER
+assert _LENGTHS.size == lay.RECORD_HEADER
 
 
 class Encoded(NamedTuple):
-    """The records section, and its fields in the batch header."""
+    """The records section of a batch, and the fields of the batch header that depend on it."""
 
     data: bytes
     records: int
@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    An empty key becomes null, and so does an empty value, unless `keeps_empty`. Raises SlabError for a segment that
+    An empty key becomes null, and so does an empty value without `keeps_empty`.  Raises SlabError for a segment that
     disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
@@ -62,7 +62,7 @@ def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False
 def record_batch(
     slab: Slab, segments: Iterable[Segment], producer: Producer, *, keeps_empty: bool = False
 ) -> tuple[bytes, bytes]:
-    """Return (header, records) of an uncompressed batch; raises as `encode` and `batch_header` do."""
+    """Return header and records of an uncompressed batch.  Raises the errors of `encode` and `batch_header`."""
     encoded = encode(slab, segments, keeps_empty=keeps_empty)
     return batch_header(*encoded, producer=producer), encoded.data
 
@@ -76,7 +76,7 @@ def _encode_segment(
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end, varint = 0, len(source), _VARINTS
     for count in range(len(timestamps), len(timestamps) + segment.records):
-        key_length, value_length, headers_length, timestamp = _LOOK.unpack_from(source, at)
+        key_length, value_length, headers_length, timestamp = _LENGTHS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
@@ -107,10 +107,10 @@ class _Varints(dict[int, bytes]):
     """Signed integers as zig-zag varints; small ones are cached."""
 
     def __missing__(self, value: int) -> bytes:
-        made = encode_varint(wrap_int64(value))
+        encoded = encode_varint(wrap_int64(value))
         if -1 <= value < _SMALL:
-            self[value] = made
-        return made
+            self[value] = encoded
+        return encoded
 
 
 _SMALL: Final = 8192

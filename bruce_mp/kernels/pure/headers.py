@@ -1,4 +1,4 @@
-"""The run headers of many segments."""
+"""Read the run headers of many segments at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RunHead", "by_place", "read_headers"]
+__all__ = ["RunHeader", "by_partition", "read_headers"]
 
 
-class RunHead(NamedTuple):
-    """A run's header; `largest` is its largest payload; see `runs` for `arrived_ms`."""
+class RunHeader(NamedTuple):
+    """The fields of a run's header that routing needs.
+
+    `largest` is the largest payload of a record, `arrived_ms` the steady time at which the run was opened.
+    """
 
     topic: int
     flags: int
@@ -28,30 +31,30 @@ class RunHead(NamedTuple):
     arrived_ms: int
 
 
-def read_headers(slab: Slab, segments: Iterable[Segment]) -> list[RunHead | None]:
-    """Return the head of each segment's run; None without a sound header."""
-    return [_head(slab, segment) for segment in segments]
+def read_headers(slab: Slab, segments: Iterable[Segment]) -> list[RunHeader | None]:
+    """Return the header of each segment's run; None for a damaged one."""
+    return [_header(slab, segment) for segment in segments]
 
 
-def _head(slab: Slab, segment: Segment) -> RunHead | None:
+def _header(slab: Slab, segment: Segment) -> RunHeader | None:
     try:
         segment_bounds(slab, segment)
         run = read_run(slab, segment.chunk, segment.run)
     except SlabError:
         return None
-    return RunHead(run.topic, run.flags, run.partition_index, run.partition_count, run.largest, run.arrived_ms)
+    return RunHeader(run.topic, run.flags, run.partition_index, run.partition_count, run.largest, run.arrived_ms)
 
 
-def by_place(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
-    """Group segments by topic and by the partition to which they are bound, in order.
+def by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
+    """Group bound segments by topic and partition, in order.
 
     Raises SlabError for a segment that disagrees with its headers.
     """
-    places: dict[tuple[int, int], list[Segment]] = {}
+    groups: dict[tuple[int, int], list[Segment]] = {}
     for segment in segments:
         segment_bounds(slab, segment)
         run = read_run(slab, segment.chunk, segment.run)
         is_split = run.state is RunState.SPLIT
         partition = next(segment_records(slab, segment))[1].partition if is_split else run.partition
-        places.setdefault((run.topic, partition), []).append(segment)
-    return places
+        groups.setdefault((run.topic, partition), []).append(segment)
+    return groups

@@ -1,4 +1,4 @@
-"""Inspection of a segment's records: timestamps, messages."""
+"""Read a segment's records: their timestamps, or copies of the messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TimeSpan", "messages", "time_span"]
 
 
 class TimeSpan(NamedTuple):
-    """The smallest and the largest client timestamp, in ms."""
+    """The smallest and the largest timestamp of some records, in ms."""
 
     earliest: int
     latest: int

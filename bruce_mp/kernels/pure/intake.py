@@ -1,7 +1,7 @@
-"""Datagrams from a socket into lanes, batch by batch.
+"""Receive datagrams from a socket and append them to lanes, batch by batch.
 
-The compiled kernel also lands a batch in which all messages are sound and find room.  It leaves any other batch to the
-caller, which reports and lands it.  The pure kernel leaves every batch to the caller.
+The compiled kernel also lands a batch in which all messages are valid and find room.  It leaves any other batch to the
+caller, which reports the discards and lands the batch.  The pure kernel leaves every batch to the caller.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["DatagramIntake", "PlainCounters", "Taken"]
+__all__ = ["DatagramIntake", "IntakeResult", "PlainCounters"]
 
 
 class PlainCounters(NamedTuple):
-    """The counters that a batch without bad messages raises."""
+    """The numbers of the counters that a batch raises if all its messages are valid and find room."""
 
     received: int
     forwarded: int
@@ -31,8 +31,8 @@ class PlainCounters(NamedTuple):
     partition_key: int
 
 
-class Taken(NamedTuple):
-    """Numbers of `landed` messages and of those `waiting` in a batch to be landed; without one `ingested` is None."""
+class IntakeResult(NamedTuple):
+    """The number of landed messages, and the last batch if the caller must land it: `waiting` messages, `ingested`."""
 
     landed: int
     waiting: int
@@ -40,9 +40,9 @@ class Taken(NamedTuple):
 
 
 class DatagramIntake:
-    """Receives datagrams of at most `longest` bytes."""
+    """Receives datagrams; longer ones than `longest` bytes are malformed.  `counters` are those to raise."""
 
-    pace_type: ClassVar = ArrivalRate
+    rate_type: ClassVar = ArrivalRate
 
     def __init__(
         self,
@@ -60,21 +60,20 @@ class DatagramIntake:
         self._row = row
         self._longest = longest
         self._counters = counters
-        self._pace = self.pace_type()
+        self._rate = self.rate_type()
         self._is_drained = False
         """True if the last batch emptied the socket's queue."""
 
     def apply_config(self, coalescing: Coalescing) -> None:
         """Apply new limits for naps."""
-        self._pace = self.pace_type(coalescing)
+        self._rate = self.rate_type(coalescing)
 
-    def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> Taken:
+    def run(self, descriptor: int, limit: int, now_ms: int, until_ms: int) -> IntakeResult:
         """Receive the messages that wait at a socket, batch by batch, at most `limit` messages.
 
-        The call may wait for messages until `until_ms`, while no received message needs attention: some runs are open
-        and none is due, and no closed run has reached its tick.  That costs less than a return for each
-        message.  While messages come fast, the kernel naps before the next receive.  The pure kernel receives one batch
-        and waits only in such a nap.
+        The call may wait for more messages until `until_ms`, because a return for each message costs more.  It returns
+        when an open run or the publication of closed runs is due.  While messages come fast, it naps before the next
+        receive.  The pure kernel receives one batch, and waits only in a nap.
 
         Raises OSError when the socket is broken.
         """
@@ -84,15 +83,15 @@ class DatagramIntake:
         count = self._receiver.receive(descriptor, most)
         self._is_drained = count < most
         if not count:
-            return Taken(0, 0, None)
+            return IntakeResult(0, 0, None)
         self._row.open_books()
-        self._pace.add(count, sum(landed_lengths(self._slab)))
-        return Taken(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))
+        self._rate.add(count, sum(landed_lengths(self._slab)))
+        return IntakeResult(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))
 
     def _nap(self, now_ms: int, until_ms: int) -> None:
-        """Sleep if that saves CPU and nothing is due earlier."""
+        """Sleep if that saves CPU, unless a run is due earlier."""
         due_ms = self._lanes.next_due_ms
         left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
-        coalescing_us = self._pace.coalescing_us(time.monotonic_ns() // 1000)
-        if 0 < coalescing_us < left_ms * 1000:
-            time.sleep(coalescing_us / 1_000_000)
+        nap_us = self._rate.nap_us(time.monotonic_ns() // 1000)
+        if 0 < nap_us < left_ms * 1000:
+            time.sleep(nap_us / 1_000_000)

@@ -1,8 +1,8 @@
 """A lane: a chunk that an input is filling, with the open run at its end.
 
-Records are written behind the open run.  One 8-byte store of the run's count and size makes them part of it, so a crash
-leaves whole records or none.  The other header fields (sums, the chunk's last arrival) are stored before that.  After a
-crash they may be ahead of the records, never behind.
+The lane writes records behind the open run.  One 8-byte store of the run's count and size makes them part of the run,
+so a crash leaves whole records or none.  The lane stores the other header fields (sums, the chunk's last arrival)
+before that.  After a crash they may include records that the run does not, never the reverse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Head", "Lane", "record_size"]
 
 _RECORD: Final = Struct("<4xB2xBIII10sHqQ")
 """`layout.RECORD` with the fields of a new record: flags, explicit timestamp, key length, value length, partition key,
-_UNPLACED, record headers length, timestamp, arrival
+_UNPLACED, record headers length, timestamp, arrival number.
 """
 _UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
 _PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
@@ -35,7 +35,7 @@ assert _RECORD.size == lay.RECORD_HEADER
 
 
 class Head(NamedTuple):
-    """The header fields of a lane's runs; `name` is that of a topic without a number."""
+    """The header fields that all runs of a lane share; `name` is empty for a topic with a number."""
 
     topic: int
     name: bytes
@@ -56,7 +56,7 @@ def record_size(item: Item) -> int:
 
 
 class Lane:
-    """An open chunk (-1 = none) or span, with the number of its runs; while `records` > 0 the last run is open."""
+    """The open chunk or span of a lane (`chunk` -1 = none); its last run is open while `records` is positive."""
 
     __slots__ = (
         "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
@@ -71,41 +71,41 @@ class Lane:
         self.runs = self.records = 0
         self.due_ms = self.used_ms = 0
         self.window: TimestampWindow | None = None
-        """The window for timestamps of its records; None admits any timestamp."""
+        """Window for the timestamps of the lane's records; None admits any timestamp."""
         self.is_explicit = False
-        """True if clients mark the timestamps of the next records as explicit."""
+        """True if the client marked the timestamps of the next records as explicit."""
         self._start = self._run_at = self._end = self._limit = 0  # file offsets
         self._generation = self._payload = self._largest = self._min_timestamp = 0
 
-    def enter(self, chunk: int, span: int) -> None:
-        """Continue in a new chunk, or span of chunks."""
+    def use_chunk(self, chunk: int, span: int) -> None:
+        """Make a new chunk, or a span that begins with it, the lane's open chunk."""
         self.chunk, self.span = chunk, span
         self._start = self._slab.chunk_at(chunk)
         self._generation = self._slab.words[(self._start + lay.CHUNK_GENERATION) >> 2]
         self._end, self._limit = self._start + lay.CHUNK_HEADER, self._start + span * lay.CHUNK_BYTES
         self.runs = 0
 
-    def take_over(self, lender: Lane) -> None:
-        """Continue in the chunk of a lane without an open run, which then has no chunk."""
-        self.chunk, self.span, self.runs = lender.chunk, lender.span, lender.runs
-        self._start, self._generation = lender._start, lender._generation
-        self._end, self._limit = lender._end, lender._limit
-        lender.chunk = -1
+    def take_chunk(self, donor: Lane) -> None:
+        """Take over the chunk of a lane that has no open run; the donor keeps none."""
+        self.chunk, self.span, self.runs = donor.chunk, donor.span, donor.runs
+        self._start, self._generation = donor._start, donor._generation
+        self._end, self._limit = donor._end, donor._limit
+        donor.chunk = -1
 
-    def can_lend(self, size: int) -> bool:
-        """Report if `size` bytes of a new run fit behind the last one."""
+    def has_room_for_run(self, size: int) -> bool:
+        """Report if a new run of `size` bytes fits behind the chunk's last run."""
         return self.chunk >= 0 and size <= self._limit - self._end
 
     def has_room(self, item: Item) -> bool:
-        """Report if a message fits into the open run, or into a new one if none is open."""
+        """Report if a message fits into the open run, or into a new run if none is open."""
         if self.chunk < 0:
             return False
         return record_size(item) <= self._limit - self._end - (0 if self.records else self.head.size)
 
     def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
-        """Append messages from index `start` on while they fit; return the index of the first that does not.
+        """Append messages from index `start` while they fit; return the index of the first one that does not.
 
-        The first must fit.
+        The message at `start` must fit.
         """
         if not self.records:
             self._open_run(items[start], now_ms)
@@ -126,11 +126,11 @@ class Lane:
             parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[size & 7])
             sizes.append(size)
         stop = start + len(sizes)
-        self._sum_up(sizes, [item[1] for item in items[start:stop]])
+        self._update_sums(sizes, [item[1] for item in items[start:stop]])
         self._commit(b"".join(parts), len(sizes), items[stop - 1][0])
         return stop
 
-    def _sum_up(self, sizes: list[int], timestamps: list[int]) -> None:
+    def _update_sums(self, sizes: list[int], timestamps: list[int]) -> None:
         self._payload += sum(sizes)
         self._largest = max(self._largest, *sizes)
         self._min_timestamp = min(self._min_timestamp, *timestamps)

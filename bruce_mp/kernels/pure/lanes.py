@@ -1,12 +1,12 @@
 """Lanes: the open chunks of an input, one for each busy topic, or topic and partition index of PartitionKey messages.
 
-A parsed batch is appended group by group to the lanes' open runs.  A run is closed when its chunk is full or its linger
-is over, on a tick that all lanes share.  The router hears of a run that filled its chunk with the others of its tick.
+`Lanes` appends a parsed batch group by group to the lanes' open runs.  It closes a run when its chunk is full, or when
+its linger ends, on a tick that all lanes share.  The input publishes a run that filled its chunk at the same tick.
 
-Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  Its
-runs carry the topic's name and are closed at the end of the batch, so that they are handed over before the runs that
-the topic's own lane fills later.  A hash of the name chooses among several shared lanes, so a topic whose messages are
-stuck keeps the chunks of only one.
+Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
+runs of a shared lane carry the topic's name.  They are closed at the end of the batch, so that the input hands them
+over before the runs of the topic's later lane.  A hash of the name chooses among the shared lanes, so a topic whose
+messages are stuck keeps the chunks of only one shared lane.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 __all__ = ["Ingested", "Lanes", "NoRoom"]
 
 IDLE_MS: Final = 1000
-"""Idle time after which a lane returns its chunk, once its messages are settled."""
+"""Idle time after which a lane without unsettled messages releases its chunk."""
 MOST_SHARED: Final = 64
-"""Number of shared lanes; in a small slab their open chunks take at most a 64th of it."""
+"""Number of shared lanes; fewer in a small slab, so that their open chunks take at most a 64th of it."""
 WAKE_SLACK_MS: Final = 12
-"""A closing lane also closes runs that are due within this time, because each frame wakes the router."""
+"""`close_due` also closes runs that are due within this time, because each frame wakes the router."""
 _LEEWAY_MS: Final = 4
-_LONG_MS: Final = 250
-_PART_NOBODY_MINDS: Final = 6
+_MAX_LINGER_MS: Final = 250
+_LEEWAY_DIVISOR: Final = 6
 """A run may be handed over earlier or later by its linger divided by this number."""
 
 
@@ -60,7 +60,7 @@ class NoRoom(NamedTuple):
 
 
 class Ingested(NamedTuple):
-    """The result of a batch: sound messages of each type, rejected messages, messages without room."""
+    """The result of a batch: numbers of valid messages of each type, rejected messages, messages without room."""
 
     any_partition: int
     partition_key: int
@@ -71,9 +71,9 @@ class Ingested(NamedTuple):
 class Lanes:
     """The lanes of one input process.
 
-    `linger_ms` returns the linger of a topic's runs; 0 = hand over at the end of each batch.  `tickets` replaces the
-    usual hand-over of closed runs.  `windows` returns the timestamps that a topic's records may have, None for any.
-    Without `shares` topics may hold any amount.
+    `linger_ms` returns the linger of a topic's runs; 0 = close them at the end of each batch.  `tickets` hands closed
+    runs over to the router.  `windows` returns the timestamp window of a topic, None to admit any timestamp.  Without
+    `shares` topics have no thresholds.
     """
 
     lane_type: ClassVar = Lane
@@ -96,13 +96,13 @@ class Lanes:
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
         self.windows = windows
-        self._known_windows: dict[int, TimestampWindow | None] = {}
+        self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
         self.clock_step_ms = 0
-        """Lead of the wall clock over the clock of `now_ms`."""
-        self._slacken(_LONG_MS)
+        """Lead of the wall clock over the steady clock."""
+        self._set_leeway(_MAX_LINGER_MS)
         self._partitions: dict[int, int] = {}
-        self._resumed: Mapping[int, int] = {}
+        self._restored_counts: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
         self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
@@ -118,12 +118,12 @@ class Lanes:
             lanes=self._lanes,
             partitions=self._partitions,
             close_run=self._close_full_run,
-            publish_soon=self._closed.publish_now,
+            request_publish=self._closed.request_publish,
         )
 
     @property
     def keeps_order(self) -> bool:
-        """True if messages without room are offered again, so that later ones of their lane must not overtake them."""
+        """True if the caller offers messages without room again, so that later ones must not overtake them."""
         return self._chunks.keeps_order
 
     @keeps_order.setter
@@ -141,20 +141,20 @@ class Lanes:
         sources: Sequence[int] | None = None,
         is_explicit: bool = False,
     ) -> Ingested:
-        """Parse and append a batch of messages: see `parse` for the arguments; `now_ms` is a steady clock.
+        """Parse and append a batch of messages; see `parse` for the arguments.
 
-        `is_explicit` marks the clients' timestamps as final.
+        `now_ms` is the time on the steady clock.  With `is_explicit` clamping does not replace timestamps.
         """
-        self._notice_topics()
+        self._refresh_topics()
         batch = parse(buffer, places, first_arrival, skip, sources=sources)
         no_room: list[NoRoom] = []
         for (topic, keyed), items in batch.groups.items():
             for lane, members in self._assign(topic, items, keyed=keyed):
-                stamped, replaced = self._stamp(lane, members, now_ms, is_explicit=is_explicit)
+                stamped, replaced = self._apply_window(lane, members, now_ms, is_explicit=is_explicit)
                 dropped = self._append(lane, buffer, stamped, now_ms)
                 self._count_replaced(topic, replaced, dropped)
                 no_room += [NoRoom(topic, item[1], item[0], reason) for item, reason in dropped]
-                self._after_append(lane, topic, now_ms)
+                self._schedule_close(lane, topic, now_ms)
         keyed_ones = sum(len(items) for (_, keyed), items in batch.groups.items() if keyed)
         sound = sum(map(len, batch.groups.values()))
         return Ingested(sound - keyed_ones, keyed_ones, batch.rejections, no_room)
@@ -162,89 +162,87 @@ class Lanes:
     def ingest_landed(self, count: int, longest: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
         """Append the first `count` datagrams of the landing zone.
 
-        A datagram longer than `longest` bytes is malformed whatever its bytes say, because the kernel may have cut it
-        to a valid message.
+        A datagram longer than `longest` bytes is always malformed, because the kernel may have truncated it to a valid
+        message.
         """
         places = landing.places_within(self._slab, count, longest)
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
         return self.ingest(self._slab.view, places, base, now_ms, skip)
 
-    def _notice_topics(self) -> None:
+    def _refresh_topics(self) -> None:
         """Close all runs after a change of the topic table, because later messages of a topic may use another lane.
 
-        The lanes keep their chunks, since most topics are unchanged.
+        The lanes keep their chunks, because most topics are unchanged.
         """
         if self._topics.version != self._topics_version:
             self._topics_version = self._topics.version
             self._topics.refresh()
             self._partitions.clear()
             self.close_runs()
-            self._chunks.notice_topics()
+            self._chunks.on_topics_changed()
 
     def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
-        """Choose the lane of each message of a group."""
+        """Split a group by lane: return each lane with its messages."""
         number = self._topics.id_of(topic)
         if not number:
-            return [(self._share(0, topic, keyed=keyed), items)]
+            return [(self._shared_lane(0, topic, keyed=keyed), items)]
         if not keyed:
             return [(self._lane_for(topic, number, -1, 0), items)]
         count = self._partitions_of(number)
         if not count:
-            return [(self._share(number, topic, keyed=True), items)]
+            return [(self._shared_lane(number, topic, keyed=True), items)]
         members: dict[int, list[Item]] = {}
         for item in items:
             members.setdefault(item[2] % count, []).append(item)
         return [(self._lane_for(topic, number, index, count), some) for index, some in members.items()]
 
     def _partitions_of(self, topic: int) -> int:
-        """Return a topic's partition count, cached until the table's version changes.
+        """Return a topic's partition count, cached until the topic table changes.
 
-        With changing counts, a key could be in two lanes at a time and overtake itself.
+        A count that changed earlier would put a key into two lanes, whose messages could overtake each other.
         """
         count = self._partitions.get(topic)
         if count is None:
-            count = self._resumed.get(topic) or self._topics.partitions_of(topic)
+            count = self._restored_counts.get(topic) or self._topics.partitions_of(topic)
             self._partitions[topic] = count
         return count
 
-    def resume_cut(self, counts: Mapping[int, int]) -> None:
-        """Use these partition counts until all lanes are closed, as the dead input did that began the batch."""
-        self._resumed = counts
+    def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
+        """Use the partition counts of a dead input to finish its batch, until `close_all`."""
+        self._restored_counts = counts
 
     def _lane_for(self, topic: bytes, number: int, index: int, count: int) -> Lane:
         key = (number, index, count)
         lane = self._lanes.get(key)
         if lane is None:
             if len(self._lanes) >= self._max_lanes:
-                return self._share(number, topic, keyed=count > 0, count=count)
+                return self._shared_lane(number, topic, keyed=count > 0, count=count)
             flags = lay.FLAG_PARTITION_KEY if count else 0
             lane = self._lanes[key] = self.lane_type(self._slab, Head(number, b"", flags, index, count))
             lane.window = self._window_of(number, topic)
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Report if a topic that was refused for its share may now hold more: see `TopicShares`."""
+        """Report if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
         return self._chunks.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
 
-    def _share(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
-        """Return a shared lane whose next run is for this topic; the run carries the name if the topic has no number
-        (0).
+    def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
+        """Return the shared lane of a topic, prepared for a run of it; `number` 0 makes the run carry the name.
 
-        `count` is the partition count by which its group was cut, so that order holds only for the keys of one
-        partition.
+        `count` is the partition count by which the group was split; 0 = not split.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
         lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
         lane.window = self._window_of(number, topic)
         return lane
 
-    def _all(self) -> Iterable[Lane]:
+    def _all_lanes(self) -> Iterable[Lane]:
         return chain(self._shared, self._lanes.values())
 
-    def _after_append(self, lane: Lane, topic: bytes, now_ms: int) -> None:
+    def _schedule_close(self, lane: Lane, topic: bytes, now_ms: int) -> None:
         lane.used_ms = now_ms
         if lane.due_ms:
-            return  # it lingers already
+            return  # the open run has its due time already
         if self._is_shared(lane) or self._linger_of(lane.head.topic, topic) == 0:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)
@@ -256,47 +254,49 @@ class Lanes:
         """Apply changed lingers; open runs keep their due times."""
         self._linger_ms = linger_ms
         self._lingers.clear()
-        self._slacken(_LONG_MS)
+        self._set_leeway(_MAX_LINGER_MS)
 
-    def _slacken(self, shortest_ms: int) -> None:
+    def _set_leeway(self, shortest_ms: int) -> None:
         """Derive `leeway_ms` from the shortest linger.
 
         `next_due_ms` is early by this amount, and a caller that wakes for it may be late by the same amount.
         """
-        part = shortest_ms // _PART_NOBODY_MINDS
+        part = shortest_ms // _LEEWAY_DIVISOR
         self._shortest_ms = shortest_ms
         self.leeway_ms = _LEEWAY_MS if part >= 2 * _LEEWAY_MS else 0
 
     def _linger_of(self, number: int, topic: bytes) -> int:
-        """Return the linger, cached by number: clients can invent endless names, but the router gives few numbers."""
+        """Return the linger, cached by number, because clients can invent any number of names."""
         linger = self._lingers.get(number)
         if linger is None:
             linger = self._lingers[number] = self._linger_ms(topic)
             if 0 < linger < self._shortest_ms:
-                self._slacken(linger)
+                self._set_leeway(linger)
         return linger
 
     # --- timestamps --------------------------------------------------------------------------------------------------
 
-    def change_windows(self, windows: Windows) -> None:
+    def apply_windows(self, windows: Windows) -> None:
         """Apply changed windows to later messages."""
         self.windows = windows
-        self._known_windows.clear()
+        self._windows_by_topic.clear()
         names = {number: name for name, number in self._topics.ids().items()}
         for (number, _, _), lane in self._lanes.items():
             if number in names:  # a topic that is gone returns with a new number and other lanes
                 lane.window = self._window_of(number, names[number])
 
     def _window_of(self, number: int, topic: bytes) -> TimestampWindow | None:
-        """Return the window, cached by number like `_linger_of`; topics without a number are not cached."""
+        """Return the timestamp window, cached by number as in `_linger_of`."""
         if not number:
             return self.windows(topic)
-        if number not in self._known_windows:
-            self._known_windows[number] = self.windows(topic)
-        return self._known_windows[number]
+        if number not in self._windows_by_topic:
+            self._windows_by_topic[number] = self.windows(topic)
+        return self._windows_by_topic[number]
 
-    def _stamp(self, lane: Lane, items: list[Item], now_ms: int, *, is_explicit: bool) -> tuple[list[Item], list[Item]]:
-        """Return messages with the timestamps of their records, and the original messages that clamping changes."""
+    def _apply_window(
+        self, lane: Lane, items: list[Item], now_ms: int, *, is_explicit: bool
+    ) -> tuple[list[Item], list[Item]]:
+        """Return the messages with their records' timestamps, and the originals of those that clamping changed."""
         window, lane.is_explicit = lane.window, is_explicit
         if window is None or (is_explicit and window.is_clamp):
             return items, []
@@ -304,7 +304,7 @@ class Lanes:
         return stamped, outside if window.is_clamp else []
 
     def _count_replaced(self, topic: bytes, outside: list[Item], dropped: list[tuple[Item, DiscardReason]]) -> None:
-        """Count replaced timestamps of appended messages: a message without room may come again."""
+        """Count replaced timestamps of appended messages only, because a message without room may come again."""
         if outside and dropped:
             lost = {item[0] for item, _ in dropped}
             outside = [item for item in outside if item[0] not in lost]
@@ -312,7 +312,7 @@ class Lanes:
             self._replaced.add(topic, outside[0][1], outside[0][0], len(outside))
 
     def drain_replaced(self) -> list[ReplacedTimestamps]:
-        """Return the timestamps that clamping has replaced since the last call, by topic."""
+        """Return and clear the counts of the timestamps that clamping replaced, by topic."""
         return self._replaced.drain()
 
     # --- appending ---------------------------------------------------------------------------------------------------
@@ -335,53 +335,53 @@ class Lanes:
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def _close_run(self, lane: Lane) -> None:
-        """Hand over the lane's open run, if it has one; the router hears of it by the tick of the run."""
+        """Close the lane's open run, if it has one; the input publishes it at the run's tick."""
         if lane.records:
             due_ms = lane.due_ms
             self._closed.add(lane.close_run(self._tickets), due_ms)
 
     def _close_full_run(self, lane: Lane) -> None:
-        """Close the run of a lane that needs another chunk, and wake up for its tick."""
+        """Close the run of a lane that needs another chunk, and schedule its publication."""
         if lane.records:
             self._close_run(lane)
             if self.publish_ms:  # 0: the caller publishes after the batch
                 self._wake_by(self.publish_ms - self.leeway_ms)
 
     def close_due(self, now_ms: int) -> None:
-        """Close due runs, and return the chunks of idle lanes."""
+        """Close due runs, and release the chunks of idle lanes."""
         if self._next_due_ms is None or now_ms < self._next_due_ms:
             return
         self._next_due_ms = None
         for shared in self._shared:
             if shared.chunk >= 0:
-                self._look(shared, now_ms)
-        for key in self._look_at_all(now_ms):
+                self._close_if_due(shared, now_ms)
+        for key in self._close_due_lanes(now_ms):
             del self._lanes[key]
-        self._closed.publish_now()
+        self._closed.request_publish()
 
-    def _look_at_all(self, now_ms: int) -> list[LaneKey]:
-        """Close due runs in the lanes of numbered topics; return the keys of idle lanes that returned their chunks."""
-        return [key for key, lane in self._lanes.items() if self._look(lane, now_ms)]
+    def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
+        """Close due runs in the lanes of numbered topics; return the keys of idle lanes that released their chunks."""
+        return [key for key, lane in self._lanes.items() if self._close_if_due(lane, now_ms)]
 
-    def _look(self, lane: Lane, now_ms: int) -> bool:
-        """Close a lane's due run; return True if the lane is idle and has returned its chunk."""
+    def _close_if_due(self, lane: Lane, now_ms: int) -> bool:
+        """Close a lane's due run; return True if the lane is idle and has released its chunk."""
         if lane.records and lane.due_ms <= now_ms + WAKE_SLACK_MS:
             self._close_run(lane)
         if lane.records:
             self._wake_by(lane.due_ms - self.leeway_ms)
             return False
-        if lane.used_ms + IDLE_MS <= now_ms and self._is_unused(lane):
-            self._chunks.give_up(lane)
+        if lane.used_ms + IDLE_MS <= now_ms and self._is_chunk_settled(lane):
+            self._chunks.seal_lane(lane)
             return True
-        # All lanes share these times: a time for each lane would cost a wake-up for each.
+        # Idle lanes share these times: a separate time for each lane would cost a wake-up for each.
         self._wake_by((now_ms // IDLE_MS + 1) * IDLE_MS)
         return False
 
-    def _is_unused(self, lane: Lane) -> bool:
-        """Report if the return of the lane's chunk frees memory.
+    def _is_chunk_settled(self, lane: Lane) -> bool:
+        """Report if all messages of the lane's chunk are settled, so that its release frees memory.
 
-        It does not while the chunk's messages are held.  The next message would then need another chunk, and in an
-        outage a trickle of messages would fill the slab, one chunk for each message.
+        A lane with held messages keeps its chunk for further messages.  Otherwise, in an outage, a slow sender would
+        fill the slab with one chunk for each message.
         """
         return lane.chunk < 0 or is_settled(self._slab, lane.chunk)
 
@@ -390,41 +390,41 @@ class Lanes:
             self._next_due_ms = due_ms
 
     def close_runs(self) -> None:
-        """Close every run; the lanes keep their chunks."""
-        for lane in self._all():
+        """Close every run and make all closed runs due; the lanes keep their chunks."""
+        for lane in self._all_lanes():
             self._close_run(lane)
-        self._closed.publish_now()
+        self._closed.request_publish()
 
     def close_all(self) -> None:
-        """Close every run and return every chunk."""
-        for lane in self._all():
-            self._chunks.give_up(lane)
+        """Close every run and release every chunk."""
+        for lane in self._all_lanes():
+            self._chunks.seal_lane(lane)
         self._lanes.clear()
         self._partitions.clear()
-        self._chunks.clear_borrowers()
-        self._resumed = {}
+        self._chunks.clear_donors()
+        self._restored_counts = {}
 
-    def publish_soon(self) -> None:
+    def request_publish(self) -> None:
         """Make the next `drain_ready` return all closed runs."""
-        self._closed.publish_now()
+        self._closed.request_publish()
 
     @property
     def publish_ms(self) -> int:
-        """Return the time by which the router must know of the closed runs, on the clock of `ingest`."""
+        """Return the steady time at which the input must publish the closed runs; 0 = now."""
         return self._closed.publish_ms
 
     @property
     def next_due_ms(self) -> int | None:
-        """Return the time of the next work for `close_due`, on the clock of `ingest`."""
+        """Return the steady time at which `close_due` next has work; None = no work."""
         return self._next_due_ms
 
     def drain_closed(self) -> list[Segment]:
-        """Return the runs closed since the last call, in order.  The batch before must be landed."""
+        """Return the runs closed since the last call, in order.  The caller must have landed the last batch."""
         self._pool.release_seals()
         return self._closed.drain()
 
     def drain_ready(self, now_ms: int) -> list[Segment]:
-        """Return the closed runs if the router must know of them now, else none.  The batch before must be landed."""
+        """Return the closed runs if their publication is due.  The caller must have landed the last batch."""
         if now_ms >= self.publish_ms:
             return self.drain_closed()
         self._pool.release_seals()

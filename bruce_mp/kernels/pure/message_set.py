@@ -1,6 +1,7 @@
-"""A message set (formats 0 and 1) from segments, for brokers without record batches.
+"""Encode segments as a Kafka message set (formats 0 and 1), for brokers without record batches.
 
-Source of the format: `protocol.message_set`.  The result can be sent uncompressed, or compressed into a wrapper.
+`protocol/kafka/message_set.py` specifies the format.  The set can be sent uncompressed, or compressed inside a wrapper
+message.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedSet", "encode_message_set"]
 
-_LOOK: Final = Struct("<8xII14xHq8x")
+_LENGTHS: Final = Struct("<8xII14xHq8x")
 """Of `layout.RECORD`: key length, value length, record headers length, timestamp."""
-assert _LOOK.size == lay.RECORD_HEADER
+assert _LENGTHS.size == lay.RECORD_HEADER
 
 _NO_CODEC: Final = 0
 
@@ -43,7 +44,7 @@ def encode_message_set(
 ) -> EncodedSet:
     """Encode the records of segments in order, in MessageFormat.V0 or V1.
 
-    An empty key becomes null, and so does an empty value, unless `keeps_empty`. Raises SlabError for a segment that
+    An empty key becomes null, and so does an empty value without `keeps_empty`.  Raises SlabError for a segment that
     disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
@@ -58,7 +59,7 @@ def encode_message_set(
 
 
 class _Style(NamedTuple):
-    """The format, and the length field of an empty value."""
+    """The magic byte of the format, and the length field of an empty value."""
 
     magic: int
     empty: int
@@ -75,7 +76,7 @@ def _encode_segment(
     at, end = 0, len(source)
     pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32
     for number in range(len(timestamps), len(timestamps) + segment.records):
-        key_length, value_length, headers_length, timestamp = _LOOK.unpack_from(source, at)
+        key_length, value_length, headers_length, timestamp = _LENGTHS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length

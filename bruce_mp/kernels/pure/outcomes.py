@@ -12,35 +12,35 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["CountedUpTo", "OutcomeCounts", "count_outcomes"]
+__all__ = ["CountedPosition", "OutcomeCounts", "count_outcomes"]
 
 _SOURCE: Final = lay.ARRIVAL_SOURCES - 1
 
 
-class CountedUpTo(NamedTuple):
-    """A position in a chunk: the runs before number `run`, which begins at byte `at`, are counted."""
+class CountedPosition(NamedTuple):
+    """A position in a chunk up to which runs are counted: run number `run`, which begins at byte `at`, is the next."""
 
     run: int = 0
     at: int = lay.CHUNK_HEADER
 
 
 class OutcomeCounts(NamedTuple):
-    """The new position, and numbers of messages by source, state (DELIVERED, DISCARDED) and reason."""
+    """The new position, and the numbers of messages by section, state (DELIVERED, DISCARDED) and reason."""
 
-    place: CountedUpTo
+    position: CountedPosition
     counts: dict[tuple[int, int, int], int]
 
 
-def count_outcomes(slab: Slab, chunk: int, place: CountedUpTo) -> OutcomeCounts:
-    """Count the runs of a chunk from `place` on, up to the first that is not settled.
+def count_outcomes(slab: Slab, chunk: int, position: CountedPosition) -> OutcomeCounts:
+    """Count the outcomes in the runs of a chunk from `position` to the first run that is unsettled or damaged.
 
-    Only the stream input that filled the chunk may call this.  Damage ends the count.
+    Only the stream worker that filled the chunk may call this.
     """
     counts: dict[tuple[int, int, int], int] = {}
     words, start = slab.words, slab.chunk_at(chunk)
     runs, limit = words[(start + lay.CHUNK_RUNS) >> 2], words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES
     limit = min(limit, (slab.geometry.chunks - chunk) * lay.CHUNK_BYTES)
-    number, at = place
+    number, at = position
     while number < runs:
         size = _size_of(slab, start + at, limit - at)
         outcomes = list(_outcomes(slab, start + at, start + at + size)) if size else [_UNSETTLED]
@@ -50,7 +50,7 @@ def count_outcomes(slab: Slab, chunk: int, place: CountedUpTo) -> OutcomeCounts:
             counts[outcome] = counts.get(outcome, 0) + 1
         at += size
         number += 1
-    return OutcomeCounts(CountedUpTo(number, at), counts)
+    return OutcomeCounts(CountedPosition(number, at), counts)
 
 
 def _size_of(slab: Slab, run_at: int, room: int) -> int:
@@ -62,7 +62,7 @@ def _size_of(slab: Slab, run_at: int, room: int) -> int:
 
 
 def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield source, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged run."""
+    """Yield section, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged one."""
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
     is_split = state == RunState.SPLIT

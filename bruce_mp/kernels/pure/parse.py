@@ -1,7 +1,7 @@
 """Parse and validate a batch of client messages.
 
-`protocol/client/messages.py` specifies the layouts and the order of the checks.  The tests use it as their oracle.
-This module parses a whole batch and groups it by topic and type, so that later steps work per group.
+`protocol/client/messages.py` specifies the layouts and the order of the checks; the tests compare this module with it.
+`parse` groups the messages of a batch by topic and type, so that later steps work per group.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ Item = tuple[int, int, int, int, int, int, int, int, int]
 """A message: arrival number, timestamp, partition key, and the start and end of its key, its value and its record
 headers in the buffer.
 
-It is a plain tuple, because every message needs one and a named tuple costs three times as much.
+It is a plain tuple, because each message needs one and a named tuple takes three times as long to create.
 """
 
 Group = tuple[bytes, bool]
-"""Topic, and True for messages with a partition key."""
+"""The key of a group: topic, and True for PartitionKey messages."""
 
 
 class ParsedBatch(NamedTuple):
@@ -81,7 +81,7 @@ def parse(
     """Parse the messages at `places`, pairs of offset and length in `buffer`.
 
     Message i has the arrival number first_arrival + i, in a stream stream_arrival(first_arrival + i, sources[i]).
-    Arrivals in `skip` are skipped.
+    Messages whose arrival numbers are in `skip` are omitted.
     """
     groups: dict[Group, list[Item]] = {}
     rejections: list[RejectedMessage] = []
@@ -108,7 +108,7 @@ class _Malformed(Exception):  # noqa: N818 - control flow inside this module, no
 
 
 def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[Group, Item]:
-    # The reads may go past the message's end; the sizes prove only at the end that they did not.
+    # Reads may go past the message's end, within the buffer; the last check rejects such a message.
     end = at + length
     size, api_key, version_and_flags, topic_size = _HEAD.unpack_from(buffer, at)
     partition_key, topic_at = 0, at + _HEAD.size
@@ -133,7 +133,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
 
 
 def _headers(buffer: memoryview, value_end: int, end: int) -> int:
-    """Return the start of the headers that end at `end`; raises _Malformed for damaged ones."""
+    """Return the start of the headers that end at `end`.  Raises _Malformed for invalid headers."""
     (size,) = _SIZE.unpack_from(buffer, value_end)
     at = value_end + _SIZE.size
     if not 0 <= size <= LONGEST_HEADERS or at + size != end or decode_headers(buffer[at:end]) is None:

@@ -1,8 +1,8 @@
 """Receive a batch of datagrams into the landing zone with one `recvmmsg()`.
 
-The message headers, into which the kernel stores the lengths, lie in the slab like the bytes: see `slab/landing.py`.
-The kernel also stores the credentials of senders there, if the socket passes them and `landing.ask_for_senders` was
-called before.  There is no room for other control messages, such as descriptors.
+The message headers, into which the kernel stores the lengths, lie in the slab beside the data: see `slab/landing.py`.
+The kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the caller has called
+`landing.ask_for_senders`.  There is no room for other control messages, such as descriptors.
 
 `recvmmsg` is called through ctypes because Python's socket module lacks it.
 """
@@ -43,7 +43,7 @@ class DatagramReceiver:
 
     @staticmethod
     def _point(slab: Slab, base: int, slot: int) -> None:
-        """Point a message header at its slot.  Keep flags and lengths of a landed datagram."""
+        """Fill in the addresses of a slot's message header, and keep the flags and lengths of a landed datagram."""
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
         _IOVEC.pack_into(slab.view, iovec, base + landing.slot_at(slab, slot), geometry.landing_slot_size)

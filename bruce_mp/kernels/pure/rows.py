@@ -1,4 +1,4 @@
-"""The transactions of a process row: those of `slab/rows.py` are the reference."""
+"""The transactions of a process row; the pure variant is the class of `slab/rows.py`."""
 
 from bruce_mp.slab.rows import ProcessRow
 

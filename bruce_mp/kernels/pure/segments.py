@@ -1,4 +1,4 @@
-"""State words and placements of segments, cuts, and the split by partition."""
+"""State words, partitions and sequence numbers of segments, and splits of segments."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ __all__ = [
 ]
 
 
-def claim(slab: Slab, segments: Iterable[Segment], expected: int, word: int) -> list[Segment]:
-    """Claim segments: store `word` where all state words are `expected`, and return these segments.
+def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: int) -> list[Segment]:
+    """Claim segments: store `state_word` where all state words are `expected`, and return these segments.
 
-    Segments that are claimed already, belong to another process or are of an older generation are skipped: a frame is a
-    doorbell, and a doorbell may ring twice.  Damaged segments are skipped too.
+    The call skips damaged segments and segments that are claimed already, belong to another process or have an older
+    generation, because the same frame may come twice.
     """
-    return [segment for segment in segments if _take_one(slab, segment, expected, word)]
+    return [segment for segment in segments if _claim_one(slab, segment, expected, state_word)]
 
 
-def _take_one(slab: Slab, segment: Segment, expected: int, word: int) -> bool:
+def _claim_one(slab: Slab, segment: Segment, expected: int, state_word: int) -> bool:
     try:
         places = segment_words(slab, segment)
     except SlabError:
         return False
-    # The generation is read after the words: the input cannot reuse the chunk of a record that this process holds.
+    # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
     if any(slab.words[at] != expected for at in places) or not is_current(slab, segment):
         return False
     for at in places:
-        slab.words[at] = word
+        slab.words[at] = state_word
     return True
 
 
-def set_state(slab: Slab, segments: Iterable[Segment], word: int) -> None:
+def set_state(slab: Slab, segments: Iterable[Segment], state_word: int) -> None:
     """Store a state word for segments that this process holds."""
     for segment in segments:
         for at in segment_words(slab, segment):
-            slab.words[at] = word
+            slab.words[at] = state_word
 
 
 def write_sequence(
     slab: Slab, segments: Iterable[Segment], partition: int, sequence: int, epoch: int, *, opens_batch: bool
 ) -> None:
-    """Write the final partition and sequence numbers of neighbouring segments: see `slab.runs.place`.
+    """Write the final partition and sequence numbers of consecutive segments: see `slab.runs.place`.
 
-    The first record opens a record batch if `opens_batch`.
+    With `opens_batch` the first record is the first of a record batch.
     """
     for segment in segments:
         runs.place(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
@@ -80,20 +80,20 @@ def write_sequence(
 
 
 def assign_sequences(
-    slab: Slab, batches: Iterable[tuple[int, int, Sequence[Segment]]], word: int, *, is_numbered: bool
+    slab: Slab, batches: Iterable[tuple[int, int, Sequence[Segment]]], state_word: int, *, is_numbered: bool
 ) -> list[tuple[int, int] | None]:
-    """Give batches the next sequence numbers of their partitions; return (epoch, base sequence) of each, -1 without
-    numbers.
+    """Assign to batches the next sequence numbers of their partitions; return epoch and base sequence of each.
 
     A batch is the file offset of its partition's table entry, the partition, and its segments, which this process
-    holds. The stores are in the order of `dispatcher.record_batches`: placement, words, the partition's next sequence
-    number.  A batch with a damaged segment gets None, and nothing is stored.
+    holds.  Stores are in the order of `dispatcher.record_batches`: partition and sequence, state words, then the
+    partition's next sequence number.  Without `is_numbered` epoch and sequence are -1.  A batch with a damaged segment
+    gets None, and no store.
     """
-    return [_number_one(slab, *batch, word, is_numbered=is_numbered) for batch in batches]
+    return [_assign_one(slab, *batch, state_word, is_numbered=is_numbered) for batch in batches]
 
 
-def _number_one(
-    slab: Slab, entry: int, partition: int, segments: Sequence[Segment], word: int, *, is_numbered: bool
+def _assign_one(
+    slab: Slab, entry: int, partition: int, segments: Sequence[Segment], state_word: int, *, is_numbered: bool
 ) -> tuple[int, int] | None:
     try:
         for segment in segments:
@@ -104,7 +104,7 @@ def _number_one(
     if not is_numbered or epoch >= lay.LAST_EPOCH:
         epoch = sequence = NO_SEQUENCE
     write_sequence(slab, segments, partition, sequence, epoch, opens_batch=True)
-    set_state(slab, segments, word)
+    set_state(slab, segments, state_word)
     if sequence >= 0:
         following = next_sequence(sequence, sum(segment.records for segment in segments))
         store_next_sequence(slab, entry, following, epoch)
@@ -118,10 +118,10 @@ def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable
 
 
 def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
-    """Cut a PartitionKey segment by the partitions of its keys, in order.
+    """Split a PartitionKey segment by the partitions of its keys, in order.
 
-    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  The run is split only if necessary.  A run
-    of a topic's own lane needs no split, because all its keys have one index.
+    `partitions[uint32(key) mod len(partitions)]` is the partition of a key.  A run with a partition index needs no
+    split, because all its keys have that index.
     """
     segment_bounds(slab, segment)
     run = read_run(slab, segment.chunk, segment.run)
@@ -145,9 +145,9 @@ def _part(segment: Segment, members: list[tuple[int, int]]) -> Segment:
 
 
 def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Segment | None, Segment | None]:
-    """Cut a segment into a head of at most `records` records and `size` bytes of payload, and the rest.
+    """Split a segment into a head of at most `records` records and `size` bytes of payload, and the rest.
 
-    Either may be None.  A cut splits the run.
+    Either may be None.  If neither is, the run becomes SPLIT.
     """
     members: list[tuple[int, int]] = []
     rest: list[tuple[int, int]] = []
@@ -162,7 +162,7 @@ def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Seg
 
 
 def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
-    """Split a segment into parts with payloads of at most `limit` bytes, or of more."""
+    """Split a segment into parts of records with at most `limit` bytes of payload (True) or more (False)."""
     sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
     if len(parts) == 1:

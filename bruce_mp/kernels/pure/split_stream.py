@@ -1,8 +1,7 @@
 """Split the bytes of a stream into messages, by their sizes alone.
 
-Barriers and the frames of fenced attempts are not messages.  The cut stops before them, so that the caller can separate
-earlier messages from later ones.  Nothing else is inspected here; `parse` validates the messages and sees the same
-bytes as in a datagram.
+Barriers and the frames of fenced attempts are not messages.  The split stops before them, so that the caller can
+separate earlier messages from later ones.  `parse` then validates the messages, whose bytes are those of a datagram.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ _FENCE: Final = frozenset({260, 261})
 
 @unique
 class SplitStop(IntEnum):
-    """The reason for the end of a cut."""
+    """The reason why a split stopped."""
 
     MORE = 0
-    """The rest is empty or the beginning of a message."""
+    """The remaining bytes are the beginning of a message, or none."""
     INVALID_SIZE = 1
-    """A size smaller than the size field: the start of the next message is unknown."""
+    """The next size is smaller than the size field, so the start of the message after it is unknown."""
     TOO_LARGE = 2
-    """A size above the limit; the message itself may not be there yet."""
+    """The next size is above the limit; the message may be incomplete."""
     BARRIER = 3
-    """A complete barrier."""
+    """The next frame is a complete barrier."""
     FENCE = 4
-    """A complete frame that begins or ends a fenced attempt."""
+    """The next frame begins or ends a fenced attempt, and is complete."""
 
 
 class StreamSplit(NamedTuple):
-    """(offset, length) of each whole message, and the offset and reason of the end.
+    """The offset and length of each whole message, and the offset and reason at which the split stopped.
 
-    `size` is that of the next message or frame, 0 where it is still unknown.
+    `size` is the size of the next message or frame; 0 = unknown.
     """
 
     places: list[tuple[int, int]]
@@ -51,16 +50,16 @@ def split_stream(buffer: memoryview, at: int, end: int, longest: int) -> StreamS
     """Split the bytes from `at` to `end`; a message may have at most `longest` bytes, its size field included."""
     places: list[tuple[int, int]] = []
     while True:
-        at = _cut_plain(buffer, at, end, longest, places)
-        stop, size = _look(buffer, at, end, longest)
+        at = _split_plain(buffer, at, end, longest, places)
+        stop, size = _inspect(buffer, at, end, longest)
         if stop is not None:
             return StreamSplit(places, at, stop, size)
         places.append((at, size))
         at += size
 
 
-def _cut_plain(buffer: memoryview, at: int, end: int, longest: int, places: list[tuple[int, int]]) -> int:
-    """Split messages until one needs a closer inspection."""
+def _split_plain(buffer: memoryview, at: int, end: int, longest: int, places: list[tuple[int, int]]) -> int:
+    """Add whole messages to `places`; return the offset of the first bytes that are not simply one."""
     unpack, header = _HEAD.unpack_from, _HEAD.size
     while at + header <= end:
         size, api_key, _ = unpack(buffer, at)
@@ -71,8 +70,8 @@ def _cut_plain(buffer: memoryview, at: int, end: int, longest: int, places: list
     return at
 
 
-def _look(buffer: memoryview, at: int, end: int, longest: int) -> tuple[SplitStop | None, int]:
-    """Return the reason to stop at `at`, and the size there; no reason for a message too short for a header."""
+def _inspect(buffer: memoryview, at: int, end: int, longest: int) -> tuple[SplitStop | None, int]:
+    """Return the reason to stop at `at` and the size there; None for a message too short for a header."""
     if at + _SIZE.size > end:
         return SplitStop.MORE, 0
     (size,) = _SIZE.unpack_from(buffer, at)

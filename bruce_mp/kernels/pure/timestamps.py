@@ -1,6 +1,6 @@
-"""The timestamps of records: the client's, or the arrival time where the client's lies outside of a window.
+"""The timestamps of records: the client's timestamp, or the arrival time if that lies outside of a window.
 
-The record keeps one timestamp.  Every later process reads that one, so a repeated batch has the same bytes.
+The input decides once and stores the timestamp in the record, so a record batch that is sent again has the same bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MAX_TOPICS: Final = 64
 
 
 class TimestampWindow(NamedTuple):
-    """The number of ms that a timestamp may lie before and after the arrival of its message.
+    """The number of ms by which a timestamp may precede or follow the arrival of its message.
 
-    With `is_clamp` replaced timestamps are counted, and a client that marks its timestamps as explicit keeps them.
+    With `is_clamp` the input counts replaced timestamps, and keeps the ones that a client marks as explicit.
     """
 
     before_ms: int
@@ -37,12 +37,12 @@ class ReplacedTimestamps(NamedTuple):
     messages: int
 
     def plus(self, messages: int) -> ReplacedTimestamps:
-        """Return a copy with a larger count."""
+        """Return a copy with `messages` added to the count."""
         return self._replace(messages=self.messages + messages)
 
 
 class ReplacedCounts:
-    """The timestamps that clamping has replaced, by topic."""
+    """Counts the timestamps that clamping replaced, by topic."""
 
     def __init__(self) -> None:
         self._counts: dict[bytes, ReplacedTimestamps] = {}
@@ -55,7 +55,7 @@ class ReplacedCounts:
         self._counts[topic] = first.plus(messages)
 
     def drain(self) -> list[ReplacedTimestamps]:
-        """Return the counts since the last call."""
+        """Return and clear the counts."""
         counts, self._counts = self._counts, {}
         return list(counts.values())
 
@@ -65,7 +65,7 @@ Windows = Callable[[bytes], TimestampWindow | None]
 
 
 def replace_timestamps(items: list[Item], window: TimestampWindow, arrived_ms: int) -> tuple[list[Item], list[Item]]:
-    """Return the items with the timestamps of their records, and the original items outside of the window."""
+    """Return the items with their records' timestamps, and the original items outside of the window."""
     earliest, latest = arrived_ms - window.before_ms, arrived_ms + window.after_ms
     outside = [item for item in items if not earliest <= item[1] <= latest]
     if not outside:

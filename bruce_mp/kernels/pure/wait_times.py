@@ -1,4 +1,4 @@
-"""The waiting times of record batches' messages, by topic."""
+"""The waiting times of record batches' messages, in total and by topic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["WaitTimes", "wait_times"]
 
 
 class WaitTimes(NamedTuple):
-    """Sums over batches: messages, their bytes and their waiting times.
+    """Sums over the messages of some batches; `waited_ms` is the sum of the waiting times.
 
-    `delays` counts messages by bucket, without empty buckets; `waited_ms` is the sum over all messages.
+    `delays` has the number of messages in each bucket that is not empty.
     """
 
     messages: int
@@ -32,11 +32,11 @@ class WaitTimes(NamedTuple):
 def wait_times(
     slab: Slab, batches: Sequence[SentBatch], bounds_ms: Sequence[int], now_ms: int
 ) -> tuple[WaitTimes, dict[int, WaitTimes]]:
-    """Return the waiting times of batches' messages until `now_ms` on the steady clock: of all messages, and by topic.
+    """Return the waiting times of batches' messages until `now_ms` on the steady clock, in total and by topic.
 
-    Each message counts with the time at which its run began.  A time in the future, which another daemon's life left,
-    counts as now.  Bucket i has the delays up to `bounds_ms[i]`, the last bucket all longer ones. Raises SlabError for
-    a segment that disagrees with its headers.
+    A message's wait begins when its run was opened.  A time in the future, from the clock of an earlier
+    daemon, counts as now.  Bucket i has the delays up to `bounds_ms[i]`, the last bucket all longer ones.  Raises
+    SlabError for a segment that disagrees with its headers.
     """
     total = _NOTHING
     by_topic: dict[int, WaitTimes] = {}
