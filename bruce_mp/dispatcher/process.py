@@ -81,7 +81,7 @@ class _DispatcherProcess(ProcessShell):
     def drain(self, _: Drain) -> None:
         self._core.drain()
 
-    def make_way(self) -> None:
+    def on_supervisor_exit(self) -> None:
         """Wait up to `_EXIT_TIMEOUT_S` for responses, because unanswered batches may become duplicates; then stop."""
         self._is_exiting = True
         self._loop.unwatch(self._control)

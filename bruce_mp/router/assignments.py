@@ -95,10 +95,10 @@ class Assignments:
         """The slots of partitions known to be open, a cache for `send` and `is_open`.  New metadata and each frame of a
         dispatcher clear it, because either may close a partition.  `adopt` does not, because it runs before `send`."""
 
-    # --- queries of the process --------------------------------------------------------------------------------------
+    # --- state for the process ----------------------------------------------------------------------------------------
 
     def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
-        """Return the dispatchers to run: see `DispatcherSet.wanted_dispatchers`."""
+        """Return the dispatchers to run; see `DispatcherSet.wanted_dispatchers`."""
         return self._dispatchers.wanted_dispatchers()
 
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
@@ -108,8 +108,8 @@ class Assignments:
 
     def leaderless_partitions(self) -> list[_TopicPartition]:
         """Return (topic, partition) of each unpaused route with messages that wait for a leader."""
-        held = (key for key, route in self._routes.items() if route.has_waiting and not route.is_paused)
-        return [key for key in held if self._leader_slot(*key) is None]
+        waiting = (key for key, route in self._routes.items() if route.has_waiting and not route.is_paused)
+        return [key for key in waiting if self._leader_slot(*key) is None]
 
     def _slots_in_use(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
@@ -158,12 +158,12 @@ class Assignments:
                 by_slot[slot][key] = segments
             else:
                 self._routes[key].arrived += self._bind({key: segments})
-        for slot, its in by_slot.items():
-            bound = self._bind(its)
+        for slot, group in by_slot.items():
+            bound = self._bind(group)
             if kind is ParcelKind.QUEUE:
-                self._outbox.post_queue(slot, its, bound)
+                self._outbox.post_queue(slot, group, bound)
             elif bound:
-                self._outbox.post(slot, Parcel(kind, *next(iter(its)), bound))
+                self._outbox.post(slot, Parcel(kind, *next(iter(group)), bound))
         return refused
 
     def _has_room(self, topic: int, partition: int) -> bool:
@@ -186,9 +186,9 @@ class Assignments:
         """Bind segments to their partitions, and return those without damage."""
         segments: list[Segment] = []
         partitions: list[int] = []
-        for (_, partition), its in runs.items():
-            segments += its
-            partitions += [partition] * len(its)
+        for (_, partition), group in runs.items():
+            segments += group
+            partitions += [partition] * len(group)
         try:
             kernels.bind_partition(self._slab, segments, partitions)
         except SlabError:
@@ -218,10 +218,10 @@ class Assignments:
             self._dispatchers.on_holder_changed()
 
     def _dispatcher_scope(self, slot: int) -> DispatcherScope:
-        peer = self._dispatcher_scopes.get(slot)
-        if peer is None:
-            peer = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
-        return peer
+        dispatcher = self._dispatcher_scopes.get(slot)
+        if dispatcher is None:
+            dispatcher = self._dispatcher_scopes[slot] = DispatcherScope(self._new_backoff())
+        return dispatcher
 
     def _route(self, topic: int, partition: int) -> Route:
         route = self._routes.get((topic, partition))
@@ -248,17 +248,17 @@ class Assignments:
         for slot in self._dispatchers.on_metadata(view, now_ms):
             self._dispatcher_scopes.pop(slot, None)
             self._outbox.remove_slot(slot)
-        for peer in self._dispatcher_scopes.values():
-            if peer.state is ScopeState.WAITING:
-                self._resume_or_wait(peer, started_ms)
+        for dispatcher in self._dispatcher_scopes.values():
+            if dispatcher.state is ScopeState.WAITING:
+                self._resume_or_wait(dispatcher, started_ms)
         for (topic, partition), route in self._routes.items():
             self._follow_leader(topic, partition, route, started_ms, now_ms)
 
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._open.clear()
-        for slot, peer in self._dispatcher_scopes.items():
-            if peer.is_flowing and peer.pause(now_ms):
+        for slot, dispatcher in self._dispatcher_scopes.items():
+            if dispatcher.is_flowing and dispatcher.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, 0, EVERYTHING))
 
@@ -309,17 +309,17 @@ class Assignments:
 
     def remove_topic(self, topic: int, now_ms: int) -> list[Segment]:
         """Remove a topic, return the segments that wait in its routes, and request the others back from dispatchers."""
-        held: list[Segment] = []
+        waiting: list[Segment] = []
         self._outbox.remove_topic(topic)
         for key, route in [(key, route) for key, route in self._routes.items() if key[0] == topic]:
             sent, rest = route.pop_all()
-            held += sent + rest
+            waiting += sent + rest
             if route.slot is None:
                 self._row.add(Counter.PauseFinished, int(route.is_paused))
                 del self._routes[key]
             elif route.is_flowing:
                 self._recall(*key, route, now_ms)
-        return held
+        return waiting
 
     # --- frames of dispatchers ---------------------------------------------------------------------------------------
 
@@ -327,36 +327,36 @@ class Assignments:
         """Process one dispatcher's frame; its first parcel holds slot and incarnation."""
         _, slot, incarnation, _ = parcels[0]
         self._open.clear()
-        peer = self._dispatcher_scope(slot)
-        if incarnation < peer.incarnation:
+        dispatcher = self._dispatcher_scope(slot)
+        if incarnation < dispatcher.incarnation:
             return  # the sender is dead; its successor repeats all reports that still apply
-        peer.incarnation = incarnation
+        dispatcher.incarnation = incarnation
         for parcel in parcels[1:]:
             if parcel.kind in {ParcelKind.RETURNED, ParcelKind.RETURNED_SENT}:
                 self._claim_returned(slot, parcel)
             elif parcel.kind is ParcelKind.HELLO:
                 self._resync(slot, sweep(self._slab, _ASSIGNED, slot))
             elif parcel.kind is ParcelKind.SYNCED:
-                if (parcel.topic, parcel.partition) == (peer.resync_number, self._incarnation):
+                if (parcel.topic, parcel.partition) == (dispatcher.resync_number, self._incarnation):
                     self._on_synced(slot, now_ms)
-            elif peer.state is not ScopeState.SYNCING:
-                self._process_report(slot, peer, parcel, now_ms)
+            elif dispatcher.state is not ScopeState.SYNCING:
+                self._process_report(slot, dispatcher, parcel, now_ms)
 
-    def _process_report(self, slot: int, peer: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
+    def _process_report(self, slot: int, dispatcher: DispatcherScope, parcel: Parcel, now_ms: int) -> None:
         kind, topic, partition, _ = parcel
-        scope = peer if partition == EVERYTHING else self._route(topic, partition)
+        scope = dispatcher if partition == EVERYTHING else self._route(topic, partition)
         if kind is ParcelKind.PAUSED and scope.pause(now_ms):
             self._row.add(Counter.PauseStarted)
-            if scope is peer or peer.is_flowing:  # else HAND_BACK for everything includes this partition
+            if scope is dispatcher or dispatcher.is_flowing:  # else HAND_BACK for everything includes this partition
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
         elif kind is ParcelKind.HANDED_BACK:
             self._on_handed_back(slot, scope, now_ms)
 
     def _claim_returned(self, slot: int, parcel: Parcel) -> None:
         sent = parcel.kind is ParcelKind.RETURNED_SENT
-        theirs = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
-        mine = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
-        claimed = kernels.claim(self._slab, parcel.segments, theirs, mine)
+        returned_word = state_word(RunState.RETURNED_SENT if sent else RunState.RETURNED, slot)
+        routed_word = state_word(RunState.ROUTED_SENT if sent else RunState.ROUTED, self._incarnation)
+        claimed = kernels.claim(self._slab, parcel.segments, returned_word, routed_word)
         route = self._route(parcel.topic, parcel.partition)
         (route.returned_sent if sent else route.returned).extend(claimed)
 
@@ -372,7 +372,7 @@ class Assignments:
                 if route.state is ScopeState.HANDING_BACK:
                     route.step(ScopeEvent.HANDED_BACK)
 
-    # --- after a death -----------------------------------------------------------------------------------------------
+    # --- recovery ---------------------------------------------------------------------------------------------------
 
     def adopt(self, topic: int, partition: int, segments: Iterable[Segment], *, sent: bool) -> None:
         """Add a previous router's segments to a partition's route."""
@@ -394,21 +394,21 @@ class Assignments:
         The router sends nothing more until SYNCED, because records that the dispatcher returned to a dead router come
         first.
         """
-        peer = self._dispatcher_scope(slot)
-        if peer.is_paused:
+        dispatcher = self._dispatcher_scope(slot)
+        if dispatcher.is_paused:
             self._row.add(Counter.PauseFinished)
-        peer.step(ScopeEvent.HELLO)
-        peer.resync_number = next(self._resync_numbers)
-        fresh = (found for found in assigned if found.state is RunState.ASSIGNED)
+        dispatcher.step(ScopeEvent.HELLO)
+        dispatcher.resync_number = next(self._resync_numbers)
+        unsent = (found for found in assigned if found.state is RunState.ASSIGNED)
         sent = _by_partition(found for found in assigned if found.state is RunState.ASSIGNED_SENT)
-        parcels = [Parcel(ParcelKind.RESYNC, peer.resync_number)]
-        for (topic, partition), some in sent.items():
+        parcels = [Parcel(ParcelKind.RESYNC, dispatcher.resync_number)]
+        for (topic, partition), segments in sent.items():
             # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
             route = self._route(topic, partition)
             rest, route.returned_sent = route.returned_sent, []
             kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
-            parcels.append(Parcel(ParcelKind.SENT, topic, partition, some + rest))
-        parcels += [Parcel(ParcelKind.WAITED, part.topic, part.partition, [part.segment]) for part in fresh]
+            parcels.append(Parcel(ParcelKind.SENT, topic, partition, segments + rest))
+        parcels += [Parcel(ParcelKind.WAITED, part.topic, part.partition, [part.segment]) for part in unsent]
         self._outbox.replace(slot, parcels)
 
     def _on_synced(self, slot: int, now_ms: int) -> None:

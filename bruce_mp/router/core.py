@@ -246,7 +246,7 @@ class Router:
         """Return (topic, partition) for messages that wait for a leader; the partition may be `ALL_PARTITIONS`."""
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
 
-    # --- after a death -----------------------------------------------------------------------------------------------
+    # --- recovery ---------------------------------------------------------------------------------------------------
 
     def recover(self, now_ms: int) -> None:
         """Claim the previous router's records and the FILLED runs, and route them in order of arrival."""

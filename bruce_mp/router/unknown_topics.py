@@ -99,6 +99,7 @@ class UnknownTopics:
         self._topics: dict[bytes, _UnknownTopic] = {}
         self._refused: dict[bytes, tuple[int, DiscardReason]] = {}
         self._trusted_from_ms: int | None = None
+        """The end of the grace period after the first metadata; None before the first metadata."""
 
     def apply_config(self, *, autocreate: bool) -> None:
         """Enable or disable topic creation; a change clears all refusals."""
