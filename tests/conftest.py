@@ -8,12 +8,14 @@
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
-* The Kafka clusters of a session are shared; each parallel worker is a session.  A test makes topics with unique names,
-  and a test that hurts a cluster calls its `heal` before it ends.
+* The Kafka clusters of a session are shared; each parallel worker is a session, so `scripts/test` runs the tests that
+  use clusters in one.  A test makes topics with unique names, and a test that hurts a cluster calls its `heal` before
+  it ends.
 """
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -99,6 +101,8 @@ def _modules(items: Iterable[pytest.Item]) -> list[str]:
 
 
 def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # each full collection in a test would else visit all modules and collected tests
     GUARD.take_started()  # conditions of `skipif` may run a command, which belongs to no test
 
 

@@ -43,14 +43,15 @@ class Sender:
     def __init__(self, slab: Slab, alpha: int = 16, topics: Sequence[bytes] = TOPICS) -> None:
         self.slab = slab
         self.alpha = alpha
-        table = TopicTable(slab)
+        self.table = TopicTable(slab)
         for topic in topics:
-            table.add(topic, 1)
+            self.table.add(topic, 1)
         self.pool = ChunkPool(slab, INPUT_ROW)
-        self.shares = TopicShares(self.pool, table, lambda _: self.alpha)
-        self.lanes = Lanes(slab, self.pool, table, lambda _: 1000, shares=self.shares)
+        self.shares = TopicShares(self.pool, self.table, lambda _: self.alpha)
+        self.lanes = Lanes(slab, self.pool, self.table, lambda _: 1000, shares=self.shares)
         self.now_ms = 1
         self.number = 0
+        self.undelivered: dict[bytes, list[Segment]] = {}
 
     def send(self, *messages: tuple[bytes, bytes], keyed: bool = False) -> list[NoRoom]:
         """Ingest messages, pairs of topic and value, and return those without room."""
@@ -62,8 +63,15 @@ class Sender:
             at += len(each)
         ingested = self.lanes.ingest(memoryview(b"".join(encoded)), places, self.number, self.now_ms)
         self.number += len(encoded)
-        self.lanes.drain_closed()
+        self.drain()
         return ingested.no_room
+
+    def drain(self) -> None:
+        """Take the closed runs from the lanes."""
+        for segment in self.lanes.drain_closed():
+            topic = topic_of_chunk(self.slab, segment.chunk)
+            name = topic if isinstance(topic, bytes) else self.table.name_of(topic or 0)
+            self.undelivered.setdefault(name, []).append(segment)
 
     def stick(self, topics: Sequence[bytes], rounds: int) -> list[NoRoom]:
         """Send undelivered messages of topics in turn; return those of the last round that found no room."""
@@ -76,13 +84,9 @@ class Sender:
     def deliver(self, *topics: bytes) -> None:
         """Settle the held messages of these topics."""
         self.lanes.close_runs()
-        self.lanes.drain_closed()
-        table = TopicTable(self.slab)
-        for found in sweep(self.slab, {RunState.FILLED}):
-            key = topic_of_chunk(self.slab, found.segment.chunk)
-            name = key if isinstance(key, bytes) else table.name_of(key or 0)
-            if name in topics:
-                set_state(self.slab, [found.segment], RunState.DELIVERED)
+        self.drain()
+        for topic in topics:
+            set_state(self.slab, self.undelivered.pop(topic, []), RunState.DELIVERED)
 
     def held(self) -> dict[object, int]:
         """Return the counted chunks by topic."""
@@ -310,21 +314,19 @@ def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: in
             sender.number += partitions
             assert found.no_room == []
             sender.lanes.close_runs()
-            sender.lanes.drain_closed()
-            assert sorted(keys_by_lane(slab)) == [(key, key) for key in range(partitions)]
+            sender.drain()
+            assert sorted(keys_by_lane(slab, sender.undelivered[b"keyed"])) == [(key, key) for key in range(partitions)]
             sender.deliver(b"keyed")
             sender.now_ms += 100
             sender.lanes.close_due(sender.now_ms)
         assert not blocks or not sender.shares.must_pause(sender.now_ms)
 
 
-def keys_by_lane(slab: Slab) -> list[tuple[int, int]]:
-    """Return partition index and key of the undelivered keyed messages."""
-    runs = [found.segment for found in sweep(slab, {RunState.FILLED})]
+def keys_by_lane(slab: Slab, runs: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Return partition index and key of the messages in runs."""
     return [
-        (head.partition_index, record.partition_key)
+        (read_run(slab, segment.chunk, segment.run).partition_index, record.partition_key)
         for segment in runs
-        if (head := read_run(slab, segment.chunk, segment.run)).partition_count
         for _, record in segment_records(slab, segment)
     ]
 

@@ -1,13 +1,15 @@
 """Record the states of a slab after a kill at any instruction.
 
-`crash_images` runs an action once under a tracer that reads the memory after every bytecode instruction, and so records
-every store of Python. `machine_images` does so after every machine instruction, for compiled code, in a fork and at a
-thousandth of the speed. Each prefix of the stores is a state after a SIGKILL. A store of more than one word is not one
-machine instruction. So some prefixes of its 4-byte words are states as well, but an aligned 8-byte word stays whole.
+`crash_images` runs an action once under a tracer that reads the memory after every bytecode instruction that can store
+into it, and so records every store of Python. `machine_images` does so after every machine instruction, for compiled
+code, in a fork and at a thousandth of the speed. Each prefix of the stores is a state after a SIGKILL. A store of more
+than one word is not one machine instruction. So some prefixes of its 4-byte words are states as well, but an aligned
+8-byte word stays whole.
 """
 
 from __future__ import annotations
 
+import dis
 import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
 _TEARS: Final = 4
 """Number of tested prefixes of one store."""
+_STORES_NOTHING: Final = tuple(
+    "LOAD_ STORE_FAST STORE_DEREF POP_ JUMP_ BUILD_ COMPARE_OP BINARY_OP IS_OP CONTAINS_OP UNARY_NOT"
+    " RESUME CACHE NOP PRECALL KW_NAMES PUSH_NULL COPY SWAP".split()
+)
+_CAN_STORE: Final = frozenset(number for name, number in dis.opmap.items() if not name.startswith(_STORES_NOTHING))
+"""Instructions that call C code or assign to an item; calls of Python functions have instructions of their own."""
 
 Store = list[tuple[int, int]]
 """File offsets of 8-byte words and their new values, in order of place."""
@@ -80,6 +88,7 @@ class Recorder:
         self._slab = slab
         self.seen = {region: self._read(region) for region in regions}
         self.images: list[Store] = []
+        self._may_have_stored = True
 
     def _read(self, region: range) -> bytes:
         return bytes(self._slab.view[region.start : region.stop])
@@ -88,7 +97,9 @@ class Recorder:
         if "bruce_mp" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
-        self.look()
+        if self._may_have_stored:
+            self.look()
+        self._may_have_stored = frame.f_code.co_code[frame.f_lasti] in _CAN_STORE
         return self.trace
 
     def look(self) -> None:
