@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from msgspec.structs import FieldInfo
 
-    from bruce_mp.config.fields import SettingType
+    from bruce_mp.config.fields import Leaf
 
 __all__ = ["render"]
 
@@ -53,7 +53,7 @@ permissions and addresses.
 | accounts | a list of names or numbers |
 
 A topic or config name with other characters than letters, digits, `_` and `-` needs quotes:
-`[batching.topics."a topic"]`. For a default of *absent*, leave the setting out.
+`[batching.topics."a topic"]`. A setting without a default may be absent.
 
 ## Changing it
 
@@ -108,32 +108,32 @@ def _section(model: type[Struct], name: str) -> str:
 
 def _rows(model: type[Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
-        setting = setting_type(field.type)
+        leaf = setting_type(field.type)
         if get_origin(setting.type) is dict:
             value = setting_type(get_args(setting.type)[1])
             if not issubclass(_class(value.type), Struct):
-                yield _row(f"{field.name}.NAME", value.summary, "absent", value if value.meaning else setting)
+                yield _row(f"{field.name}.NAME", value.summary, "", value if value.meaning else leaf)
         elif not issubclass(_class(setting.type), Struct):
-            yield _row(field.name, setting.summary, _default(field, setting), setting)
+            yield _row(field.name, setting.summary, _default(field, leaf), leaf)
 
 
 def _class(annotation: Any) -> type:
     return annotation if isinstance(annotation, type) else object
 
 
-def _row(key: str, allowed: str, default: str, setting: SettingType) -> str:
+def _row(key: str, allowed: str, default: str, leaf: Leaf) -> str:
     return f"| `{key}` | {allowed} | {default} | {_restart(setting)}{setting.meaning} |\n"
 
 
-def _restart(setting: SettingType) -> str:
+def _restart(setting: Leaf) -> str:
     """Return the mark of a setting that a reload refuses to change."""
     return "**restart.** " if setting.reload_rule is not None and setting.reload_rule.restart_reason else ""
 
 
-def _default(field: FieldInfo, setting: SettingType) -> str:
+def _default(field: FieldInfo, leaf: Leaf) -> str:
     if field.default is NODEFAULT:
         return "*required*"
-    return "absent" if field.default is None else f"`{setting.show(field.default)}`"
+    return "" if field.default is None else f"`{setting.show(field.default)}`"
 
 
 if __name__ == "__main__":
