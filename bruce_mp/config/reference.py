@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from msgspec.structs import FieldInfo
 
-    from bruce_mp.config.fields import Leaf
+    from bruce_mp.config.fields import SettingType
 
 __all__ = ["render"]
 
@@ -108,29 +108,29 @@ def _section(model: type[Struct], name: str) -> str:
 
 def _rows(model: type[Struct]) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
-        leaf = setting_type(field.type)
+        setting = setting_type(field.type)
         if get_origin(setting.type) is dict:
             value = setting_type(get_args(setting.type)[1])
             if not issubclass(_class(value.type), Struct):
-                yield _row(f"{field.name}.NAME", value.summary, "", value if value.meaning else leaf)
+                yield _row(f"{field.name}.NAME", value.summary, "", value if value.meaning else setting)
         elif not issubclass(_class(setting.type), Struct):
-            yield _row(field.name, setting.summary, _default(field, leaf), leaf)
+            yield _row(field.name, setting.summary, _default(field, setting), setting)
 
 
 def _class(annotation: Any) -> type:
     return annotation if isinstance(annotation, type) else object
 
 
-def _row(key: str, allowed: str, default: str, leaf: Leaf) -> str:
+def _row(key: str, allowed: str, default: str, setting: SettingType) -> str:
     return f"| `{key}` | {allowed} | {default} | {_restart(setting)}{setting.meaning} |\n"
 
 
-def _restart(setting: Leaf) -> str:
+def _restart(setting: SettingType) -> str:
     """Return the mark of a setting that a reload refuses to change."""
     return "**restart.** " if setting.reload_rule is not None and setting.reload_rule.restart_reason else ""
 
 
-def _default(field: FieldInfo, leaf: Leaf) -> str:
+def _default(field: FieldInfo, setting: SettingType) -> str:
     if field.default is NODEFAULT:
         return "*required*"
     return "" if field.default is None else f"`{setting.show(field.default)}`"
