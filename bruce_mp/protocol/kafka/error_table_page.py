@@ -76,7 +76,7 @@ def _is_of_another_api(row: ErrorRow) -> bool:
 def _errors_of_other_apis() -> Iterator[str]:
     yield f"## Codes of other requests\n\n{OTHERS}"
     for reason in OTHER_APIS:
-        codes = [str(row.code) for row in ERROR_TABLE.values() if row.reason == reason]
+        codes = [f"{row.code} {row.name}" for row in ERROR_TABLE.values() if row.reason == reason]
         yield from wrap(f"* {reason}: {', '.join(codes)}.", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
