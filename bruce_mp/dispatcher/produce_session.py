@@ -76,9 +76,10 @@ class ProduceSession:
         self._is_outdated = False
         """True if the settings of the connection have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
+        """The batches of each request without a response, by correlation id."""
         self._unwritten: list[SentBatch] = []
         """Batches of the last request with acks 0, until the socket has accepted all its bytes."""
-        self._repeats_pauses = False
+        self._is_repeat_scheduled = False
         self._status = ConnectionStatus(start.slot, start.broker, reports, wall_ms)
 
     def _prepare_connections(self, kafka: Kafka) -> None:
@@ -102,7 +103,7 @@ class ProduceSession:
         self._status.publish(len(self._requests), self._core.partition_errors)
 
     def send_requests(self) -> None:
-        """Send all batches that may be sent now; connect first if there is no connection."""
+        """Send all batches that may be sent now; without a connection, connect if there are any."""
         if self._socket is not None and self._is_outdated:
             self._close_outdated(self._socket)
         if self._is_outdated:
@@ -223,7 +224,7 @@ class ProduceSession:
         self._copy_for_debugging(Target.MSG_GOT_ACK, good)
         self._core.on_acks(batches, acks, time.monotonic())
         if any(ack.error for ack in acks):
-            self._start_repeating_pauses()
+            self._schedule_repeat()
 
     def _apply_throttle(self, response: ProduceResponse) -> None:
         """Send no requests for the throttle time of a response, because the broker does not read them."""
@@ -238,14 +239,14 @@ class ProduceSession:
             extra={"about": event.cause},
         )  # fmt: skip
         self._status.on_failed(str(event.error), needs_operator=event.cause.needs_operator)
-        fault = _FAILURE_COUNTERS.get(event.cause, Counter.ConnectorSocketError)
-        self._row.add(fault if self._is_ready else Counter.ConnectorConnectFail)
+        counter = _FAILURE_COUNTERS.get(event.cause, Counter.ConnectorSocketError)
+        self._row.add(counter if self._is_ready else Counter.ConnectorConnectFail)
         self._clear_connection()
         self._on_lost()
 
     def _on_lost(self) -> None:
         self._core.on_connection_lost()
-        self._start_repeating_pauses()
+        self._schedule_repeat()
 
     def _clear_connection(self) -> None:
         self._socket = None
@@ -253,12 +254,12 @@ class ProduceSession:
         self._requests.clear()
         self._unwritten = []
 
-    def _start_repeating_pauses(self) -> None:
-        if not self._repeats_pauses:
-            self._repeats_pauses = True
+    def _schedule_repeat(self) -> None:
+        if not self._is_repeat_scheduled:
+            self._is_repeat_scheduled = True
             self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)
 
     def _repeat_pauses(self) -> None:
-        self._repeats_pauses = self._core.repeat_pauses()
-        if self._repeats_pauses:
+        self._is_repeat_scheduled = self._core.repeat_pauses()
+        if self._is_repeat_scheduled:
             self._loop.call_later(PAUSE_REPEAT_S, self._repeat_pauses)

@@ -81,6 +81,7 @@ class MetadataFetcher:
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
         self._failed: set[Address] = set()
+        """Brokers that failed before, which a fetch tries last."""
         self._wants_producer_id = False
         self._broker_is_idempotent = False
         self._metadata: ClusterMetadata | None = None
@@ -97,9 +98,9 @@ class MetadataFetcher:
     def attempt(self) -> FetchAttempt:
         """The broker of the current fetch, and the error of the broker before."""
         broker = self._brokers.current
-        return (
-            FetchAttempt(f"{broker.host}:{broker.port}", self.last_error) if self.is_busy and broker else FetchAttempt()
-        )
+        if broker is None or not self.is_busy:
+            return FetchAttempt()
+        return FetchAttempt(f"{broker.host}:{broker.port}", self.last_error)
 
     def apply_config(self, create_socket: SocketFactory) -> None:
         """Replace the connection factory, and cancel the current fetch without a callback."""

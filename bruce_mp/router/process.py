@@ -236,6 +236,7 @@ class _RouterProcess(ProcessShell):
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
+        # Without the comparison, a refresh reroutes all messages, even if the metadata is the same.
         if self._current_is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()
@@ -251,14 +252,14 @@ class _RouterProcess(ProcessShell):
         if not errors:
             self._row.add(Counter.ConnectFailOnTopicAutocreate)
         for name, error in errors.items():
-            text, row = name.decode("utf-8", "backslashreplace"), action_for(error)
+            text = name.decode("utf-8", "backslashreplace")
             if error in SUCCESS:
                 self._row.add(Counter.TopicAutocreateSuccess)
                 _LOG.log(NOTICE, "Topic %s was created.", text, extra={"about": name})
             else:
                 self._row.add(Counter.TopicAutocreateGotErrorResponse)
                 _LOG.error(
-                    "Topic %s cannot be created: the broker answered %s (%d).", text, row.name, error,
+                    "Topic %s cannot be created: the broker answered %s (%d).", text, action_for(error).name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip
         self._core.on_created(errors, steady_ms())

@@ -69,6 +69,7 @@ class Topic:
         self._cursor = 0
         self._sticks_until_ms = 0
         self._bindings: dict[int, _ChunkBinding] = {}
+        """The binding of the newest chunk of each input, by chunk owner."""
 
     def apply_config(self, rule: TopicBatching) -> None:
         """Replace the batching rule; the batch must be empty."""
@@ -110,14 +111,14 @@ class Topic:
 
     def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:
         if now_ms >= self._sticks_until_ms:
-            stays = self.rule.kind is BatchingKind.COMBINED
-            self._sticks_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if stays else 0)
+            is_sticky = self.rule.kind is BatchingKind.COMBINED
+            self._sticks_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if is_sticky else 0)
             self._advance()
         for step in range(len(self._rotation)):
-            at = (self._cursor + step) % len(self._rotation)
-            if is_open(self.number, self._rotation[at]):
-                self._cursor = at
-                return self._rotation[at]
+            index = (self._cursor + step) % len(self._rotation)
+            if is_open(self.number, self._rotation[index]):
+                self._cursor = index
+                return self._rotation[index]
         return None
 
     def _advance(self) -> None:

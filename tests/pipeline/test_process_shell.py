@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from itertools import pairwise
 from multiprocessing import Pipe
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
 import pytest
@@ -296,3 +297,20 @@ def test_repeated_call_is_made_at_once_and_again(bench: Bench) -> None:
     assert len(calls) == 1
     bench.shell.run()
     assert len(calls) == 3
+
+
+PROGRAMS: Final = ("dispatcher.process", "input.process", "input.stream_process", "router.process", "status.process")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_public_methods_of_a_process_are_hooks_of_the_shell(program: str) -> None:
+    """A hook with an outdated name is never called."""
+    module = importlib.import_module(f"bruce_mp.{program}")
+    [process] = (kind for kind in vars(module).values() if is_process_of(module.__name__, kind))
+    methods = {name for kind in process.__mro__[:-1] if kind is not ProcessShell for name in vars(kind)}
+    assert {name for name in methods if not name.startswith("_")} <= set(dir(ProcessShell))
+
+
+def is_process_of(module: str, kind: object) -> TypeGuard[type[ProcessShell]]:
+    """Return True for the process class that a module defines."""
+    return isinstance(kind, type) and issubclass(kind, ProcessShell) and kind.__module__ == module
