@@ -1,9 +1,9 @@
 """The linger: the time that a run waits in the input for more messages of its topic.
 
-A frame to the router costs about 20 us, for one message or for a hundred.  So a run lingers for half of the time limit
-of the topic's batches, at most 250 ms; runs of unbatched topics do not linger.  A batch's age counts from the arrival
-of its messages, so the linger delays no delivery.  If the time limit is long enough, `TRANSIT_MS` is subtracted first.
-Then the router has the runs of two ticks before the batch of the first tick is due.
+A frame costs the router and each dispatcher a wake-up, for one message or for a hundred.  So a run lingers for the time
+limit of the topic's batches less `TRANSIT_MS`, at most 250 ms; runs of unbatched topics do not linger.  Then the
+messages of a batch come in one frame.  A batch's age counts from the arrival of its messages, so the linger delays no
+delivery.  If the time limit is short, the run lingers for half of it.
 
 Two cases need a short linger.  A batch without a time limit may be full earlier.  A rate limit counts a run in the
 window in which its first message arrived.
@@ -55,5 +55,5 @@ def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
     time_ms = batching.limits.time_ms
     if time_ms is None:
         return SHORT_MS
-    lasting_ms = time_ms - TRANSIT_MS if time_ms >= LONG_BATCH_MS else time_ms
-    return min(SHORT_MS if is_limited else LONGEST_MS, lasting_ms // 2)
+    spare_ms = time_ms - TRANSIT_MS if time_ms >= LONG_BATCH_MS else time_ms // 2
+    return min(SHORT_MS if is_limited else LONGEST_MS, spare_ms)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LINGER_DIVISOR", "coalescing_for", "send_buffer_limit"]
 
-LONGEST_US: Final = 2000
+LONGEST_US: Final = 5000
 LINGER_DIVISOR: Final = 16
 """The longest delay of a message is the shortest linger divided by this number."""
 QUEUE_DIVISOR: Final = 4
 """Expected messages may take a queue or send buffer divided by this number; the rest is for bursts."""
 MIN_QUEUE: Final = 128
-"""Shortest queue that makes naps worthwhile: with fewer messages the timer costs as much as a nap saves."""
+"""Shortest queue for naps: a shorter one has no room for the burst of a sender that does not block."""
 SEND_BUFFER: Final = 212_992
 """Linux' default send buffer in bytes, used if the setting cannot be read."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")

@@ -14,16 +14,18 @@ from bruce_mp.input.linger import linger_ms
         (BatchLimits(time_ms=1), 0),
         (BatchLimits(time_ms=2), 1),
         (BatchLimits(time_ms=49), 24),
-        (BatchLimits(time_ms=50), 20),
-        (BatchLimits(time_ms=100), 45),
-        (BatchLimits(time_ms=200), 95),
+        (BatchLimits(time_ms=50), 40),
+        (BatchLimits(time_ms=100), 90),
+        (BatchLimits(time_ms=200), 190),
         (BatchLimits(time_ms=86_400_000), 250),
         (BatchLimits(messages=10), 25),
         (BatchLimits(bytes=10), 25),
         (BatchLimits(time_ms=10, messages=10, bytes=10), 5),
     ],
 )
-def test_linger_is_half_of_the_batching_time_up_to_250_ms(kind: BatchingKind, limits: BatchLimits, linger: int) -> None:
+def test_linger_is_the_batching_time_less_the_transit_up_to_250_ms(
+    kind: BatchingKind, limits: BatchLimits, linger: int
+) -> None:
     assert linger_ms(TopicBatching(kind, limits)) == linger
 
 

@@ -22,7 +22,7 @@ BY_TOPIC: Final = TopicRule(action="per_topic", config="short")
 @pytest.mark.parametrize(
     ("batching", "linger_ms"),
     [
-        (Batching(), 45),
+        (Batching(), 90),
         (Batching(default=DefaultBatching(action="none")), 0),
         (Batching(topics={"urgent": UNBATCHED}), 0),
         (Batching(configs=SHORT, topics={"quick": BY_TOPIC}), 10),
@@ -47,7 +47,7 @@ def test_a_long_socket_queue_enables_coalescing(
     """The expected messages fit into a send buffer, also below the usual size."""
     monkeypatch.setattr(receive_coalescing, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
     (tmp_path / "wmem_default").write_text(granted)
-    assert coalescing_for(a_config(), 512) == Coalescing(2000, 128, room)
+    assert coalescing_for(a_config(), 512) == Coalescing(5000, 128, room)
 
 
 @pytest.mark.parametrize("queue", [0, 10, 127])

@@ -56,7 +56,7 @@ def test_a_nap_has_the_length_that_the_rate_allows(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("batching", "longest_us"),
     [
-        (Batching(), 45_000 // 16),
+        (Batching(), 90_000 // 16),
         (SLOW, LONGEST_US),
         (Batching(topics={"urgent": TopicRule(action="none")}), UNBATCHED_US),
     ],

@@ -5,7 +5,7 @@ A wake-up costs an input more CPU than receiving a message.  After a nap it rece
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 
@@ -13,7 +13,7 @@ WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
 AWAKE_INTERVAL_US: Final = 500_000
 """Interval of windows without naps, which measure the true rate: a sender that blocks during naps looks slow."""
-MIN_MESSAGES: Final = 16
+MIN_MESSAGES: Final = 3
 """Smallest number of expected messages for a nap: with fewer, its timer costs as much as it saves."""
 MIN_NAP_US: Final = 400
 OVERHEAD_BYTES: Final = 768
@@ -36,8 +36,6 @@ NO_COALESCING: Final = Coalescing(0, 0, 0)
 
 class ArrivalRate:
     """The arrival rate of an input's messages.  Times are in microseconds of a steady clock."""
-
-    min_messages: ClassVar = MIN_MESSAGES
 
     def __init__(self, coalescing: Coalescing = NO_COALESCING) -> None:
         self._coalescing = coalescing
@@ -63,7 +61,7 @@ class ArrivalRate:
         if now_us - self._awake_us > AWAKE_INTERVAL_US:
             return 0
         nap_us = self._longest_us()
-        if nap_us < MIN_NAP_US or nap_us * self._messages_per_us < self.min_messages:
+        if nap_us < MIN_NAP_US or nap_us * self._messages_per_us < MIN_MESSAGES:
             return 0
         self._has_slept = True
         return int(nap_us)
