@@ -62,15 +62,17 @@ class BatchEncoder:
         return encoded
 
     def _record_batch(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
-        producer = NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, *batch[2:4])
+        producer = (
+            NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, batch.epoch, batch.base_sequence)
+        )
         if self._compressor.sends_uncompressed(topic, batch.partition):
             header, data = kernels.record_batch(self._slab, batch.segments, producer, keeps_empty=self.keeps_empty)
             self._row.add(Counter.MsgSetCompressionNo)
             return PartitionData(topic, batch.partition, data, header)
         encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self.keeps_empty)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
-        stamps = (encoded.first_timestamp, encoded.max_timestamp)
-        header = batch_header(data, encoded.records, *stamps, codec=codec, producer=producer)
+        timestamps = (encoded.first_timestamp, encoded.max_timestamp)
+        header = batch_header(data, encoded.records, *timestamps, codec=codec, producer=producer)
         return PartitionData(topic, batch.partition, data, header)
 
     def _message_set(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:

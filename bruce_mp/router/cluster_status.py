@@ -50,7 +50,7 @@ class ClusterStatus:
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
         if self._failing_since_ms is not None:
             seconds = (self._now_ms() - self._failing_since_ms) / 1000
-            _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages are on their way.", seconds)
+            _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
         self._failing_since_ms, self._error, self._needs_operator = None, "", False
 
     def on_producer_refused(self, error: int) -> None:
@@ -66,13 +66,13 @@ class ClusterStatus:
 
     def publish(self, router: Router, steady_ms: int, attempt: FetchAttempt) -> None:
         """Send a report to the status process; the next report replaces a lost one."""
-        paused = [*self._leaderless_partitions(router), *self._paused_scopes(router, steady_ms)]
+        scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router, steady_ms)]
         status = RouterStatus(
             self._brokers,
             self._failing_since_ms,
             self._error,
-            tuple(paused[:MOST_LISTED]),
-            len(paused),
+            tuple(scopes[:MOST_LISTED]),
+            len(scopes),
             self._needs_operator,
             self._producer_error,
             self._forbidden,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DispatcherSet", "SlotTable"]
 
-NOWHERE: Final = Address("", 0)
+UNKNOWN_ADDRESS: Final = Address("", 0)
 """The address of a broker that metadata does not show: its dispatcher cannot connect and hands back its messages."""
 
 
@@ -30,12 +30,13 @@ class SlotTable:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._slots = {
-            node_and_one - 1: slot
+            stored - 1: slot
             for slot in range(lay.DISPATCHER_SLOTS)
-            if (node_and_one := self._slab.words[self._at(slot)])
+            if (stored := self._slab.words[self._word_index(slot)])
         }
 
-    def _at(self, slot: int) -> int:
+    def _word_index(self, slot: int) -> int:
+        """Return the index of the slab's word that holds a slot's broker id plus 1; 0 marks a free slot."""
         row = lay.ROW_FIRST_DISPATCHER + slot
         return (self._slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2
 
@@ -50,7 +51,7 @@ class SlotTable:
         used = set(self._slots.values())
         slot = next((free for free in range(lay.DISPATCHER_SLOTS) if free not in used), None)
         if slot is not None:
-            self._slab.words[self._at(slot)] = node + 1
+            self._slab.words[self._word_index(slot)] = node + 1
             self._slots[node] = slot
         return slot
 
@@ -58,7 +59,7 @@ class SlotTable:
         """Free the slot of a broker; no state word may name the slot."""
         slot = self._slots.pop(node, None)
         if slot is not None:
-            self._slab.words[self._at(slot)] = 0
+            self._slab.words[self._word_index(slot)] = 0
 
     def broker_slots(self) -> list[tuple[int, int]]:
         """Return all (broker, slot) pairs."""
@@ -84,7 +85,7 @@ class DispatcherSet:
         if self._wanted is None and self._in_service is not None:
             used = self._used()
             self._wanted = {
-                slot: (node, self._addresses.get(node, NOWHERE))
+                slot: (node, self._addresses.get(node, UNKNOWN_ADDRESS))
                 for node, slot in self.slots.broker_slots()
                 if node in self._in_service or slot in used
             }
