@@ -52,9 +52,12 @@ def render() -> str:
 
 
 def _options() -> Iterator[str]:
-    yield "## Settings\n\n| XML | option | new setting | remark |\n|---|---|---|---|"
+    yield "## Settings\n\n| XML | option | new setting |\n|---|---|---|"
     for setting in SETTINGS:
-        yield f"| {_code(setting.place)} | {_flag(setting)} | `{setting.key}` | {setting.note} |"
+        yield f"| {_code(setting.place)} | {_flag(setting)} | `{setting.key}` |"
+    yield ""
+    for note in dict.fromkeys(setting.note for setting in SETTINGS if setting.note):
+        yield f"* {', '.join(f'`{setting.key}`' for setting in SETTINGS if setting.note == note)}: {note}"
 
 
 def _elements() -> Iterator[str]:
