@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from bruce_mp.config.sections import Http
     from bruce_mp.config.security import Tls
 
-__all__ = ["UNTOLD", "PageSettings"]
+__all__ = ["NOT_REPORTED", "PageSettings"]
 
 _MINUTE_MS: Final = 60_000
-UNTOLD: Final = ActiveConfig("", 0)
+NOT_REPORTED: Final = ActiveConfig("", 0)
 """Value before the first report of the supervisor."""
 
 
@@ -26,7 +26,7 @@ class PageSettings:
     tls: Tls
     metadata_max_age_ms: int | None
     http: Http
-    active_config: ActiveConfig = UNTOLD
+    active_config: ActiveConfig = NOT_REPORTED
 
     @classmethod
     def of(cls, config: Config, active_config: ActiveConfig) -> PageSettings:

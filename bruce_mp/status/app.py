@@ -1,9 +1,8 @@
 """Flask application of the status pages: the routes, and the response of each.
 
-The application reads a page from the slab on request into a struct. The struct's fields are the JSON form, and the
-plain form is rendered from the same struct. A path without a form returns the plain form where a page has one. Only
-`/metadata_update`, `/reload` and `/msg_debug` change state; the request guard refuses such requests from pages of other
-sites.
+The application reads a page from the slab on request into a struct. `/NAME/json` returns its fields, `/NAME/plain` text
+rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload` and
+`/msg_debug` change state; the request guard refuses such requests from pages of other sites.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from bruce_mp.status.pages.compression import compression_plain
 from bruce_mp.status.pages.counters import counters_plain, read_counters
 from bruce_mp.status.pages.debug_pages import add_debug_pages
 from bruce_mp.status.pages.discards import discards_plain
-from bruce_mp.status.pages.exposition import CONTENT_TYPE, expose
+from bruce_mp.status.pages.exposition import CONTENT_TYPE, render_families
 from bruce_mp.status.pages.front_page import add_front_page
 from bruce_mp.status.pages.header import Page, read_header, read_server_info, server_info_plain
-from bruce_mp.status.pages.health import assess_health, gather
+from bruce_mp.status.pages.health import assess_health, collect_evidence
 from bruce_mp.status.pages.held import read_held
 from bruce_mp.status.pages.metadata import metadata_plain, read_metadata
 from bruce_mp.status.pages.metrics import read_metrics
-from bruce_mp.status.pages.overview import Memory, read_overview, tailor
+from bruce_mp.status.pages.overview import Histories, read_overview, with_topics
 from bruce_mp.status.pages.processes import read_processes
 from bruce_mp.status.pages.queues import queues_plain, read_queues
 from bruce_mp.status.pages.senders import read_senders_page, senders_plain
 from bruce_mp.status.pages.text import stamp
 from bruce_mp.status.pages.topics import TopicSelection
-from bruce_mp.status.reports.rolling_file import FileTroubleError
+from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.status.request_guard import guard
 from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import read_books
@@ -59,8 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DaemonView", "create_app"]
 
-SIGHT_LASTS_S: Final = 0.8
-"""Shortest time between two readings for `/overview`, so the cost does not grow with the number of open pages."""
+MIN_SNAPSHOT_INTERVAL_S: Final = 0.8
+"""Shortest time between two snapshots for `/overview`, so that the cost does not grow with the number of clients."""
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -86,7 +85,7 @@ class DaemonView:
     debug: MessageDebug
     compression: CompressionTable
     broker_status: BrokerStatusStore
-    memory: Memory
+    histories: Histories
     reloads: ReloadRequests
     settings: Callable[[], PageSettings]
     count: Callable[[Counter], None]
@@ -95,9 +94,11 @@ class DaemonView:
     steady_ms: Callable[[], int]
 
     def evidence(self) -> Evidence:
-        """Collect the facts from which `/healthz` derives its verdict."""
+        """Collect the input of the health checks."""
         now_ms = self.now_ms()
-        return gather(self.slab, self.broker_status.latest(now_ms), self.memory.history, now_ms, self.settings())
+        return collect_evidence(
+            self.slab, self.broker_status.latest(now_ms), self.histories.history, now_ms, self.settings()
+        )
 
     def certificates(self) -> CertificatesPage:
         now_ms = self.now_ms()
@@ -138,26 +139,30 @@ def create_app(daemon: DaemonView) -> Flask:
     app.add_url_rule("/healthz", "healthz", lambda: _healthz(daemon))
     app.add_url_rule("/metrics", "metrics", lambda: _metrics(daemon, evidence(), held()))
     _add_page(app, "held", held, None)
-    snapshot = Cached(lambda: _look(daemon, evidence()), lambda: daemon.steady_ms() / 1000, least_s=SIGHT_LASTS_S)
-    _add_page(app, "overview", lambda: tailor(snapshot(), _choice()), None)
+    snapshot = Cached(
+        lambda: _read_snapshot(daemon, evidence()),
+        lambda: daemon.steady_ms() / 1000,
+        min_valid_s=MIN_SNAPSHOT_INTERVAL_S,
+    )
+    _add_page(app, "overview", lambda: with_topics(snapshot(), _topic_selection()), None)
     add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug, daemon.guard)
     app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
-    app.after_request(_finish)
+    app.after_request(_add_headers)
     app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))
     app.register_error_handler(SlabError, _slab_error)
-    app.register_error_handler(FileTroubleError, lambda error: _text(f"{error}\n", 500))
+    app.register_error_handler(FileWriteError, lambda error: _text(f"{error}\n", 500))
     return app
 
 
 def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
-    """Return the read function of each page by name, with the function that renders its plain form or None."""
+    """Return by page name the function that reads the page, and the one that renders its plain form, or None."""
     slab, now_ms = daemon.slab, daemon.now_ms
     return {
         "server_info": (lambda: read_server_info(slab, daemon.settings().active_config, now_ms()), server_info_plain),
-        "counters": (lambda: read_counters(slab, now_ms(), by_process=_wants("by", "process")), counters_plain),
+        "counters": (lambda: read_counters(slab, now_ms(), by_process=_has_argument("by", "process")), counters_plain),
         "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
         "metadata_fetch_time": (lambda: read_metadata(slab, now_ms()), metadata_plain),
@@ -178,7 +183,7 @@ def _add_page(app: Flask, name: str, read: Callable[[], Page], plain: Callable[[
         app.add_url_rule(f"/{name}{form}", f"{name}{form}", answer)
 
 
-def _wants(parameter: str, value: str) -> bool:
+def _has_argument(parameter: str, value: str) -> bool:
     return request.args.get(parameter) == value
 
 
@@ -197,28 +202,30 @@ def _read_books(daemon: DaemonView) -> BooksPage:
 
 def _healthz(daemon: DaemonView) -> Response:
     page = assess_health(daemon.evidence())
-    well = page.live if _wants("probe", "live") else page.ready
-    return _json(page, 200 if well else 503)
+    is_well = page.live if _has_argument("probe", "live") else page.ready
+    return _json(page, 200 if is_well else 503)
 
 
 def _metrics(daemon: DaemonView, evidence: Evidence, held: HeldPage) -> Response:
     families = read_metrics(daemon.slab, evidence, daemon.compression.page(daemon.now_ms()), held)
-    return Response(expose(families), content_type=CONTENT_TYPE)
+    return Response(render_families(families), content_type=CONTENT_TYPE)
 
 
-def _look(daemon: DaemonView, evidence: Evidence) -> OverviewSnapshot:
+def _read_snapshot(daemon: DaemonView, evidence: Evidence) -> OverviewSnapshot:
     now_ms, steady_ms = daemon.now_ms(), daemon.steady_ms()
-    reports, packing = daemon.reports.peek(now_ms), daemon.compression.page(now_ms)
-    return read_overview(daemon.slab, daemon.memory, evidence, reports, packing, now_ms=now_ms, steady_now_ms=steady_ms)
+    reports, compression = daemon.reports.peek(now_ms), daemon.compression.page(now_ms)
+    return read_overview(
+        daemon.slab, daemon.histories, evidence, reports, compression, now_ms=now_ms, steady_now_ms=steady_ms
+    )
 
 
-def _choice() -> TopicSelection:
-    asked, ours = request.args, TopicSelection()
+def _topic_selection() -> TopicSelection:
+    args, defaults = request.args, TopicSelection()
     return TopicSelection(
-        asked.get("topic", ours.text),
-        asked.get("sort", ours.sort),
-        asked.get("order") == "ascending",
-        asked.get("limit", ours.limit, type=int),
+        args.get("topic", defaults.text),
+        args.get("sort", defaults.sort),
+        args.get("order") == "ascending",
+        args.get("limit", defaults.limit, type=int),
     )
 
 
@@ -231,19 +238,19 @@ def _metadata_update(daemon: DaemonView) -> Response:
 def _reload(daemon: DaemonView) -> Response:
     """Request a reload from the supervisor; `?check=1` requests a check of the file only."""
     daemon.guard()
-    outcome = daemon.reloads.request(only_check=_wants("check", "1"))
+    outcome = daemon.reloads.request(only_check=_has_argument("check", "1"))
     if outcome is None:
         return _text("The supervisor has not reported the outcome yet; its log will show it.\n", 504)
     return _text(f"{outcome.text}\n", 200 if outcome.accepted else 409)
 
 
-def _finish(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
     return response
 
 
-_OUR_FAULT: Final = 500
-_EXPLAINED: Final = {
+_SERVER_ERROR: Final = 500
+_EXPLANATIONS: Final = {
     404: "There is no such page here; / lists the pages.",
     405: "This page does not take this method; only /metadata_update and /reload take POST, all others GET.",
 }
@@ -251,9 +258,9 @@ _EXPLAINED: Final = {
 
 def _http_error(daemon: DaemonView, error: HTTPException) -> Response:
     code = error.code or 500
-    if code >= _OUR_FAULT:
+    if code >= _SERVER_ERROR:
         daemon.count(Counter.MongooseStdException)
-    response = _text(_EXPLAINED.get(code) or str(error.description), code)
+    response = _text(_EXPLANATIONS.get(code) or str(error.description), code)
     response.content_type = "text/plain; charset=utf-8"
     for name, value in error.get_headers():
         if name in {"Allow", "WWW-Authenticate"}:

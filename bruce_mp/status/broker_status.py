@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["BrokerStatusStore", "ClusterReport"]
 
 STALE_MS: Final = 10_000
-"""Age at which a report is ignored. Its sender reports once a second, so it is dead or stopped."""
-MOST_REASONS: Final = 1000
+"""Age at which a report is ignored. Processes report once a second, so the sender is dead or stopped."""
+MAX_REASONS: Final = 1000
 
 
 class ClusterReport(NamedTuple):
-    """Current reports: `brokers` by dispatcher slot, `router` or None without a recent report.
+    """Current reports: `brokers` by dispatcher slot; `router` is None without a recent report.
 
     `reasons` holds the last error of each partition, and keeps it after the dispatcher hands the partition back.
     """
@@ -52,7 +52,7 @@ class BrokerStatusStore:
     def _record_reasons(self, troubles: Iterable[PartitionError]) -> None:
         for trouble in troubles:
             self._reasons[trouble.topic, trouble.partition] = trouble.error
-        while len(self._reasons) > MOST_REASONS:
+        while len(self._reasons) > MAX_REASONS:
             del self._reasons[next(iter(self._reasons))]
 
     def latest(self, now_ms: int) -> ClusterReport:

@@ -1,8 +1,7 @@
 """Cache for slow readings.
 
-Counting the messages in a slab of many GB takes seconds, and monitors poll most often when the slab is full. A slow
-reading stays cached for a multiple of its duration, which bounds the share of time spent reading. A quick one is
-repeated for each request.
+Counting the messages in a full slab of many GB takes seconds. A slow reading therefore stays cached for a multiple of
+its duration, which bounds the share of time spent on reading. A quick reading is repeated for each request.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ if TYPE_CHECKING:
 __all__ = ["Cached"]
 
 QUICK_S: Final = 0.5
-REST: Final = 3
+VALIDITY_FACTOR: Final = 3
 """A slow reading stays valid for this multiple of its duration."""
 
 _Reading = TypeVar("_Reading")
 
 
 class Cached(Generic[_Reading]):
-    """Result of `read`, cached for `least_s` after a quick reading and longer after a slow one.
+    """Result of `read`, cached for `min_valid_s` after a quick reading and longer after a slow one.
 
     Several threads may call it. `clock` is monotonic, in seconds.
     """
 
     def __init__(
-        self, read: Callable[[], _Reading], clock: Callable[[], float] = time.monotonic, *, least_s: float = 0.0
+        self, read: Callable[[], _Reading], clock: Callable[[], float] = time.monotonic, *, min_valid_s: float = 0.0
     ) -> None:
         self._read = read
-        self._least_s = least_s
+        self._least_s = min_valid_s
         self._clock = clock
         self._lock = Lock()
         self._last: _Reading | None = None
@@ -50,15 +49,15 @@ class Cached(Generic[_Reading]):
             return last
         try:
             if self._last is None or self._clock() >= self._until:
-                self._last = self._read_anew()
+                self._last = self._refresh()
             return self._last
         finally:
             self._lock.release()
 
-    def _read_anew(self) -> _Reading:
-        begun = self._clock()
+    def _refresh(self) -> _Reading:
+        started = self._clock()
         reading = self._read()
         now = self._clock()
-        took = now - begun
-        self._until = now + (REST * took if took >= QUICK_S else self._least_s)
+        duration = now - started
+        self._until = now + (VALIDITY_FACTOR * duration if duration >= QUICK_S else self._least_s)
         return reading

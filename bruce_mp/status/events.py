@@ -1,6 +1,6 @@
-"""Decode the events that processes report: sums of discards, compression and traffic, and broker status.
+"""Events that processes report to the status process: discards, compression, traffic, and broker status.
 
-Separate because the tests of all senders decode their events with it.
+Separate because the tests of the reporting processes decode events with it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.traffic import TrafficEvent
 
-__all__ = ["News", "decode_events"]
+__all__ = ["ReportedEvent", "decode_events"]
 
-News = Event | CompressionEvent | TrafficEvent | BrokerStatus | RouterStatus
-_DECODER: Final[msgspec.msgpack.Decoder[list[News]]] = msgspec.msgpack.Decoder(list[News])
+ReportedEvent = Event | CompressionEvent | TrafficEvent | BrokerStatus | RouterStatus
+_DECODER: Final[msgspec.msgpack.Decoder[list[ReportedEvent]]] = msgspec.msgpack.Decoder(list[ReportedEvent])
 
 
-def decode_events(data: bytes) -> list[News]:
+def decode_events(data: bytes) -> list[ReportedEvent]:
     """Decode a message of the link REPORTS. Raise RemoteProtocolError for other bytes."""
     try:
         return _DECODER.decode(data)

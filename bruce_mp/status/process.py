@@ -1,4 +1,4 @@
-"""The status process: receives discard events and serves the pages. No message passes through it.
+"""The status process: receives reports of other processes, and serves the pages. No message passes through it.
 
 The main thread runs the event loop that all daemon processes use; the HTTP server has its own threads. Locks guard
 the state that they share: the reports, the counters in this process's row, and the sending end of the control pipe.
@@ -18,7 +18,7 @@ from bruce_mp.ipc.control_messages import ActiveConfig, DebugTopics, RefreshMeta
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.active_config import UNTOLD, PageSettings
+from bruce_mp.status.active_config import NOT_REPORTED, PageSettings
 from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.events import decode_events
@@ -26,7 +26,7 @@ from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
 from bruce_mp.status.history.traffic import TrafficTable
 from bruce_mp.status.pages.compression import CompressionTable
-from bruce_mp.status.pages.overview import Memory
+from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reloading import ReloadRequests
 from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardFile
 from bruce_mp.status.reports.debug_files import MessageDebug
@@ -67,14 +67,14 @@ class _Status(ProcessShell):
         interval = start.config.http.discard_report_interval_s
         self._debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
-        self._serve_copies = self.serve_bytes(COPIES, self._writer.offer)
+        self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
         self._broker_status = BrokerStatusStore()
-        self._memory = Memory(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
+        self._histories = Histories(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
-        self._settings = PageSettings.of(start.config, UNTOLD)
+        self._settings = PageSettings.of(start.config, NOT_REPORTED)
         self._reloads = ReloadRequests(self.send)
-        self._server = HttpServer(create_app(self._daemon(slab)), start.listener)
+        self._server = HttpServer(create_app(self._daemon_view(slab)), start.listener)
 
     def start(self) -> None:
         self._writer.start()
@@ -90,15 +90,15 @@ class _Status(ProcessShell):
 
     def on_control(self, message: ControlMessage) -> None:
         if isinstance(message, DebugTopics):
-            self._debug.adopt(message)
+            self._debug.restore_selection(message)
         elif isinstance(message, ActiveConfig):
             self._settings = PageSettings.of(self._config, message)
         elif isinstance(message, ReloadOutcome):
-            self._reloads.answer(message)
+            self._reloads.on_outcome(message)
 
     def close(self) -> int:
         self._server.stop()
-        self._serve_copies()
+        self._receive_copies()
         self._writer.stop()
         return 0
 
@@ -112,13 +112,13 @@ class _Status(ProcessShell):
         file = RollingFile(Path(config.path), config.max_file_size, config.max_archive_size, wall_ms)
         return DiscardFile(file, self._count)
 
-    def _daemon(self, slab: Slab) -> DaemonView:
+    def _daemon_view(self, slab: Slab) -> DaemonView:
         return DaemonView(
             slab=slab,
             reports=self._reports,
             compression=self._compression,
             broker_status=self._broker_status,
-            memory=self._memory,
+            histories=self._histories,
             reloads=self._reloads,
             settings=lambda: self._settings,
             debug=self._debug,
@@ -136,18 +136,18 @@ class _Status(ProcessShell):
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
         self._reports.rotate(wall_ms())
-        self._memory.history.sample(steady_ms())
-        self._memory.brokers.sample(steady_ms())
+        self._histories.history.sample(steady_ms())
+        self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
 
     def _on_events(self, data: bytes) -> None:
         try:
-            news = decode_events(data)
+            events = decode_events(data)
         except RemoteProtocolError as error:
-            _LOG.warning("%s  It is left out of the pages.", error)
+            _LOG.warning("%s  The pages do not include it.", error)
             return
         now_ms = wall_ms()
-        self._reports.record([item for item in news if isinstance(item, Event)], now_ms)
-        self._compression.record([item for item in news if isinstance(item, CompressionEvent)])
-        self._memory.traffic.record([item for item in news if isinstance(item, TrafficEvent)], steady_ms())
-        self._broker_status.record([item for item in news if isinstance(item, BrokerStatus | RouterStatus)], now_ms)
+        self._reports.record([item for item in events if isinstance(item, Event)], now_ms)
+        self._compression.record([item for item in events if isinstance(item, CompressionEvent)])
+        self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], steady_ms())
+        self._broker_status.record([item for item in events if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

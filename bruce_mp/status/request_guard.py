@@ -1,8 +1,8 @@
 """Request guard: decides which HTTP requests may change state.
 
-Every client that reaches the address may read. The guard refuses a state-changing request that another site may have
-caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. A foreign name in the `Host` header
-shows DNS rebinding. If a token is configured, the request needs it as well.
+Every client that reaches the address may read. The guard refuses a state-changing request that a page of another site
+may have caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. A foreign name in the
+`Host` header reveals DNS rebinding. If a token is configured, the request needs it as well.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 __all__ = ["guard"]
 
-_FROM_ELSEWHERE: Final = frozenset({"cross-site", "same-site"})
+_FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 _BEARER: Final = "Bearer "
-_WHAT_IS_MISSING: Final = (
+_UNAUTHORIZED: Final = (
     "This request needs the token that http.token_file or http.token_env names: Authorization: Bearer TOKEN"
 )
 
 
 def guard(config: Http) -> None:
     """Abort the current, state-changing request with 403, 401 or 503 unless it is allowed."""
-    _refuse_other_sites()
+    _refuse_foreign_sites()
     if isinstance(config.address, HostPort):
-        _refuse_other_names(config.address)
-    _ask_for_token(config)
+        _refuse_foreign_hosts(config.address)
+    _check_token(config)
 
 
-def _refuse_other_sites() -> None:
+def _refuse_foreign_sites() -> None:
     origin = request.headers.get("Origin")
     is_foreign = origin is not None and _host_of(origin) != request.host.lower()
-    if is_foreign or request.headers.get("Sec-Fetch-Site") in _FROM_ELSEWHERE:
-        abort(403, "A page of another site may not ask for this.")
+    if is_foreign or request.headers.get("Sec-Fetch-Site") in _FOREIGN_SITES:
+        abort(403, "Pages of other sites are not allowed to send this request.")
 
 
 def _host_of(origin: str) -> str | None:
@@ -56,15 +56,12 @@ def _host_of(origin: str) -> str | None:
         return None
 
 
-def _refuse_other_names(listen: HostPort) -> None:
-    """Refuse host names that an attacker could point at this host.
-
-    IP addresses and this host's own names are safe. Browsers cannot reach a UNIX socket at all.
-    """
+def _refuse_foreign_hosts(listen: HostPort) -> None:
+    """Refuse names in the `Host` header that an attacker could resolve to this host. IP addresses are safe."""
     host = (urlsplit(f"//{request.host}").hostname or "").rstrip(".")
     node = os.uname().nodename.lower()
     if host not in {"localhost", listen.host.lower(), node, node.partition(".")[0]} and not _is_address(host):
-        abort(403, f"This host is not known to itself as {host}: ask by its address, or as localhost.")
+        abort(403, f"{host} is not a name of this host: use its IP address, or localhost.")
 
 
 def _is_address(host: str) -> bool:
@@ -75,7 +72,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _ask_for_token(config: Http) -> None:
+def _check_token(config: Http) -> None:
     try:
         token = read_secret(config.token_file, config.token_env, "The token for changes")
     except ConfigError as error:
@@ -83,10 +80,10 @@ def _ask_for_token(config: Http) -> None:
     if token is None:
         return
     given = request.headers.get("Authorization", "")
-    if not given.startswith(_BEARER) or not _are_same(given.removeprefix(_BEARER).strip(), token):
-        raise Unauthorized(_WHAT_IS_MISSING, www_authenticate=WWWAuthenticate("bearer", {"realm": "bruce"}))
+    if not given.startswith(_BEARER) or not _equals(given.removeprefix(_BEARER).strip(), token):
+        raise Unauthorized(_UNAUTHORIZED, www_authenticate=WWWAuthenticate("bearer", {"realm": "bruce"}))
 
 
-def _are_same(given: str, token: str) -> bool:
+def _equals(given: str, token: str) -> bool:
     """Compare two tokens in constant time."""
     return hmac.compare_digest(given.encode("latin-1", "replace"), token.encode())

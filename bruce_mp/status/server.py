@@ -1,8 +1,8 @@
 """The HTTP server: waitress on a listening socket that the supervisor owns.
 
 The server runs in threads beside the event loop of the process. It stops in two steps, because a worker thread wakes
-the server after each response: first the worker threads end, then the server's own thread closes the connections. The
-listening socket stays open in the supervisor, so new connections queue for the next status process.
+the server thread after each response: first the worker threads end, then the server thread closes the connections. The
+listening socket stays open in the supervisor, so new connections wait for the next status process.
 
 Separate because no other module needs waitress.
 """

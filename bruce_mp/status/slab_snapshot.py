@@ -1,7 +1,7 @@
 """Snapshot of the slab for all pages about held messages: counts by topic, state and holder.
 
-Processes change the slab while the snapshot reads it, so its sums are approximate on a busy daemon. `/books` reports
-consistency for itself.
+Processes change the slab during the reading, so the counts are approximate on a busy daemon. Only `/books` detects an
+inconsistent reading.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import Message
-from bruce_mp.status.events import News, decode_events
+from bruce_mp.status.events import ReportedEvent, decode_events
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
 
@@ -28,7 +28,7 @@ class FakeLink:
             self.messages.append(data)
         return not self.full
 
-    def events(self) -> list[News]:
+    def events(self) -> list[ReportedEvent]:
         return [event for message in self.messages for event in decode_events(message)]
 
     def discards(self) -> list[DiscardEvent]:
@@ -39,7 +39,7 @@ class FakeLink:
 
 
 def test_events_cross_the_link_unchanged() -> None:
-    events: list[News] = [
+    events: list[ReportedEvent] = [
         DiscardEvent(DiscardReason.UNSUPPORTED_VERSION, NASTY, 7, -5, 2**62, (b"", NASTY), version=-1, api_key=257),
         DuplicateEvent(NASTY, 3, -1, 1),
     ]

@@ -22,8 +22,8 @@ ALERTS: Final = re.findall(r"- alert: (\w+)\n((?: {8}.*\n)+)", RULES)
 SAID_BY: Final[dict[Callable[..., object], list[Callable[..., object]]]] = {
     health._losses: [health._lost],
     health._client_mistakes: [health._lost],
-    health._expired: [certificates.expired],
-    health._certificates: [certificates.worrying, certificates._named],
+    health._expired: [certificates.certificate_problems],
+    health._certificates: [certificates.certificate_warnings, certificates._subject_of],
 }
 """Checks that leave the sentence to other functions."""
 
@@ -71,7 +71,9 @@ def text_of(check: Callable[..., object]) -> str:
     return re.sub(r'"\s*f?"', "", inspect.getsource(check))
 
 
-@pytest.mark.parametrize("check", [health._processes, *health.PROBLEMS, *health.WARNINGS], ids=lambda it: it.__name__)
+@pytest.mark.parametrize(
+    "check", [health._failed_processes, *health.PROBLEMS, *health.WARNINGS], ids=lambda it: it.__name__
+)
 def test_each_sentence_is_explained(check: Callable[..., object]) -> None:
     said = "".join(map(text_of, SAID_BY.get(check, [check])))
     explained = [fragment for fragment in FRAGMENTS if fragment in said]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.status.events import News
+    from bruce_mp.status.events import ReportedEvent
 
 LONGEST: Final = 1000
 SAMPLE: Final = 20
@@ -56,7 +56,7 @@ class Link:
     """A stand-in for the link to status."""
 
     def __init__(self) -> None:
-        self.events: list[News] = []
+        self.events: list[ReportedEvent] = []
 
     def send_bytes(self, data: bytes) -> bool:
         self.events += decode_events(data)

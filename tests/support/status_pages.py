@@ -17,7 +17,7 @@ from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
 from bruce_mp.status.history.traffic import TrafficTable
 from bruce_mp.status.pages.compression import CompressionTable
-from bruce_mp.status.pages.overview import Memory
+from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reloading import ReloadRequests
 from bruce_mp.status.reports.debug_files import MessageDebug
 from bruce_mp.status.reports.reports import Reports
@@ -50,7 +50,7 @@ class OfflineStatusPages:
         self.unread: list[int] = []
         self.refreshes = 0
         self.broker_status = BrokerStatusStore()
-        self.memory = Memory(History(self.slab, NOW_MS), BrokerHistory(self.slab), TrafficTable(NOW_MS))
+        self.histories = Histories(History(self.slab, NOW_MS), BrokerHistory(self.slab), TrafficTable(NOW_MS))
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
@@ -66,7 +66,7 @@ class OfflineStatusPages:
             debug=self.debug,
             compression=self.compression,
             broker_status=self.broker_status,
-            memory=self.memory,
+            histories=self.histories,
             reloads=self.reloads,
             settings=lambda: self.settings,
             count=self.counted.append,

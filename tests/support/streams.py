@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.status.events import News
+    from bruce_mp.status.events import ReportedEvent
 
 __all__ = ["WORKER_ROW", "StreamInput"]
 
@@ -45,7 +45,7 @@ class _Sent:
     """A recorder of the reporter's output."""
 
     def __init__(self) -> None:
-        self.news: list[News] = []
+        self.news: list[ReportedEvent] = []
 
     def send_bytes(self, data: bytes) -> bool:
         self.news += decode_events(data)

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, minus, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, increases, per_s
 from bruce_mp.status.pages.brokers import slots_of
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS
@@ -25,7 +25,7 @@ _NO_ERROR: Final = _FIRST_ERROR + 1
 _LAST_ERROR: Final = _FIRST_ERROR + 136
 
 
-class _BrokerReading(NamedTuple):
+class _BrokerSample(NamedTuple):
     at_ms: int
     delivered: int
     errors: int
@@ -46,13 +46,13 @@ class BrokerTraffic(NamedTuple):
     trend: tuple[float, ...] = ()
 
 
-class _Slot:
+class _SlotSamples:
     """Samples of one dispatcher slot while it serves the same broker."""
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.minute: Window[_BrokerReading] = Window(10_000, MINUTE_MS)
-        self.hour: Window[_BrokerReading] = Window(60_000, HOUR_MS)
+        self.minute: Window[_BrokerSample] = Window(10_000, MINUTE_MS)
+        self.hour: Window[_BrokerSample] = Window(60_000, HOUR_MS)
 
 
 class BrokerHistory:
@@ -61,28 +61,28 @@ class BrokerHistory:
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
         self._lock = Lock()
-        self._slots: dict[int, _Slot] = {}
+        self._slots: dict[int, _SlotSamples] = {}
 
     def sample(self, now_ms: int) -> None:
         """Sample the counters of all dispatchers whose next sample is due."""
         with self._lock:
-            there = {slot: node for node, slot in slots_of(self._slab)}
-            self._slots = {slot: self._same(slot, node) for slot, node in there.items()}
-            for slot, it in self._slots.items():
-                if it.minute.is_due(now_ms):
+            current = {slot: node for node, slot in slots_of(self._slab)}
+            self._slots = {slot: self._samples_of(slot, node) for slot, node in current.items()}
+            for slot, samples in self._slots.items():
+                if samples.minute.is_due(now_ms):
                     reading = self._read(slot, now_ms)
-                    it.minute.add(reading)
-                    it.hour.add(reading)
+                    samples.minute.add(reading)
+                    samples.hour.add(reading)
 
-    def _same(self, slot: int, node: int) -> _Slot:
-        it = self._slots.get(slot)
-        return it if it is not None and it.node == node else _Slot(node)
+    def _samples_of(self, slot: int, node: int) -> _SlotSamples:
+        samples = self._slots.get(slot)
+        return samples if samples is not None and samples.node == node else _SlotSamples(node)
 
-    def _read(self, slot: int, now_ms: int) -> _BrokerReading:
+    def _read(self, slot: int, now_ms: int) -> _BrokerSample:
         row = self._slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES
         first = (row + lay.ROW_COUNTERS) >> 3
         counters = self._slab.longs[first : first + lay.ROW_COUNTER_CAPACITY].tolist()
-        return _BrokerReading(
+        return _BrokerSample(
             now_ms,
             counters[Counter.MsgDelivered],
             sum(counters[_FIRST_ERROR : _LAST_ERROR + 1]) - counters[_NO_ERROR],
@@ -92,18 +92,21 @@ class BrokerHistory:
     def traffic(self, slot: int, now_ms: int) -> BrokerTraffic:
         """Return the traffic of a dispatcher slot, empty for a slot without a dispatcher."""
         with self._lock:
-            it = self._slots.get(slot)
-            return BrokerTraffic() if it is None else _traffic(it, self._read(slot, now_ms))
+            samples = self._slots.get(slot)
+            return BrokerTraffic() if samples is None else _traffic(samples, self._read(slot, now_ms))
 
 
-def _traffic(it: _Slot, now: _BrokerReading) -> BrokerTraffic:
-    minute, hour = it.minute.first or now, it.hour.first or now
-    delays = minus(now.delays, minute.delays)
+def _traffic(samples: _SlotSamples, now: _BrokerSample) -> BrokerTraffic:
+    minute, hour = samples.minute.first or now, samples.hour.first or now
+    delays = increases(now.delays, minute.delays)
     return BrokerTraffic(
         per_s(now.delivered - minute.delivered, now.at_ms - minute.at_ms),
         delay_ms(delays, 0.5),
         delay_ms(delays, 0.99),
         now.errors - minute.errors,
         now.errors - hour.errors,
-        tuple(per_s(late.delivered - early.delivered, late.at_ms - early.at_ms) for early, late in it.hour.pairs()),
+        tuple(
+            per_s(later.delivered - earlier.delivered, later.at_ms - earlier.at_ms)
+            for earlier, later in samples.hour.pairs()
+        ),
     )

@@ -1,8 +1,8 @@
 """History of the daemon's counters: a sample per second for a minute, and one per 10 s for an hour.
 
-The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process. The
-history reads counters only, because counting held messages in the slab is too expensive for each second. Here, and only
-here, held messages are a difference: received minus delivered minus discarded.
+The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process. Counting
+held messages in the slab is too expensive for each second. Here, and only here, held messages are therefore a
+difference of counters: received minus delivered minus discarded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, minus, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, increases, per_s
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import read_delays
@@ -28,7 +28,7 @@ __all__ = ["History", "Interval", "Latency", "Series"]
 _REASONS: Final = tuple(DiscardReason)
 
 
-class _HistoryReading(NamedTuple):
+class _CounterSample(NamedTuple):
     """Counter sample taken at `at_ms`: `discarded` by reason, `delays` by latency bucket."""
 
     at_ms: int
@@ -90,21 +90,21 @@ class History:
     def __init__(self, slab: Slab, wall_now_ms: int) -> None:
         self._slab = slab
         self._lock = Lock()
-        self._minute: Window[_HistoryReading] = Window(1000, MINUTE_MS)
-        self._hour: Window[_HistoryReading] = Window(10_000, HOUR_MS)
+        self._minute: Window[_CounterSample] = Window(1000, MINUTE_MS)
+        self._hour: Window[_CounterSample] = Window(10_000, HOUR_MS)
         self.since = wall_now_ms // 1000
         """Start of the history, in seconds since the epoch."""
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters."""
+        """Store a sample of the counters."""
         reading = self._read(now_ms)
         with self._lock:
             self._minute.add(reading)
             self._hour.add(reading)
 
-    def _read(self, now_ms: int) -> _HistoryReading:
+    def _read(self, now_ms: int) -> _CounterSample:
         """Read all counters, MsgReceived last: no message may appear settled before it appears received."""
-        return _HistoryReading(
+        return _CounterSample(
             now_ms,
             total(self._slab, Counter.MsgDelivered),
             self._discarded(),
@@ -116,15 +116,15 @@ class History:
     def _discarded(self) -> tuple[int, ...]:
         return tuple(total(self._slab, discarded(reason)) for reason in _REASONS)
 
-    def lost_lately(self) -> dict[DiscardReason, int]:
+    def discards_in_last_minute(self) -> dict[DiscardReason, int]:
         """Return the discards of the last minute by reason, without reasons that did not occur."""
         now = self._discarded()
         with self._lock:
             before = self._minute.first
-        return _by_reason(minus(now, before.discarded if before else now))
+        return _by_reason(increases(now, before.discarded if before else now))
 
-    def copies_lost_lately(self) -> int:
-        """Return the number of copies that the last hour's writes lost. Their files stay incomplete."""
+    def copies_lost_in_last_hour(self) -> int:
+        """Return the number of copies that were not written in the last hour. Their files stay incomplete."""
         now = total(self._slab, Counter.MsgCopyLost)
         with self._lock:
             before = self._hour.first
@@ -145,7 +145,7 @@ class History:
         return _since(before or now, now)
 
     def series(self, now_ms: int) -> dict[str, Series]:
-        """Return the columns for `minute` and `hour`."""
+        """Return the series of the last minute, as `minute`, and of the last hour, as `hour`."""
         with self._lock:
             return {name: _series(window, now_ms) for name, window in (("minute", self._minute), ("hour", self._hour))}
 
@@ -154,10 +154,10 @@ def _by_reason(counts: Iterable[int]) -> dict[DiscardReason, int]:
     return {reason: count for reason, count in zip(_REASONS, counts, strict=True) if count > 0}
 
 
-def _since(before: _HistoryReading, now: _HistoryReading) -> Interval:
+def _since(before: _CounterSample, now: _CounterSample) -> Interval:
     ms = now.at_ms - before.at_ms
-    reasons = _by_reason(minus(now.discarded, before.discarded))
-    delays = minus(now.delays, before.delays)
+    reasons = _by_reason(increases(now.discarded, before.discarded))
+    delays = increases(now.delays, before.delays)
     return Interval(
         ms,
         per_s(now.received - before.received, ms),
@@ -168,16 +168,16 @@ def _since(before: _HistoryReading, now: _HistoryReading) -> Interval:
     )
 
 
-def _series(window: Window[_HistoryReading], now_ms: int) -> Series:
-    spells = [(now, _since(before, now)) for before, now in window.pairs()]
+def _series(window: Window[_CounterSample], now_ms: int) -> Series:
+    intervals = [(now, _since(before, now)) for before, now in window.pairs()]
     return Series(
         step_s=window.step_ms // 1000,
         span_s=window.span_ms // 1000,
-        age_s=[round((now_ms - now.at_ms) / 1000, 1) for now, _ in spells],
-        received=[spell.received for _, spell in spells],
-        delivered=[spell.delivered for _, spell in spells],
-        discarded=[spell.discarded for _, spell in spells],
-        held=[now.held for now, _ in spells],
-        p50_ms=[spell.latency.p50_ms for _, spell in spells],
-        p99_ms=[spell.latency.p99_ms for _, spell in spells],
+        age_s=[round((now_ms - now.at_ms) / 1000, 1) for now, _ in intervals],
+        received=[interval.received for _, interval in intervals],
+        delivered=[interval.delivered for _, interval in intervals],
+        discarded=[interval.discarded for _, interval in intervals],
+        held=[now.held for now, _ in intervals],
+        p50_ms=[interval.latency.p50_ms for _, interval in intervals],
+        p99_ms=[interval.latency.p99_ms for _, interval in intervals],
     )

@@ -1,7 +1,7 @@
 """Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
 The loop stores events, and HTTP threads read the sums. The minute is divided into slots of 10 s. The memory is bounded:
-the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name collects the rest.
+the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name sums all further topics.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ SLOT_MS: Final = 10_000
 _SLOTS: Final = MINUTE_MS // SLOT_MS
 _DELAYS: Final = 3
 """Index of the latency buckets in a slot's sums, after messages, bytes and errors."""
-_NOTHING: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
+_EMPTY_SUMS: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
 
 
 class TopicTraffic(NamedTuple):
     """Traffic of a topic in the last minute.
 
-    Messages and bytes are acknowledged ones per second; latencies are in ms; `errors` counts error responses.
-    `last_error` names the last error at any time since the topic entered the table, at `last_error_ms` on the table's
-    clock. Without an error they are empty and 0.
+    `delivered` messages and `size` bytes were acknowledged per second; `errors` counts error responses. `last_error`
+    may be older than a minute; it came at `last_error_ms` on the table's clock. Without an error they are empty and 0.
     """
 
     delivered: float = 0.0
@@ -57,7 +56,7 @@ class _TopicWindow:
         slot = now_ms // SLOT_MS
         if not self.slots or self.slots[-1][0] != slot:
             self.expire(now_ms)  # also for topics that no client reads
-            self.slots.append((slot, _NOTHING[:]))
+            self.slots.append((slot, _EMPTY_SUMS[:]))
         sums = self.slots[-1][1]
         for index, amount in enumerate((event.messages, event.size, event.errors)):
             sums[index] += amount
@@ -70,9 +69,9 @@ class _TopicWindow:
         while self.slots and now_ms // SLOT_MS - self.slots[0][0] > _SLOTS:
             del self.slots[0]
 
-    def show(self, now_ms: int, since_ms: int) -> TopicTraffic:
+    def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
         """Sum the slots. The rate's interval starts at `since_ms` or at the oldest slot, whichever is later."""
-        messages, size, errors, *delays = map(sum, zip(_NOTHING, *(sums for _, sums in self.slots), strict=True))
+        messages, size, errors, *delays = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.slots), strict=True))
         ms = now_ms - max(since_ms, (now_ms // SLOT_MS - _SLOTS) * SLOT_MS)
         return TopicTraffic(
             per_s(messages, ms),
@@ -92,28 +91,28 @@ class TrafficTable:
         self._lock = Lock()
         self._topics: dict[bytes, _TopicWindow] = {}
         self._since_ms = now_ms
-        self._tidied_ms = now_ms
+        self._expired_ms = now_ms
 
     def record(self, events: Iterable[TrafficEvent], now_ms: int) -> None:
         """Add the events that a dispatcher reported."""
         with self._lock:
             for event in events:
-                self._of(event.topic, now_ms).add(event, now_ms)
+                self._window_of(event.topic, now_ms).add(event, now_ms)
 
-    def _of(self, name: bytes, now_ms: int) -> _TopicWindow:
+    def _window_of(self, name: bytes, now_ms: int) -> _TopicWindow:
         topic = self._topics.get(name)
         if topic is None:
-            self._make_room(now_ms)
+            self._remove_idle(now_ms)
             if len(self._topics) >= MAX_TOPICS:
                 name = b""
             topic = self._topics.setdefault(name, _TopicWindow())
         return topic
 
-    def _make_room(self, now_ms: int) -> None:
+    def _remove_idle(self, now_ms: int) -> None:
         """Remove idle topics if the table is full, at most once per slot."""
-        if len(self._topics) < MAX_TOPICS or now_ms - self._tidied_ms < SLOT_MS:
+        if len(self._topics) < MAX_TOPICS or now_ms - self._expired_ms < SLOT_MS:
             return
-        self._tidied_ms = now_ms
+        self._expired_ms = now_ms
         for topic in self._topics.values():
             topic.expire(now_ms)
         self._topics = {name: topic for name, topic in self._topics.items() if topic.slots}
@@ -123,4 +122,4 @@ class TrafficTable:
         with self._lock:
             for topic in self._topics.values():
                 topic.expire(now_ms)
-            return {name: topic.show(now_ms, self._since_ms) for name, topic in self._topics.items()}
+            return {name: topic.summarize(now_ms, self._since_ms) for name, topic in self._topics.items()}

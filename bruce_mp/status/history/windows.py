@@ -11,7 +11,7 @@ from bruce_mp.telemetry.latency_histogram import percentile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HOUR_MS", "MINUTE_MS", "Window", "delay_ms", "minus", "per_s"]
+__all__ = ["HOUR_MS", "MINUTE_MS", "Window", "delay_ms", "increases", "per_s"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -57,7 +57,7 @@ class Window(Generic[_Reading]):
         return pairwise(self._readings)
 
 
-def minus(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
+def increases(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
     """Return the increase of each counter."""
     return tuple(one - other for one, other in zip(now, before, strict=True))
 

@@ -1,4 +1,4 @@
-"""The page `/brokers`: each broker, its connection, its queued messages, and the paused scopes with reason and start.
+"""The page `/brokers`: each broker with its connection and queued messages, and the paused scopes.
 
 The message counts come from the slab, by dispatcher slot. All other fields come from the reports that dispatchers and
 the router send once a second.
@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from bruce_mp.status.slab_snapshot import HeldGroup
     from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope
 
-__all__ = ["BrokerLine", "BrokersPage", "Paused", "Trouble", "brokers_plain", "read_brokers", "slots_of"]
+__all__ = [
+    "BrokerLine",
+    "BrokersPage",
+    "PartitionErrorLine",
+    "PausedScopeLine",
+    "brokers_plain",
+    "read_brokers",
+    "slots_of",
+]
 
 _WITH_DISPATCHERS: Final = frozenset(
     {
@@ -40,11 +48,11 @@ _WITH_DISPATCHERS: Final = frozenset(
 _RETRIES: Final = (Counter.ConnectorGotResendAck, Counter.ConnectorGotPauseAck)
 _DELIVERY: Final = {None: "not known yet", True: "exactly once", False: "at least once"}
 UNKNOWN: Final = "unknown"
-_NO_LEADER: Final = "the cluster names none: see to the brokers that have its replicas"
+_NO_LEADER: Final = "the cluster reports none: check the brokers that have its replicas"
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """A partition with a retriable error as its last response; `since` is in seconds."""
+class PartitionErrorLine(msgspec.Struct, frozen=True):
+    """A partition whose last response was a retriable error. `since` is in seconds since the epoch."""
 
     topic: str
     partition: int
@@ -73,11 +81,11 @@ class BrokerLine(msgspec.Struct, frozen=True):
     retries: int = 0
     last_error: str = ""
     last_error_at: int | None = None
-    troubles: list[Trouble] = []
+    troubles: list[PartitionErrorLine] = []
 
 
-class Paused(msgspec.Struct, frozen=True):
-    """A paused scope: its state, the start of the pause in seconds, and the reason.
+class PausedScopeLine(msgspec.Struct, frozen=True):
+    """A paused scope: its state, the start of the pause in seconds since the epoch, and the reason.
 
     `scope` is `broker NODE`, `partition TOPIC-NUMBER` or `topic TOPIC`.
     """
@@ -98,7 +106,7 @@ class BrokersPage(Page, frozen=True, kw_only=True):
     metadata_failing_since: int | None
     metadata_error: str
     brokers: list[BrokerLine]
-    paused: list[Paused]
+    paused: list[PausedScopeLine]
     paused_count: int
 
 
@@ -128,7 +136,7 @@ def read_brokers(
     """
     held = _count_held(groups)
     slots = dict(slots_of(slab))
-    known = dict(_known(cluster))
+    known = dict(_known_addresses(cluster))
     lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
     for node, slot in slots.items():
         line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _BrokerHeld()), now_ms=steady_now_ms)
@@ -140,12 +148,12 @@ def read_brokers(
         metadata_failing_since=_seconds(router.failing_since_ms) if router else None,
         metadata_error=router.error if router else "",
         brokers=sorted(lines, key=lambda line: line.node),
-        paused=[_paused(scope, cluster, slots) for scope in router.paused] if router else [],
+        paused=[_paused_line(scope, cluster, slots) for scope in router.paused] if router else [],
         paused_count=router.paused_count if router else 0,
     )
 
 
-def _known(cluster: ClusterReport) -> Iterator[tuple[int, str]]:
+def _known_addresses(cluster: ClusterReport) -> Iterator[tuple[int, str]]:
     """Yield (node, address) for each broker that a dispatcher or the router reported."""
     for status in cluster.brokers.values():
         yield status.node, f"{status.host}:{status.port}"
@@ -197,7 +205,7 @@ def _with_status(line: BrokerLine, status: BrokerStatus) -> BrokerLine:
         last_error=status.last_error,
         last_error_at=_seconds(status.last_error_ms) if status.last_error_ms else None,
         troubles=[
-            Trouble(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000)
+            PartitionErrorLine(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000)
             for each in status.troubles
         ],
     )
@@ -207,19 +215,19 @@ def _seconds(ms: int | None) -> int | None:
     return None if ms is None else ms // 1000
 
 
-def _paused(scope: PausedScope, cluster: ClusterReport, slots: dict[int, int]) -> Paused:
+def _paused_line(scope: PausedScope, cluster: ClusterReport, slots: dict[int, int]) -> PausedScopeLine:
     since = scope.since_ms // 1000
     if scope.topic and scope.state == NO_LEADER:
-        return Paused(_place(scope), scope.state, since, _NO_LEADER)
+        return PausedScopeLine(_scope_text(scope), scope.state, since, _NO_LEADER)
     if scope.topic:
         reason = cluster.reasons.get((scope.topic, scope.partition), "its leader moved, or its broker is paused")
-        return Paused(_place(scope), scope.state, since, reason)
+        return PausedScopeLine(_scope_text(scope), scope.state, since, reason)
     node = next((node for node, slot in slots.items() if slot == scope.slot), -1)
     status = cluster.brokers.get(scope.slot) if scope.slot is not None else None
-    return Paused(f"broker {node}", scope.state, since, (status and status.last_error) or UNKNOWN)
+    return PausedScopeLine(f"broker {node}", scope.state, since, (status and status.last_error) or UNKNOWN)
 
 
-def _place(scope: PausedScope) -> str:
+def _scope_text(scope: PausedScope) -> str:
     topic = topic_text(scope.topic)
     return f"topic {topic}" if scope.partition == ALL_PARTITIONS else f"partition {topic}-{scope.partition}"
 
@@ -231,7 +239,7 @@ def brokers_plain(page: BrokersPage) -> str:
     """Render one block for each broker, then one line for each paused scope."""
     lines = header_lines(page)
     if page.metadata_failing_since is not None:
-        lines += [f"no broker gives metadata since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
+        lines += [f"metadata requests fail since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
     for broker in page.brokers:
         lines += [*_broker_lines(broker), ""]
     lines.append(f"paused: {page.paused_count}")
@@ -240,7 +248,7 @@ def brokers_plain(page: BrokersPage) -> str:
 
 
 def _broker_lines(line: BrokerLine) -> Iterable[str]:
-    yield f"broker {line.node} at {line.address or 'an address that is not known any more'}"
+    yield f"broker {line.node} at {line.address or 'an unknown address'}"
     yield f"    dispatcher: {line.dispatcher or 'none: it leads no partition'}"
     since = "" if line.connection_since is None else f" since {stamp(line.connection_since)}"
     yield f"    connection: {line.connection}{since}"

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 __all__ = [
     "CertificateLine",
     "CertificatesPage",
+    "certificate_problems",
+    "certificate_warnings",
     "certificates_plain",
-    "expired",
-    "look_at",
+    "list_certificates",
     "read_certificates",
-    "worrying",
 ]
 
-_LARGEST: Final = 1024 * 1024
-OURS: Final = "our own"
+_MAX_FILE_BYTES: Final = 1024 * 1024
+CLIENT: Final = "our own"
 AUTHORITIES: Final = "authorities"
 SOON_S: Final = 14 * 86_400
 """A certificate that expires within this time causes a warning."""
@@ -42,7 +42,7 @@ _RENEW: Final = "Renew it; no restart is needed."
 
 
 class CertificateLine(msgspec.Struct, frozen=True):
-    """A certificate: its role, its source, and its expiry in seconds since the epoch.
+    """A certificate: its role (`whose`), its file or broker address, and its expiry in seconds since the epoch.
 
     `expires` is None for an unreadable certificate; `trouble` then gives the reason.
     """
@@ -59,8 +59,8 @@ class CertificatesPage(Page, frozen=True, kw_only=True):
     certificates: list[CertificateLine]
 
 
-def look_at(tls: Tls, cluster: ClusterReport) -> list[CertificateLine]:
-    """List all certificates. A file of authorities counts with the earliest expiry in it."""
+def list_certificates(tls: Tls, cluster: ClusterReport) -> list[CertificateLine]:
+    """Return one line for each certificate file, with the earliest expiry in it, and one for each broker."""
     if not tls.enable:
         return []
     return [*_files(tls), *_brokers(cluster)]
@@ -68,7 +68,7 @@ def look_at(tls: Tls, cluster: ClusterReport) -> list[CertificateLine]:
 
 def _files(tls: Tls) -> Iterator[CertificateLine]:
     if tls.certificate_file is not None:
-        yield _line(OURS, tls.certificate_file)
+        yield _line(CLIENT, tls.certificate_file)
     if tls.ca_file is not None:
         yield _line(AUTHORITIES, tls.ca_file)
 
@@ -76,14 +76,14 @@ def _files(tls: Tls) -> Iterator[CertificateLine]:
 def _line(whose: str, file: str) -> CertificateLine:
     try:
         with Path(file).open("rb") as opened:
-            ends = [ends_s for _, ends_s in read_validities(opened.read(_LARGEST))]
+            expiries = [expiry_s for _, expiry_s in read_validities(opened.read(_MAX_FILE_BYTES))]
     except OSError as error:
         return CertificateLine(whose, file, None, f"it cannot be read: {error.strerror}")
     except RemoteProtocolError as error:
         return CertificateLine(whose, file, None, str(error))
-    if not ends:
+    if not expiries:
         return CertificateLine(whose, file, None, "the file has no certificate in PEM form")
-    return CertificateLine(whose, file, int(min(ends)))
+    return CertificateLine(whose, file, int(min(expiries)))
 
 
 def _brokers(cluster: ClusterReport) -> Iterator[CertificateLine]:
@@ -93,32 +93,32 @@ def _brokers(cluster: ClusterReport) -> Iterator[CertificateLine]:
             yield CertificateLine(f"broker {status.node}", place, int(status.certificate_ends_s))
 
 
-def expired(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
-    """Yield a sentence for each expired certificate that makes new connections fail."""
+def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
+    """Yield a sentence for each expired certificate because of which new connections fail."""
     for line in lines:
         # An expired authority does not break connections: the file may hold others that sign the brokers' certificates.
         if line.expires is not None and line.expires <= now_s and line.whose != AUTHORITIES:
-            yield f"{_named(line)} has expired: new connections with it fail. {_RENEW}"
+            yield f"{_subject_of(line)} has expired: new connections with it fail. {_RENEW}"
 
 
-def worrying(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
+def certificate_warnings(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:
     """Yield a sentence for each certificate that expires soon or cannot be read."""
     for line in lines:
         if line.expires is None:
-            yield f"{_named(line)}: {line.trouble}."
+            yield f"{_subject_of(line)}: {line.trouble}."
         elif now_s < line.expires <= now_s + SOON_S:
             days = (line.expires - now_s) / 86_400
-            yield f"{_named(line)} expires in {days:.1f} days. {_RENEW}"
+            yield f"{_subject_of(line)} expires in {days:.1f} days. {_RENEW}"
         elif line.expires <= now_s and line.whose == AUTHORITIES:
-            yield f"{_named(line)} has expired, at least one of them. {_RENEW}"
+            yield f"{_subject_of(line)} has expired, at least one of them. {_RENEW}"
 
 
-def _named(line: CertificateLine) -> str:
+def _subject_of(line: CertificateLine) -> str:
     return f"The certificate of {line.source} ({line.whose})"
 
 
 def read_certificates(slab: Slab, tls: Tls, cluster: ClusterReport, now_ms: int) -> CertificatesPage:
-    return CertificatesPage(**read_header(slab, now_ms), certificates=look_at(tls, cluster))
+    return CertificatesPage(**read_header(slab, now_ms), certificates=list_certificates(tls, cluster))
 
 
 def certificates_plain(page: CertificatesPage) -> str:

@@ -1,4 +1,4 @@
-"""The page `/compression`: gain and cost of compression, by topic, since the start of the status process."""
+"""The page `/compression`: bytes saved and CPU time spent by topic, since the start of the status process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CompressionPage(Page, frozen=True, kw_only=True):
 
 
 class CompressionTable:
-    """Compression sums of all dispatchers, guarded by a lock."""
+    """Compression sums of all dispatchers. Several threads may use it."""
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -99,11 +99,11 @@ def _line(row: TopicCompression) -> str:
 
 # --- the dashboard's summary -----------------------------------------------------------------------------------------
 
-MOST_TOPICS: Final = 20
+MAX_TOPICS: Final = 20
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):
-    """Lines as on `/compression`: sums by codec without a topic, and the largest of `topic_count` topics."""
+    """Lines as on `/compression`: `codecs` has one sum per codec, `topics` the largest of `topic_count` topics."""
 
     codecs: list[TopicCompression]
     topics: list[TopicCompression]
@@ -115,7 +115,7 @@ def read_compression_summary(page: CompressionPage) -> CompressionSummary:
     rows = sorted(page.topics, key=lambda row: -row.plain_bytes)
     codecs = sorted({row.codec for row in rows})
     sums = [_sum(codec, [row for row in rows if row.codec == codec]) for codec in codecs]
-    return CompressionSummary(sums, rows[:MOST_TOPICS], len(rows))
+    return CompressionSummary(sums, rows[:MAX_TOPICS], len(rows))
 
 
 def _sum(codec: str, rows: Iterable[TopicCompression]) -> TopicCompression:

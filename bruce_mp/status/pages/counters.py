@@ -1,7 +1,7 @@
 """The page `/counters`: every counter of the daemon, summed over its processes.
 
-The page lists zero counters too. Its names stay the same within a version, because monitors compare two readings name
-by name. The monitors of the old daemons also read names that are derived here from other counters, or are always 0.
+The page lists zero counters too, because monitors compare two readings name by name. Monitors written for Dory and
+Bruce also read names that this daemon derives from other counters, or that are always 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["DERIVED", "NEVER", "CounterLine", "CountersPage", "counters_plain", "read_counters"]
+__all__ = ["ALWAYS_ZERO", "DERIVED", "CounterLine", "CountersPage", "counters_plain", "read_counters"]
 
 DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "MsgCreate": (Counter.MsgReceived,),
@@ -35,7 +35,7 @@ DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "RefreshMetadataSuccess": (Counter.MetadataChangedOnRefresh, Counter.MetadataUnchangedOnRefresh),
     "MetadataUpdated": (Counter.MetadataChangedOnRefresh,),
 }
-"""The counters that add up to the value of each name."""
+"""Names for the monitors of Dory and Bruce, each with the counters whose sum is its value."""
 
 _METADATA_FAULTS: Final = (
     *("NegativeBrokerCount", "NegativeBrokerNodeId", "BadBrokerHostLen", "BadBrokerPort", "NegativeTopicCount"),
@@ -44,7 +44,7 @@ _METADATA_FAULTS: Final = (
     "NegativeCaughtUpReplicaNodeId",
 )
 
-NEVER: Final = (
+ALWAYS_ZERO: Final = (
     *(f"MetadataResponse{fault}" for fault in _METADATA_FAULTS),
     *("ShortMetadataResponse", "BadMetadataResponseSize", "BadKafkaResponseSize", "BadProduceResponseSize"),
     *("MetadataHasEmptyBrokerList", "MetadataSanityCheckFail", "CorrelationIdMismatch"),
@@ -58,13 +58,13 @@ NEVER: Final = (
     *("BugProduceRequestEmpty", "ConnectorTruncateLongTimeout"),
     *("MongooseUrlDecodeError", "MongooseUnknownException"),
 )
-"""Names that are always 0.
+"""Names for the monitors of Dory and Bruce that are always 0.
 
 The fault cannot occur, or another counter (BadMetadataResponse, BadProduceResponse) counts it.
 """
 
 
-_OLD_NAMES: Final = {
+_LEGACY_ACK_NAMES: Final = {
     -1: "AckErrorUnknown",
     0: "AckOk",
     6: "AckErrorNotLeaderForPartition",
@@ -72,7 +72,7 @@ _OLD_NAMES: Final = {
     15: "AckErrorGroupCoordinatorNotAvailable",
     16: "AckErrorNotCoordinatorForGroup",
 }
-"""Counter names that are older than Kafka's own name for the error code."""
+"""Counter names of Dory for error codes that Kafka names differently."""
 _ACK_ANY_OTHER: Final = Counter.AckErrorFirst + 136
 
 _LOCATIONS: Final = (
@@ -85,8 +85,8 @@ _LOCATIONS: Final = (
     (368, "[dispatcher]"),
 )
 """First counter of each part of the daemon, with the location that the page shows."""
-_OLD: Final = "[old names]"
-_NO_COUNTERS: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
+_LEGACY: Final = "[old names]"
+_UNLISTED: Final = frozenset({Counter.AckErrorFirst, Counter.AckDelayFirst, Counter.StreamConnections})
 """Base numbers of counter ranges, and a gauge: monitors report a counter that decreases as an error."""
 
 
@@ -105,7 +105,7 @@ class CountersPage(Page, frozen=True, kw_only=True):
     counters: list[CounterLine]
 
 
-class _Listed(NamedTuple):
+class _NamedCounter(NamedTuple):
     number: int
     name: str
 
@@ -114,31 +114,33 @@ def _camel(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _listed() -> Iterator[_Listed]:
+def _named_counters() -> Iterator[_NamedCounter]:
     for counter in Counter:
-        if counter not in _NO_COUNTERS:
-            yield _Listed(counter, counter.name)
+        if counter not in _UNLISTED:
+            yield _NamedCounter(counter, counter.name)
     for index in range(len(BOUNDS_MS) + 1):
-        yield _Listed(Counter.AckDelayFirst + index, bucket_name(index))
+        yield _NamedCounter(Counter.AckDelayFirst + index, bucket_name(index))
     for reason in DiscardReason:
-        yield _Listed(discarded(reason), "MsgDiscarded" + _camel(reason.name))
+        yield _NamedCounter(discarded(reason), "MsgDiscarded" + _camel(reason.name))
     for code, row in ERROR_TABLE.items():
-        yield _Listed(Counter.AckErrorFirst + 1 + code, _OLD_NAMES.get(code) or "AckError" + _camel(row.name))
-    yield _Listed(_ACK_ANY_OTHER, "AckErrorUndocumented")
+        yield _NamedCounter(
+            Counter.AckErrorFirst + 1 + code, _LEGACY_ACK_NAMES.get(code) or "AckError" + _camel(row.name)
+        )
+    yield _NamedCounter(_ACK_ANY_OTHER, "AckErrorUndocumented")
 
 
-_COUNTERS: Final = tuple(sorted(_listed()))
+_COUNTERS: Final = tuple(sorted(_named_counters()))
 _INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
-_IN_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in _INPUTS), *_INPUTS)
+_READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in _INPUTS), *_INPUTS)
 """Read order: inputs last, so no message appears settled before it appears received."""
 
 
 def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> CountersPage:
     """Build the page; `by_process` adds the value of each process."""
-    rows = {row: _row_counters(slab, row) for row in _IN_ORDER}
+    rows = {row: _row_counters(slab, row) for row in _READ_ORDER}
     lines = [_line(_location(number), name, (number,), rows, by_process=by_process) for number, name in _COUNTERS]
-    lines += [_line(_OLD, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()]
-    lines += [CounterLine(_OLD, name, 0) for name in NEVER]
+    lines += [_line(_LEGACY, name, numbers, rows, by_process=by_process) for name, numbers in DERIVED.items()]
+    lines += [CounterLine(_LEGACY, name, 0) for name in ALWAYS_ZERO]
     return CountersPage(**read_header(slab, now_ms), counters=lines)
 
 

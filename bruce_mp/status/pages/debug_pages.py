@@ -20,51 +20,51 @@ if TYPE_CHECKING:
 
 __all__ = ["add_debug_pages"]
 
-_BOTH: Final = ["GET", "POST"]
+_CHANGE_METHODS: Final = ["GET", "POST"]
 _DISABLED: Final = (
-    "Message debugging is switched off: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
+    "Message debugging is disabled: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
 )
 
 
 def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
-    """Add the pages to an application. `guard` aborts a request that may not change state."""
+    """Add the pages to an application. `guard` aborts a request that is not allowed to change state."""
 
-    def add(path: str, act: Callable[..., str], methods: list[str]) -> None:
-        def answer(topic: str | None = None) -> Response:
-            if methods is _BOTH:
+    def add(path: str, action: Callable[..., str], methods: list[str]) -> None:
+        def respond(topic: str | None = None) -> Response:
+            if methods is _CHANGE_METHODS:
                 guard()
             if not debug.enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
-            return Response(act() if topic is None else act(topic), mimetype="text/plain")
+            return Response(action() if topic is None else action(topic), mimetype="text/plain")
 
-        app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", answer, methods=methods)
+        app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", respond, methods=methods)
 
     def add_topic(topic: str) -> str:
         name = topic_bytes(topic)
-        return _told("Enabled" if debug.add(name) else "Failed to enable", name)
+        return _result_text("Enabled" if debug.add(name) else "Failed to enable", name)
 
     def del_topic(topic: str) -> str:
         name = topic_bytes(topic)
-        return _told("Disabled" if debug.remove(name) else "Failed to disable", name)
+        return _result_text("Disabled" if debug.remove(name) else "Failed to disable", name)
 
     add("get_topics", debug.describe, ["GET"])
-    add("add_topic/<path:topic>", add_topic, _BOTH)
-    add("del_topic/<path:topic>", del_topic, _BOTH)
-    for path, act, text in (
-        ("add_all_topics", debug.choose_all, "All message debug topics enabled\n"),
-        ("del_all_topics", debug.choose_none, "All message debug topics disabled\n"),
+    add("add_topic/<path:topic>", add_topic, _CHANGE_METHODS)
+    add("del_topic/<path:topic>", del_topic, _CHANGE_METHODS)
+    for path, action, text in (
+        ("add_all_topics", debug.select_all, "All message debug topics enabled\n"),
+        ("del_all_topics", debug.deselect_all, "All message debug topics disabled\n"),
         ("truncate_files", debug.truncate, "Message debug files truncated\n"),
     ):
-        add(path, _saying(act, text), _BOTH)
+        add(path, _then_return(action, text), _CHANGE_METHODS)
 
 
-def _told(what: str, topic: bytes) -> str:
+def _result_text(what: str, topic: bytes) -> str:
     return f"{what} debug topic [{topic_text(topic)}]\n"
 
 
-def _saying(act: Callable[[], None], text: str) -> Callable[[], str]:
-    def acted() -> str:
-        act()
+def _then_return(action: Callable[[], None], text: str) -> Callable[[], str]:
+    def run() -> str:
+        action()
         return text
 
-    return acted
+    return run

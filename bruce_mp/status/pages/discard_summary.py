@@ -1,4 +1,4 @@
-"""Discards as the dashboard shows them: counts by reason, topics, and samples."""
+"""Summary of discards for the dashboard: counts by reason and by topic, and samples."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from bruce_mp.status.pages.discards import Culprit, Report
+    from bruce_mp.status.pages.discards import RejectedSenderLine, Report
     from bruce_mp.telemetry.books import Books
 
 __all__ = ["DiscardSummary", "read_discard_summary"]
 
-MOST_TOPICS: Final = 20
-MOST_SAMPLES: Final = 5
+MAX_TOPICS: Final = 20
+MAX_SAMPLES: Final = 5
 """Limit for each kind of sample."""
 
 
 class ReasonLine(msgspec.Struct, frozen=True):
-    """Messages discarded for a reason: in the life of the slab, in the last minute and in the last hour.
+    """Messages discarded for a reason: since the slab was created, in the last minute and in the last hour.
 
-    `meaning` completes a sentence about the messages. `is_fault` marks a fault of the daemon or the cluster, which
-    `/healthz` reports as a problem.
+    `meaning` completes a sentence with the messages as subject. `is_fault` is True if the daemon or the cluster is at
+    fault, which `/healthz` reports as a problem.
     """
 
     reason: str
@@ -39,7 +39,7 @@ class ReasonLine(msgspec.Struct, frozen=True):
 
 
 class TopicDiscardLine(msgspec.Struct, frozen=True):
-    """Discarded messages of a topic. The line with an empty topic sums the topics beyond the bound."""
+    """Discarded messages of a topic. The line with an empty topic sums the topics that a full table did not admit."""
 
     topic: str
     count: int
@@ -55,7 +55,7 @@ class SampleLine(msgspec.Struct, frozen=True):
 
 
 class DiscardSummary(msgspec.Struct, frozen=True):
-    """Discards in the life of the slab by reason, and details of the report periods since `since` (s).
+    """Discards by reason since the slab was created, and details of the report periods since `since` (s).
 
     `topics` holds the topics with the most discards, of `topic_count` in all. `samples` holds the newest of each kind.
     """
@@ -65,10 +65,10 @@ class DiscardSummary(msgspec.Struct, frozen=True):
     topics: list[TopicDiscardLine]
     topic_count: int
     samples: list[SampleLine]
-    culprits: list[Culprit]
+    culprits: list[RejectedSenderLine]
 
 
-_BYTES: Final[Mapping[DiscardReason, tuple[Callable[[Report], list[str]], ...]]] = {
+_SAMPLE_FIELDS: Final[Mapping[DiscardReason, tuple[Callable[[Report], list[str]], ...]]] = {
     DiscardReason.MALFORMED: (lambda report: report.recent_malformed,),
     DiscardReason.UNCLEAN_DISCONNECT: (
         lambda report: report.unix_stream_unclean_disconnect,
@@ -82,7 +82,7 @@ _BYTES: Final[Mapping[DiscardReason, tuple[Callable[[Report], list[str]], ...]]]
 def read_discard_summary(
     books: Books, minute: Mapping[DiscardReason, int], hour: Mapping[DiscardReason, int], reports: list[Report]
 ) -> DiscardSummary:
-    """Summarize the discards for the dashboard. `reports` begins with the unfinished one."""
+    """Summarize the discards for the dashboard. `reports` begins with the unfinished report."""
     topics = _topics(reports)
     return DiscardSummary(
         since=reports[-1].start_time,
@@ -91,10 +91,10 @@ def read_discard_summary(
             for name, total in sorted(books.discarded.items(), key=lambda item: -item[1])
             if (reason := DiscardReason[name])
         ],
-        topics=topics[:MOST_TOPICS],
+        topics=topics[:MAX_TOPICS],
         topic_count=len(topics),
         samples=_samples(reports),
-        culprits=[culprit for report in reports for culprit in report.culprits][:MOST_SAMPLES],
+        culprits=[culprit for report in reports for culprit in report.culprits][:MAX_SAMPLES],
     )
 
 
@@ -110,7 +110,7 @@ def _topics(reports: Iterable[Report]) -> list[TopicDiscardLine]:
 def _samples(reports: Iterable[Report]) -> list[SampleLine]:
     reports = list(reports)
     lines = []
-    for reason, lists in _BYTES.items():
+    for reason, lists in _SAMPLE_FIELDS.items():
         found = _newest(data for report in reports for read in lists for data in read(report))
         lines += [SampleLine(reason.name, data=data) for data in found]
     names = _newest(topic for report in reports for topic in report.recent_bad_topic)
@@ -118,4 +118,4 @@ def _samples(reports: Iterable[Report]) -> list[SampleLine]:
 
 
 def _newest(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))[:MOST_SAMPLES]
+    return list(dict.fromkeys(items))[:MAX_SAMPLES]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reports import DiscardReport
 
-__all__ = ["DiscardsPage", "Report", "discards_plain", "show_report"]
+__all__ = ["DiscardsPage", "Report", "discards_plain", "report_for_page"]
 
 
 class ApiKeyCount(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class DiscardTopic(DuplicateTopic, frozen=True, kw_only=True):
     reasons: dict[str, int]
 
 
-class Culprit(msgspec.Struct, frozen=True):
+class RejectedSenderLine(msgspec.Struct, frozen=True):
     """Local process that sent malformed or refused messages.
 
     `count` is the number of its messages that were discarded for `reason`; `msg` is the start of the last one in
@@ -92,7 +92,7 @@ class Report(msgspec.Struct, frozen=True):
     rate_limit_discard: list[TopicCount]
     discard_topic: list[DiscardTopic]
     possible_duplicate_topic: list[DuplicateTopic]
-    culprits: list[Culprit]
+    culprits: list[RejectedSenderLine]
 
 
 class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,7 +104,7 @@ class DiscardsPage(Page, frozen=True, kw_only=True, omit_defaults=True):
     finished_reports: list[Report]
 
 
-def show_report(report: DiscardReport) -> Report:
+def report_for_page(report: DiscardReport) -> Report:
     """Convert a report to the form of the page."""
     counts, recent = report.counts, report.recent
     rate_limited = {
@@ -159,9 +159,9 @@ def _duplicate_topics(report: DiscardReport) -> list[DuplicateTopic]:
     ]
 
 
-def _culprits(report: DiscardReport) -> list[Culprit]:
+def _culprits(report: DiscardReport) -> list[RejectedSenderLine]:
     return [
-        Culprit(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
+        RejectedSenderLine(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
         for each in reversed(report.culprits.values())
     ]
 
@@ -208,7 +208,7 @@ def _groups(report: Report) -> tuple[list[str], ...]:
     )
 
 
-def _culprit_line(item: Culprit) -> str:
+def _culprit_line(item: RejectedSenderLine) -> str:
     who = f"process {item.pid} {bracketed(item.command)} of user {item.uid}"
     return f"sent by {who}: {item.reason} count {item.count} msg {bracketed(item.msg)}"
 

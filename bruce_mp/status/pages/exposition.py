@@ -1,4 +1,4 @@
-"""Text format of Prometheus, version 0.0.4: metric families rendered as text.
+"""Prometheus' text exposition format, version 0.0.4.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["CONTENT_TYPE", "Family", "Kind", "Sample", "bounded", "expose", "histogram"]
+__all__ = ["CONTENT_TYPE", "Family", "Kind", "Sample", "histogram", "limit_series", "render_families"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-REST: Final = "(other)"
+OTHER: Final = "(other)"
 """Label value for all topics without a series of their own. Kafka allows no topic of this name."""
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -38,8 +38,8 @@ class Family(NamedTuple):
     samples: list[Sample]
 
 
-def expose(families: Iterable[Family]) -> str:
-    """Render the page."""
+def render_families(families: Iterable[Family]) -> str:
+    """Return the text of the families."""
     return "".join(f"{line}\n" for family in families for line in _lines(family))
 
 
@@ -57,21 +57,23 @@ def _escape(text: str, *, quotes: bool = True) -> str:
 
 def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], total: float) -> Family:
     """Build a histogram family from bucket counts; the last bucket counts the values above all bounds."""
-    samples, below = [], 0
+    samples, cumulative = [], 0
     for bound, count in zip([*map(repr, bounds), "+Inf"], counts, strict=True):
-        below += count
-        samples.append(Sample(below, {"le": bound}, "_bucket"))
-    return Family(name, "histogram", meaning, [*samples, Sample(total, suffix="_sum"), Sample(below, suffix="_count")])
+        cumulative += count
+        samples.append(Sample(cumulative, {"le": bound}, "_bucket"))
+    return Family(
+        name, "histogram", meaning, [*samples, Sample(total, suffix="_sum"), Sample(cumulative, suffix="_count")]
+    )
 
 
-def bounded(values: Iterable[tuple[str, float]], most: int, *, together: Literal["sum", "max"]) -> list[Sample]:
-    """Return a series for each of the first `most` topics, and one for all others. The latter is always present."""
+def limit_series(values: Iterable[tuple[str, float]], limit: int, *, combine: Literal["sum", "max"]) -> list[Sample]:
+    """Return a series for each of the first `limit` topics, and always one for the sum or maximum of all others."""
     named: dict[str, float] = {}
     others: list[float] = [0]
     for topic, value in values:
-        if len(named) < most and topic != REST:
+        if len(named) < limit and topic != OTHER:
             named[topic] = value
         else:
             others.append(value)
-    rest = sum(others) if together == "sum" else max(others)
-    return [Sample(value, {"topic": topic}) for topic, value in [*named.items(), (REST, rest)]]
+    rest = sum(others) if combine == "sum" else max(others)
+    return [Sample(value, {"topic": topic}) for topic, value in [*named.items(), (OTHER, rest)]]

@@ -1,7 +1,7 @@
 """The dashboard `/`: static files of the package.
 
-The page takes all its data from `/overview`. Its script inserts data as text, so the browser never interprets client
-data as markup. The page requests nothing from other hosts.
+The page requests all its data from `/overview`, and nothing from other hosts. Its script inserts data as text, so the
+browser never interprets client data as markup.
 
 Separate because each page has its own module.
 """

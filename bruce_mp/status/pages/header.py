@@ -1,4 +1,4 @@
-"""The fields that every page begins with: version, process id, start of the daemon, and time of the reading."""
+"""The first fields of every page: pid, version, start of the daemon, and time of the reading."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
 
 
 def header_lines(page: Page) -> list[str]:
-    """Return the first lines of every plain page, with a blank line at the end."""
+    """Return the first lines of a plain page; the last one is blank."""
     return [
         f"pid: {page.pid}",
         f"version: {page.version}",

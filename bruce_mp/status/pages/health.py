@@ -1,11 +1,11 @@
-"""The page `/healthz`: one verdict for a load balancer or service manager, with its reasons.
+"""The page `/healthz`: live and ready, for a load balancer or service manager, with the problems found.
 
-*Live* means that all processes that should run do their work. Otherwise the supervisor is restarting a process or is
-itself faulty. *Ready* also requires that messages reach Kafka: brokers respond and accept all topics, the slab has
-room, no fault of the daemon or the cluster causes discards, and the books balance.
+*Live* means that all required processes run and store heartbeats. *Ready* also requires that messages reach Kafka:
+brokers respond and accept all topics, the slab has room, no fault of the daemon or the cluster causes discards, and the
+books balance.
 
-Each check is a generator of sentences over the evidence; `PROBLEMS` and `WARNINGS` list the checks. A sentence names
-the fault and the remedy.
+A check is a generator that yields a sentence with fault and remedy for each problem in the evidence. `PROBLEMS` and
+`WARNINGS` list the checks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_disc
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.status.pages.certificates import expired, look_at, worrying
+from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings, list_certificates
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.metadata import read_metadata
 from bruce_mp.status.pages.processes import STALLED_MS, read_processes
@@ -40,20 +40,21 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.books import Books
     from bruce_mp.telemetry.broker_status import RouterStatus
 
-__all__ = ["Evidence", "HealthPage", "assess_health", "gather"]
+__all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence"]
 
 FULL: Final = 0.9
 FILLING: Final = 0.75
-"""Slab use above which the input pauses between batches."""
-MOST_NAMED: Final = 10
+"""Ratio of the slab in use above which the input pauses between batches."""
+MAX_NAMED: Final = 10
 ELECTION_MS: Final = 5000
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
     """JSON of `/healthz`.
 
-    `problems` and `warnings` are sentences; warnings leave the daemon ready. `metadata_age_ms` is None before the first
-    fetch. `balanced` is None if no consistent reading of the books succeeded. `slab_in_use` is a ratio from 0 to 1.
+    `problems` and `warnings` are sentences; only problems make the daemon not ready. `metadata_age_ms` is None before
+    the first fetch. `balanced` is None if no consistent reading of the books succeeded. `slab_in_use` is a ratio from 0
+    to 1.
     """
 
     live: bool
@@ -67,10 +68,10 @@ class HealthPage(Page, frozen=True, kw_only=True):
 
 
 class Evidence(NamedTuple):
-    """Facts from which the verdict follows.
+    """Input of the health checks.
 
-    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour. `refusals` maps a
-    topic to the error code of the brokers.
+    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour. `refusals` maps
+    each topic that brokers refuse to their error code.
     """
 
     processes: ProcessesPage
@@ -85,7 +86,7 @@ class Evidence(NamedTuple):
     certificates: Sequence[CertificateLine]
     active_config: ActiveConfig
     over_share: Mapping[bytes, float]
-    """The topics that hold most of the slab, and their parts of it; none if no topic is refused for its share."""
+    """The topics that hold most of the slab, with their ratios of it; empty if no messages exceed a topic's share."""
 
     @property
     def slab_in_use(self) -> float:
@@ -98,8 +99,10 @@ class Evidence(NamedTuple):
         return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
 
 
-def gather(slab: Slab, cluster: ClusterReport, history: History, now_ms: int, settings: PageSettings) -> Evidence:
-    losses = history.lost_lately()
+def collect_evidence(
+    slab: Slab, cluster: ClusterReport, history: History, now_ms: int, settings: PageSettings
+) -> Evidence:
+    losses = history.discards_in_last_minute()
     return Evidence(
         processes=read_processes(slab, now_ms),
         metadata=read_metadata(slab, now_ms),
@@ -109,8 +112,8 @@ def gather(slab: Slab, cluster: ClusterReport, history: History, now_ms: int, se
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),
         losses=losses,
-        copies_lost=history.copies_lost_lately(),
-        certificates=look_at(settings.tls, cluster),
+        copies_lost=history.copies_lost_in_last_hour(),
+        certificates=list_certificates(settings.tls, cluster),
         active_config=settings.active_config,
         over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
@@ -119,7 +122,7 @@ def gather(slab: Slab, cluster: ClusterReport, history: History, now_ms: int, se
 def assess_health(evidence: Evidence) -> HealthPage:
     """Run all checks over the evidence."""
     processes, books = evidence.processes, evidence.books
-    dead = list(_processes(evidence))
+    dead = list(_failed_processes(evidence))
     problems = [*dead, *(text for check in PROBLEMS for text in check(evidence))]
     return HealthPage(
         pid=processes.pid,
@@ -137,23 +140,23 @@ def assess_health(evidence: Evidence) -> HealthPage:
     )
 
 
-def _processes(evidence: Evidence) -> Iterator[str]:
+def _failed_processes(evidence: Evidence) -> Iterator[str]:
     for line in evidence.processes.processes:
-        who = f"The process {line.name} (pid {line.pid})"
+        process = f"The process {line.name} (pid {line.pid})"
         if line.state == "dead":
-            yield f"{who} is dead; the supervisor starts it again, and its log says why it ended."
+            yield f"{process} is dead; the supervisor starts it again, and its log says why it ended."
         elif line.state == "stalled":
             silent_s, limit_s = line.heartbeat_age_ms // 1000, STALLED_MS // 1000
             yield (
-                f"{who} gave no sign of life for {silent_s} s, which is more than {limit_s}; if it is not stopped, end "
-                "it with SIGKILL: the supervisor starts a successor, which continues with the messages that it held."
+                f"{process} gave no sign of life for {silent_s} s, which is more than {limit_s}; if it is not "
+                "stopped, end it with SIGKILL: the supervisor restarts it, and the new process takes over its messages."
             )
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------
 
 
-def _brokers_silent(evidence: Evidence) -> Iterator[str]:
+def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
         silent_s = max(0, evidence.metadata.now - router.failing_since_ms) // 1000
@@ -161,13 +164,13 @@ def _brokers_silent(evidence: Evidence) -> Iterator[str]:
             yield f"No broker can be used for {silent_s} s: {router.error} Messages wait in the slab."
             return
         yield (
-            f"No broker can be reached for {silent_s} s: {router.error} Messages wait in the slab. See to the brokers "
-            "and the network, and that kafka.bootstrap_servers is right."
+            f"No broker can be reached for {silent_s} s: {router.error} Messages wait in the slab. Check the brokers, "
+            "the network, and kafka.bootstrap_servers."
         )
 
 
-def _locked_out(evidence: Evidence) -> Iterator[str]:
-    """Report failures that need an operator; other failures are warnings while another broker works."""
+def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
+    """Report broker failures that only an operator can repair; `_failed_brokers` warns about the others."""
     for status in evidence.cluster.brokers.values():
         if status.needs_operator:
             yield f"{status.last_error} The messages of the partitions of broker {status.node} wait; see /brokers."
@@ -187,44 +190,46 @@ def _metadata(evidence: Evidence) -> Iterator[str]:
     age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
     router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
-        return  # `_brokers_silent` reports the reason
+        return  # `_brokers_unreachable` reports the reason
     if age_ms is None:
-        yield f"No metadata has been fetched from Kafka yet. {_asking(router)}"
+        yield f"No metadata has been fetched from Kafka yet. {_current_attempt(router)}"
     elif max_age_ms is not None and age_ms > max_age_ms:
-        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_asking(router)}"
+        yield f"The metadata is {age_ms // 1000} s old, more than two refresh intervals. {_current_attempt(router)}"
 
 
-def _asking(router: RouterStatus | None) -> str:
+def _current_attempt(router: RouterStatus | None) -> str:
     if router is None:
         return "The router has not reported yet which broker it asks."
     if not router.asking:
         return "No broker is asked at the moment; the router is about to ask one."
-    before = f" Before that: {router.asked_in_vain}" if router.asked_in_vain else ""
-    return f"{router.asking} is asked now; if it does not answer, the next one is.{before}"
+    earlier = f" Before that: {router.asked_in_vain}" if router.asked_in_vain else ""
+    return f"{router.asking} is asked now; if it does not answer, the next one is.{earlier}"
 
 
 def _hidden_topics(evidence: Evidence) -> Iterator[str]:
     hidden = evidence.cluster.router.forbidden if evidence.cluster.router is not None else ()
-    for topic in hidden[:MOST_NAMED]:
+    for topic in hidden[:MAX_NAMED]:
         yield (
             f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if it "
             "exists. Its messages wait in the slab: grant our user WRITE on it, or correct the topic in the sender."
         )
 
 
-_THEY_WAIT: Final = "Its messages wait in the slab, and are tried again; they go as soon as the brokers allow it."
-_DISCARDED: Final = "Its messages are discarded until they take one; see to the brokers' set-up."
+_MESSAGES_WAIT: Final = "Its messages wait in the slab; the daemon retries until the brokers accept them."
+_MESSAGES_DISCARDED: Final = (
+    "Its messages are discarded until the brokers accept one; check the brokers' configuration."
+)
 
 
 def _refused_topics(evidence: Evidence) -> Iterator[str]:
-    for topic, code in sorted(evidence.refusals.items())[:MOST_NAMED]:
+    for topic, code in sorted(evidence.refusals.items())[:MAX_NAMED]:
         row = action_for(code)
         waits = row.action is Action.AWAIT_PERMISSION
         yield (
             f"The brokers refuse topic {topic_text(topic)}: {row.name} ({code}): {row.reason}. "
-            f"{_THEY_WAIT if waits else _DISCARDED}"
+            f"{_MESSAGES_WAIT if waits else _MESSAGES_DISCARDED}"
         )
-    if len(evidence.refusals) > MOST_NAMED:
+    if len(evidence.refusals) > MAX_NAMED:
         yield f"The brokers refuse {len(evidence.refusals)} topics in all; the log names them."
 
 
@@ -255,7 +260,7 @@ def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str
 
 
 def _expired(evidence: Evidence) -> Iterator[str]:
-    yield from expired(evidence.certificates, evidence.metadata.now / 1000)
+    yield from certificate_problems(evidence.certificates, evidence.metadata.now / 1000)
 
 
 def _books(evidence: Evidence) -> Iterator[str]:
@@ -264,8 +269,8 @@ def _books(evidence: Evidence) -> Iterator[str]:
 
 
 PROBLEMS: Final = (
-    _brokers_silent,
-    _locked_out,
+    _brokers_unreachable,
+    _broker_needs_operator,
     _producer_refused,
     _metadata,
     _refused_topics,
@@ -291,16 +296,16 @@ def _failed_brokers(evidence: Evidence) -> Iterator[str]:
 
 
 def _leaderless(evidence: Evidence) -> Iterator[str]:
-    """Warn about partitions without a leader, except during an election, which takes a few seconds."""
+    """Warn about partitions that have had no leader for longer than an election usually takes."""
     router, now_ms = evidence.cluster.router, evidence.metadata.now
     paused = router.paused if router is not None else ()
     stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
     if stuck:
         topics = sorted({topic_text(scope.topic) for scope in stuck})
-        more = "" if len(topics) <= MOST_NAMED else f" and {len(topics) - MOST_NAMED} more"
+        more = "" if len(topics) <= MAX_NAMED else f" and {len(topics) - MAX_NAMED} more"
         yield (
-            f"Messages wait for partitions that have no leader, of {', '.join(topics[:MOST_NAMED])}{more}: see to the "
-            "brokers that have their replicas. They go as soon as there are leaders; see /brokers."
+            f"Messages wait for partitions that have no leader, of {', '.join(topics[:MAX_NAMED])}{more}: check the "
+            "brokers that have their replicas. The daemon sends the messages once there are leaders; see /brokers."
         )
 
 
@@ -323,15 +328,15 @@ def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
 
 
 def _certificates(evidence: Evidence) -> Iterator[str]:
-    yield from worrying(evidence.certificates, evidence.metadata.now / 1000)
+    yield from certificate_warnings(evidence.certificates, evidence.metadata.now / 1000)
 
 
 def _refused_reload(evidence: Evidence) -> Iterator[str]:
-    known = evidence.active_config
-    if known.refused:
+    config = evidence.active_config
+    if config.refused:
         yield (
-            f"The reload at {stamp(known.refused_ms // 1000)} was refused: {known.refused} The old configuration stays "
-            f"in force. Correct {known.path} and reload it; restart the daemon only if the reason says so."
+            f"The reload at {stamp(config.refused_ms // 1000)} was refused: {config.refused} The old configuration "
+            f"stays in force. Correct {config.path} and reload it; restart the daemon only if the reason says so."
         )
 
 

@@ -1,6 +1,6 @@
 """The page `/held`: messages that the daemon holds, by topic and age, and the slab use.
 
-`/metrics` and `bruce monitor` share one reading of the slab's runs.
+`/metrics` and `bruce monitor` show the same reading.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The page `/metrics` for Prometheus.
 
-All values come from the slab and from the last reports of dispatchers and router; this module counts nothing.
-MOST_TOPICS bounds the series by topic, and the tables of the slab bound all others. Counters survive restarts of single
-processes, and restarts of the daemon that adopt the slab.
+All values come from the slab and from the last reports of dispatchers and router. `MAX_TOPICS` bounds the series by
+topic, and the tables of the slab bound all others. Counters survive restarts of single processes, and restarts of the
+daemon that adopt the slab.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
-from bruce_mp.status.pages.exposition import Family, Sample, bounded, histogram
+from bruce_mp.status.pages.exposition import Family, Sample, histogram, limit_series
 from bruce_mp.status.pages.health import assess_health
 from bruce_mp.telemetry.books import total
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.processes import ProcessLine
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["MOST_TOPICS", "read_metrics"]
+__all__ = ["MAX_TOPICS", "read_metrics"]
 
-MOST_TOPICS: Final = 100
+MAX_TOPICS: Final = 100
 
 SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),
@@ -125,7 +125,7 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
 
 
 def _books(slab: Slab, books: Books) -> Iterator[Family]:
-    """Read the counters now. The held counts and the balance are as old as `books`."""
+    """Yield the families of the books: counters as of now, held counts and balance as of `books`."""
     balanced = books.balanced or not books.consistent
     reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
     yield _counter("bruce_messages_received_total", "Messages received.", total(slab, Counter.MsgReceived))
@@ -133,8 +133,8 @@ def _books(slab: Slab, books: Books) -> Iterator[Family]:
         "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", total(slab, Counter.MsgDelivered)
     )
     yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
-    twice = total(slab, Counter.PossibleDuplicateMsg)
-    yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", twice)
+    duplicates = total(slab, Counter.PossibleDuplicateMsg)
+    yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", duplicates)
     yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
     yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
 
@@ -148,8 +148,8 @@ def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[s
 
 
 def _held(page: HeldPage) -> Iterator[Family]:
-    messages = bounded(((held.topic, held.messages) for held in page.topics), MOST_TOPICS, together="sum")
-    ages = bounded(((held.topic, held.oldest_ms / 1000) for held in page.topics), MOST_TOPICS, together="max")
+    messages = limit_series(((held.topic, held.messages) for held in page.topics), MAX_TOPICS, combine="sum")
+    ages = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), MAX_TOPICS, combine="max")
     yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", messages)
     yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
     yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 without any.", page.oldest_ms / 1000)
@@ -163,11 +163,11 @@ def _delays(slab: Slab) -> Family:
 
 
 def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
-    wanted = [line for line in lines if line.state != "stopped"]
-    up = {line.name: int(line.state == "running") for line in wanted}
-    silent = {line.name: line.heartbeat_age_ms / 1000 for line in wanted}
-    memory = {line.name: line.pss for line in wanted if line.pss is not None}
-    cpu = {line.name: line.cpu_seconds for line in wanted if line.cpu_seconds is not None}
+    expected = [line for line in lines if line.state != "stopped"]
+    up = {line.name: int(line.state == "running") for line in expected}
+    silent = {line.name: line.heartbeat_age_ms / 1000 for line in expected}
+    memory = {line.name: line.pss for line in expected if line.pss is not None}
+    cpu = {line.name: line.cpu_seconds for line in expected if line.cpu_seconds is not None}
     yield _labelled("bruce_process_up", "gauge", "1 if the process is alive and not stalled.", "process", up)
     yield _labelled("bruce_process_silent_seconds", "gauge", "Time since the last heartbeat.", "process", silent)
     yield _labelled(
@@ -180,13 +180,13 @@ def _brokers(cluster: ClusterReport) -> Iterator[Family]:
     reports = {str(status.node): status for status in cluster.brokers.values()}
     connected = {node: int(status.connection == CONNECTED) for node, status in reports.items()}
     failed = {node: int(bool(status.troubles) or status.connection == FAILED) for node, status in reports.items()}
-    flying = {node: status.requests_in_flight for node, status in reports.items()}
+    in_flight = {node: status.requests_in_flight for node, status in reports.items()}
     paused = cluster.router.paused_count if cluster.router is not None else 0
     yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)
     yield _labelled(
         "bruce_broker_in_trouble", "gauge", "1 if the broker failed, or refuses a partition.", "broker", failed
     )
-    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", flying)
+    yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", in_flight)
     yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)
 
 
@@ -198,9 +198,9 @@ def _answers(slab: Slab) -> Family:
 
 def _compression(page: CompressionPage) -> Iterator[Family]:
     plain: dict[str, float] = {}
-    packed: dict[str, float] = {}
+    compressed: dict[str, float] = {}
     for row in page.topics:
         plain[row.codec] = plain.get(row.codec, 0) + row.plain_bytes
-        packed[row.codec] = packed.get(row.codec, 0) + row.packed_bytes
+        compressed[row.codec] = compressed.get(row.codec, 0) + row.packed_bytes
     yield _labelled("bruce_compression_in_bytes_total", "counter", "Bytes before compression.", "codec", plain)
-    yield _labelled("bruce_compression_out_bytes_total", "counter", "Bytes after compression.", "codec", packed)
+    yield _labelled("bruce_compression_out_bytes_total", "counter", "Bytes after compression.", "codec", compressed)

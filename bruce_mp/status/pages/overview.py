@@ -1,6 +1,6 @@
 """The page `/overview`: all data of the dashboard in one response of bounded size.
 
-All clients share each slow reading (`cached.py`); `tailor` completes it with the topics that a request selects.
+All clients share each snapshot (`cached.py`); `with_topics` adds the topics that a request selects.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.status.pages.brokers import BrokerLine, Paused, read_brokers, slots_of
+from bruce_mp.status.pages.brokers import BrokerLine, PausedScopeLine, read_brokers, slots_of
 from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
 from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.health import assess_health
-from bruce_mp.status.pages.topics import TopicLine, TopicsPart, choose_topics, read_topics
+from bruce_mp.status.pages.topics import TopicLine, TopicsPart, read_topics, select_topics
 from bruce_mp.status.slab_snapshot import read_held_groups
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.topics import TopicSelection
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["Memory", "OverviewPage", "OverviewSnapshot", "read_overview", "tailor"]
+__all__ = ["Histories", "OverviewPage", "OverviewSnapshot", "read_overview", "with_topics"]
 
-_NOW_S: Final = 5
+_RATE_INTERVAL_S: Final = 5
 """Interval over which current rates are measured."""
 
 
-class Memory(msgspec.Struct, frozen=True):
+class Histories(msgspec.Struct, frozen=True):
     """Histories that the status process keeps."""
 
     history: History
@@ -96,8 +96,8 @@ class BrokerPart(BrokerLine, frozen=True, kw_only=True):
 class OverviewPage(Page, frozen=True, kw_only=True):
     """JSON of `/overview`.
 
-    `host` is this machine's name. `sampled_since` (s) is the start of the status process, which limits the data of the
-    last minute and hour. `oldest_ms` is the age of the oldest held message, or None.
+    `host` is this machine's name. `sampled_since` (s) is the start of the status process: the data of the last minute
+    and hour begin no earlier. `oldest_ms` is the age of the oldest held message, or None.
     """
 
     host: str
@@ -112,7 +112,7 @@ class OverviewPage(Page, frozen=True, kw_only=True):
     metadata_failing_since: int | None
     metadata_error: str
     brokers: list[BrokerPart]
-    paused: list[Paused]
+    paused: list[PausedScopeLine]
     paused_count: int
     topics: TopicsPart
     discards: DiscardSummary
@@ -121,7 +121,7 @@ class OverviewPage(Page, frozen=True, kw_only=True):
 
 
 class OverviewSnapshot(msgspec.Struct, frozen=True):
-    """A reading before a request's choice of topics applies."""
+    """The page without topics, and all topics from which a request selects."""
 
     page: OverviewPage
     topics: list[TopicLine]
@@ -129,21 +129,21 @@ class OverviewSnapshot(msgspec.Struct, frozen=True):
 
 def read_overview(
     slab: Slab,
-    memory: Memory,
+    histories: Histories,
     evidence: Evidence,
     reports: list[Report],
-    packing: CompressionPage,
+    compression: CompressionPage,
     *,
     now_ms: int,
     steady_now_ms: int,
 ) -> OverviewSnapshot:
-    """Read all parts of the page except the choice of topics."""
+    """Read all parts of the page except the selected topics."""
     groups = read_held_groups(slab)
     cluster = evidence.cluster
     brokers = read_brokers(slab, cluster, groups, now_ms, steady_now_ms)
-    traffic = memory.traffic.by_topic(steady_now_ms)
-    history = memory.history
-    now, hour = history.last_seconds(steady_now_ms, _NOW_S), history.last_hour(steady_now_ms)
+    traffic = histories.traffic.by_topic(steady_now_ms)
+    history = histories.history
+    now, hour = history.last_seconds(steady_now_ms, _RATE_INTERVAL_S), history.last_hour(steady_now_ms)
     minute = history.last_seconds(steady_now_ms, 60)
     health = assess_health(evidence)
     arrived = [group.arrived_ms for group in groups]
@@ -169,12 +169,12 @@ def read_overview(
         history=history.series(steady_now_ms),
         metadata_failing_since=brokers.metadata_failing_since,
         metadata_error=brokers.metadata_error,
-        brokers=_brokers(slab, brokers, memory.brokers, steady_now_ms),
+        brokers=_brokers(slab, brokers, histories.brokers, steady_now_ms),
         paused=brokers.paused,
         paused_count=brokers.paused_count,
         topics=TopicsPart([], 0, 0),
         discards=read_discard_summary(evidence.books, minute.reasons, hour.reasons, reports),
-        compression=read_compression_summary(packing),
+        compression=read_compression_summary(compression),
         processes=evidence.processes.processes,
     )
     return OverviewSnapshot(
@@ -202,6 +202,6 @@ def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, now_ms: int)
     return parts
 
 
-def tailor(snapshot: OverviewSnapshot, choice: TopicSelection) -> OverviewPage:
-    """Complete a reading with the topics that a request selects."""
-    return msgspec.structs.replace(snapshot.page, topics=choose_topics(snapshot.topics, choice))
+def with_topics(snapshot: OverviewSnapshot, selection: TopicSelection) -> OverviewPage:
+    """Return the page with the topics that a request selects."""
+    return msgspec.structs.replace(snapshot.page, topics=select_topics(snapshot.topics, selection))

@@ -20,7 +20,7 @@ STALLED_MS: Final = 15_000
 """Heartbeat age above which a process counts as stalled. Heartbeats are sent once a second."""
 
 _FIRST_STREAM_INPUT: Final = lay.ROW_FIRST_INPUT + 1
-_SINGLE: Final = {
+_SINGLE_ROWS: Final = {
     lay.ROW_SUPERVISOR: "supervisor",
     lay.ROW_ROUTER: "router",
     lay.ROW_STATUS: "status",
@@ -29,9 +29,9 @@ _SINGLE: Final = {
 
 
 def row_name(row: int) -> str:
-    """Return the name of a row's process, as `ps` shows it."""
-    if row in _SINGLE:
-        return _SINGLE[row]
+    """Return the name of the process that uses a row, as `ps` shows it."""
+    if row in _SINGLE_ROWS:
+        return _SINGLE_ROWS[row]
     if row < lay.ROW_FIRST_DISPATCHER:
         return f"input-{row - lay.ROW_FIRST_INPUT}"
     return f"dispatcher-{row - lay.ROW_FIRST_DISPATCHER}"
@@ -71,9 +71,9 @@ def read_processes(slab: Slab, now_ms: int) -> ProcessesPage:
 def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     at = slab.geometry.rows_at + row * lay.ROW_BYTES
     pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
-    last_sign = max(slab.signed(at + lay.ROW_HEARTBEAT_MS), slab.signed(at + lay.ROW_STARTED_MS))
-    age_ms = max(0, now_ms - last_sign)
-    process = _living(pid)
+    last_sign_ms = max(slab.signed(at + lay.ROW_HEARTBEAT_MS), slab.signed(at + lay.ROW_STARTED_MS))
+    age_ms = max(0, now_ms - last_sign_ms)
+    process = _live_process(pid)
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
     if _FIRST_STREAM_INPUT <= row < lay.ROW_FIRST_DISPATCHER and process is not None:
         connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
@@ -81,7 +81,7 @@ def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     return line if process is None else _with_usage(line, process)
 
 
-def _living(pid: int) -> psutil.Process | None:
+def _live_process(pid: int) -> psutil.Process | None:
     if not pid:
         return None
     try:

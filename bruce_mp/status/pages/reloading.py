@@ -15,39 +15,39 @@ if TYPE_CHECKING:
 
 __all__ = ["ReloadRequests"]
 
-PATIENCE_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 
 
 class ReloadRequests:
-    """Pending reload requests. `tell` sends a control message to the supervisor.
+    """Pending reload requests. `send` sends a control message to the supervisor.
 
-    Request numbers start at the wall-clock time, so the answer to a previous status process's request is never mistaken
-    for ours.
+    Request numbers start at the wall-clock time, so that an outcome for a previous status process never matches a
+    request of this one.
     """
 
-    def __init__(self, tell: Callable[[ReloadRequest], None]) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[ReloadRequest], None]) -> None:
+        self._send = send
         self._numbers = itertools.count(wall_ms())
         self._lock = Lock()
         self._waiting: dict[int, SimpleQueue[ReloadOutcome]] = {}
 
-    def request(self, *, only_check: bool, patience_s: float = PATIENCE_S) -> ReloadOutcome | None:
+    def request(self, *, only_check: bool, timeout_s: float = TIMEOUT_S) -> ReloadOutcome | None:
         """Request a reload and return its outcome, or None on timeout. HTTP threads call this."""
-        answers: SimpleQueue[ReloadOutcome] = SimpleQueue()
+        outcomes: SimpleQueue[ReloadOutcome] = SimpleQueue()
         with self._lock:
             number = next(self._numbers)
-            self._waiting[number] = answers
+            self._waiting[number] = outcomes
         try:
-            self._tell(ReloadRequest(number, only_check))
-            return answers.get(timeout=patience_s)
+            self._send(ReloadRequest(number, only_check))
+            return outcomes.get(timeout=timeout_s)
         except Empty:
             return None
         finally:
             with self._lock:
                 del self._waiting[number]
 
-    def answer(self, outcome: ReloadOutcome) -> None:
-        """Deliver the supervisor's outcome to the waiting request."""
+    def on_outcome(self, outcome: ReloadOutcome) -> None:
+        """Pass the supervisor's outcome to the thread that waits for it."""
         with self._lock:
             waiting = self._waiting.get(outcome.number)
         if waiting is not None:

@@ -1,6 +1,6 @@
 """Slab use: the chunks that hold unsettled messages, by size class.
 
-A place is a chunk, or a span of neighbouring chunks for a large message or a busy lane.
+A *place* on the page is a chunk, or a span of neighbouring chunks for a large message or a busy lane.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 
-MOST_LARGEST: Final = 3
-LEAST_PART: Final = 0.01
+MAX_LARGEST: Final = 3
+MIN_SHARE: Final = 0.01
 
 
 class SizeClass(msgspec.Struct, frozen=True):
@@ -78,12 +78,12 @@ def read_slab_use(slab: Slab) -> SlabUse:
         chunk=lay.CHUNK_BYTES,
         in_use=sum(each.in_use for each in sums.values()),
         settled=sum(each.settled for each in sums.values()),
-        classes=[SizeClass(size, it.places, it.in_use, it.settled) for size, it in sorted(sums.items())],
+        classes=[SizeClass(size, sums.places, sums.in_use, sums.settled) for size, sums in sorted(sums.items())],
     )
 
 
 def largest_topics(slab: Slab) -> dict[bytes, float]:
-    """Return the topics that hold most of the slab, with their parts of it, the largest first."""
+    """Return the topics that hold most of the slab, each with its ratio of the slab, the largest first."""
     held = Tally[TopicKey]()
     for chunk, _, span, _ in used_heads(slab):
         topic = topic_of_chunk(slab, chunk)
@@ -92,6 +92,6 @@ def largest_topics(slab: Slab) -> dict[bytes, float]:
     table, chunks = TopicTable(slab), slab.geometry.chunks
     return {
         topic if isinstance(topic, bytes) else table.name_of(topic): count / chunks
-        for topic, count in held.most_common(MOST_LARGEST)
-        if count >= LEAST_PART * chunks and (isinstance(topic, bytes) or table.has(topic))
+        for topic, count in held.most_common(MAX_LARGEST)
+        if count >= MIN_SHARE * chunks and (isinstance(topic, bytes) or table.has(topic))
     }

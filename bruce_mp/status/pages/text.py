@@ -1,7 +1,7 @@
 """Text form of bytes and times on the pages.
 
-A topic consists of any bytes that a client sends. Pages show topics as valid text that can be converted back: a control
-character, or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. Legal topic names do not change.
+Clients may send any bytes as a topic. Pages show topics as valid text that can be converted back: a control character,
+or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. Legal topic names do not change.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def bracketed(text: str) -> str:
 
 
 def stamp(seconds: int) -> str:
-    """Return seconds since the epoch with the local time for readers."""
+    """Return seconds since the epoch, followed by the same time as local date and time."""
     return f"{seconds} {time.ctime(seconds)}"

@@ -1,4 +1,4 @@
-"""Topics as the dashboard lists them: traffic and held messages, a bounded number per response."""
+"""Topics of the dashboard: traffic and held messages of a bounded number of topics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.discards import Report
     from bruce_mp.status.slab_snapshot import HeldGroup
 
-__all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "choose_topics", "read_topics"]
+__all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "read_topics", "select_topics"]
 
-MOST_SHOWN: Final = 500
+MAX_SHOWN: Final = 500
 
 
 class TopicLine(msgspec.Struct, frozen=True):
@@ -87,15 +87,15 @@ SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
 }
 
 
-def choose_topics(lines: Iterable[TopicLine], choice: TopicSelection) -> TopicsPart:
+def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> TopicsPart:
     """Select and sort topics. Ties are ordered by waiting messages, then by name."""
     lines = list(lines)
-    wanted = choice.text.casefold()
+    wanted = selection.text.casefold()
     found = [line for line in lines if wanted in line.topic.casefold()]
     found.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
-    if choice.sort in SORTS:
-        found.sort(key=SORTS[choice.sort], reverse=not choice.ascending)
-    return TopicsPart(found[: max(0, min(choice.limit, MOST_SHOWN))], len(found), len(lines))
+    if selection.sort in SORTS:
+        found.sort(key=SORTS[selection.sort], reverse=not selection.ascending)
+    return TopicsPart(found[: max(0, min(selection.limit, MAX_SHOWN))], len(found), len(lines))
 
 
 def read_topics(

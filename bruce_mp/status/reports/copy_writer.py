@@ -1,7 +1,7 @@
-"""Writer thread for copies of messages. It is the only writer of these files, and delivery never waits for it.
+"""Writer thread for copies of messages: the discard file and the files of message debugging.
 
-The writer drops and counts copies that arrive faster than the disk accepts them, and copies that it cannot write. It
-retries a file after an error, so lines appear again when the disk has room.
+Delivery never waits for it. The writer drops and counts copies that arrive faster than the disk accepts them, and
+copies that it cannot write. It retries a file after an error, so lines appear again when the disk has room.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from bruce_mp.discards.file_line import NO_INFO, DiscardLine, LineEvent, format_line
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.status.reports.rolling_file import FileTroubleError
+from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target, decode_copies
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["CopyFile", "CopyWriter", "DiscardFile"]
 
 _LOG: Final = logging.getLogger(__name__)
-WAITING_BYTES: Final = 16 << 20
+MAX_QUEUED_BYTES: Final = 16 << 20
 _STOP_S: Final = 2.0
 
 
 class CopyFile(Protocol):
-    """File that takes copies for some targets. Only the writer thread may call `write`."""
+    """Destination of copies. Only the writer thread may call `write`."""
 
     def write(self, copies: Sequence[Copy]) -> None:
         """Write the copies and count the lines. Raise FileTroubleError if some were not written."""
@@ -76,7 +76,7 @@ def _discard_line(copy: Copy) -> DiscardLine:
     )
 
 
-class _Exchange(NamedTuple):
+class _FileChange(NamedTuple):
     """Queue entry that replaces the discard file for all later copies."""
 
     discards: DiscardFile | None
@@ -92,7 +92,7 @@ class CopyWriter:
         self._discards = discards
         self._debug = debug
         self._count = count
-        self._queue: SimpleQueue[bytes | _Exchange | None] = SimpleQueue()
+        self._queue: SimpleQueue[bytes | _FileChange | None] = SimpleQueue()
         self._waiting = 0
         self._lock = Lock()
         self._thread = Thread(target=self._run, name="copies", daemon=True)
@@ -102,66 +102,66 @@ class CopyWriter:
 
     def replace_file(self, discards: DiscardFile | None) -> None:
         """Write copies that are offered later to another file, or to none."""
-        self._queue.put(_Exchange(discards))
+        self._queue.put(_FileChange(discards))
 
     def stop(self) -> None:
         """Write the queued copies, waiting at most 2 s, and end the thread."""
         self._queue.put(None)
         self._thread.join(_STOP_S)
 
-    def offer(self, data: bytes) -> None:
+    def enqueue(self, data: bytes) -> None:
         """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond WAITING_BYTES."""
         with self._lock:
-            has_room = not self._waiting or self._waiting + len(data) <= WAITING_BYTES
+            has_room = not self._waiting or self._waiting + len(data) <= MAX_QUEUED_BYTES
             self._waiting += len(data) if has_room else 0
         if has_room:
             self._queue.put(data)
         else:
-            _LOG.warning("Copies of messages come faster than the disk takes them; some are not written.")
-            self._count(Counter.MsgCopyLost, len(_decoded(data)))
+            _LOG.warning("Copies of messages arrive faster than the disk accepts them; some are not written.")
+            self._count(Counter.MsgCopyLost, len(_decode(data)))
 
     def _run(self) -> None:
         self._prepare()
         while (item := self._queue.get()) is not None:
-            if isinstance(item, _Exchange):
-                self._exchange(item.discards)
+            if isinstance(item, _FileChange):
+                self._change_file(item.discards)
                 continue
-            self._write(_decoded(item))
+            self._write(_decode(item))
             with self._lock:
                 self._waiting -= len(item)
 
     def _prepare(self) -> None:
         if self._discards is not None:
-            self._try(self._discards.prepare)
+            self._log_failure(self._discards.prepare)
 
-    def _exchange(self, discards: DiscardFile | None) -> None:
+    def _change_file(self, discards: DiscardFile | None) -> None:
         if self._discards is not None:
             self._discards.close()
         self._discards = discards
         self._prepare()
 
     def _write(self, copies: list[Copy]) -> None:
-        of_discards = [copy for copy in copies if copy.target is Target.DISCARDS]
-        if of_discards and self._discards is not None:
+        discarded = [copy for copy in copies if copy.target is Target.DISCARDS]
+        if discarded and self._discards is not None:
             discards = self._discards
-            self._try(lambda: discards.write(of_discards))
+            self._log_failure(lambda: discards.write(discarded))
         others = [copy for copy in copies if copy.target is not Target.DISCARDS]
         if others:
-            self._try(lambda: self._debug.write(others))
+            self._log_failure(lambda: self._debug.write(others))
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _log_failure(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except FileTroubleError as error:
+        except FileWriteError as error:
             _LOG.error(
-                "%s Messages are delivered as ever; their copies are not written, and MsgCopyLost counts them.",
+                "%s The daemon still delivers messages; MsgCopyLost counts the copies that are not written.",
                 error, extra={"about": str(error)},
             )  # fmt: skip
 
 
-def _decoded(data: bytes) -> list[Copy]:
+def _decode(data: bytes) -> list[Copy]:
     try:
         return decode_copies(data)
     except RemoteProtocolError as error:
-        _LOG.error("%s  They are left out.", error)
+        _LOG.error("%s  These copies are not written.", error)
         return []

@@ -9,7 +9,7 @@ change of the selection resets both. Debugging ends when no topic is selected, a
 of the three files.
 
 HTTP threads select topics, the writer thread writes, and the main thread checks the timer; one lock guards the whole
-state. `announce` publishes the selection to the processes on the message path.
+state. `publish` publishes the selection to the processes on the message path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discards.file_line import format_debug_line
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.pages.text import topic_text
-from bruce_mp.status.reports.rolling_file import FileTroubleError, open_private
+from bruce_mp.status.reports.rolling_file import FileWriteError, open_private
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.message_copies import Target
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["MessageDebug"]
 
 _LOG: Final = logging.getLogger(__name__)
-NAMES: Final = {
+FILE_NAMES: Final = {
     Target.MSG_RECEIVE: "msg_receive",
     Target.MSG_SEND: "msg_send",
     Target.MSG_GOT_ACK: "msg_got_ack",
 }
-MOST_TOPICS: Final = 1000
+MAX_TOPICS: Final = 1000
 
 
 class MessageDebug:
@@ -55,16 +55,16 @@ class MessageDebug:
     def __init__(
         self,
         config: MsgDebug,
-        announce: Callable[[DebugTopics], None],
+        publish: Callable[[DebugTopics], None],
         count: Callable[[Counter, int], None],
         now: Callable[[], float],
     ) -> None:
         self._config = config
-        self._announce = announce
+        self._publish = publish
         self._count = count
         self._now = now
         self._lock = Lock()
-        self._chosen = DebugTopics()
+        self._selection = DebugTopics()
         self._files: dict[Target, int] = {}
         self._bytes = 0
         self._until = 0.0
@@ -79,45 +79,45 @@ class MessageDebug:
             before, self._config = self._config, config
             if config.path != before.path:
                 self._close()
-            if self._chosen.any and config != before:
-                self._change(self._chosen if config.enable else DebugTopics())
+            if self._selection.any and config != before:
+                self._change_selection(self._selection if config.enable else DebugTopics())
 
     # --- requests of the pages ---------------------------------------------------------------------------------------
 
     def describe(self) -> str:
         """List the selected topics as text for the page."""
         with self._lock:
-            if self._chosen.all:
+            if self._selection.all:
                 return "All message debug topics are currently enabled\n"
-            if not self._chosen.topics:
+            if not self._selection.topics:
                 return "No message debug topics are currently enabled\n"
-            return "".join(f"topic: [{topic_text(topic)}]\n" for topic in self._chosen.topics)
+            return "".join(f"topic: [{topic_text(topic)}]\n" for topic in self._selection.topics)
 
     def add(self, topic: bytes) -> bool:
         """Select a topic. Return False if it is already selected, or if the selection is full."""
         with self._lock:
-            topics = self._chosen.topics
-            if self._chosen.covers(topic) or len(topics) >= MOST_TOPICS:
+            topics = self._selection.topics
+            if self._selection.covers(topic) or len(topics) >= MAX_TOPICS:
                 return False
-            self._change(DebugTopics((*topics, topic)))
+            self._change_selection(DebugTopics((*topics, topic)))
             return True
 
     def remove(self, topic: bytes) -> bool:
         """Deselect a topic. Return False if it was not selected by name."""
         with self._lock:
-            if topic not in self._chosen.topics:
+            if topic not in self._selection.topics:
                 return False
-            self._change(DebugTopics(tuple(other for other in self._chosen.topics if other != topic)))
+            self._change_selection(DebugTopics(tuple(other for other in self._selection.topics if other != topic)))
             return True
 
-    def choose_all(self) -> None:
+    def select_all(self) -> None:
         with self._lock:
-            self._change(DebugTopics(all=True))
+            self._change_selection(DebugTopics(all=True))
 
-    def choose_none(self) -> None:
+    def deselect_all(self) -> None:
         """Deselect all topics, which ends debugging."""
         with self._lock:
-            self._change(DebugTopics())
+            self._change_selection(DebugTopics())
 
     def truncate(self) -> None:
         """Empty the files and reset the byte count. Debugging continues."""
@@ -125,29 +125,29 @@ class MessageDebug:
             for descriptor in self._files.values():
                 os.ftruncate(descriptor, 0)
             if not self._files:
-                self._remove_old()
+                self._remove_old_files()
             self._bytes = 0
 
-    def _change(self, chosen: DebugTopics) -> None:
-        if not self._chosen.any and chosen.any:
-            self._remove_old()
-        self._take(chosen)
-        self._announce(chosen)
+    def _change_selection(self, selection: DebugTopics) -> None:
+        if not self._selection.any and selection.any:
+            self._remove_old_files()
+        self._start_selection(selection)
+        self._publish(selection)
 
-    def _take(self, chosen: DebugTopics) -> None:
-        self._chosen = chosen
+    def _start_selection(self, selection: DebugTopics) -> None:
+        self._selection = selection
         self._bytes = 0
         self._until = self._now() + self._config.time_limit_s
-        if not chosen.any:
+        if not selection.any:
             self._close()
 
-    def _remove_old(self) -> None:
-        for name in NAMES.values():
+    def _remove_old_files(self) -> None:
+        for name in FILE_NAMES.values():
             path = Path(self._config.path, name)
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
-                raise FileTroubleError(f"{path} cannot be removed: {error.strerror}. Set another path.") from error
+                raise FileWriteError(f"{path} cannot be removed: {error.strerror}. Set another path.") from error
 
     def _close(self) -> None:
         for descriptor in self._files.values():
@@ -156,50 +156,48 @@ class MessageDebug:
 
     # --- the other threads -------------------------------------------------------------------------------------------
 
-    def adopt(self, chosen: DebugTopics) -> None:
-        """Continue the selection of a previous status process."""
+    def restore_selection(self, selection: DebugTopics) -> None:
+        """Apply the selection of a previous status process, which the supervisor repeats."""
         with self._lock:
-            self._take(chosen)
+            self._start_selection(selection)
 
     def check_deadline(self) -> None:
         """End debugging if the time limit has passed."""
         with self._lock:
-            if self._chosen.any and self._now() >= self._until:
-                self._end("msg_debug.time_limit_s is over")
+            if self._selection.any and self._now() >= self._until:
+                self._end("msg_debug.time_limit_s has passed")
 
-    def _end(self, why: str) -> None:
-        _LOG.log(NOTICE, "Message debugging has ended: %s.", why)
-        self._change(DebugTopics())
+    def _end(self, reason: str) -> None:
+        _LOG.log(NOTICE, "Message debugging has ended: %s.", reason)
+        self._change_selection(DebugTopics())
 
     def write(self, copies: Sequence[Copy]) -> None:
         with self._lock:
             for number, copy in enumerate(copies):
                 try:
                     self._write(copy)
-                except FileTroubleError:
+                except FileWriteError:
                     self._count(Counter.MsgCopyLost, len(copies) - number)
-                    self._change(DebugTopics())
+                    self._change_selection(DebugTopics())
                     raise
 
     def _write(self, copy: Copy) -> None:
-        if not self._chosen.covers(copy.topic):
+        if not self._selection.covers(copy.topic):
             return  # the copy was queued before the selection changed
         line = format_debug_line(copy.timestamp_ms, copy.topic, copy.key, copy.value)
         if self._bytes + len(line) > self._config.byte_limit:
-            self._end("the files have msg_debug.byte_limit")
+            self._end("the files have reached msg_debug.byte_limit")
             return
         self._append(copy.target, line)
         self._bytes += len(line)
 
     def _append(self, target: Target, line: bytes) -> None:
-        path = Path(self._config.path, NAMES[target])
+        path = Path(self._config.path, FILE_NAMES[target])
         if target not in self._files:
             self._files[target] = open_private(path)
         try:
             written = os.write(self._files[target], line)
         except OSError as error:
-            raise FileTroubleError(
-                f"{path} cannot be written: {error.strerror}. Message debugging has ended."
-            ) from error
+            raise FileWriteError(f"{path} cannot be written: {error.strerror}. Message debugging has ended.") from error
         if written < len(line):
-            raise FileTroubleError(f"{path} cannot be written: the disk is full. Message debugging has ended.")
+            raise FileWriteError(f"{path} cannot be written: the disk is full. Message debugging has ended.")

@@ -1,4 +1,4 @@
-"""Discard reports of the status process: the loop fills them, and HTTP threads read them."""
+"""Discard reports of the status process: the event loop adds events, and HTTP threads read the reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from bruce_mp.discards.reports import ReportBook
-from bruce_mp.status.pages.discards import DiscardsPage, show_report
+from bruce_mp.status.pages.discards import DiscardsPage, report_for_page
 from bruce_mp.status.pages.header import read_header
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ __all__ = ["Reports"]
 
 
 class Reports:
-    """A `ReportBook` behind a lock.
+    """A `ReportBook` that several threads may use.
 
-    `interval` is in seconds. Periods count from the start of the daemon, so a restart of the status process alone
-    changes neither their bounds nor their numbers. `on_unread` is called for each finished period that no client read.
+    `interval` is in seconds. The first period starts with the daemon, so a restart of the status process alone changes
+    neither their bounds nor their numbers. `on_unread` is called for each finished period that no client read.
     """
 
     def __init__(self, slab: Slab, interval: int, now_ms: int, on_unread: Callable[[], None]) -> None:
@@ -58,15 +58,15 @@ class Reports:
         """Return the unfinished report and the previous one, without marking them as read."""
         with self._lock:
             self._rotate(now_ms)
-            return [show_report(report) for report in (self._book.unfinished, *self._book.finished[:1])]
+            return [report_for_page(report) for report in (self._book.unfinished, *self._book.finished[:1])]
 
     def page(self, now_ms: int) -> DiscardsPage:
         """Build the page `/discards` and mark the unfinished report as read."""
         with self._lock:
             self._rotate(now_ms)
             self._book.unfinished.was_read = True
-            unfinished = show_report(self._book.unfinished)
-            finished = [show_report(report) for report in self._book.finished]
+            unfinished = report_for_page(self._book.unfinished)
+            finished = [report_for_page(report) for report in self._book.finished]
         return DiscardsPage(
             **read_header(self._slab, now_ms),
             interval=self._book.interval,

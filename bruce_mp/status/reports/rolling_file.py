@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-__all__ = ["FileTroubleError", "RollingFile", "open_private"]
+__all__ = ["FileWriteError", "RollingFile", "open_private"]
 
 _MODE: Final = 0o660
 _DIRECTORY_MODE: Final = 0o750
@@ -30,8 +30,8 @@ _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOF
 """O_NONBLOCK: opening a FIFO must not wait for a reader."""
 
 
-class FileTroubleError(BruceError):
-    """Failure to write a file; the text names the file and the reason."""
+class FileWriteError(BruceError):
+    """Failure to open, write or rotate a file; the text names the file and the reason."""
 
 
 def open_private(path: Path) -> int:
@@ -40,28 +40,28 @@ def open_private(path: Path) -> int:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(path, _FLAGS, _MODE)
     except OSError as error:
-        raise FileTroubleError(
+        raise FileWriteError(
             f"{path} cannot be opened: {error.strerror}. Give the daemon's user the right to write there, or set "
             "another path."
         ) from error
     try:
-        _close_to_others(path, descriptor)
+        _revoke_others(path, descriptor)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def _close_to_others(path: Path, descriptor: int) -> None:
+def _revoke_others(path: Path, descriptor: int) -> None:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
-        raise FileTroubleError(f"{path} is not a regular file; remove it or set another path.")
+        raise FileWriteError(f"{path} is not a regular file; remove it or set another path.")
     if not found.st_mode & _OTHERS:
         return
     try:
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
     except OSError as error:
-        raise FileTroubleError(
+        raise FileWriteError(
             f"Other users can read {path}, and its owner is another user: messages are not written to it. Remove it, "
             f"or revoke the access (chmod o= {path})."
         ) from error
@@ -87,7 +87,7 @@ class RollingFile:
     def prepare(self) -> None:
         """Open the file, and rotate it if it is full. Raise FileTroubleError."""
         self._prepare(0)
-        self._tidy()
+        self._remove_oldest()
 
     def _prepare(self, size: int) -> None:
         """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
@@ -95,50 +95,50 @@ class RollingFile:
             self._descriptor = open_private(self.path)
             self._size = os.fstat(self._descriptor).st_size
         if self._size and self._size + size > self._max_size:
-            self._roll()
+            self._rotate()
 
     def _append(self, line: bytes) -> None:
         assert self._descriptor is not None
         try:
             written = os.write(self._descriptor, line)
         except OSError as error:
-            raise self._trouble(error.strerror) from error
+            raise self._close_with_error(error.strerror) from error
         if written == len(line):
             self._size += written
             return
         with suppress(OSError):
             os.ftruncate(self._descriptor, self._size)
-        raise self._trouble("its file system has no room for a whole line: make room there")
+        raise self._close_with_error("its file system has no room for a whole line: make room there")
 
-    def _trouble(self, why: str | None) -> FileTroubleError:
+    def _close_with_error(self, reason: str | None) -> FileWriteError:
         self.close()
-        return FileTroubleError(f"{self.path} cannot be written: {why}.")
+        return FileWriteError(f"{self.path} cannot be written: {reason}.")
 
-    def _roll(self) -> None:
+    def _rotate(self) -> None:
         self.close()
         at_ms = self._now_ms()
-        while (rolled := self._rolled(at_ms)).exists():
+        while (rotated := self._rotated_path(at_ms)).exists():
             at_ms += 1
         try:
-            self.path.rename(rolled)
+            self.path.rename(rotated)
         except OSError as error:
-            raise FileTroubleError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
-        self._tidy()
+            raise FileWriteError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
+        self._remove_oldest()
         self._prepare(0)
 
-    def _rolled(self, at_ms: int) -> Path:
+    def _rotated_path(self, at_ms: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{at_ms}")
 
-    def _tidy(self) -> None:
+    def _remove_oldest(self) -> None:
         """Remove the oldest rotated files until the total is within the limit."""
         total = 0
-        for rolled in sorted(self._all_rolled(), key=self._rolled_at, reverse=True):
+        for rotated in sorted(self._rotated_files(), key=self._rotation_ms, reverse=True):
             with suppress(FileNotFoundError):
-                total += rolled.stat().st_size
+                total += rotated.stat().st_size
                 if total > self._max_archive:
-                    rolled.unlink()
+                    rotated.unlink()
 
-    def _all_rolled(self) -> list[Path]:
+    def _rotated_files(self) -> list[Path]:
         prefix = f"{self.path.name}."
         return [
             path
@@ -146,8 +146,8 @@ class RollingFile:
             if path.name.startswith(prefix) and path.name.removeprefix(prefix).isdecimal()
         ]
 
-    def _rolled_at(self, rolled: Path) -> int:
-        return int(rolled.name.removeprefix(f"{self.path.name}."))
+    def _rotation_ms(self, rotated: Path) -> int:
+        return int(rotated.name.removeprefix(f"{self.path.name}."))
 
     def close(self) -> None:
         """Close the file; the next write opens it again."""

@@ -145,8 +145,8 @@ def test_paused_scopes_have_reasons(daemon: OfflineStatusPages) -> None:
         ("broker 1", "waiting", S - 4, "It hung up."),
         ('partition \\xff"\\x0a-4', "handing back", S - 4, "NOT_ENOUGH_REPLICAS"),
         ("partition news-0", "waiting", S - 4, "its leader moved, or its broker is paused"),
-        ("partition news-1", "no leader", S - 4, "the cluster names none: see to the brokers that have its replicas"),
-        ('topic \\xff"\\x0a', "no leader", S - 4, "the cluster names none: see to the brokers that have its replicas"),
+        ("partition news-1", "no leader", S - 4, "the cluster reports none: check the brokers that have its replicas"),
+        ('topic \\xff"\\x0a', "no leader", S - 4, "the cluster reports none: check the brokers that have its replicas"),
     ]
 
 
@@ -157,7 +157,7 @@ def test_the_plain_page_lists_brokers_and_pauses(daemon: OfflineStatusPages) -> 
     text = daemon.text("/brokers/plain")
     at = f"{S - 2} {time.ctime(S - 2)}"
     assert text.splitlines()[5:] == [
-        f"no broker gives metadata since: {S - 3} {time.ctime(S - 3)}: Refused.",
+        f"metadata requests fail since: {S - 3} {time.ctime(S - 3)}: Refused.",
         "",
         "broker 1 at kafka1:9092",
         "    dispatcher: dispatcher-3",

@@ -9,7 +9,15 @@ import pytest
 
 from bruce_mp.config.security import Tls
 from bruce_mp.status.broker_status import ClusterReport
-from bruce_mp.status.pages.certificates import AUTHORITIES, OURS, SOON_S, CertificateLine, expired, look_at, worrying
+from bruce_mp.status.pages.certificates import (
+    AUTHORITIES,
+    CLIENT,
+    SOON_S,
+    CertificateLine,
+    certificate_problems,
+    certificate_warnings,
+    list_certificates,
+)
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
 from support.certificates import Authority
 from support.filled_slab import NOW_MS
@@ -46,7 +54,7 @@ def pages(tmp_path: Path, tls: Tls) -> Iterator[OfflineStatusPages]:
 def test_the_page_lists_certificates_with_their_expiry(pages: OfflineStatusPages, tls: Tls) -> None:
     pages.broker_status.record([broker(NOW_MS / 1000 + 5)], NOW_MS)
     ours, authorities, shown = pages.json("/certificates/json")["certificates"]
-    assert (ours["whose"], ours["source"], ours["trouble"]) == (OURS, tls.certificate_file, "")
+    assert (ours["whose"], ours["source"], ours["trouble"]) == (CLIENT, tls.certificate_file, "")
     assert abs(ours["expires"] - time.time() - 20 * DAY_S) < 60
     assert (authorities["whose"], authorities["source"]) == (AUTHORITIES, tls.ca_file)
     assert shown == {"whose": "broker 1", "source": "kafka1:9093", "expires": NOW_MS // 1000 + 5, "trouble": ""}
@@ -65,23 +73,23 @@ def test_health_reports_an_expiring_broker_certificate(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_no_certificate_is_listed_without_tls(tls: Tls) -> None:
-    assert look_at(Tls(ca_file=tls.ca_file), ClusterReport({}, None, {})) == []
+    assert list_certificates(Tls(ca_file=tls.ca_file), ClusterReport({}, None, {})) == []
 
 
 @pytest.mark.parametrize(
     ("line", "problems", "warnings"),
     [
-        (CertificateLine(OURS, "/c", 1000 + SOON_S + 1), 0, 0),
-        (CertificateLine(OURS, "/c", 1000 + SOON_S), 0, 1),
-        (CertificateLine(OURS, "/c", 1000), 1, 0),
+        (CertificateLine(CLIENT, "/c", 1000 + SOON_S + 1), 0, 0),
+        (CertificateLine(CLIENT, "/c", 1000 + SOON_S), 0, 1),
+        (CertificateLine(CLIENT, "/c", 1000), 1, 0),
         (CertificateLine(AUTHORITIES, "/c", 1000), 0, 1),
         (CertificateLine(AUTHORITIES, "/c", 1001), 0, 1),
-        (CertificateLine(OURS, "/c", None, "it cannot be read"), 0, 1),
+        (CertificateLine(CLIENT, "/c", None, "it cannot be read"), 0, 1),
     ],
 )
 def test_expiry_times_cause_problems_or_warnings(line: CertificateLine, problems: int, warnings: int) -> None:
-    assert len(list(expired([line], 1000))) == problems
-    assert len(list(worrying([line], 1000))) == warnings
+    assert len(list(certificate_problems([line], 1000))) == problems
+    assert len(list(certificate_warnings([line], 1000))) == warnings
 
 
 @pytest.mark.parametrize(("content", "trouble"), [(None, "cannot be read: No such file"), (b"x", "no certificate")])
@@ -89,5 +97,5 @@ def test_an_unreadable_certificate_file_is_reported(tmp_path: Path, content: byt
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)
-    (line,) = look_at(Tls(enable=True, ca_file=str(file)), ClusterReport({}, None, {}))
+    (line,) = list_certificates(Tls(enable=True, ca_file=str(file)), ClusterReport({}, None, {}))
     assert trouble in line.trouble

@@ -225,7 +225,7 @@ def test_settled_messages_occupy_no_space(daemon: OfflineStatusPages) -> None:
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 def discard(daemon: OfflineStatusPages, reason: DiscardReason, count: int) -> dict[str, Any]:
-    daemon.memory.history.sample(daemon.now_ms)
+    daemon.histories.history.sample(daemon.now_ms)
     daemon.filled.input.land(0, {discarded(reason): count, Counter.MsgReceived: count})
     page: dict[str, Any] = daemon.client.get("/healthz").get_json()
     return page
@@ -243,20 +243,20 @@ def test_recent_discards_are_problems_or_warnings_by_reason(daemon: OfflineStatu
 def test_discards_stop_being_reported_after_a_minute(daemon: OfflineStatusPages) -> None:
     discard(well(daemon), DiscardReason.NO_MEM, 3)
     for second in range(1, 62):
-        daemon.memory.history.sample(NOW_MS + 1000 * second)
+        daemon.histories.history.sample(NOW_MS + 1000 * second)
         assert daemon.json("/healthz", 503 if second <= 60 else 200)["ready"] == (second > 60)
 
 
 @pytest.mark.parametrize(("lost", "words"), [(1, "1 copy of a message was"), (3, "3 copies of messages were")])
 def test_unwritten_copies_are_a_warning_for_an_hour(daemon: OfflineStatusPages, lost: int, words: str) -> None:
     daemon.filled.input.add(Counter.MsgCopyLost, 7)  # before status started
-    daemon.memory.history.sample(NOW_MS)
+    daemon.histories.history.sample(NOW_MS)
     assert well(daemon).json("/healthz")["warnings"] == []
     daemon.filled.input.add(Counter.MsgCopyLost, lost)
     (warning,) = daemon.json("/healthz")["warnings"]
     assert warning.startswith(f"{words} not written within the last hour: the discard file")
     for second in (10, 3600, 3610):
-        daemon.memory.history.sample(NOW_MS + 1000 * second)
+        daemon.histories.history.sample(NOW_MS + 1000 * second)
         assert daemon.json("/healthz")["warnings"] == [warning] * (second <= 3600)
 
 

@@ -17,7 +17,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.pages import metrics
-from bruce_mp.status.pages.exposition import REST, Family, Sample, bounded, expose
+from bruce_mp.status.pages.exposition import OTHER, Family, Sample, limit_series, render_families
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
 from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -103,26 +103,29 @@ def test_topics_have_series_and_an_age(daemon: OfflineStatusPages) -> None:
     found = parsed(read(daemon))
     assert value(found, "bruce_topic_messages_held", topic="news") == 5
     assert value(found, "bruce_topic_messages_held", topic=r'un"known\x0a') == 2
-    assert value(found, "bruce_topic_messages_held", topic=REST) == 0
+    assert value(found, "bruce_topic_messages_held", topic=OTHER) == 0
     assert value(found, "bruce_topic_oldest_held_seconds", topic="news") == 1.5
     assert value(found, "bruce_oldest_held_seconds") == 1.5
     assert value(found, "bruce_slab_in_use_ratio") > 0
 
 
 def test_excess_topics_share_one_series(daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_TOPICS", 3)
+    monkeypatch.setattr(metrics, "MAX_TOPICS", 3)
     for number in range(8):
         daemon.filled.receive(b"t%d" % number, 1 if number else 9)
     found = parsed(read(daemon))
     series = [labels for name, labels in found if name == "bruce_topic_messages_held"]
     assert len(series) == 4
     assert value(found, "bruce_topic_messages_held", topic="t0") == 9
-    assert value(found, "bruce_topic_messages_held", topic=REST) == 5
+    assert value(found, "bruce_topic_messages_held", topic=OTHER) == 5
 
 
 def test_a_topic_named_as_the_rest_makes_no_second_series() -> None:
-    assert bounded([(REST, 2), ("a", 1)], 1, together="sum") == [Sample(1, {"topic": "a"}), Sample(2, {"topic": REST})]
-    assert bounded([("a", 1), ("b", 2), ("c", 3)], 1, together="max")[-1] == Sample(3, {"topic": REST})
+    assert limit_series([(OTHER, 2), ("a", 1)], 1, combine="sum") == [
+        Sample(1, {"topic": "a"}),
+        Sample(2, {"topic": OTHER}),
+    ]
+    assert limit_series([("a", 1), ("b", 2), ("c", 3)], 1, combine="max")[-1] == Sample(3, {"topic": OTHER})
 
 
 def test_metrics_cover_brokers_processes_and_codecs(daemon: OfflineStatusPages) -> None:
@@ -152,7 +155,7 @@ def test_names_follow_the_conventions(daemon: OfflineStatusPages) -> None:
 
 def test_label_values_from_clients_cannot_forge_a_sample() -> None:
     family = Family("a_total", "counter", 'Says "a\\b".\n', [Sample(1, {"topic": 'x"} 1\na_total 2\\'})])
-    (read_back,) = text_string_to_metric_families(expose([family]))
+    (read_back,) = text_string_to_metric_families(render_families([family]))
     assert [(sample.value, sample.labels) for sample in read_back.samples] == [(1, {"topic": 'x"} 1\na_total 2\\'})]
 
 

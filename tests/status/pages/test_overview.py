@@ -12,7 +12,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.app import SIGHT_LASTS_S
+from bruce_mp.status.app import MIN_SNAPSHOT_INTERVAL_S
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus, PausedScope, RouterStatus
 from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -28,7 +28,7 @@ NASTY = b'<script>alert("1")</script>\xff'
 
 def ask(daemon: OfflineStatusPages, **query: object) -> Any:
     """Return a fresh page; the cached reading has expired."""
-    daemon.steady_ms += round(1000 * SIGHT_LASTS_S)
+    daemon.steady_ms += round(1000 * MIN_SNAPSHOT_INTERVAL_S)
     text = "&".join(f"{name}={value}" for name, value in query.items())
     return daemon.json(f"/overview/json?{text}")
 
@@ -49,7 +49,7 @@ def test_the_overview_of_a_new_daemon_is_empty(daemon: OfflineStatusPages) -> No
 
 
 def test_the_overview_shows_flow_and_history(daemon: OfflineStatusPages) -> None:
-    history = daemon.memory.history
+    history = daemon.histories.history
     history.sample(daemon.steady_ms)
     for _ in range(20):
         daemon.steady_ms += 1000
@@ -106,7 +106,7 @@ def test_large_messages_have_a_separate_size_class(daemon: OfflineStatusPages) -
 def test_the_overview_shows_the_traffic_of_topics(daemon: OfflineStatusPages) -> None:
     daemon.steady_ms += 10_000
     event = TrafficEvent(b"news", 50, 7000, {3: 50}, 2, "REQUEST_TIMED_OUT")
-    daemon.memory.traffic.record([event], daemon.steady_ms)
+    daemon.histories.traffic.record([event], daemon.steady_ms)
     daemon.reports.record([DiscardEvent(DiscardReason.RATE_LIMIT, b"news", 6, 0, 0)], daemon.now_ms)
     paused = (PausedScope(3, b"news", 1, "waiting", NOW_MS), PausedScope(3, b"news", 2, "waiting", NOW_MS))
     daemon.broker_status.record([RouterStatus((), None, "", paused, 2)], daemon.now_ms)
@@ -124,7 +124,7 @@ def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages
     daemon.slab.words[at >> 2] = 2
     said = BrokerStatus(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
     daemon.broker_status.record([said], daemon.now_ms)
-    daemon.memory.brokers.sample(daemon.steady_ms)
+    daemon.histories.brokers.sample(daemon.steady_ms)
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).land(
         0, {Counter.MsgDelivered: 100, Counter.AckErrorFirst + 8: 4}
     )
@@ -135,7 +135,7 @@ def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages
 
 
 def test_the_overview_shows_discards_with_samples(daemon: OfflineStatusPages) -> None:
-    daemon.memory.history.sample(daemon.steady_ms)
+    daemon.histories.history.sample(daemon.steady_ms)
     raises = {discarded(DiscardReason.MALFORMED): 8, discarded(DiscardReason.NO_MEM): 2, Counter.MsgReceived: 10}
     daemon.filled.input.land(0, raises)
     samples = tuple(b"bad %d" % number for number in range(9))
@@ -174,7 +174,7 @@ def test_the_overview_summarizes_compression(daemon: OfflineStatusPages) -> None
 @pytest.fixture
 def many(daemon: OfflineStatusPages) -> OfflineStatusPages:
     events = [TrafficEvent(b"app-%d" % number, number, 1, {}, 0, "") for number in range(1, 2001)]
-    daemon.memory.traffic.record(events, daemon.steady_ms)
+    daemon.histories.traffic.record(events, daemon.steady_ms)
     daemon.steady_ms += 10_000
     return daemon
 

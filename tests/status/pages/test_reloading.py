@@ -24,10 +24,10 @@ def test_reload_returns_the_supervisors_answer(
 ) -> None:
     def supervisor(request: ReloadRequest) -> None:
         daemon.reload_requests.append(request)
-        daemon.reloads.answer(ReloadOutcome(request.number - 1, accepted=not accepted, text="Somebody else's."))
-        daemon.reloads.answer(ReloadOutcome(request.number, accepted=accepted, text="It is so."))
+        daemon.reloads.on_outcome(ReloadOutcome(request.number - 1, accepted=not accepted, text="Somebody else's."))
+        daemon.reloads.on_outcome(ReloadOutcome(request.number, accepted=accepted, text="It is so."))
 
-    daemon.reloads._tell = supervisor
+    daemon.reloads._send = supervisor
     response = daemon.client.post(path)
     assert (response.status_code, response.get_data(as_text=True)) == (status, "It is so.\n")
     assert [request.only_check for request in daemon.reload_requests] == [only_check]
@@ -35,7 +35,7 @@ def test_reload_returns_the_supervisors_answer(
 
 def test_a_reload_times_out_when_the_supervisor_does_not_answer() -> None:
     desk = ReloadRequests(lambda _: None)
-    assert desk.request(only_check=False, patience_s=0.01) is None
+    assert desk.request(only_check=False, timeout_s=0.01) is None
     assert not desk._waiting
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bruce_mp.discards.file_line import DiscardLine, LineEvent
-from bruce_mp.status.reports.copy_writer import WAITING_BYTES, CopyWriter, DiscardFile
-from bruce_mp.status.reports.rolling_file import FileTroubleError, RollingFile
+from bruce_mp.status.reports.copy_writer import MAX_QUEUED_BYTES, CopyWriter, DiscardFile
+from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, Target
 from support.discard_lines import parse_line
@@ -32,7 +32,7 @@ class Debug:
     def write(self, copies: Sequence[Copy]) -> None:
         assert self.may.wait(20)
         if not copies[0].key:
-            raise FileTroubleError("/debug cannot be written: it is Sunday.")
+            raise FileWriteError("/debug cannot be written: it is Sunday.")
         self.copies += copies
 
 
@@ -46,8 +46,8 @@ class Made:
     def _count(self, counter: Counter, amount: int = 1) -> None:
         self.counted[counter] += amount
 
-    def offer(self, *copies: Copy) -> None:
-        self.writer.offer(msgspec.msgpack.encode(copies))
+    def enqueue(self, *copies: Copy) -> None:
+        self.writer.enqueue(msgspec.msgpack.encode(copies))
 
     def write_all(self) -> None:
         self.debug.may.set()
@@ -61,7 +61,7 @@ def copy_of(target: Target, info: str = "", value: bytes = b"v", key: bytes = b"
 
 def test_each_copy_is_written_to_its_file(tmp_path: Path) -> None:
     made = Made(tmp_path / "log")
-    made.offer(copy_of(Target.DISCARDS, "NO_MEM"), copy_of(Target.MSG_SEND), copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(Target.DISCARDS, "NO_MEM"), copy_of(Target.MSG_SEND), copy_of(Target.DISCARDS))
     made.write_all()
     lines = [parse_line(line) for line in (tmp_path / "log").read_bytes().splitlines()]
     rest = (b"t\xff\n", b"k", b"v", 7)
@@ -76,9 +76,9 @@ def test_each_copy_is_written_to_its_file(tmp_path: Path) -> None:
 def test_write_errors_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "log").mkdir()
     made = Made(tmp_path / "log")
-    made.offer(*[copy_of(Target.DISCARDS)] * 3)
-    made.offer(copy_of(Target.MSG_SEND, key=b""))
-    made.offer(copy_of(Target.MSG_SEND))
+    made.enqueue(*[copy_of(Target.DISCARDS)] * 3)
+    made.enqueue(copy_of(Target.MSG_SEND, key=b""))
+    made.enqueue(copy_of(Target.MSG_SEND))
     made.write_all()
     assert +made.counted == {Counter.MsgCopyLost: 3}
     assert "Is a directory" in caplog.text
@@ -91,12 +91,12 @@ def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None
     made = Made(tmp_path / "log")
     made.writer.start()
     made.debug.may.set()
-    made.offer(copy_of(Target.DISCARDS))
-    made.offer(copy_of(Target.MSG_SEND))
+    made.enqueue(copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(Target.MSG_SEND))
     while not made.debug.copies:
         pass
     (tmp_path / "log").rmdir()
-    made.offer(copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(Target.DISCARDS))
     made.writer.stop()
     assert len((tmp_path / "log").read_bytes().splitlines()) == 1
     assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1}
@@ -104,15 +104,15 @@ def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None
 
 def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:
     made = Made(None)
-    made.offer(copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(Target.DISCARDS))
     made.write_all()
     assert not list(tmp_path.iterdir())
 
 
 def test_invalid_copy_bytes_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(tmp_path / "log")
-    made.writer.offer(b"\xc1")
-    made.offer(copy_of(Target.DISCARDS))
+    made.writer.enqueue(b"\xc1")
+    made.enqueue(copy_of(Target.DISCARDS))
     made.write_all()
     assert "cannot be read" in caplog.text
     assert made.counted[Counter.DiscardLogLine] == 1
@@ -121,9 +121,9 @@ def test_invalid_copy_bytes_are_skipped(tmp_path: Path, caplog: pytest.LogCaptur
 def test_the_queue_of_a_slow_disk_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(tmp_path / "log")
     made.writer.start()
-    large = copy_of(Target.MSG_SEND, value=bytes(WAITING_BYTES // 2))
+    large = copy_of(Target.MSG_SEND, value=bytes(MAX_QUEUED_BYTES // 2))
     for _ in range(4):
-        made.offer(large)
+        made.enqueue(large)
     assert made.counted[Counter.MsgCopyLost] == 3
     assert "faster than the disk" in caplog.text
     made.debug.may.set()

@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.config.sections import MsgDebug
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.reports.debug_files import MessageDebug
-from bruce_mp.status.reports.rolling_file import FileTroubleError
+from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, Target
 from support.full_disk import files_end_at
@@ -63,10 +63,10 @@ def test_selections_are_announced(made: Made) -> None:
     assert [debug.add(b"a"), debug.add(b"b"), debug.add(b"a"), debug.remove(b"a"), debug.remove(b"a")] == [
         True, True, False, True, False,
     ]  # fmt: skip
-    debug.choose_all()
+    debug.select_all()
     assert not debug.add(b"c")
     assert not debug.remove(b"b")
-    debug.choose_none()
+    debug.deselect_all()
     chosen = [DebugTopics((b"a",)), DebugTopics((b"a", b"b")), DebugTopics((b"b",)), DebugTopics(all=True)]
     assert made.announced == [*chosen, DebugTopics()]
 
@@ -77,9 +77,9 @@ def test_a_new_session_removes_old_files_and_a_change_does_not(made: Made) -> No
     made.debug.add(b"more")
     made.write()
     assert made.files() == {"msg_receive": 2}
-    made.debug.choose_none()
+    made.debug.deselect_all()
     assert made.files() == {"msg_receive": 2}
-    made.debug.choose_all()
+    made.debug.select_all()
     assert made.files() == {}
 
 
@@ -101,7 +101,7 @@ def test_debugging_ends_after_its_time_limit(made: Made) -> None:
 
 def test_debugging_ends_before_the_files_exceed_their_limit(tmp_path: Path) -> None:
     made = Made(tmp_path / "debug", byte_limit=3 * len(LINE))
-    made.debug.choose_all()
+    made.debug.select_all()
     made.write(Target.MSG_RECEIVE, count=2)
     made.write(Target.MSG_SEND, count=1)
     assert made.announced == [DebugTopics(all=True)]
@@ -112,7 +112,7 @@ def test_debugging_ends_before_the_files_exceed_their_limit(tmp_path: Path) -> N
 
 def test_truncated_files_are_written_further(made: Made) -> None:
     made.debug.truncate()
-    made.debug.choose_all()
+    made.debug.select_all()
     made.write(count=3)
     made.debug.truncate()
     made.write()
@@ -124,7 +124,7 @@ def test_a_new_status_process_continues_the_files(made: Made) -> None:
     made.debug.add(b"news")
     made.write()
     successor = Made(made.directory)
-    successor.debug.adopt(DebugTopics((b"news",)))
+    successor.debug.restore_selection(DebugTopics((b"news",)))
     successor.write()
     assert successor.files() == {"msg_receive": 2}
     assert not successor.announced
@@ -132,7 +132,7 @@ def test_a_new_status_process_continues_the_files(made: Made) -> None:
 
 def test_a_full_disk_ends_debugging(made: Made) -> None:
     made.debug.add(b"news")
-    with files_end_at(len(LINE) + 5), pytest.raises(FileTroubleError, match=r"cannot be written: .*has ended"):
+    with files_end_at(len(LINE) + 5), pytest.raises(FileWriteError, match=r"cannot be written: .*has ended"):
         made.write(count=4)
     assert made.announced[-1] == DebugTopics()
     assert made.counted == {Counter.MsgCopyLost: 3}
@@ -141,8 +141,8 @@ def test_a_full_disk_ends_debugging(made: Made) -> None:
 def test_a_debug_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "debug").touch()
     made = Made(tmp_path / "debug")
-    with pytest.raises(FileTroubleError, match="cannot be removed: Not a directory"):
-        made.debug.choose_all()
+    with pytest.raises(FileWriteError, match="cannot be removed: Not a directory"):
+        made.debug.select_all()
     assert not made.announced
 
 
@@ -151,5 +151,5 @@ def test_describe_lists_the_selected_topics(made: Made) -> None:
     made.debug.add(b"news")
     made.debug.add(b"\xff]\n")
     assert made.debug.describe() == "topic: [news]\ntopic: [\\xff]\\x0a]\n"
-    made.debug.choose_all()
+    made.debug.select_all()
     assert made.debug.describe() == "All message debug topics are currently enabled\n"

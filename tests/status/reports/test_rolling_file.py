@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.status.reports.rolling_file import FileTroubleError, RollingFile
+from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from support.full_disk import files_end_at
 
 if TYPE_CHECKING:
@@ -102,17 +102,17 @@ def test_a_world_writable_file_is_restricted(path: Path) -> None:
 
 def test_a_directory_in_place_of_the_file_is_refused(path: Path) -> None:
     path.mkdir(parents=True)
-    with pytest.raises(FileTroubleError, match=r"cannot be opened: Is a directory\. .* set another path"):
+    with pytest.raises(FileWriteError, match=r"cannot be opened: Is a directory\. .* set another path"):
         made(path).write([LINE])
 
 
 def test_a_fifo_is_refused_without_waiting_for_a_reader(path: Path) -> None:
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
-    with pytest.raises(FileTroubleError, match="cannot be opened"):
+    with pytest.raises(FileWriteError, match="cannot be opened"):
         made(path).write([LINE])
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(FileTroubleError, match="not a regular file"):
+    with pytest.raises(FileWriteError, match="not a regular file"):
         made(path).write([LINE])
     os.close(reader)
 
@@ -120,7 +120,7 @@ def test_a_fifo_is_refused_without_waiting_for_a_reader(path: Path) -> None:
 def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileTroubleError, match="cannot be opened"):
+    with pytest.raises(FileWriteError, match="cannot be opened"):
         made(path).write([LINE])
     assert not (tmp_path / "elsewhere").exists()
 
@@ -128,10 +128,10 @@ def test_a_symbolic_link_is_not_followed(path: Path, tmp_path: Path) -> None:
 def test_a_full_disk_leaves_whole_lines(path: Path) -> None:
     file = made(path, max_size=1000)
     with files_end_at(2 * len(LINE) + 3):
-        with pytest.raises(FileTroubleError, match="cannot be written"):
+        with pytest.raises(FileWriteError, match="cannot be written"):
             file.write([LINE] * 3)
         assert path.read_bytes() == LINE * 2
-        with pytest.raises(FileTroubleError, match="cannot be written"):
+        with pytest.raises(FileWriteError, match="cannot be written"):
             file.write([LINE])
     file.write([LINE])
     assert path.read_bytes() == LINE * 3
