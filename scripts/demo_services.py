@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.pages import Pages, UnreadableError
+from bruce_mp.cli.pages import StatusClient, UnreadableError
 from bruce_mp.config.addresses import parse_listen
 from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
@@ -175,7 +175,7 @@ class Daemon(Service):
         if not self._address.exists():
             return []
         try:
-            page = Pages(parse_listen(self.address)).get("processes", ProcessesPage)
+            page = StatusClient(parse_listen(self.address)).get("processes", ProcessesPage)
         except UnreadableError:
             return []
         return [line.name for line in page.processes if line.state == "running"]
@@ -193,7 +193,7 @@ class Daemon(Service):
         """Wait until Kafka has acknowledged this number of messages."""
 
         def is_delivered() -> bool:
-            books = Pages(parse_listen(self.address)).get("books", Books)
+            books = StatusClient(parse_listen(self.address)).get("books", Books)
             return books.received >= messages and books.consistent and not sum(books.held.values())
 
         self.wait_for(is_delivered, f"{messages} messages to be delivered", 120)

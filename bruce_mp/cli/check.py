@@ -9,18 +9,18 @@ import time
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.pages import UnreadableError, add_address, pages_of
+from bruce_mp.cli.pages import UnreadableError, add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.cli.pages import Pages
+    from bruce_mp.cli.pages import StatusClient
 
 __all__ = ["main"]
 
-PATIENCE_S: Final = 5.0
+TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.1
 
 
@@ -30,14 +30,14 @@ def main(argv: Sequence[str]) -> int:
     description = "Check that a daemon's books balance."
     parser = ArgumentParser(prog="bruce check", description=description, epilog=statuses)
     add_address(parser)
-    books = _read_consistent(pages_of(parser.parse_args(argv)))
+    books = _read_consistent(status_client(parser.parse_args(argv)))
     print(balance_line(books))
     return ExitCode.OK if books.balanced else ExitCode.UNBALANCED
 
 
-def _read_consistent(pages: Pages) -> Books:
+def _read_consistent(pages: StatusClient) -> Books:
     """Read the books until a reading is consistent. Raise UnreadableError after 5 s."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
             return _read(pages)
@@ -47,7 +47,7 @@ def _read_consistent(pages: Pages) -> Books:
         time.sleep(RETRY_S)
 
 
-def _read(pages: Pages) -> Books:
+def _read(pages: StatusClient) -> Books:
     books = pages.get("books", Books)
     if not books.consistent:
         raise UnreadableError(

@@ -1,4 +1,4 @@
-"""`bruce check-config`: validate a configuration file and summarize its effect.
+"""`bruce check-config`: validate a configuration file and print a summary of its settings.
 
 Exit status: 0 for a valid configuration, 1 for an invalid one.
 """
@@ -55,9 +55,9 @@ def _summary(config: Config) -> dict[str, str]:
 
 
 def _security(kafka: Kafka) -> str:
-    ways = ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)
-    used = " and ".join(filter(None, ways))
-    return f" by {used}" if used else ""
+    protections = ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)
+    joined = " and ".join(filter(None, protections))
+    return f" by {joined}" if joined else ""
 
 
 def _file_mib(config: Config) -> int:

@@ -1,4 +1,4 @@
-"""Table of subcommands, and their entry point."""
+"""Table of subcommands, and the entry point of `bruce`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TextIO
 
-__all__ = ["BLOCKED_AT_START", "COMMANDS", "EXIT_SIGPIPE", "main", "run_until_unread", "signals_blocked"]
+__all__ = ["BLOCKED_AT_START", "COMMANDS", "EXIT_SIGPIPE", "main", "run_with_sigpipe", "signals_blocked"]
 
 
 class Command(NamedTuple):
@@ -45,7 +45,7 @@ COMMANDS: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    return run_until_unread(lambda: _run(arguments))
+    return run_with_sigpipe(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -84,7 +84,7 @@ def signals_blocked() -> Iterator[None]:
     A service manager or a log rotation may send signals right after a start, and their default action would end the
     process. The command blocks them before it imports the supervisor, and the supervisor's `SignalPipe` receives them
     later. SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock. Signals
-    that arrive before the interpreter runs, in the first few hundredths of a second, cannot be blocked.
+    that arrive before the interpreter runs cannot be blocked.
 
     Pending signals are discarded at the end: the start has failed by then, and its exit status reports the failure.
     """
@@ -103,12 +103,12 @@ EXIT_SIGPIPE: Final = 128 + SIGPIPE
 """Exit status that a shell reports for SIGPIPE."""
 
 
-def run_until_unread(command: Callable[[], int]) -> int:
-    """Run a command, flush its output, and return its exit status, or EXIT_SIGPIPE if the reader of the output is gone.
+def run_with_sigpipe(command: Callable[[], int]) -> int:
+    """Run a command, flush its output, and return its exit status, or EXIT_SIGPIPE if the output's reader has exited.
 
-    A command ends quietly when its output is closed, as in `bruce status | head -1`. SIGPIPE itself stays ignored, as
-    the interpreter sets it, because a broken connection must end neither a daemon nor a reconnecting sender. A
-    BrokenPipeError of another connection propagates.
+    A command ends without a message when its output is closed, as in `bruce status | head -1`. SIGPIPE itself stays
+    ignored, as the interpreter sets it, because a broken connection must end neither a daemon nor a reconnecting
+    sender. A BrokenPipeError of another connection propagates.
     """
     try:
         try:
@@ -117,14 +117,14 @@ def run_until_unread(command: Callable[[], int]) -> int:
             if sys.stdout is not None:  # None if the descriptor is closed
                 sys.stdout.flush()
     except BrokenPipeError:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_lost_reader(stream)]
+        unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _is_closed_by_reader(stream)]
         if not unread:
             raise
         _redirect_to_null(unread)
         return EXIT_SIGPIPE
 
 
-def _has_lost_reader(stream: TextIO) -> bool:
+def _is_closed_by_reader(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(stream.fileno(), 0)
     return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))
@@ -132,7 +132,7 @@ def _has_lost_reader(stream: TextIO) -> bool:
 
 def _redirect_to_null(streams: list[TextIO]) -> None:
     """Redirect the streams to /dev/null, because the interpreter flushes them at exit and would fail again."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    null = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+        os.dup2(null, stream.fileno())
+    os.close(null)

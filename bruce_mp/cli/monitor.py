@@ -2,7 +2,7 @@
 
 Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 The first line is the summary, followed by `|` and the values with their limits. Checks of counters compare with the
-state file of the last run; the first run has no such values and says so.
+state file of the last run; without one, their values are unknown and the summary ends with "first check".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from bruce_mp.cli.monitoring.checks import CHECKS, Severity
 from bruce_mp.cli.monitoring.readings import read_daemon
 from bruce_mp.cli.monitoring.state import StateError, load_state, save_state
-from bruce_mp.cli.pages import UnreadableError, add_address, pages_of
+from bruce_mp.cli.pages import UnreadableError, add_address, status_client
 from bruce_mp.errors import BruceError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["main"]
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Exit with 3 for invalid options, because 2 would raise an alarm."""
+        """Exit with 3 for invalid options, because Nagios takes the usual exit status 2 for CRITICAL."""
         self.print_usage(sys.stderr)
         self.exit(_report(Severity.UNKNOWN, message))
 
@@ -60,20 +60,22 @@ def _options() -> ArgumentParser:
 
 
 def _check(args: Namespace) -> int:
-    readings = read_daemon(pages_of(args))
+    readings = read_daemon(status_client(args))
     before = load_state(args.state)
     results = [check.evaluate(readings, before, *_limits(args, check.option)) for check in CHECKS]
-    trouble = ""
+    state_error = ""
     try:
         save_state(args.state, readings)
     except StateError as error:
-        trouble = str(error)
-    found = {Severity.UNKNOWN if trouble else Severity.OK, *(result.severity for result in results)}
-    severity = max(found, key=_weight)
-    worst_first = sorted(results, key=lambda result: -_weight(result.severity))
-    wrong = [result.text for result in worst_first if result.severity is not Severity.OK] + [trouble] * bool(trouble)
-    summary = wrong[0] if wrong else f"{readings.summary}{'' if before else '; first check'}"
-    return _report(severity, summary, wrong[1:], results)
+        state_error = str(error)
+    found = {Severity.UNKNOWN if state_error else Severity.OK, *(result.severity for result in results)}
+    severity = max(found, key=_rank)
+    worst_first = sorted(results, key=lambda result: -_rank(result.severity))
+    faults = [result.text for result in worst_first if result.severity is not Severity.OK] + [state_error] * bool(
+        state_error
+    )
+    summary = faults[0] if faults else f"{readings.summary}{'' if before else '; first check'}"
+    return _report(severity, summary, faults[1:], results)
 
 
 def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
@@ -81,8 +83,8 @@ def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
     return getattr(args, f"{name}_warning"), getattr(args, f"{name}_critical")
 
 
-def _weight(severity: Severity) -> int:
-    """Rank a known fault above an unknown state."""
+def _rank(severity: Severity) -> int:
+    """Return the rank of a severity. WARNING and CRITICAL rank above UNKNOWN."""
     return (Severity.OK, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL).index(severity)
 
 

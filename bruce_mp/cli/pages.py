@@ -1,8 +1,8 @@
 """Client of a daemon's status pages, for the subcommands.
 
-`--url` or the daemon's configuration gives the address. With a configuration, the address comes from the daemon's run
-directory, where it stays valid after edits of the configuration. The client ignores proxies of the environment, because
-the daemon runs on this host.
+`--url` or the daemon's configuration gives the address. With a configuration, the address comes from the file in the
+run directory, so that it stays valid after edits of the configuration. The client ignores proxies of the environment,
+because the daemon runs on this host.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["Pages", "UnreadableError", "add_address", "add_token", "pages_of"]
+__all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "status_client"]
 
 _Page = TypeVar("_Page")
 
 TIMEOUT_S: Final = 5.0
 POST_TIMEOUT_S: Final = 45.0
-"""A daemon responds to POST only after the requested action has finished."""
+"""Longer than `TIMEOUT_S`, because a daemon responds to POST after it has finished the requested action."""
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - local address of a daemon that listens on all
 
 
@@ -47,14 +47,14 @@ class UnreadableError(BruceError):
 
 def add_address(parser: ArgumentParser) -> None:
     """Add the options that select a daemon."""
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--url",
         type=_address,
         metavar="URL",
         help=f"its status pages: http://HOST:PORT or unix:/PATH (default http://{Http().listen})",
     )
-    where.add_argument("--config", type=Path, metavar="FILE", help="its configuration")
+    group.add_argument("--config", type=Path, metavar="FILE", help="its configuration")
 
 
 def _address(text: str) -> HostPort | UnixPath:
@@ -70,11 +70,13 @@ def add_token(parser: ArgumentParser) -> None:
     parser.add_argument("--token-file", metavar="FILE", help=text)
 
 
-def pages_of(args: Namespace) -> Pages:
-    """Return the pages of the selected daemon. Raise ConfigError, or UnreadableError for an unknown address."""
+def status_client(args: Namespace) -> StatusClient:
+    """Return a client for the daemon that the options select. Raise ConfigError or UnreadableError."""
     config = None if args.config is None else load_config(args.config)
-    address = (args.url or Http().address) if config is None else _address_in(config)
-    return Pages(address, lambda: _token(getattr(args, "token_file", None), Http() if config is None else config.http))
+    address = (args.url or Http().address) if config is None else _address_of_running(config)
+    return StatusClient(
+        address, lambda: _token(getattr(args, "token_file", None), Http() if config is None else config.http)
+    )
 
 
 def _token(file: str | None, http: Http) -> str | None:
@@ -84,22 +86,22 @@ def _token(file: str | None, http: Http) -> str | None:
     return read_secret(http.token_file, http.token_env, "The token of the daemon")
 
 
-def _address_in(config: Config) -> HostPort | UnixPath:
+def _address_of_running(config: Config) -> HostPort | UnixPath:
     address = config.http.address
-    place = Path(config.daemon.run_dir, HTTP_ADDRESS)
+    file = Path(config.daemon.run_dir, HTTP_ADDRESS)
     try:
-        return parse_listen(place.read_text("utf-8"))
+        return parse_listen(file.read_text("utf-8"))
     except OSError as error:
         if isinstance(address, UnixPath) or address.port:
             return address
         raise UnreadableError(
-            f"http.listen has port 0, and {place}, where a running daemon stores its port, cannot be read: "
+            f"http.listen has port 0, and {file}, where a running daemon stores its port, cannot be read: "
             f"{error.strerror}. Start the daemon, or give --url."
         ) from error
 
 
-class Pages:
-    """Pages at an address. Only state-changing requests call `token`, which may raise ConfigError."""
+class StatusClient:
+    """HTTP client for the pages at an address. Only `post` calls `token`, which may raise ConfigError."""
 
     def __init__(self, address: HostPort | UnixPath, token: Callable[[], str | None] = lambda: None) -> None:
         self._address = address
@@ -118,24 +120,24 @@ class Pages:
         """Send a POST request and return status and text of the response. Raise UnreadableError."""
         token = self._token()
         headers = {} if token is None else {"Authorization": b"Bearer " + token.encode()}
-        status, body = self._ask("POST", path, POST_TIMEOUT_S, headers)
+        status, body = self._send("POST", path, POST_TIMEOUT_S, headers)
         return status, body.decode("utf-8", "replace")
 
     def _fetch(self, path: str) -> bytes:
-        status, body = self._ask("GET", path, TIMEOUT_S)
+        status, body = self._send("GET", path, TIMEOUT_S)
         if status != 200:
             text = body.decode("utf-8", "replace").strip().partition("\n")[0]
             raise UnreadableError(f"{self._address} answered {path} with {status}: {text}")
         return body
 
-    def _ask(
+    def _send(
         self, method: str, path: str, timeout_s: float, headers: Mapping[str, bytes] = MappingProxyType({})
     ) -> tuple[int, bytes]:
         connection = _connection(self._address, timeout_s)
         try:
             connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
         except OSError as error:
             raise UnreadableError(
                 f"No daemon answers at {self._address}: {error.strerror or error}. Start it, or give its address with "

@@ -1,7 +1,7 @@
-"""`bruce reload`: make a running daemon reload its configuration, and print the outcome.
+"""`bruce reload`: request a reload of the configuration from a running daemon, and print the outcome.
 
 Exit status: 0 if the reload was applied, 1 if it was refused, 4 if no daemon answered. With `--check` the daemon
-applies nothing, and the status is that of a real reload.
+applies nothing; the exit status is the same as for a reload.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.pages import UnreadableError, add_address, add_token, pages_of
+from bruce_mp.cli.pages import UnreadableError, add_address, add_token, status_client
 from bruce_mp.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_WHICH_ONE: Final = (
-    "The configuration in force names the token: give its file as --token-file, or send the daemon SIGHUP."
-)
+_HINT: Final = "The configuration in force names the token: give its file as --token-file, or send the daemon SIGHUP."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -34,12 +32,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="only list the changes, and the need for a restart")
     args = parser.parse_args(argv)
     path = "/reload?check=1" if args.check else "/reload"
-    status, text = pages_of(args).post(path)
+    status, text = status_client(args).post(path)
     if status == HTTPStatus.OK:
         sys.stdout.write(text)
         return ExitCode.OK
     if status == HTTPStatus.UNAUTHORIZED:
-        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}. {_WHICH_ONE}")
+        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}. {_HINT}")
     if status != HTTPStatus.CONFLICT:
         raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
     sys.stderr.write(text)

@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.slab_export import Export, export
+from bruce_mp.cli.slab_export import ExportOptions, export
 from bruce_mp.cli.slab_inspect import inspect
 from bruce_mp.errors import SlabError
 
@@ -32,8 +32,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _export(args: Namespace) -> int:
-    wanted = Export(args.file, args.output, frozenset(args.topic), settled=args.all, force=args.force)
-    return export(wanted)
+    options = ExportOptions(args.file, args.output, frozenset(args.topic), settled=args.all, force=args.force)
+    return export(options)
 
 
 def _parser() -> ArgumentParser:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.salvage import Kept, Landed
 
-__all__ = ["Export", "export", "missing"]
+__all__ = ["ExportOptions", "compare_with_books", "export"]
 
 STANDARD_OUTPUT: Final = "-"
 
@@ -45,7 +45,7 @@ class OutputError(BruceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class ExportOptions:
     """Options of an export.
 
     Empty `topics` means all; `settled` adds settled messages; `force` ignores the lock.
@@ -58,18 +58,18 @@ class Export:
     force: bool
 
 
-def export(wanted: Export) -> int:
-    """Write the lines, report the count and the damage on standard error, and return the exit status."""
-    descriptor = keep_off(wanted.file)
-    if descriptor is None and not wanted.force:
+def export(options: ExportOptions) -> int:
+    """Write the lines, print the count and the damage to standard error, and return the exit status."""
+    descriptor = keep_off(options.file)
+    if descriptor is None and not options.force:
         raise SlabError(
-            f"The slab {wanted.file} belongs to a daemon that is running and delivers its messages: sent again from "
+            f"The slab {options.file} belongs to a daemon that is running and delivers its messages: sent again from "
             "an export, they would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
         )
     try:
-        salvage = Salvage(wanted.file, is_live=descriptor is None)
+        salvage = Salvage(options.file, is_live=descriptor is None)
         try:
-            return _write(wanted, salvage, is_live=descriptor is None)
+            return _write(options, salvage, is_live=descriptor is None)
         finally:
             salvage.close()
     finally:
@@ -77,50 +77,51 @@ def export(wanted: Export) -> int:
             os.close(descriptor)
 
 
-def _write(wanted: Export, salvage: Salvage, *, is_live: bool) -> int:
-    lines = _Lines(salvage, wanted, wall_ms())
+def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
+    lines = _Lines(salvage, options, wall_ms())
     salvage.chunks()
-    with _output(wanted.output) as output:
+    with _output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
-    damage = [*salvage.damage, *([] if is_live else missing(salvage, lines.held)), *_not_in_the_slab(salvage)]
+    damage = [
+        *salvage.damage,
+        *([] if is_live else compare_with_books(salvage, lines.held)),
+        *_spilled_warning(salvage),
+    ]
     for text in damage:
         sys.stderr.write(f"bruce: {text}\n")
-    skipped = f"; {len(damage)} places of the slab were skipped or do not agree" if damage else ""
+    skipped = f"; {len(damage)} parts of the slab are damaged or inconsistent" if damage else ""
     sys.stderr.write(
-        f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_name(wanted.output)}{skipped}.\n"
+        f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_name(options.output)}{skipped}.\n"
     )
     return ExitCode.SETUP if damage else ExitCode.OK
 
 
-def missing(salvage: Salvage, held: int) -> list[str]:
-    """Compare the held records with the books; return a sentence if they differ. Not valid for a running daemon."""
+def compare_with_books(salvage: Salvage, held: int) -> list[str]:
+    """Return a sentence if the number of held records differs from the books. The daemon must not be running."""
     books = read_books(salvage.slab)
     zone = salvage.landing_zone()
     uncounted = zone.landed - len(zone.pending)
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
         return []
-    return [f"The books say that {expected:,} messages are held, and {held:,} were found."]
+    return [f"{expected:,} messages should be held according to the books, but {held:,} were found."]
 
 
-def _not_in_the_slab(salvage: Salvage) -> list[str]:
-    """A sentence on messages in spill files, which an export does not have."""
+def _spilled_warning(salvage: Salvage) -> list[str]:
+    """Return a sentence about messages in spill files, which an export omits."""
     count = spilled(salvage.slab)
     text = f"{count:,} messages of fenced attempts are in spill files (input.streams.spill_dir), and are not written."
     return [text] if count else []
 
 
 class _Lines:
-    """Iterator over the lines.
+    """Iterable of the lines. It counts messages `found`, messages `written`, and records `held`."""
 
-    It counts messages `found`, messages `written`, and records `held`.
-    """
-
-    def __init__(self, salvage: Salvage, wanted: Export, now_ms: int) -> None:
+    def __init__(self, salvage: Salvage, options: ExportOptions, now_ms: int) -> None:
         self._salvage = salvage
-        self._topics = frozenset(map(os.fsencode, wanted.topics))
-        self._settled = wanted.settled
+        self._topics = frozenset(map(os.fsencode, options.topics))
+        self._settled = options.settled
         self._now_ms = now_ms
         self.found = self.written = self.held = 0
 
@@ -152,12 +153,12 @@ class _Lines:
 
     def _of_datagram(self, landed: Landed) -> DiscardLine:
         slab = self._salvage.slab
-        there = min(landed.length, slab.geometry.landing_slot_size)
-        data = bytes(slab.view[landed.at : landed.at + there])
+        available = min(landed.length, slab.geometry.landing_slot_size)
+        data = bytes(slab.view[landed.at : landed.at + available])
         # The kernel truncates datagrams larger than a slot; the daemon would reject them as malformed.
-        message = parse_message(data) if there == landed.length else Rejection(DiscardReason.MALFORMED)
+        message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
-            return self._line(_why(message), Message(b"", data, b"", self._now_ms, None))
+            return self._line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
         return self._line("SLAB", message)
 
     def _line(self, info: str, message: Message) -> DiscardLine:
@@ -183,7 +184,7 @@ def _info(kept: Kept) -> str:
     return "SLAB_SENT" if kept.was_sent else "SLAB"
 
 
-def _why(rejection: Rejection) -> str:
+def _rejection_info(rejection: Rejection) -> str:
     unknown_key = rejection.reason is DiscardReason.UNSUPPORTED_API_KEY
     return info_of(rejection.reason, (rejection.api_key if unknown_key else rejection.api_version) or 0)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.cli.slab_export import missing
+from bruce_mp.cli.slab_export import compare_with_books
 from bruce_mp.config.sizes import format_size
 from bruce_mp.errors import ExitCode
 from bruce_mp.slab import layout as lay
@@ -52,8 +52,8 @@ class TopicHeld(msgspec.Struct):
     newest_ms: int | None = None
 
 
-class ProcessFound(msgspec.Struct, frozen=True):
-    """A process that used the slab last; pid 0 after an orderly end. Times come from its row, in ms."""
+class LastProcess(msgspec.Struct, frozen=True):
+    """The last process that used a row. `pid` is 0 after an orderly end; times are in ms since the epoch."""
 
     name: str
     pid: int
@@ -71,7 +71,7 @@ class Landing(msgspec.Struct, frozen=True):
 
 
 class ChunkUsage(msgspec.Struct, frozen=True):
-    """Number of chunks by state of their headers."""
+    """Number of chunks, each of `bytes_each`, by the state of their headers."""
 
     bytes_each: int
     free: int
@@ -94,7 +94,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     landing_slot_bytes: int
     producer_id: int
     idempotence: str
-    processes: list[ProcessFound]
+    processes: list[LastProcess]
     books: Books
     chunks: ChunkUsage
     topics: list[TopicHeld]
@@ -115,14 +115,17 @@ def _inspect(path: Path) -> Inspection:
     try:
         found = _read(salvage)
         in_use = before or _is_in_use(path)
-        damage = [*salvage.damage, *([] if in_use else missing(salvage, sum(item.messages for item in found.topics)))]
+        damage = [
+            *salvage.damage,
+            *([] if in_use else compare_with_books(salvage, sum(item.messages for item in found.topics))),
+        ]
     finally:
         salvage.close()
     return msgspec.structs.replace(found, in_use=in_use, damage=damage)
 
 
 def _is_in_use(path: Path) -> bool:
-    """Test the lock, and release it at once: an inspection must not delay the start of a daemon."""
+    """Return True if a daemon holds the lock. The test releases the lock at once, so that a daemon can start."""
     descriptor = keep_off(path)
     if descriptor is None:
         return True
@@ -158,13 +161,13 @@ def _read(salvage: Salvage) -> Inspection:
     )
 
 
-def _processes(slab: Slab) -> Iterator[ProcessFound]:
+def _processes(slab: Slab) -> Iterator[LastProcess]:
     for row in range(lay.ROW_COUNT):
         at = slab.geometry.rows_at + row * lay.ROW_BYTES
         incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
         if incarnation:
             times = slab.signed(at + lay.ROW_STARTED_MS), slab.signed(at + lay.ROW_HEARTBEAT_MS)
-            yield ProcessFound(row_name(row), slab.words[(at + lay.ROW_PID) >> 2], incarnation, *times)
+            yield LastProcess(row_name(row), slab.words[(at + lay.ROW_PID) >> 2], incarnation, *times)
 
 
 def _topics(salvage: Salvage) -> list[TopicHeld]:
@@ -196,7 +199,7 @@ def _landing(salvage: Salvage) -> Landing:
 
 def _report(found: Inspection) -> Iterator[str]:
     yield f"{found.file}: slab of {format_size(found.bytes)}, layout version {found.layout_version}"
-    yield f"made {_time(found.created_ms)}, {found.age_ms // 1000:,} s ago"
+    yield f"created {_time(found.created_ms)}, {found.age_ms // 1000:,} s ago"
     yield "A running daemon uses it: the figures change." if found.in_use else "No daemon uses it."
     yield from _geometry(found)
     yield f"producer id {found.producer_id}; idempotence: {found.idempotence}"
@@ -223,8 +226,8 @@ def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
         yield from (f"  {line}" for line in listed)
 
 
-def _process(process: ProcessFound) -> str:
-    times = f"since {_time(process.started_ms)}, last sign {_time(process.heartbeat_ms)}"
+def _process(process: LastProcess) -> str:
+    times = f"since {_time(process.started_ms)}, last heartbeat {_time(process.heartbeat_ms)}"
     return f"{process.name}: pid {process.pid or '-'}, start {process.incarnation}, {times}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bruce_mp.cli.pages import add_address, pages_of
+from bruce_mp.cli.pages import add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.brokers import BrokersPage
 from bruce_mp.status.pages.processes import ProcessesPage
@@ -21,7 +21,7 @@ from bruce_mp.telemetry.books import Books, balance_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bruce_mp.cli.pages import Pages
+    from bruce_mp.cli.pages import StatusClient
     from bruce_mp.status.pages.brokers import BrokerLine
     from bruce_mp.status.pages.header import Page
     from bruce_mp.status.pages.processes import ProcessLine
@@ -37,17 +37,17 @@ def main(argv: Sequence[str]) -> int:
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the JSON of the pages, by page")
     args = parser.parse_args(argv)
-    pages = pages_of(args)
+    pages = status_client(args)
     print(_json(pages) if args.json else "\n".join(_tables(pages)))
     return ExitCode.OK
 
 
-def _json(pages: Pages) -> str:
+def _json(pages: StatusClient) -> str:
     read: dict[str, Any] = {page: pages.get(page, dict) for page in PAGES}
     return msgspec.json.format(msgspec.json.encode(read)).decode()
 
 
-def _tables(pages: Pages) -> Iterator[str]:
+def _tables(pages: StatusClient) -> Iterator[str]:
     processes, queues = pages.get("processes", ProcessesPage), pages.get("queues", QueuesPage)
     yield _headline(processes)
     yield balance_line(pages.get("books", Books))

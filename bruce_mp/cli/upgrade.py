@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _TIMEOUT_S: Final = 120.0
-_LOOK_EVERY_S: Final = 0.02
+_POLL_INTERVAL_S: Final = 0.02
 
 
 class UpgradeError(BruceError):
@@ -52,32 +52,34 @@ def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
     """Signal the daemon of a run directory and wait for the outcome. Raise UpgradeError."""
     pid = running_daemon(run_dir)
     if pid is None:
-        raise UpgradeError(f"No daemon runs with the run directory {run_dir}. Start it; it then has the new version.")
+        raise UpgradeError(f"No daemon uses the run directory {run_dir}. Start one; it runs the installed version.")
     before = read_note(run_dir)
     try:
         os.kill(pid, signal.SIGUSR2)
     except PermissionError as error:
-        raise UpgradeError(f"Process {pid} is not yours to upgrade: do it as the daemon's user, or as root.") from error
+        raise UpgradeError(
+            f"Process {pid} belongs to another user: run this as the daemon's user, or as root."
+        ) from error
     for note in _notes(run_dir, pid, time.monotonic() + timeout):
-        if note.number > (before.number if before else 0) and _is_over(note):
+        if note.number > (before.number if before else 0) and _is_done(note):
             return note
     raise UpgradeError("The daemon has not reported the outcome of the upgrade in time; see its log.")
 
 
 def _notes(run_dir: Path, pid: int, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each note of the supervisor once, until it ends or the deadline passes."""
+    """Yield each new note until the deadline. Raise UpgradeError if the supervisor ends."""
     last = None
     while time.monotonic() < deadline:
-        is_there = _is_alive(pid)
+        is_alive = _is_alive(pid)
         note = read_note(run_dir)
         if note is not None and note != last:
             yield note
-        if not is_there:
+        if not is_alive:
             raise UpgradeError(
                 "The daemon ended during the upgrade; its log says why. Undelivered messages are in its slab."
             )
         last = note
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def _is_alive(pid: int) -> bool:
@@ -88,7 +90,8 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _is_over(note: UpgradeNote) -> bool:
+def _is_done(note: UpgradeNote) -> bool:
+    """Return True after a complete upgrade. Raise UpgradeError for a refused one."""
     if note.stage is UpgradeStage.REFUSED:
         raise UpgradeError(f"bruce {note.old} keeps running: {note.reason}")
     if note.stage is UpgradeStage.DRAINING:

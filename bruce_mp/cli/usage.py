@@ -29,12 +29,12 @@ class _Version(Action):
 def parser(summaries: Mapping[str, str]) -> ArgumentParser:
     """Return the parser of the arguments before a subcommand; `summaries` has a line for each subcommand."""
     listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
-    words = ArgumentParser(
+    options = ArgumentParser(
         prog="bruce",
         description="A host's daemon for Kafka.",
-        epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` tells more.",
+        epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` lists its options.",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    words.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
-    words.add_argument("command", choices=summaries, metavar="COMMAND", help="what to do")
-    return words
+    options.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
+    options.add_argument("command", choices=summaries, metavar="COMMAND", help="what to do")
+    return options

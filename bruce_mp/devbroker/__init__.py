@@ -1,6 +1,7 @@
 """Embedded Kafka broker that keeps its records in memory and injects faults on command.
 
-It serves `bruce dev-broker`, the demo, and the tests as their fault injector. The parts, from the inside out:
+`bruce dev-broker`, the demo and the tests use it; applications can use it in their own tests. The parts, from the
+inside out:
 
     codes, batch, producers     checks of a record batch before the append
     log, retention, cluster     partitions, topics, brokers, leaders: all state, no input or output
@@ -11,6 +12,6 @@ It serves `bruce dev-broker`, the demo, and the tests as their fault injector. T
     server, process             the only files that touch the operating system
     control, records            the client for tests: starts the process, injects faults, reads back stored records
 
-In doubt the broker does what Kafka 4.x does, with two deliberate exceptions. It refuses any bytes behind the one record
-batch of a partition. A partition has one log that every broker can lead, so an election loses nothing.
+The broker behaves as Kafka 4.x does, with two deliberate exceptions. It refuses any bytes after the one record batch of
+a partition. A partition has one log that every broker can lead, so an election loses nothing.
 """

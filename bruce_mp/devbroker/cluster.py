@@ -1,7 +1,7 @@
 """Cluster state: brokers, topics, leaders, and the metadata about them.
 
-All brokers share the logs, so moving a leader or stopping a broker loses nothing. To clients, all followers were in
-sync. A partition whose leader is down has no leader until a move or until the broker returns.
+All brokers share the logs, so moving a leader or stopping a broker loses no records. Clients see every broker as an
+in-sync replica. A partition whose leader is down has no leader until a move or until the broker returns.
 
 Metadata responses come from a `View`, an immutable snapshot. A fault may keep an old snapshot for a number of responses
 (`freeze`), which simulates a broker that has not learned of the change.
@@ -83,7 +83,7 @@ class HostedTopic:
 
 
 class Cluster:
-    """State of the embedded brokers. Broker ids are 1 to `brokers`; a broker is down until `set_up`."""
+    """State of the embedded brokers. Broker ids are 1 to `brokers`; a broker is down until `register`."""
 
     def __init__(self, brokers: int, *, max_bytes: int, auto_create: int = 0, limits: LogLimits | None = None) -> None:
         self.ids = range(1, brokers + 1)
@@ -96,7 +96,7 @@ class Cluster:
         self._producer_ids = count(FIRST_PRODUCER_ID)
         self._next_leader = 0
         self._frozen: View | None = None
-        self._frozen_answers = 0
+        self._frozen_responses = 0
         self._view: View | None = None
 
     # --- topics
@@ -115,7 +115,7 @@ class Cluster:
                 Code.INVALID_PARTITIONS, f"Topic {name!r} needs at least one partition, not {partitions}."
             )
         topic = HostedTopic(name, uuid4())
-        topic.partitions = [Partition(PartitionLog(self.retention), self._take_leader()) for _ in range(partitions)]
+        topic.partitions = [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partitions)]
         self.topics[name] = topic
         self._changed()
         return topic
@@ -127,7 +127,7 @@ class Cluster:
             RefusedError: the topic does not exist, or has as many partitions already.
         """
         found = self.check_growth(name, partitions)
-        found += [Partition(PartitionLog(self.retention), self._take_leader()) for _ in range(len(found), partitions)]
+        found += [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(len(found), partitions)]
         self._changed()
 
     def check_growth(self, name: str, partitions: int) -> list[Partition]:
@@ -179,27 +179,27 @@ class Cluster:
 
     # --- brokers and leaders
 
-    def set_up(self, broker: int, host: str, port: int) -> None:
+    def register(self, broker: int, host: str, port: int) -> None:
         """Register the address of `broker`."""
-        self._nodes[self.known(broker)] = Node(broker, host, port)
+        self._nodes[self.check_id(broker)] = Node(broker, host, port)
         self._changed()
 
-    def set_down(self, broker: int, *, elect: bool = False) -> None:
+    def unregister(self, broker: int, *, elect: bool = False) -> None:
         """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin."""
-        self._nodes.pop(self.known(broker), None)
+        self._nodes.pop(self.check_id(broker), None)
         for topic in self.topics.values() if elect else ():
             for partition in topic.partitions:
                 if partition.leader == broker:
-                    self._lead(partition, self._take_leader())
+                    self._set_leader(partition, self._choose_leader())
         self._changed()
 
     def move_leader(self, name: str, index: int, broker: int) -> None:
         """Make `broker` the leader of the partition, in a new leader epoch."""
-        self._lead(self.partition(name, index), self.known(broker))
+        self._set_leader(self.partition(name, index), self.check_id(broker))
         self._changed()
 
-    def known(self, broker: int) -> int:
-        """Return `broker` if it exists. Raise RefusedError (42) otherwise."""
+    def check_id(self, broker: int) -> int:
+        """Return the id `broker`. Raise RefusedError (42) if no such broker exists."""
         if broker not in self.ids:
             raise RefusedError(Code.INVALID_REQUEST, f"There is no broker {broker}; there are 1 to {len(self.ids)}.")
         return broker
@@ -216,15 +216,15 @@ class Cluster:
             self._view = View(nodes, {topic.name: self._view_of(topic) for topic in self.topics.values()})
         return self._view
 
-    def freeze(self, answers: int) -> None:
-        """Use the current snapshot for the next `answers` calls of `answer_view`, regardless of later changes."""
-        self._frozen, self._frozen_answers = self.view(), answers
+    def freeze(self, responses: int) -> None:
+        """Use the current snapshot for the next `responses` calls of `next_view`, regardless of later changes."""
+        self._frozen, self._frozen_responses = self.view(), responses
 
-    def answer_view(self) -> View:
+    def next_view(self) -> View:
         """Return the snapshot for one Metadata response."""
-        if self._frozen is None or self._frozen_answers == 0:
+        if self._frozen is None or self._frozen_responses == 0:
             return self.view()
-        self._frozen_answers -= 1
+        self._frozen_responses -= 1
         return self._frozen
 
     def _view_of(self, topic: HostedTopic) -> TopicSnapshot:
@@ -236,11 +236,11 @@ class Cluster:
     def _changed(self) -> None:
         self._view = None
 
-    def _lead(self, partition: Partition, broker: int) -> None:
+    def _set_leader(self, partition: Partition, broker: int) -> None:
         partition.leader = broker
         partition.epoch += 1
 
-    def _take_leader(self) -> int:
+    def _choose_leader(self) -> int:
         candidates = sorted(self._nodes) or self.ids
         broker = candidates[self._next_leader % len(candidates)]
         self._next_leader += 1

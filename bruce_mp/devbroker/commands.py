@@ -42,7 +42,7 @@ __all__ = [
     "PartitionCount",
     "SwapBatches",
     "WaitUntil",
-    "carry_out",
+    "execute",
 ]
 
 
@@ -243,7 +243,7 @@ class WaitUntil(BrokerCommand, frozen=True):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.seconds
         while not self.reached(server.statistics) and loop.time() < deadline:
-            await server.pulse.wait(deadline - loop.time())
+            await server.changes.wait(deadline - loop.time())
         return server.statistics
 
     def reached(self, now: Statistics) -> bool:
@@ -278,11 +278,11 @@ ANY_COMMAND: Final = (
 DECODER: Final = msgspec.json.Decoder(ANY_COMMAND)
 
 
-async def carry_out(line: bytes, server: DevServer) -> bytes:
+async def execute(line: bytes, server: DevServer) -> bytes:
     """Execute one line of the control channel; an invalid line or a failed command yields an error response."""
     try:
         answer = Answer(ok=True, result=await DECODER.decode(line).run(server))
     except (msgspec.DecodeError, RefusedError, OSError) as error:
         answer = Answer(ok=False, error=str(error))
-    server.pulse.beat()  # a Fetch may wait for the effect of a command: a new leader, a doubled batch
+    server.changes.notify()  # a Fetch may wait for the effect of a command: a new leader, a doubled batch
     return msgspec.json.encode(answer) + b"\n"

@@ -6,8 +6,9 @@
         broker.wait_until(records=1000)
         assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4
 
-One object serves one thread at a time. The process ends with `close`, or with the parent process: it watches its
-standard input, a pipe from the parent.
+Threads must not share an object. The process ends at `close`, or when the parent process ends, which closes the pipe to
+its standard input. `drop_batch`, `double_batch` and `swap_batches` damage a log deliberately, to test programs that
+detect lost, duplicate or reordered records.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandError", "DevBroker"]
 
-ANSWER_WITHIN: Final = 30.0  # seconds; on a busy machine longer than any command except the wait takes
-STOP_WITHIN: Final = 10.0
+RESPONSE_TIMEOUT_S: Final = 30.0  # seconds; on a busy machine longer than any command except the wait takes
+STOP_TIMEOUT_S: Final = 10.0
 
 Result = TypeVar("Result")
 
@@ -85,7 +86,7 @@ class DevBroker:
         try:
             ready = read_ready(self._process, start_within)
             host, _, port = ready["CONTROL"].rpartition(":")
-            self._socket = socket.create_connection((host, int(port)), timeout=ANSWER_WITHIN)
+            self._socket = socket.create_connection((host, int(port)), timeout=RESPONSE_TIMEOUT_S)
         except BaseException:
             end_process(self._process)
             raise
@@ -98,14 +99,14 @@ class DevBroker:
         return self._process.pid
 
     def inject(self, fault: Fault) -> None:
-        self._do(commands.Inject(fault=fault))
+        self._run(commands.Inject(fault=fault))
 
     def clear_faults(self) -> None:
-        self._do(commands.ClearFaults())
+        self._run(commands.ClearFaults())
 
     def move_leader(self, topic: str, partition: int, broker: int, *, stale: int = 0) -> None:
         """Make `broker` the leader; the next `stale` Metadata responses still name the old one."""
-        self._do(commands.MoveLeader(topic=topic, partition=partition, broker=broker, stale=stale))
+        self._run(commands.MoveLeader(topic=topic, partition=partition, broker=broker, stale=stale))
 
     def broker_down(self, broker: int, *, elect: bool = False, stale: int = 0) -> None:
         """Close a broker's socket and connections.
@@ -115,48 +116,48 @@ class DevBroker:
             elect: give its partitions other leaders; otherwise they have none until it returns.
             stale: number of Metadata responses that still list it.
         """
-        self._do(commands.BrokerDown(broker=broker, elect=elect, stale=stale))
+        self._run(commands.BrokerDown(broker=broker, elect=elect, stale=stale))
 
     def broker_up(self, broker: int, *, port: int | None = None) -> int:
         """Reopen a broker on its old port, or on `port` (0: any). Return the port."""
-        return self._ask(commands.BrokerUp(broker=broker, port=port), int)
+        return self._request(commands.BrokerUp(broker=broker, port=port), int)
 
     def add_topic(self, topic: str, partitions: int) -> None:
-        self._do(commands.AddTopic(topic=topic, partitions=partitions))
+        self._run(commands.AddTopic(topic=topic, partitions=partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Increase a topic's number of partitions."""
-        self._do(commands.AddPartitions(topic=topic, partitions=partitions))
+        self._run(commands.AddPartitions(topic=topic, partitions=partitions))
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic and its records."""
-        self._do(commands.DeleteTopic(topic=topic))
+        self._run(commands.DeleteTopic(topic=topic))
 
     def drop_batch(self, topic: str, partition: int, offset: int) -> None:
         """Damage the log: remove the batch that holds the offset."""
-        self._do(commands.DropBatch(topic=topic, partition=partition, offset=offset))
+        self._run(commands.DropBatch(topic=topic, partition=partition, offset=offset))
 
     def double_batch(self, topic: str, partition: int, offset: int) -> None:
         """Damage the log: append the batch that holds the offset again."""
-        self._do(commands.DoubleBatch(topic=topic, partition=partition, offset=offset))
+        self._run(commands.DoubleBatch(topic=topic, partition=partition, offset=offset))
 
     def swap_batches(self, topic: str, partition: int, offset: int) -> None:
         """Damage the log: swap the batch that holds the offset with the next one."""
-        self._do(commands.SwapBatches(topic=topic, partition=partition, offset=offset))
+        self._run(commands.SwapBatches(topic=topic, partition=partition, offset=offset))
 
     def fetch(self, topic: str) -> list[list[StoredRecord]]:
         """Return all stored records of a topic by partition, in offset order."""
-        partitions = self._ask(commands.PartitionCount(topic=topic), int)
+        partitions = self._request(commands.PartitionCount(topic=topic), int)
         return [list(self._records(topic, partition)) for partition in range(partitions)]
 
     def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
         """Return the records of each batch appended since that moment, with its time in ns of `time.monotonic_ns()`."""
-        found = self._ask(commands.AppendedSince(moment_ns=moment_ns), list[commands.AppendedBatch])
+        found = self._request(commands.AppendedSince(moment_ns=moment_ns), list[commands.AppendedBatch])
         return [(some.appended_ns, list(decode_batches(some.batch))) for some in found]
 
     def statistics(self) -> Statistics:
         """Return the broker's counters since its start."""
-        return self._ask(commands.GetStatistics(), Statistics)
+        return self._request(commands.GetStatistics(), Statistics)
 
     def wait_until(
         self,
@@ -181,8 +182,8 @@ class DevBroker:
             errors=errors or {},
             seconds=within,
         )
-        self._socket.settimeout(within + ANSWER_WITHIN)
-        statistics = self._ask(wanted, Statistics)
+        self._socket.settimeout(within + RESPONSE_TIMEOUT_S)
+        statistics = self._request(wanted, Statistics)
         if not wanted.reached(statistics):
             raise TimeoutError(f"The broker did not reach {wanted} within {within} s; it counted {statistics}.")
         return statistics
@@ -204,7 +205,7 @@ class DevBroker:
     def _records(self, topic: str, partition: int) -> Iterator[StoredRecord]:
         offset, end_offset = 0, 1
         while offset < end_offset:
-            chunk = self._ask(commands.Batches(topic=topic, partition=partition, offset=offset), commands.Chunk)
+            chunk = self._request(commands.Batches(topic=topic, partition=partition, offset=offset), commands.Chunk)
             offset, end_offset = max(offset, chunk.start), chunk.end
             found = list(decode_batches(chunk.batches))
             if not found:
@@ -212,10 +213,10 @@ class DevBroker:
             yield from found
             offset = found[-1].offset + 1
 
-    def _do(self, command: commands.BrokerCommand) -> None:
-        self._ask(command, type(None))
+    def _run(self, command: commands.BrokerCommand) -> None:
+        self._request(command, type(None))
 
-    def _ask(self, command: commands.BrokerCommand, kind: type[Result]) -> Result:
+    def _request(self, command: commands.BrokerCommand, kind: type[Result]) -> Result:
         self._socket.sendall(msgspec.json.encode(command) + b"\n")
         line = self._lines.readline()
         if not line:
@@ -253,7 +254,7 @@ def end_process(process: subprocess.Popen[Any]) -> None:
     """Send SIGTERM, then SIGKILL, and close all pipes."""
     process.terminate()
     try:
-        process.wait(STOP_WITHIN)
+        process.wait(STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -1,7 +1,7 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault has a *match* (API, broker, topic, partition), a *time* (the nth match, then every mth, a number of times) and
-an *action*. `EFFECTS` defines each action for the three steps of a request: execution, response bytes, and connection.
+A fault *matches* requests by API, broker, topic and partition. It *strikes* the nth match and then every mth, a number
+of times. `EFFECTS` defines each action for the three steps of a request: execution, response bytes, and connection.
 Several faults may strike one request; their effects add up.
 """
 
@@ -17,7 +17,7 @@ from bruce_mp.devbroker.codes import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["EFFECTS", "NO_FAULTS", "Effect", "Fault", "FaultAction", "FaultBook", "Struck", "Target"]
+__all__ = ["EFFECTS", "NO_FAULTS", "Effect", "Fault", "FaultAction", "FaultBook", "StruckFaults", "Target"]
 
 Target = tuple[str, int]
 """(topic, partition) of a request; partition -1 if the request names only the topic."""
@@ -55,7 +55,7 @@ class FaultAction(StrEnum):
     """Respond with a throttle time of `ms`."""
 
 
-Natural = Annotated[int, msgspec.Meta(ge=1)]
+PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,36 +69,36 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     broker: int | None = None
     topic: str | None = None
     partition: int | None = None
-    nth: Natural = 1
-    every: Natural = 1
-    times: Natural | None = 1
+    nth: PositiveInt = 1
+    every: PositiveInt = 1
+    times: PositiveInt | None = 1
     """None means without limit."""
     code: int = 0
     """Error code of ERROR and ERROR_APPENDED."""
     ms: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Milliseconds of DELAY, SILENCE and THROTTLE."""
 
-    def meets(self, topic: str | None, partition: int | None) -> bool:
+    def concerns(self, topic: str | None, partition: int | None) -> bool:
         """Return True if the fault concerns this part of a request."""
         return self.topic in (None, topic) and self.partition in (None, partition)
 
     def matches(self, api: ApiKey, broker: int, targets: Collection[Target]) -> bool:
-        """Return True if the fault concerns this request."""
+        """Return True if the fault concerns this request, or a part of it."""
         if self.api not in (None, api) or self.broker not in (None, broker):
             return False
         anywhere = self.topic is None and self.partition is None
-        return anywhere or any(self.meets(topic, partition) for topic, partition in targets)
+        return anywhere or any(self.concerns(topic, partition) for topic, partition in targets)
 
 
-def whole(frame: bytes) -> bytes:
+def unchanged(frame: bytes) -> bytes:
     return frame
 
 
-def nothing(_: bytes) -> bytes:
+def empty(_: bytes) -> bytes:
     return b""
 
 
-def half(frame: bytes) -> bytes:
+def first_half(frame: bytes) -> bytes:
     return frame[: len(frame) // 2]
 
 
@@ -120,16 +120,16 @@ class Effect(NamedTuple):
     """Effect of an action: execution of the request, change of the response bytes, and close afterwards."""
 
     handled: bool = True
-    mangle: Callable[[bytes], bytes] = whole
+    mangle: Callable[[bytes], bytes] = unchanged
     closes: bool = False
 
 
 EFFECTS: Final = {
     FaultAction.ERROR: Effect(),
     FaultAction.ERROR_APPENDED: Effect(),
-    FaultAction.ACK_LOST: Effect(mangle=nothing, closes=True),
-    FaultAction.CLOSE: Effect(handled=False, mangle=nothing, closes=True),
-    FaultAction.HALF_FRAME: Effect(mangle=half, closes=True),
+    FaultAction.ACK_LOST: Effect(mangle=empty, closes=True),
+    FaultAction.CLOSE: Effect(handled=False, mangle=empty, closes=True),
+    FaultAction.HALF_FRAME: Effect(mangle=first_half, closes=True),
     FaultAction.WRONG_CORRELATION: Effect(mangle=other_correlation),
     FaultAction.GARBAGE_BODY: Effect(mangle=noise_body),
     FaultAction.GARBAGE_FRAME: Effect(mangle=no_frame),
@@ -139,7 +139,7 @@ EFFECTS: Final = {
 }
 
 
-class Struck(NamedTuple):
+class StruckFaults(NamedTuple):
     """Faults that strike one request, with their combined effect."""
 
     faults: tuple[Fault, ...] = ()
@@ -163,14 +163,14 @@ class Struck(NamedTuple):
 
     def error(self, action: FaultAction, topic: str | None = None, partition: int | None = None) -> int:
         """Return the code that a fault of `action` sets for this part of the request, or 0."""
-        wanted = (f.code for f in self.faults if f.action is action and f.meets(topic, partition))
+        wanted = (f.code for f in self.faults if f.action is action and f.concerns(topic, partition))
         return next(wanted, 0)
 
 
-NO_FAULTS: Final = Struck()
+NO_FAULTS: Final = StruckFaults()
 
 
-class Armed:
+class InjectedFault:
     """An injected fault with its counts."""
 
     __slots__ = ("fault", "matched", "struck")
@@ -181,36 +181,36 @@ class Armed:
         self.struck = 0
 
     @property
-    def spent(self) -> bool:
+    def is_spent(self) -> bool:
         return self.fault.times is not None and self.struck >= self.fault.times
 
-    def strikes(self) -> bool:
+    def count_match(self) -> bool:
         """Count one match, and return True if the fault strikes it."""
         self.matched += 1
-        past = self.matched - self.fault.nth
-        strikes = not self.spent and past >= 0 and past % self.fault.every == 0
-        self.struck += strikes
-        return strikes
+        matches_after = self.matched - self.fault.nth
+        count_match = not self.is_spent and matches_after >= 0 and matches_after % self.fault.every == 0
+        self.struck += count_match
+        return count_match
 
 
 class FaultBook:
     """Faults of all brokers, in order of injection."""
 
     def __init__(self) -> None:
-        self._armed: list[Armed] = []
+        self._injected: list[InjectedFault] = []
 
     def inject(self, fault: Fault) -> None:
-        self._armed.append(Armed(fault))
+        self._injected.append(InjectedFault(fault))
 
     def clear(self) -> None:
-        self._armed.clear()
+        self._injected.clear()
 
-    def strike(self, api: ApiKey, broker: int, targets: Callable[[], Iterable[Target]]) -> Struck:
+    def faults_for(self, api: ApiKey, broker: int, targets: Callable[[], Iterable[Target]]) -> StruckFaults:
         """Return the faults that strike this request, and count a match for all faults that concern it."""
-        if not self._armed:
+        if not self._injected:
             return NO_FAULTS
         about = tuple(targets())
-        matching = [armed for armed in self._armed if armed.fault.matches(api, broker, about)]
-        struck = tuple(armed.fault for armed in matching if armed.strikes())
-        self._armed = [armed for armed in self._armed if not armed.spent]
-        return Struck(struck)
+        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, about)]
+        struck = tuple(injected.fault for injected in matching if injected.count_match())
+        self._injected = [injected for injected in self._injected if not injected.is_spent]
+        return StruckFaults(struck)

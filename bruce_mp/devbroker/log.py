@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from bruce_mp.devbroker.retention import Retention
 
-__all__ = ["PartitionLog", "Placed", "Stored"]
+__all__ = ["AppendResult", "PartitionLog", "StoredBatch"]
 
 
-class Stored(NamedTuple):
+class StoredBatch(NamedTuple):
     """A stored batch; `appended_ns` is on the host's monotonic clock."""
 
     base_offset: int
@@ -34,8 +34,8 @@ class Stored(NamedTuple):
     appended_ns: int
 
 
-class Placed(NamedTuple):
-    """Position of a produced batch, which was appended or already present."""
+class AppendResult(NamedTuple):
+    """Outcome of an append. A duplicate has the position of the original batch."""
 
     base_offset: int
     log_append_time: int
@@ -43,7 +43,7 @@ class Placed(NamedTuple):
 
 
 class PartitionLog:
-    """Batch storage with append, read and search. It knows no leaders, topics or requests."""
+    """Storage of one partition's batches, with append, read and search."""
 
     __slots__ = ("_batches", "_retention", "end", "producers", "start")
 
@@ -52,9 +52,9 @@ class PartitionLog:
         self.end = 0
         self.producers = ProducerStates()
         self._retention = retention
-        self._batches: list[Stored] = []
+        self._batches: list[StoredBatch] = []
 
-    def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> Placed:
+    def append(self, head: BatchHead, raw: bytes, leader_epoch: int) -> AppendResult:
         """Store a checked batch unless it is a duplicate.
 
         Raises:
@@ -62,11 +62,11 @@ class PartitionLog:
         """
         original = self.producers.original_of(head)
         if original is not None:
-            return Placed(original.base_offset, original.max_timestamp, duplicate=True)
+            return AppendResult(original.base_offset, original.max_timestamp, duplicate=True)
         self.producers.check(head)
         base = self._store(raw, head.records, head.max_timestamp, leader_epoch)
-        self.producers.remember(head, base)
-        return Placed(base, -1, duplicate=False)
+        self.producers.record(head, base)
+        return AppendResult(base, -1, duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches starting with the one that holds `offset`: at least one, up to `max_bytes`.
@@ -86,7 +86,7 @@ class PartitionLog:
             found.append(raw)
         return b"".join(found)
 
-    def appended_since(self, moment_ns: int) -> Iterator[Stored]:
+    def appended_since(self, moment_ns: int) -> Iterator[StoredBatch]:
         """Return the batches appended at that moment of the monotonic clock or later."""
         return (batch for batch in self._batches if batch.appended_ns >= moment_ns)
 
@@ -106,18 +106,18 @@ class PartitionLog:
     def drop_oldest(self, count: int) -> int:
         """Remove the first `count` batches, or all, and advance `start`. Return the number removed."""
         before = len(self._batches)
-        self._forget(slice(0, count))
+        self._drop(slice(0, count))
         self.start = self._batches[0].base_offset if self._batches else self.end
         return before - len(self._batches)
 
     def clear(self) -> None:
         """Remove all batches."""
-        self._forget(slice(None))
+        self._drop(slice(None))
 
     def remove(self, offset: int) -> None:
         """Remove the batch that holds `offset`, and leave a gap in the offsets."""
         at = self._index_of_existing(offset)
-        self._forget(slice(at, at + 1))
+        self._drop(slice(at, at + 1))
 
     def double(self, offset: int) -> None:
         """Append the batch that holds `offset` again, as a producer without idempotence might."""
@@ -132,18 +132,18 @@ class PartitionLog:
             raise RefusedError(Code.OFFSET_OUT_OF_RANGE, f"No batch follows the one with offset {offset}.")
         first, second = self._batches[at : at + 2]
         middle = first.base_offset + second.last_offset - second.base_offset + 1
-        self._batches[at] = moved(second, first.base_offset)
-        self._batches[at + 1] = moved(first, middle)
+        self._batches[at] = with_base_offset(second, first.base_offset)
+        self._batches[at + 1] = with_base_offset(first, middle)
 
     def _store(self, raw: bytes, count: int, max_timestamp: int, leader_epoch: int) -> int:
         base = self.end
         self.end = base + count
         rebased = rebase(raw, base, leader_epoch)
-        self._batches.append(Stored(base, self.end - 1, max_timestamp, rebased, time.monotonic_ns()))
+        self._batches.append(StoredBatch(base, self.end - 1, max_timestamp, rebased, time.monotonic_ns()))
         self._retention.charge(self, len(raw))
         return base
 
-    def _forget(self, which: slice) -> None:
+    def _drop(self, which: slice) -> None:
         for batch in self._batches[which]:
             self._retention.release(len(batch.raw))
         del self._batches[which]
@@ -158,9 +158,9 @@ class PartitionLog:
         return at
 
 
-def moved(batch: Stored, base_offset: int) -> Stored:
+def with_base_offset(batch: StoredBatch, base_offset: int) -> StoredBatch:
     """Return the batch with another base offset."""
     epoch = HEADER.unpack_from(batch.raw)[2]
     last = base_offset + batch.last_offset - batch.base_offset
     raw = rebase(batch.raw, base_offset, epoch)
-    return Stored(base_offset, last, batch.max_timestamp, raw, batch.appended_ns)
+    return StoredBatch(base_offset, last, batch.max_timestamp, raw, batch.appended_ns)

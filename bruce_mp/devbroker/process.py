@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.codes import RefusedError
-from bruce_mp.devbroker.commands import carry_out
+from bruce_mp.devbroker.commands import execute
 from bruce_mp.devbroker.server import HOST, DevServer
 from bruce_mp.errors import ExitCode
 
@@ -48,7 +48,7 @@ def topic(text: str) -> tuple[str, int]:
     return name, int(partitions)
 
 
-def natural(text: str) -> int:
+def positive_integer(text: str) -> int:
     """Parse a number from 1 up."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 up.")
@@ -61,13 +61,13 @@ def parser() -> argparse.ArgumentParser:
         description="An embedded Kafka broker that keeps its records in memory, for demos and tests.",
     )
     add = options.add_argument
-    add("--brokers", type=natural, default=1, metavar="N", help="number of brokers (default 1)")
+    add("--brokers", type=positive_integer, default=1, metavar="N", help="number of brokers (default 1)")
     add(
         "--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS", help="create a topic; repeatable"
     )
     add(
         "--auto-create",
-        type=natural,
+        type=positive_integer,
         default=0,
         metavar="PARTITIONS",
         help="create unknown topics on metadata requests",
@@ -122,17 +122,17 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def start_control(server: DevServer) -> asyncio.Server:
-    async def converse(reader: StreamReader, writer: StreamWriter) -> None:
+    async def serve_connection(reader: StreamReader, writer: StreamWriter) -> None:
         try:
             while line := await reader.readline():
-                writer.write(await carry_out(line, server))
+                writer.write(await execute(line, server))
                 await writer.drain()
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the client is gone, or the broker ends
+            pass  # the client has disconnected, or the broker ends
         finally:
             writer.close()
 
-    return await asyncio.start_server(converse, HOST, 0, limit=CONTROL_LINE_MAX)
+    return await asyncio.start_server(serve_connection, HOST, 0, limit=CONTROL_LINE_MAX)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

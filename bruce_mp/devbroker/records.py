@@ -1,4 +1,4 @@
-"""Decoded records of stored batches, for comparison in tests."""
+"""Decoded records of stored batches, which tests compare with the sent ones."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
 batches. A trim frees a sixteenth of the limit, so a log removes its head once per trim instead of once per batch. A log
-damaged on command (a dropped batch, a deleted topic) may have fewer batches than this queue lists; the trim then
-continues with the next entries.
+may have fewer batches than this queue lists, after a deleted topic or a dropped batch; the trim then continues with the
+next entries.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Retention:
     def _trim(self) -> None:
         target = self.limit - self.limit // TRIM_SHARE
         while self.held > target and self._order:
-            for log, count in self._take(self.held - target).items():
+            for log, count in self._oldest(self.held - target).items():
                 self.dropped += log.drop_oldest(count)
 
-    def _take(self, wanted: int) -> Counter[Retained]:
-        """Return the number of batches that each log must remove to free `wanted` bytes."""
-        victims: Counter[Retained] = Counter()
-        while wanted > 0 and self._order:
+    def _oldest(self, bytes_to_free: int) -> Counter[Retained]:
+        """Return the number of batches that each log must remove to free `bytes_to_free` bytes."""
+        counts: Counter[Retained] = Counter()
+        while bytes_to_free > 0 and self._order:
             log, cost = self._order.popleft()
-            victims[log] += 1
-            wanted -= cost
-        return victims
+            counts[log] += 1
+            bytes_to_free -= cost
+        return counts

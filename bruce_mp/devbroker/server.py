@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.devbroker.apis import APIS, Context, api_versions
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.faults import FaultAction, FaultBook, Struck
+from bruce_mp.devbroker.faults import FaultAction, FaultBook, StruckFaults
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.devbroker.wire import FRAME_LENGTH, Incoming, decode, encode, frame_length
 from bruce_mp.errors import RemoteProtocolError
@@ -24,7 +24,7 @@ from bruce_mp.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from bruce_mp.devbroker.cluster import Cluster
 
-__all__ = ["HOST", "DevServer", "Pulse"]
+__all__ = ["HOST", "ChangeSignal", "DevServer"]
 
 HOST: Final = "127.0.0.1"
 READ_AHEAD: Final = 1 << 20  # buffered bytes of a connection before the client is blocked
@@ -32,39 +32,39 @@ READ_AHEAD: Final = 1 << 20  # buffered bytes of a connection before the client 
 log = logging.getLogger(__name__)
 
 
-def bound(port: int) -> socket.socket:
-    """Bind a socket to the port. A bound socket that never listens reserves the port while the broker is down.
+def bind_port(port: int) -> socket.socket:
+    """Bind a socket to the port. While the broker is down, a bound socket that does not listen reserves the port.
 
-    Otherwise the kernel could assign the port to any process, even to the client that connects to it.
+    Without it the kernel could assign the port to another process, even to the client that connects to it.
 
     Raises:
         OSError: the port is in use.
     """
-    made = socket.socket()
+    bound = socket.socket()
     try:
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((HOST, port))
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((HOST, port))
     except OSError:
-        made.close()
+        bound.close()
         raise
-    return made
+    return bound
 
 
-class Pulse:
-    """Wake-up of all tasks that wait for a change. Each task checks its own condition."""
+class ChangeSignal:
+    """Signal that wakes all tasks that wait for a change of state. Each task then checks its own condition."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
 
-    def beat(self) -> None:
+    def notify(self) -> None:
         """Wake all waiting tasks."""
         if self._next is not None:
             self._next.set_result(None)
             self._next = None
 
     async def wait(self, seconds: float) -> None:
-        """Return at the next beat, or after `seconds`."""
+        """Return at the next call of `notify`, or after `seconds`."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         with suppress(TimeoutError):
@@ -77,7 +77,7 @@ class DevServer:
     def __init__(self, cluster: Cluster, *, ack_delay_ms: int = 0) -> None:
         self.cluster = cluster
         self.faults = FaultBook()
-        self.pulse = Pulse()
+        self.changes = ChangeSignal()
         self.ack_delay_ms = ack_delay_ms
         self._statistics = Statistics()
         self._listeners = {broker: Listener(broker, self) for broker in cluster.ids}
@@ -103,15 +103,15 @@ class DevServer:
         Raises:
             OSError: the port is in use.
         """
-        listener = self._listeners[self.cluster.known(broker)]
+        listener = self._listeners[self.cluster.check_id(broker)]
         await listener.close()
-        got = listener.open(port)
-        self.cluster.set_up(broker, HOST, got)
-        return got
+        opened_port = listener.open(port)
+        self.cluster.register(broker, HOST, opened_port)
+        return opened_port
 
     async def broker_down(self, broker: int, *, elect: bool = False) -> None:
         """Close the broker's listening socket and all its connections immediately."""
-        self.cluster.set_down(broker, elect=elect)
+        self.cluster.unregister(broker, elect=elect)
         await self._listeners[broker].close()
 
     @property
@@ -120,7 +120,7 @@ class DevServer:
         self._statistics.dropped_batches, self._statistics.held_bytes = retention.dropped, retention.held
         return self._statistics
 
-    def count_request(self, incoming: Incoming, struck: Struck) -> None:
+    def count_request(self, incoming: Incoming, struck: StruckFaults) -> None:
         """Count a request and the faults that strike it."""
         requests, faults = self._statistics.requests, self._statistics.faults
         requests[incoming.api.name] = requests.get(incoming.api.name, 0) + 1
@@ -132,10 +132,10 @@ class DevServer:
 
 
 class Listener:
-    """One broker: its listening socket, its connections, and its silence.
+    """One broker: its listening socket, its connections, and the end of a SILENCE fault.
 
     It accepts connections itself. `asyncio.Server` leaks a connection that it has accepted but not yet handed out when
-    it is closed; the client then waits without end.
+    it is closed; the client then waits forever.
     """
 
     def __init__(self, broker: int, server: DevServer) -> None:
@@ -149,11 +149,11 @@ class Listener:
     def open(self, port: int | None) -> int:
         """Listen on `port` (0: any, None: the old one) and return the port. Raise OSError if it is in use."""
         if self._reserved is None or port is not None:
-            reserved = bound(port or 0)
+            reserved = bind_port(port or 0)
             self.release_port()
             self._reserved = reserved
         number: int = self._reserved.getsockname()[1]
-        self._socket = bound(number)
+        self._socket = bind_port(number)
         self._socket.listen()
         asyncio.get_running_loop().add_reader(self._socket, self._accept, self._socket)
         self._silent_until = 0.0  # a restarted broker is not silent
@@ -192,7 +192,7 @@ class Listener:
     async def _serve(self, connection: socket.socket) -> None:
         reader, writer = await asyncio.open_connection(sock=connection, limit=READ_AHEAD)
         try:
-            await self._converse(reader, writer)
+            await self._serve_requests(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client is gone
         except RemoteProtocolError as error:
@@ -203,59 +203,59 @@ class Listener:
         finally:
             writer.close()
 
-    async def _converse(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _serve_requests(self, reader: StreamReader, writer: StreamWriter) -> None:
         closes = False
         while not closes:
-            await self._silence()
+            await self._wait_out_silence()
             frame = await reader.readexactly(frame_length(await reader.readexactly(FRAME_LENGTH.size)))
             incoming = decode(frame)
             targets = partial(incoming.api.targets, incoming.request)
-            struck = self._server.faults.strike(incoming.api.key, self._broker, targets)
+            struck = self._server.faults.faults_for(incoming.api.key, self._broker, targets)
             closes = struck.closes
             answer = await self._answer(incoming, struck)
             if answer:
                 writer.write(answer)
                 await writer.drain()
 
-    async def _answer(self, incoming: Incoming, struck: Struck) -> bytes:
+    async def _answer(self, incoming: Incoming, struck: StruckFaults) -> bytes:
         """Return the response bytes, possibly none, after the delays and silences of faults."""
         server = self._server
         server.count_request(incoming, struck)
-        self._hush(struck.milliseconds(FaultAction.SILENCE))
-        await self._silence()
+        self._extend_silence(struck.milliseconds(FaultAction.SILENCE))
+        await self._wait_out_silence()
         response = await self._respond(incoming, struck) if struck.handled else None
         if struck.faults or incoming.api.key is not ApiKey.FETCH:
-            server.pulse.beat()
+            server.changes.notify()
         if response is None:
             return b""
         frame = encode(response, incoming.correlation_id, struck.milliseconds(FaultAction.THROTTLE))
         await asyncio.sleep(self._delay(incoming, struck) / 1000)
-        await self._silence()
+        await self._wait_out_silence()
         return struck.mangle(frame)
 
-    async def _respond(self, incoming: Incoming, struck: Struck) -> Any:
-        """Return the response, at the latest when the wait of the request ends."""
+    async def _respond(self, incoming: Incoming, struck: StruckFaults) -> Any:
+        """Return the response once it is sufficient, or when the maximum wait of the request ends."""
         if incoming.request is None:
             return api_versions.unsupported()
         server, api = self._server, incoming.api
         context = Context(APIS, server.cluster, server.statistics, self._broker, incoming.version, struck)
         response = api.handle(incoming.request, context)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + api.patience(incoming.request)
-        while not api.enough(incoming.request, response) and loop.time() < deadline:
-            await server.pulse.wait(deadline - loop.time())
+        deadline = loop.time() + api.max_wait_s(incoming.request)
+        while not api.is_sufficient(incoming.request, response) and loop.time() < deadline:
+            await server.changes.wait(deadline - loop.time())
             response = api.handle(incoming.request, context)
         return response
 
-    def _delay(self, incoming: Incoming, struck: Struck) -> int:
-        own = self._server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
-        return own + struck.milliseconds(FaultAction.DELAY)
+    def _delay(self, incoming: Incoming, struck: StruckFaults) -> int:
+        delay = self._server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
+        return delay + struck.milliseconds(FaultAction.DELAY)
 
-    def _hush(self, milliseconds: int) -> None:
+    def _extend_silence(self, milliseconds: int) -> None:
         now = asyncio.get_running_loop().time()
         self._silent_until = max(self._silent_until, now + milliseconds / 1000)
 
-    async def _silence(self) -> None:
+    async def _wait_out_silence(self) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < self._silent_until:  # noqa: ASYNC110  another request may move the end of the silence
             await asyncio.sleep(self._silent_until - loop.time())

@@ -27,7 +27,7 @@ def run_check(*readings: object) -> int:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(check, "TIMEOUT_S", 0.5)
     monkeypatch.setattr(check, "RETRY_S", 0.01)
 
 

@@ -109,9 +109,9 @@ def test_check_config_succeeds_with_closed_standard_output() -> None:
 @pytest.mark.process
 def test_a_broken_connection_is_not_reported_as_closed_output() -> None:
     script = """
-from bruce_mp.cli.commands import run_until_unread
+from bruce_mp.cli.commands import run_with_sigpipe
 def breaks(): raise BrokenPipeError
-run_until_unread(breaks)
+run_with_sigpipe(breaks)
 """
     ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1

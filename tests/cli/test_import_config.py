@@ -256,7 +256,7 @@ def test_dorys_defaults_are_written_explicitly() -> None:
     assert "# NOTE: The old daemon sent no timestamps to Kafka" in text
     assert made["http"] == {"listen": "0.0.0.0:9090"}
     assert made["logging"] == {"stdout_stderr": False, "syslog": True}
-    assert "# NOTE: k had no port; the old daemon took 9002 then." in text
+    assert "# NOTE: k had no port; the old daemon used 9002." in text
     assert "# NOTE: The old daemon served its pages on all addresses" in text
     assert "max_failed_attempts = 5 restores the old limit" in " ".join(text.split()).replace("# ", "")
 
@@ -293,7 +293,7 @@ def test_an_attribute_that_dory_ignored_gets_a_note() -> None:
         (b'<!DOCTYPE a [<!ENTITY b "bbbb">]>\n<doryConfig/>', 1, "document type"),
         (dory(DATAGRAM), 2, "there is no broker"),
         (dory(DATAGRAM, BROKERS, "<batchin/>"), 5, "<batchin> is not known in <doryConfig>: did you mean <batching>?"),
-        (dory(DATAGRAM, BROKERS, "<logging/>", "<logging/>"), 6, "<logging> is there twice"),
+        (dory(DATAGRAM, BROKERS, "<logging/>", "<logging/>"), 6, "<logging> occurs twice"),
         (dory(DATAGRAM, BROKERS, "<logging>words</logging>"), 5, 'text in <logging> ("words")'),
         (dory(DATAGRAM, BROKERS, "<logging><level value='INFO'><x/></level></logging>"), 5, "<x> is not known"),
         (
@@ -302,7 +302,11 @@ def test_an_attribute_that_dory_ignored_gets_a_note() -> None:
             '"LOUD" is not allowed: give "EMERG"',
         ),
         (dory(DATAGRAM, BROKERS, "<httpInterface><port value='http'/></httpInterface>"), 5, "give an integer"),
-        (dory(DATAGRAM, BROKERS, "<inputConfig><maxBuffer value='12g'/></inputConfig>"), 5, "perhaps with k or m"),
+        (
+            dory(DATAGRAM, BROKERS, "<inputConfig><maxBuffer value='12g'/></inputConfig>"),
+            5,
+            "optionally followed by k or m",
+        ),
         (dory(DATAGRAM, BROKERS, "<inputConfig><maxBuffer value='1m'/></inputConfig>"), 5, "a size from 8m to 64g"),
         (dory(DATAGRAM.replace("0222", "222"), BROKERS), 3, "an octal number (0222)"),
         (dory(DATAGRAM.replace("0222", "01000"), BROKERS), 3, "at most 0777"),
@@ -478,9 +482,9 @@ def test_usage_is_shown_without_a_file_or_config_path(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("--statu_port 1", "--statu_port is no option of Bruce or Dory. Did you mean --status_port?"),
+        ("--statu_port 1", "--statu_port is not an option of Bruce or Dory. Did you mean --status_port?"),
         ("--status_port", "--status_port needs a value"),
-        ("bruce stray", "stray is no option"),
+        ("bruce stray", "stray is not an option"),
         ("'", "cannot be read"),
         ("--receive_socket_name /in --msg_buffer_max x", "--msg_buffer_max x is not allowed: give an integer"),
         ("--receive_socket_name /in --receive_socket_mode x", "give a number as C writes it"),

@@ -195,7 +195,7 @@ def test_a_foreign_state_file_is_unknown_and_kept(state: Path, capsys: pytest.Ca
     with FakeDaemon().pages() as pages:
         code, text = monitor(capsys, pages.url, state)
     assert code == 3
-    assert "is no state file of bruce monitor" in text
+    assert "is not a state file of bruce monitor" in text
     assert state.read_text() == "mine"
 
 

@@ -196,9 +196,9 @@ def test_export_skips_and_reports_a_damaged_chunk(path: Path, capsys: pytest.Cap
     *places, end = capsys.readouterr().err.splitlines()
     assert places == [
         "bruce: Chunk 0 has no sound header; it was passed over.",
-        "bruce: The books say that 3 messages are held, and 2 were found.",
+        "bruce: 3 messages should be held according to the books, but 2 were found.",
     ]
-    assert end.endswith("; 2 places of the slab were skipped or do not agree.")
+    assert end.endswith("; 2 parts of the slab are damaged or inconsistent.")
 
 
 def test_export_reports_zeroed_memory_that_the_books_miss(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,7 +206,7 @@ def test_export_reports_zeroed_memory_that_the_books_miss(path: Path, capsys: py
         file.seek(SMALL.chunks_at)
         file.write(bytes(lay.CHUNK_BYTES))
     assert export(path)[0] == 1
-    assert "The books say that 3 messages are held, and 2 were found." in capsys.readouterr().err
+    assert "3 messages should be held according to the books, but 2 were found." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["inspect", "export"])
@@ -228,7 +228,7 @@ def test_an_unreadable_slab_is_rejected(path: Path, command: str, capsys: pytest
 # --- inspect ---------------------------------------------------------------------------------------------------------
 
 REPORT = """\
-made 2023-11-14 22:13:20 UTC, AGE s ago
+created 2023-11-14 22:13:20 UTC, AGE s ago
 No daemon uses it.
 chunks of 8k: 5 in use, 11 free, 0 damaged
 tables for 16 topics and 16 partitions
@@ -237,7 +237,7 @@ producer id 4711; idempotence: the brokers can
 received 5 = delivered 1 + discarded 1 (BAD_TOPIC 1) + held 3 (in_flight 1, queued 1, router 1)
 
 Processes:
-  input: pid PID, start 1, since 2023-11-14 22:13:21 UTC, last sign 1970-01-01 00:00:00 UTC
+  input: pid PID, start 1, since 2023-11-14 22:13:21 UTC, last heartbeat 1970-01-01 00:00:00 UTC
 
 Held:
   clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 attempts), 23 bytes, of 1970-01-01 00:00:01 UTC to \
@@ -250,7 +250,7 @@ def test_inspect_prints_a_readable_report(path: Path, capsys: pytest.CaptureFixt
     assert main(["slab", "inspect", str(path)]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first == f"{path}: slab of {SMALL.file_size >> 10}k, layout version 1"
-    assert second.startswith("made 2023-11-14 22:13:20 UTC, ")
+    assert second.startswith("created 2023-11-14 22:13:20 UTC, ")
     assert rest == REPORT.replace("PID", str(os.getpid())).splitlines()[1:]
 
 
@@ -299,11 +299,11 @@ def test_a_damaged_chunk_is_in_the_report(path: Path, capsys: pytest.CaptureFixt
         file.write(b"\xff" * 7 + b"\x7f")
     assert main(["slab", "inspect", str(path)]) == 1
     out = capsys.readouterr().out
-    assert "made 9223372036854775807 ms" in out
+    assert "created 9223372036854775807 ms" in out
     assert "chunks of 8k: 4 in use, 11 free, 1 damaged" in out
     assert out.endswith(
         "Damage:\n  Chunk 0 has no sound header; it was passed over.\n"
-        "  The books say that 3 messages are held, and 2 were found.\n"
+        "  3 messages should be held according to the books, but 2 were found.\n"
     )
 
 

@@ -20,7 +20,7 @@ def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
     book = FaultBook()
     book.inject(fault)
     api, broker, targets = where.get("api", ApiKey.PRODUCE), where.get("broker", 1), where.get("targets", HITS)
-    return [n for n in range(1, requests + 1) if book.strike(api, broker, lambda: targets).faults]
+    return [n for n in range(1, requests + 1) if book.faults_for(api, broker, lambda: targets).faults]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_only_matching_requests_count() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, topic="hits", nth=2))
     requests = [[("other", 0)], [("hits", 0)], [("other", 0)], [("hits", 1)]]
-    struck = [bool(book.strike(ApiKey.PRODUCE, 1, partial(iter, targets)).faults) for targets in requests]
+    struck = [bool(book.faults_for(ApiKey.PRODUCE, 1, partial(iter, targets)).faults) for targets in requests]
     assert struck == [False, False, False, True]
 
 
@@ -68,7 +68,7 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.ERROR, code=6, topic="hits", partition=1))
     book.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
-    struck = book.strike(ApiKey.PRODUCE, 1, lambda: [("hits", 0), ("hits", 1)])
+    struck = book.faults_for(ApiKey.PRODUCE, 1, lambda: [("hits", 0), ("hits", 1)])
     assert [struck.error(FaultAction.ERROR, "hits", partition) for partition in (0, 1)] == [0, 6]
     assert [struck.error(FaultAction.ERROR_APPENDED, "hits", partition) for partition in (0, 1)] == [7, 7]
 
@@ -86,7 +86,7 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
 def test_each_action_changes_the_bytes_of_the_response(action: FaultAction, sent: bytes) -> None:
     book = FaultBook()
     book.inject(Fault(action=action))
-    assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS).mangle(FRAME) == sent
+    assert book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS).mangle(FRAME) == sent
 
 
 def test_several_faults_of_one_request_combine() -> None:
@@ -94,16 +94,16 @@ def test_several_faults_of_one_request_combine() -> None:
     book.inject(Fault(action=FaultAction.DELAY, ms=20))
     book.inject(Fault(action=FaultAction.DELAY, ms=30))
     book.inject(Fault(action=FaultAction.ACK_LOST))
-    struck = book.strike(ApiKey.PRODUCE, 1, lambda: HITS)
+    struck = book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS)
     assert (struck.milliseconds(FaultAction.DELAY), struck.handled, struck.closes) == (50, True, True)
-    assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
+    assert book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
 
 
 def test_clear_disarms_all_faults() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, times=None))
     book.clear()
-    assert book.strike(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
+    assert book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
 
 
 def test_every_action_has_an_effect() -> None:

@@ -75,7 +75,7 @@ def test_errors_are_returned_immediately_for_each_partition(desk: Desk, fields: 
     asked = request(**fields)
     response = desk.ask(asked, FetchResponse)
     assert [part.error_code for part in parts_of(response)] == [code, code]
-    assert fetch.enough(asked, response)
+    assert fetch.is_sufficient(asked, response)
 
 
 def test_sessions_are_declined(desk: Desk) -> None:
@@ -85,11 +85,11 @@ def test_sessions_are_declined(desk: Desk) -> None:
 
 def test_a_fetch_is_complete_when_min_bytes_are_available(desk: Desk) -> None:
     at_end = request(offset=12, min_bytes=1)
-    assert not fetch.enough(at_end, desk.ask(at_end, FetchResponse))
+    assert not fetch.is_sufficient(at_end, desk.ask(at_end, FetchResponse))
     hungry = request(min_bytes=1 << 20)
-    assert not fetch.enough(hungry, desk.ask(hungry, FetchResponse))
-    assert fetch.enough(request(), desk.ask(request(), FetchResponse))
-    assert fetch.patience(at_end) == 0.5
+    assert not fetch.is_sufficient(hungry, desk.ask(hungry, FetchResponse))
+    assert fetch.is_sufficient(request(), desk.ask(request(), FetchResponse))
+    assert fetch.max_wait_s(at_end) == 0.5
 
 
 def list_offset(desk: Desk, timestamp: int, version: int = 7) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from kafka.protocol.metadata import (
 
 from bruce_mp.devbroker.apis import APIS
 from bruce_mp.devbroker.codes import Code
-from bruce_mp.devbroker.faults import Fault, FaultAction, Struck
+from bruce_mp.devbroker.faults import Fault, FaultAction, StruckFaults
 from devbroker.kit import Desk
 
 Wanted = MetadataRequest.MetadataRequestTopic
@@ -33,7 +33,7 @@ def desk() -> Desk:
 
 def ask(desk: Desk, names: list[str] | None, version: int = 12, **options: Any) -> Any:
     topics = None if names is None else [Wanted(name=name) for name in names]
-    struck = options.pop("struck", Struck())
+    struck = options.pop("struck", StruckFaults())
     return desk.ask(MetadataRequest(version=version, topics=topics, **options), MetadataResponse, struck=struck)
 
 
@@ -86,7 +86,7 @@ def test_a_stale_response_does_not_create_a_topic_twice() -> None:
 
 
 def test_a_partition_with_a_down_leader_has_an_error_code(desk: Desk) -> None:
-    desk.cluster.set_down(2)
+    desk.cluster.unregister(2)
     response = ask(desk, ["hits"])
     assert [node.node_id for node in response.brokers] == [1]
     assert [(p.leader_id, p.error_code) for p in response.topics[0].partitions] == [(1, 0), (-1, 5), (1, 0)]
@@ -94,7 +94,7 @@ def test_a_partition_with_a_down_leader_has_an_error_code(desk: Desk) -> None:
 
 def test_a_scripted_error_is_for_its_topic(desk: Desk) -> None:
     desk.cluster.add_topic("other", 1)
-    struck = Struck((Fault(action=FaultAction.ERROR, code=29, topic="hits"),))
+    struck = StruckFaults((Fault(action=FaultAction.ERROR, code=29, topic="hits"),))
     assert codes(ask(desk, ["hits", "other"], struck=struck)) == {"hits": 29, "other": 0}
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from bruce_mp.devbroker.process import main, natural, size, topic
+from bruce_mp.devbroker.process import main, positive_integer, size, topic
 
 pytestmark = pytest.mark.process
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -101,6 +101,6 @@ def test_invalid_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFi
 def test_argument_values_are_parsed_or_refused() -> None:
     assert [size(text) for text in ("7", "64k", "256m", "1G")] == [7, 65536, 256 << 20, 1 << 30]
     assert topic("a.b:12") == ("a.b", 12)
-    for parse, text in ((size, "0"), (size, "-1"), (topic, ":"), (natural, "0"), (natural, "-3")):
+    for parse, text in ((size, "0"), (size, "-1"), (topic, ":"), (positive_integer, "0"), (positive_integer, "-3")):
         with pytest.raises(argparse.ArgumentTypeError):
             parse(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bruce_mp.devbroker.codes import Code, RefusedError
-from bruce_mp.devbroker.log import PartitionLog, Placed
+from bruce_mp.devbroker.log import AppendResult, PartitionLog
 from bruce_mp.devbroker.producers import REMEMBERED
 from bruce_mp.devbroker.retention import Retention
 from devbroker.kit import head_of, make_batch
@@ -20,7 +20,7 @@ class Writer:
     def __init__(self) -> None:
         self.log = PartitionLog(Retention(1 << 20))
 
-    def append(self, sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER) -> Placed:
+    def append(self, sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER) -> AppendResult:
         raw = make_batch(count, producer=(producer, epoch, sequence))
         return self.log.append(head_of(raw), raw, 0)
 
@@ -39,7 +39,7 @@ def test_a_repeated_batch_is_acknowledged_with_its_first_offset(writer: Writer) 
     writer.append(0, 3)
     writer.append(3, 2)
     again = writer.append(0, 3)
-    assert again == Placed(0, 1002, duplicate=True)
+    assert again == AppendResult(0, 1002, duplicate=True)
     assert writer.log.end == 5
 
 
@@ -70,7 +70,7 @@ def test_an_old_epoch_is_refused(writer: Writer) -> None:
 def test_a_new_epoch_starts_at_zero(writer: Writer) -> None:
     writer.append(0, 3)
     assert writer.refused(3, epoch=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert writer.append(0, 3, epoch=1) == Placed(3, -1, duplicate=False)
+    assert writer.append(0, 3, epoch=1) == AppendResult(3, -1, duplicate=False)
     assert writer.append(3, epoch=1).base_offset == 6
 
 
@@ -83,7 +83,7 @@ def test_sequences_wrap_at_2_to_the_31(writer: Writer) -> None:
     writer.append(LAST - 1, 3)  # LAST - 1, LAST, 0
     assert writer.refused(3) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert writer.append(1).base_offset == 3
-    assert writer.append(LAST - 1, 3) == Placed(0, 1002, duplicate=True)
+    assert writer.append(LAST - 1, 3) == AppendResult(0, 1002, duplicate=True)
 
 
 def test_zero_follows_the_last_sequence(writer: Writer) -> None:

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from bruce_mp.devbroker.cluster import Cluster
-from bruce_mp.devbroker.server import DevServer, Pulse
+from bruce_mp.devbroker.server import ChangeSignal, DevServer
 
 
 async def closed(client: socket.socket) -> bool:
@@ -44,14 +44,14 @@ def test_a_connection_closes_with_its_broker_at_any_age(steps: int, up_again: bo
 
 def test_a_pulse_wakes_all_waiters_exactly_once() -> None:
     async def scenario() -> list[float]:
-        pulse, loop = Pulse(), asyncio.get_running_loop()
-        waiters = [asyncio.ensure_future(pulse.wait(60)) for _ in range(3)]
+        changes, loop = ChangeSignal(), asyncio.get_running_loop()
+        waiters = [asyncio.ensure_future(changes.wait(60)) for _ in range(3)]
         await asyncio.sleep(0)
-        pulse.beat()
-        pulse.beat()
+        changes.notify()
+        changes.notify()
         await asyncio.gather(*waiters)
         started = loop.time()
-        await pulse.wait(0.05)
+        await changes.wait(0.05)
         return [loop.time() - started]
 
     assert asyncio.run(scenario())[0] >= 0.049

@@ -291,4 +291,4 @@ def test_the_upgrade_command_reports_an_absent_daemon(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, "127.0.0.1:1")
     done = upgrade(daemon)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"bruce: No daemon runs with the run directory {daemon.run_dir}.")
+    assert done.stderr.startswith(f"bruce: No daemon uses the run directory {daemon.run_dir}.")

@@ -59,14 +59,14 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     reader = Reader(draft, file)
     read_sections(reader, root, BROKER_PORTS[root.tag])
     for setting in SETTINGS:
-        _take(reader, root, setting.place, setting)
+        _copy_setting(reader, root, setting.place, setting)
     if options is not None:
         apply_options(options, draft)
-    _fill_in(draft, root, from_options=options is not None or root.tag == "bruceConfig")
+    _set_old_defaults(draft, root, from_options=options is not None or root.tag == "bruceConfig")
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 
-def _take(reader: Reader, root: Element, place: str, setting: Setting) -> None:
+def _copy_setting(reader: Reader, root: Element, place: str, setting: Setting) -> None:
     path, _, attribute = place.partition("@")
     element = root.first(path) if path else None
     if element is None or attribute not in element.attributes:
@@ -77,7 +77,7 @@ def _take(reader: Reader, root: Element, place: str, setting: Setting) -> None:
         reader.draft.add_note(setting.note, key)
 
 
-def _fill_in(draft: Draft, root: Element, *, from_options: bool) -> None:
+def _set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
     """Set values explicitly where the old daemon's default differs from ours."""
     origin = "the old configuration"
     for name in INPUTS:

@@ -39,7 +39,7 @@ class Draft:
         self._origins: dict[Key, str] = {}
         self._notes: dict[Key, list[str]] = {}
         self._errors: list[str] = []
-        self._given_up: set[Key] = set()
+        self._suppressed: set[Key] = set()
         self.status_port: int | None = None
         self.loopback_only = False
 
@@ -68,9 +68,9 @@ class Draft:
         """Add an error for a value that cannot be converted."""
         self._errors.append(f"{origin}: {text}")
 
-    def give_up(self, key: Key) -> None:
-        """Suppress validation errors for a setting with an error reported elsewhere."""
-        self._given_up.add(key)
+    def suppress_errors(self, key: Key) -> None:
+        """Suppress validation errors of a setting for which `add_error` has reported the cause."""
+        self._suppressed.add(key)
 
     def render(self, title: str) -> str:
         """Validate the draft and return it as TOML."""
@@ -86,7 +86,7 @@ class Draft:
     def _check(self) -> None:
         decoder = Decoder()
         decoded = decoder.decode_table(Config, self._tree)
-        problems = [problem for problem in decoder.problems if problem.path not in self._given_up]
+        problems = [problem for problem in decoder.problems if problem.path not in self._suppressed]
         if not problems and not self._errors:
             problems = list(check(msgspec.convert(decoded, Config)))
         errors = self._errors + [f"{self._origin(problem)}: {problem.text}" for problem in problems]

@@ -53,10 +53,10 @@ def parse_options(line: str) -> Options:
         raise ConfigError(f"{ORIGIN}: cannot be read: {error}. Quote it as for a shell.") from error
     if words and not words[0].startswith("-"):
         del words[0]
-    return dict(_pairs(words))
+    return dict(_name_value_pairs(words))
 
 
-def _pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
+def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
     rest = iter(words)
     for word in rest:
         if word in {"--", "--ignore_rest"}:
@@ -66,13 +66,13 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
         if not word.startswith("-") or name not in _WITH_VALUE | _SWITCHES:
             nearest = get_close_matches(name, _WITH_VALUE | _SWITCHES, n=1)
             hint = f"Did you mean --{nearest[0]}?" if nearest else "Remove it."
-            raise ConfigError(f"{ORIGIN}: {word} is no option of Bruce or Dory. {hint}")
+            raise ConfigError(f"{ORIGIN}: {word} is not an option of Bruce or Dory. {hint}")
         if name in _SWITCHES:
             yield name, None
         elif (argument := value if equals else next(rest, None)) is not None:
             yield name, argument
         else:
-            raise ConfigError(f"{ORIGIN}: {word} needs a value behind it.")
+            raise ConfigError(f"{ORIGIN}: {word} needs a value after it.")
 
 
 def apply_options(options: Options, draft: Draft) -> None:

@@ -50,10 +50,10 @@ def integer(raw: str) -> int:
 
 
 def scaled_integer(raw: str) -> int:
-    """Parse a number; `k` multiplies it by 1024."""
+    """Parse a number; `k` multiplies it by 1024, `m` by 1024 * 1024."""
     match = _NUMBER.fullmatch(raw.strip())
     if match is None:
-        raise ValueError("an integer, perhaps with k or m behind it")
+        raise ValueError("an integer, optionally followed by k or m")
     return int(match[1]) * _FACTORS[match[2].lower()]
 
 

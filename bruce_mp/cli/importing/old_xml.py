@@ -1,6 +1,6 @@
 """XML file of Dory and Bruce as a tree with line numbers.
 
-Expat parses the file. The parser rejects a document type and thus all entities: these files never had any, and nested
+Expat parses the file. The parser rejects a document type, and with it all entities: valid files have none, and nested
 entities in a few lines can exhaust the memory.
 """
 
@@ -58,7 +58,7 @@ def parse_xml(data: bytes, name: str) -> Element:
 
     def refuse(*_: object) -> None:
         line = parser.CurrentLineNumber
-        raise ConfigError(f"{name}:{line}: a document type (<!DOCTYPE ...>) has no place in this file: remove it.")
+        raise ConfigError(f"{name}:{line}: a document type (<!DOCTYPE ...>) is not allowed in this file: remove it.")
 
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
     parser.StartDoctypeDeclHandler = refuse
@@ -68,5 +68,5 @@ def parse_xml(data: bytes, name: str) -> Element:
         what = expat.ErrorString(error.code)
         raise ConfigError(f"{name}:{error.lineno}: this is not XML: {what} (column {error.offset}).") from error
     except (LookupError, ValueError) as error:  # an encoding unknown to Python, or unusable for expat
-        raise ConfigError(f"{name}: cannot read it: {error}. Say US-ASCII or UTF-8 in the first line.") from error
+        raise ConfigError(f"{name}: cannot read it: {error}. Declare US-ASCII or UTF-8 in the first line.") from error
     return stack[0].children[0]

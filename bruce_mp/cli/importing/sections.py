@@ -59,7 +59,7 @@ ARRIVAL: Final = "The age of a batch counts from the arrival of its first messag
 
 
 class Reader:
-    """Reader of attributes. It reports invalid values to the draft and returns None for them."""
+    """Reader of attributes. It reports an invalid value to the draft, and returns None for it."""
 
     def __init__(self, draft: Draft, file: str) -> None:
         self.draft = draft
@@ -75,19 +75,19 @@ class Reader:
             self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
         return element.attributes.get(attribute)
 
-    def read(self, element: Element, attribute: str, how: Callable[[str], Value]) -> Value | None:
+    def read(self, element: Element, attribute: str, parse: Callable[[str], Value]) -> Value | None:
         """Return the parsed value of a required attribute."""
         raw = self.text(element, attribute)
         try:
-            return None if raw is None else how(raw)
+            return None if raw is None else parse(raw)
         except ValueError as error:
             what = f'<{element.tag} {attribute}="{raw}">'
             self.draft.add_error(self.origin(element), f"{what} is not allowed: give {error}.")
             return None
 
-    def set(self, key: tuple[str, ...], element: Element, attribute: str, how: Callable[[str], object]) -> None:
-        """Copy a value to the draft, unless it is missing or invalid, or `how` returns None for it."""
-        value = self.read(element, attribute, how)
+    def set(self, key: tuple[str, ...], element: Element, attribute: str, parse: Callable[[str], object]) -> None:
+        """Copy a value to the draft, unless it is missing or invalid, or `parse` returns None for it."""
+        value = self.read(element, attribute, parse)
         if value is not None:
             self.draft.set(key, value, self.origin(element))
 
@@ -133,10 +133,10 @@ def _batch_config(reader: Reader, config: Element) -> None:
     if name is None:
         return
     reader.draft.set(("batching", "configs", name), {}, reader.origin(config))
-    for tag, key, how in limits:
+    for tag, key, parse in limits:
         element = config.first(tag)
         if element is not None and element.attributes.get("value", "").strip() != "disable":
-            reader.set(("batching", "configs", name, key), element, "value", how)
+            reader.set(("batching", "configs", name, key), element, "value", parse)
 
 
 def _batching_rule(reader: Reader, element: Element, key: tuple[str, ...]) -> None:
@@ -196,12 +196,12 @@ def _count_or_unlimited(raw: str) -> int | None:
     return None if raw.strip() == "unlimited" else scaled_integer(raw)
 
 
-def _topics(reader: Reader, section: Element, ours: str) -> None:
+def _topics(reader: Reader, section: Element, key_prefix: str) -> None:
     if (default := section.first("defaultTopic")) is not None:
-        reader.set((ours, "default"), default, "config", text)
+        reader.set((key_prefix, "default"), default, "config", text)
     for topic in section.all("topicConfigs/topic"):
         if (name := reader.text(topic, "name")) is not None:
-            reader.set((ours, "topics", name), topic, "config", text)
+            reader.set((key_prefix, "topics", name), topic, "config", text)
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _brokers(reader: Reader, root: Element, default_port: int) -> None:
     if servers:
         reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
         return
-    reader.draft.give_up(_SERVERS)
+    reader.draft.suppress_errors(_SERVERS)
     if not brokers:
         reader.draft.add_error(
             reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />."
@@ -234,7 +234,7 @@ def _server(reader: Reader, broker: Element, default_port: int) -> str | None:
     if host is None or port is None:
         return None
     if "port" not in broker.attributes and default_port != USUAL_PORT:
-        note = f"{host} had no port; the old daemon took {default_port} then. Brokers usually listen on {USUAL_PORT}."
+        note = f"{host} had no port; the old daemon used {default_port}. Brokers usually listen on {USUAL_PORT}."
         reader.draft.add_note(note, _SERVERS)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

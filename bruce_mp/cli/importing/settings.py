@@ -30,7 +30,7 @@ class Setting(NamedTuple):
     """Mapping of one setting.
 
     `place` is element and attribute below the root; `flag` is the option of the old command line, without dashes.
-    `flag_read` is None for a switch, which stands for `flag_value`. A value that reads as None is omitted.
+    `flag_read` is None for a switch, which stands for `flag_value`. A value for which `read` returns None is omitted.
     """
 
     key: str

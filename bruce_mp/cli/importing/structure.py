@@ -19,7 +19,7 @@ __all__ = ["check_structure"]
 REPEATED: Final = frozenset({"config", "topic", "broker"})
 
 
-def _known() -> dict[str, set[str]]:
+def _known_attributes() -> dict[str, set[str]]:
     known = {path: set(attributes) for path, attributes in SECTION_ATTRIBUTES.items()}
     for setting in SETTINGS:
         path, _, attribute = setting.place.partition("@")
@@ -30,7 +30,7 @@ def _known() -> dict[str, set[str]]:
     return known
 
 
-KNOWN: Final = _known()
+KNOWN: Final = _known_attributes()
 
 
 def check_structure(root: Element, file: str, draft: Draft) -> None:
@@ -47,9 +47,9 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
     seen: set[str] = set()
     for child in element.children:
         if child.tag in seen and child.tag not in REPEATED:
-            yield child, f"<{child.tag}> is there twice: keep one."
+            yield child, f"<{child.tag}> occurs twice: keep one."
         seen.add(child.tag)
-        inner = _inner(path, child.tag)
+        inner = _child_path(path, child.tag)
         if inner in KNOWN:
             yield from _faults(child, inner)
         else:
@@ -66,12 +66,12 @@ def _hint(tag: str, path: str) -> str:
 
 def _unknown_attributes(element: Element, path: str) -> Iterator[tuple[Element, str]]:
     for child in element.children:
-        inner = _inner(path, child.tag)
+        inner = _child_path(path, child.tag)
         known = KNOWN.get(inner)
         if known is not None:
             yield from ((child, name) for name in child.attributes if name not in known)
             yield from _unknown_attributes(child, inner)
 
 
-def _inner(path: str, tag: str) -> str:
+def _child_path(path: str, tag: str) -> str:
     return f"{path}/{tag}" if path else tag

@@ -1,7 +1,7 @@
-"""Table of the checks of `bruce monitor`; each compares a number with two limits.
+"""Checks of `bruce monitor`, as a table: each compares a number with two limits.
 
-The checks cover all values that monitoring scripts of the old daemons watch. They add ages, the balance, and the
-processes.
+The table covers all values that the monitoring scripts of Dory and Bruce check, and adds ages, the balance of the
+books, and the states of processes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Check(NamedTuple):
     """A number with its limits.
 
     `value` computes the number from the readings; without it, the number is the increase of `counters` since the last
-    run. None means that the number is unknown now. `text` has `{}` for the number, and names the remedy. A limit of
-    None never alarms.
+    run. None means that the number is unknown. `text` has `{}` in place of the number, and names the remedy. A limit of
+    None is never exceeded.
     """
 
     option: str
@@ -64,7 +64,7 @@ class Check(NamedTuple):
     ) -> Result:
         """Compare the number with these limits."""
         value = self._number(readings, before)
-        severity = _judge(value, warning, critical)
+        severity = _severity_of(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
         text = self.text.format(shown)
@@ -73,10 +73,10 @@ class Check(NamedTuple):
     def _number(self, readings: Readings, before: MonitorState | None) -> float | None:
         if self.value is not None:
             return self.value(readings)
-        return sum(before.rise(readings.counters, name) for name in self.counters) if before else None
+        return sum(before.increase_of(readings.counters, name) for name in self.counters) if before else None
 
 
-def _judge(value: float | None, warning: float | None, critical: float | None) -> Severity:
+def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
     if value is None:
         return Severity.OK
     if critical is not None and value > critical:
@@ -117,8 +117,8 @@ _CLIENT_FAILURES: Final = tuple(
     for kind in ("UnixStreamInput", "TcpInput")
     for what in ("UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
 )
-_BAD_ANSWERS: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
-_METADATA_TROUBLE: Final = ("GetMetadataFail", "MetadataHasEmptyTopicList")
+_BAD_RESPONSES: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
+_METADATA_FAILURES: Final = ("GetMetadataFail", "MetadataHasEmptyTopicList")
 
 CHECKS: Final = (
     Check(
@@ -209,7 +209,7 @@ CHECKS: Final = (
         "metadata-failures",
         "failed metadata fetches since the last check are",
         None,
-        _METADATA_TROUBLE,
+        _METADATA_FAILURES,
         "{} metadata fetches failed since the last check; the log names the brokers and the errors.",
         None,
         0,
@@ -227,7 +227,7 @@ CHECKS: Final = (
         "bad-answers",
         "unreadable answers and other errors since the last check are",
         None,
-        _BAD_ANSWERS,
+        _BAD_RESPONSES,
         "{} internal errors since the last check, in responses or batches; the log has them.",
         0,
         None,

@@ -13,7 +13,7 @@ from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
-    from bruce_mp.cli.pages import Pages
+    from bruce_mp.cli.pages import StatusClient
 
 __all__ = ["Readings", "read_daemon"]
 
@@ -44,7 +44,7 @@ class _Counters(msgspec.Struct):
     counters: list[_Counter]
 
 
-def read_daemon(pages: Pages) -> Readings:
+def read_daemon(pages: StatusClient) -> Readings:
     """Read all pages. Raise UnreadableError."""
     read: dict[str, Any] = {
         "processes": pages.get("processes", ProcessesPage),
@@ -56,7 +56,7 @@ def read_daemon(pages: Pages) -> Readings:
     return Readings(**read)
 
 
-def _books(pages: Pages) -> Books:
+def _books(pages: StatusClient) -> Books:
     """Read the books, and retry a few times for a consistent reading."""
     for _ in range(TRIES - 1):
         books = pages.get("books", Books)

@@ -29,11 +29,8 @@ class MonitorState(msgspec.Struct, frozen=True):
     now: int
     counters: dict[str, int]
 
-    def rise(self, counters: dict[str, int], name: str) -> int:
-        """Return the increase of a counter.
-
-        A decreased counter restarted from 0 with a new slab, so all of it counts.
-        """
+    def increase_of(self, counters: dict[str, int], name: str) -> int:
+        """Return the increase of a counter. A decreased counter restarted from 0 with a new slab."""
         value, before = counters.get(name, 0), self.counters.get(name, 0)
         return value if value < before else value - before
 
@@ -51,7 +48,7 @@ def load_state(path: Path) -> MonitorState | None:
         ) from error
     except msgspec.DecodeError as error:
         raise StateError(
-            f"{path} is no state file of bruce monitor ({error}). Remove it, or give another --state."
+            f"{path} is not a state file of bruce monitor ({error}). Remove it, or give another --state."
         ) from error
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bruce_mp.devbroker.codes import ApiKey, RefusedError
-from bruce_mp.devbroker.faults import NO_FAULTS, FaultAction, Struck, Target
+from bruce_mp.devbroker.faults import NO_FAULTS, FaultAction, StruckFaults, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bruce_mp.devbroker.cluster import Cluster
     from bruce_mp.devbroker.statistics import Statistics
 
-__all__ = ["Api", "Context", "always_enough", "no_patience", "no_targets"]
+__all__ = ["Api", "Context", "always_sufficient", "no_targets", "no_wait"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Context:
     statistics: Statistics
     broker: int
     version: int
-    struck: Struck = NO_FAULTS
+    struck: StruckFaults = NO_FAULTS
 
     def check_fault(self, topic: str | None = None, partition: int | None = None) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
@@ -39,11 +39,11 @@ def no_targets(_: Any) -> Iterable[Target]:
     return ()
 
 
-def no_patience(_: Any) -> float:
+def no_wait(_: Any) -> float:
     return 0.0
 
 
-def always_enough(_request: Any, _response: Any) -> bool:
+def always_sufficient(_request: Any, _response: Any) -> bool:
     return True
 
 
@@ -62,9 +62,9 @@ class Api:
     """Advertised versions below it close the connection."""
     targets: Callable[[Any], Iterable[Target]] = no_targets
     """Topics and partitions of a request."""
-    patience: Callable[[Any], float] = no_patience
+    max_wait_s: Callable[[Any], float] = no_wait
     """Longest wait for a sufficient response, in seconds."""
-    enough: Callable[[Any, Any], bool] = always_enough
+    is_sufficient: Callable[[Any, Any], bool] = always_sufficient
     """Returns True if a response may be sent before the wait ends."""
 
     def serves(self, version: int) -> bool:

@@ -89,11 +89,11 @@ def targets(request: Any) -> Iterable[Target]:
     return ((topic.topic, part.partition) for topic in request.topics for part in topic.partitions)
 
 
-def patience(request: Any) -> float:
+def max_wait_s(request: Any) -> float:
     return float(max(0, request.max_wait_ms)) / 1000
 
 
-def enough(request: Any, response: Any) -> bool:
+def is_sufficient(request: Any, response: Any) -> bool:
     """Return True for an error, for `min_bytes` of records, or for a request without partitions."""
     partitions = [part for topic in response.responses for part in topic.partitions]
     if response.error_code or not partitions or any(part.error_code for part in partitions):
@@ -101,4 +101,6 @@ def enough(request: Any, response: Any) -> bool:
     return bool(sum(len(part.records) for part in partitions) >= request.min_bytes)
 
 
-API: Final = Api(ApiKey.FETCH, (4, 12), FetchRequest, handle, targets=targets, patience=patience, enough=enough)
+API: Final = Api(
+    ApiKey.FETCH, (4, 12), FetchRequest, handle, targets=targets, max_wait_s=max_wait_s, is_sufficient=is_sufficient
+)

@@ -17,13 +17,17 @@ from bruce_mp.devbroker.faults import FaultAction
 __all__ = ["API"]
 
 TEXT: Final = "The embedded broker has no consumer groups: use assign() in place of subscribe()."
-NONE_HERE: Final = Code.COORDINATOR_NOT_AVAILABLE
-NOWHERE: Final = {"node_id": -1, "host": "", "port": -1}
+NO_COORDINATOR: Final = Code.COORDINATOR_NOT_AVAILABLE
+NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
 MANY_KEYS_SINCE: Final = 4
 
 
 def handle(request: Any, context: Context) -> Any:
-    outcome = {"error_code": context.struck.error(FaultAction.ERROR) or NONE_HERE, "error_message": TEXT, **NOWHERE}
+    outcome = {
+        "error_code": context.struck.error(FaultAction.ERROR) or NO_COORDINATOR,
+        "error_message": TEXT,
+        **NO_NODE,
+    }
     if context.version < MANY_KEYS_SINCE:
         return FindCoordinatorResponse(version=context.version, throttle_time_ms=0, **outcome)
     coordinators = [FindCoordinatorResponse.Coordinator(key=key, **outcome) for key in request.coordinator_keys]

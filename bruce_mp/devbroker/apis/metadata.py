@@ -31,7 +31,7 @@ AUTO_CREATE_ASKED_SINCE: Final = 4
 
 
 def handle(request: Any, context: Context) -> Any:
-    view = context.cluster.answer_view()
+    view = context.cluster.next_view()
     return MetadataResponse(
         version=context.version,
         throttle_time_ms=0,

@@ -22,7 +22,7 @@ from bruce_mp.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.devbroker.log import Placed
+    from bruce_mp.devbroker.log import AppendResult
 
 __all__ = ["API"]
 
@@ -44,12 +44,12 @@ def handle(request: Any, context: Context) -> Any:
     ]
     partitions = [partition for topic in topics for partition in topic.partition_responses]
     if request.acks == 0:
-        return no_answer(partitions)
+        return check_errors(partitions)
     endpoints = leader_endpoints(partitions, context.cluster)
     return ProduceResponse(version=context.version, responses=topics, throttle_time_ms=0, node_endpoints=endpoints)
 
 
-def no_answer(partitions: Iterable[Any]) -> None:
+def check_errors(partitions: Iterable[Any]) -> None:
     failed = next((partition for partition in partitions if partition.error_code), None)
     if failed is not None:
         raise RemoteProtocolError(
@@ -59,7 +59,7 @@ def no_answer(partitions: Iterable[Any]) -> None:
 
 def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
     try:
-        placed = append(topic, part, acks, context)
+        result = append(topic, part, acks, context)
     except RefusedError as refusal:
         return refused(topic, part.index, refusal.code, str(refusal), context)
     code = context.struck.error(FaultAction.ERROR_APPENDED, topic, part.index)
@@ -69,27 +69,27 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
     return PartitionResponse(
         index=part.index,
         error_code=Code.NONE,
-        base_offset=placed.base_offset,
-        log_append_time_ms=placed.log_append_time,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time,
         log_start_offset=start,
     )
 
 
-def append(topic: str, part: Any, acks: int, context: Context) -> Placed:
+def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
     if acks not in ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(topic, part.index)
     partition = context.cluster.led_by(context.broker, topic, part.index)
     head = read_batch(part.records, context.version, context.cluster.limits)
-    placed = partition.log.append(head, part.records, partition.epoch)
+    result = partition.log.append(head, part.records, partition.epoch)
     statistics = context.statistics
-    if placed.duplicate:
+    if result.duplicate:
         statistics.duplicates += 1
     else:
         statistics.batches += 1
         statistics.records += head.records
         statistics.bytes += head.size
-    return placed
+    return result
 
 
 def refused(topic: str, index: int, code: int, text: str, context: Context) -> Any:
