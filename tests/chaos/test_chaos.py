@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from support.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.quiet]
+pytestmark = pytest.mark.process
 
 RATE: Final = 400.0
 
@@ -37,12 +37,14 @@ def test_each_partition_keeps_the_order_while_topics_grow(tmp_path: Path, kafka_
     assert any(" partitions for " in fault for fault in report.outcome.faults)
 
 
+@pytest.mark.soak
 def test_acks_1_loses_no_message_while_brokers_stay_alive(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     """Repetitions are counted."""
     settings = {"kafka.required_acks": 1}
     run_chaos(Run(9, 15, RATE, [FaultKind.PROCESS], AT_LEAST_ONCE, settings=settings), Real(kafka_3), tmp_path)
 
 
+@pytest.mark.soak
 def test_acks_0_keeps_the_books_balanced_and_invents_no_message(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     settings = {"kafka.required_acks": 0}
     run_chaos(Run(5, 15, RATE, [FaultKind.PROCESS], NO_GUARANTEES, settings=settings), Real(kafka_3), tmp_path)

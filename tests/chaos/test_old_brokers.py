@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.process, pytest.mark.kafka, pytest.mark.quiet]
+pytestmark = [pytest.mark.process, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module")

@@ -376,7 +376,6 @@ def test_a_silent_former_leader_delays_messages_only_for_the_configured_time(tmp
         stage.delivered(load, sender=sender)
 
 
-@pytest.mark.quiet
 def test_one_down_broker_of_three_neither_delays_others_nor_busies_the_router(stage: Stage) -> None:
     load = stage.load(messages=1000, keyed=100)
     stage.delivered(load)

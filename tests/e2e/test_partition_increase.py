@@ -115,7 +115,10 @@ def test_held_messages_keep_the_order_when_the_topic_grows(
     grow_while_held(tmp_path, embedded, restart)
 
 
-@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize(
+    "restart",
+    [pytest.param(restart, marks=() if restart is kill_router_and_input else pytest.mark.soak) for restart in RESTARTS],
+)
 @pytest.mark.usefixtures("kafka_3")
 def test_held_messages_keep_the_order_when_the_topic_grows_on_real_brokers(
     tmp_path: Path, real: Site, restart: Callable[[Daemon], None]

@@ -56,6 +56,8 @@ V2_8: Final = Release("2.8.2", 2, CODECS, "exactly once")
 V3_9: Final = Release("3.9.2", 2, CODECS, "exactly once")
 V4: Final = Release(NEWEST, 2, CODECS, "exactly once")
 RELEASES: Final = (V0_8, V0_9, V0_10, V0_11, V1_1, V2_8, V3_9, V4)
+TOLD: Final = (V0_8, V0_9, V0_10, V4)
+"""The releases without a request for versions, and one for each message format; the others are soak tests."""
 SNAPPY: Final = 2
 """Replacement for codecs that are newer than a release."""
 DOUBT: Final = "when asked which versions it speaks"
@@ -156,6 +158,12 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
         assert (release.magic, used) in found <= {(release.magic, 0), (release.magic, used)}
 
 
+@pytest.mark.parametrize(
+    "release",
+    [pytest.param(release, marks=() if release in TOLD else pytest.mark.soak) for release in RELEASES],
+    indirect=True,
+    ids=[release.version for release in RELEASES],
+)
 def test_large_messages_arrive_with_a_configured_broker_version(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:

@@ -71,10 +71,8 @@ SHORT: Final = frozenset(
     {
         (1, ERROR_19, "datagrams-block"),
         (1, ERROR_29, "streams-block"),
-        (1, NO_LEADER, "streams"),
         (3, ERROR_29, "datagrams"),
-        (30, ERROR_19, "streams-block"),
-        (30, NO_LEADER, "datagrams"),
+        (30, NO_LEADER, "streams"),
     }
 )
 """The cases of the default run: each refusal and each way at least once; the others are soak tests."""

@@ -47,7 +47,6 @@ def wake_ups(pid: int) -> int:
     return sum(int(status.split("nonvoluntary")[0].rsplit(":", 1)[1]) for status in statuses)
 
 
-@pytest.mark.quiet
 def test_an_idle_input_wakes_up_only_for_its_heartbeat(process: InputProcess) -> None:
     pid = process.process.pid
     assert pid is not None
@@ -131,7 +130,6 @@ def test_a_blocked_drain_waits_for_room_until_stop(tmp_path: Path) -> None:
         assert books.discarded.keys() == {"NO_MEM"}
 
 
-@pytest.mark.quiet
 def test_a_large_message_that_waits_does_not_keep_the_process_busy(tmp_path: Path) -> None:
     """With a full slab and a blocked sender, the input only checks a hundred times a second."""
     with InputProcess(tmp_path, "block") as process:

@@ -93,6 +93,7 @@ def test_a_backfill_survives_killed_brokers_and_daemons(
     assert check(spark, kafka_3, tmp_path, "spark-killed") == 0, "the attempt that was hit had not ended"
 
 
+@pytest.mark.soak
 def test_a_killed_stream_resumes_from_its_checkpoint(
     spark: SparkSession, kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_killed_stream_resumes_from_its_checkpoint(
     assert check(spark, kafka_3, tmp_path, "spark-checkpoint") == 0, "the only task of the chunk had not ended"
 
 
+@pytest.mark.soak
 def test_two_workers_write_to_separate_daemons(spark: SparkSession, kafka_3: KafkaCluster, tmp_path: Path) -> None:
     kafka_3.create_topic("spark-cluster", partitions=3, replication=3)
     write_input(spark, tmp_path, 2)

@@ -44,6 +44,7 @@ def test_embedded_outage_silences_dead_partitions_longer_than_others(tmp_path: P
     assert report.read_back.elsewhere > 0
 
 
+@pytest.mark.soak
 def test_real_brokers_outage_reports_log_append_times(tmp_path: Path, kafka_3: KafkaCluster) -> None:
     site = RealKafka(kafka_3, LOADS.topics)
     try:
