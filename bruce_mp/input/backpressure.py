@@ -64,8 +64,8 @@ class Backpressure:
         """Free chunks at the beginning of the last turn."""
 
     def allowance(self, next_size: int) -> Allowance:
-        """Return the present allowance; the first waiting datagram has `next_size` bytes."""
-        watermark = int(self._pool.usable * (1 - WATERMARK))
+        """Return the allowance for the next turn; the first waiting datagram has `next_size` bytes."""
+        watermark = int(self._pool.usable * (1 - WATERMARK))  # in free chunks
         is_short = self._pool.free_count <= watermark
         if is_short:
             self._adapt_turn(self._free_before - self._pool.free_count)
@@ -99,7 +99,7 @@ class Backpressure:
 
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Return how many messages of at most `span` chunks fit; each may need two spans if smaller ones lie between."""
+    """Return how many messages of at most `span` chunks fit, at two spans each for smaller ones between them."""
     pool.secure(2 * batch * span, span)
     return pool.free_spans(span, 2 * batch) // 2
 
@@ -110,14 +110,14 @@ def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> 
     `first` is the size of the first message, which may fit alone.
     """
     span = chunks_for(largest)
-    room = _room_of(pool, span, count)
+    room = _room_for(pool, span, count)
     if not room:
         pool.reclaim(pool.capacity)
-        room = _room_of(pool, span, count)
+        room = _room_for(pool, span, count)
     return room or min(1, pool.free_spans(chunks_for(first), 1))
 
 
-def _room_of(pool: ChunkPool, span: int, count: int) -> int:
+def _room_for(pool: ChunkPool, span: int, count: int) -> int:
     if span > 1:
         return _room_for_largest(pool, span, count)
     pool.secure(count)

@@ -84,7 +84,7 @@ class StreamClientState:
     """The open fenced attempt."""
     keeps_timestamps: bool = False
     """True if the client's timestamps are kept, however far they are from the arrival of its messages."""
-    released: SpillFile | None = None
+    released_spill: SpillFile | None = None
     """The spill file of the client's last attempt, which later messages must not overtake."""
     final_frame: bytes = b""
     """The bytes that the worker sends before it closes the connection."""

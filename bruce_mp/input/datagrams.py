@@ -99,7 +99,7 @@ class DatagramAdmission:
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
         """Receive one batch with the credentials of its senders."""
-        landing.ask_for_senders(self._slab, min(limit, self._slab.geometry.landing_slots))
+        landing.request_credentials(self._slab, min(limit, self._slab.geometry.landing_slots))
         count = self._receiver.receive(descriptor, limit)
         if count:
             self.admit(count, now_ms)
@@ -117,8 +117,8 @@ class DatagramAdmission:
             decision = decide_admission(self._senders, self._slab, count, now_ms, {each - base for each in skip})
         elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing.senders_of(self._slab, count))
-        passed_over = skip.union(base + slot for slot in decision.refused)
-        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, passed_over), skip, decision)
+        omitted = skip.union(base + slot for slot in decision.refused)
+        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, omitted), skip, decision)
         if self._senders is not None:
             decision.record(self._senders, now_ms)
         self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)

@@ -73,7 +73,7 @@ SHUTDOWN: Final = Ending(
 NOT_ALLOWED: Final = Ending(
     EndReason.NOT_ALLOWED, "allow_users and allow_groups of the socket no longer name the user of its client"
 )
-UNREAD: Final = Ending(EndReason.UNREAD_ANSWERS, "its client asks for barriers and does not read the answers")
+UNREAD: Final = Ending(EndReason.UNREAD_ANSWERS, "its client sends barriers and does not read the answers")
 NOT_UNDERSTOOD: Final = Ending(
     EndReason.NOT_UNDERSTOOD,
     "its client sent neither a message nor a frame that is valid at that point, so the daemon cannot find the start of "

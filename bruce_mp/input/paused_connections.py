@@ -21,7 +21,7 @@ _TOPIC_PAUSE_MAX_MS: Final = 50
 
 
 class PausedConnections:
-    """Paused connections by descriptor.  After `pause`, a timer calls `retry` when a connection may resume."""
+    """Paused connections by descriptor.  After `schedule_retry`, a timer calls `retry` when a connection may resume."""
 
     def __init__(self, loop: Loop, retry: Callable[[], None]) -> None:
         self._loop = loop
@@ -52,21 +52,21 @@ class PausedConnections:
         if not self._clients:
             self._topic_pauses_ms.clear()
 
-    def is_for_room(self, descriptor: int) -> bool:
+    def waits_for_room(self, descriptor: int) -> bool:
         """Report if a connection waits for room in the slab, and not for a stuck topic or a quota."""
         client = self._clients.get(descriptor)
         return client is not None and not client.paused_until_ms and not client.stuck_topic
 
     @property
-    def any_for_room(self) -> bool:
+    def any_waits_for_room(self) -> bool:
         """Report if any connection waits for room."""
-        return any(map(self.is_for_room, self._clients))
+        return any(map(self.waits_for_room, self._clients))
 
     def due(self, now_ms: int) -> list[int]:
         """Return the connections whose pause has ended, and move the ones that do not wait for room to the end."""
         found = [descriptor for descriptor, client in self._clients.items() if client.paused_until_ms <= now_ms]
         for descriptor in found:
-            if not self.is_for_room(descriptor):
+            if not self.waits_for_room(descriptor):
                 self._clients[descriptor] = self._clients.pop(descriptor)
         return found
 
@@ -95,22 +95,22 @@ class PausedConnections:
 
         The retried connection moves to the end, so the next round retries another connection of its topic.
         """
-        refused, self._stuck_topics = self._stuck_topics, {}
-        if not refused:
+        stuck, self._stuck_topics = self._stuck_topics, {}
+        if not stuck:
             return
-        for topic, descriptor in refused.items():
+        for topic, descriptor in stuck.items():
             pause_ms = 2 * self._topic_pauses_ms.get(topic, 0) or _ROOM_RETRY_MS
             self._topic_pauses_ms[topic] = min(pause_ms, _TOPIC_PAUSE_MAX_MS)
             if descriptor in self._clients:
                 self._clients[descriptor] = self._clients.pop(descriptor)
         for client in self._clients.values():
-            if client.stuck_topic in refused:
+            if client.stuck_topic in stuck:
                 client.paused_until_ms = now_ms + self._topic_pauses_ms[client.stuck_topic]
 
-    def pause(self) -> None:
+    def schedule_retry(self) -> None:
         """Set a timer that calls `retry` when a connection may resume."""
-        held_ms = [client.paused_until_ms for client in self._clients.values()]
-        self._schedule(min(held_ms) if all(held_ms) else steady_ms() + _ROOM_RETRY_MS)
+        ends_ms = [client.paused_until_ms for client in self._clients.values()]
+        self._schedule(min(ends_ms) if all(ends_ms) else steady_ms() + _ROOM_RETRY_MS)
 
     def retry_soon(self) -> None:
         """Let all connections retry at once, because quotas may have changed."""

@@ -17,7 +17,7 @@ __all__ = ["RunPublisher"]
 
 
 class RunPublisher:
-    """Sends the closed runs of an input's lanes to the router, by name."""
+    """Sends the closed runs of an input's lanes to the router, in RUNS frames."""
 
     def __init__(self, lanes: Lanes, router: LinkSender) -> None:
         self._lanes = lanes

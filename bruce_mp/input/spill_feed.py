@@ -5,7 +5,7 @@ steps makes a crash harmless at any point.  First the row names the file, then t
 transaction counts them and stores the file's progress.  Last the file's header stores the same progress.  The arrival
 numbers show a successor which messages of the slice are in lanes (`pipeline/uncounted_appends.py`).
 
-Released files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
+Released files take turns, a slice released.  A part of the slab stays free for clients that send at the same time.
 
 A message waits while its topic holds its share of the slab: the daemon accepted it, so it must not discard it for that
 reason.  The other messages of its slice stay in lanes, and the file's header lists them, as after a crash.  The file
@@ -57,7 +57,7 @@ _ANY_SIZE: Final = (1 << 31) - 1
 Places = list[tuple[int, int]]
 
 
-class _Stuck(NamedTuple):
+class _StuckTopic(NamedTuple):
     """A topic that holds its share of the slab, and the number of chunks that its messages in a slice need."""
 
     topic: bytes
@@ -109,7 +109,7 @@ class SpillFeed:
         self._spills = spills
         self._sections = sections
         self._buffer = bytearray(_SLICE)
-        self._stuck: dict[SpillFile, _Stuck] = {}
+        self._stuck: dict[SpillFile, _StuckTopic] = {}
 
     def __len__(self) -> int:
         """Return the number of files that are not exhausted."""
@@ -119,11 +119,11 @@ class SpillFeed:
         """Feed a slice of the next file.  Return False if there is no room, or no file that can resume."""
         if not self._spills.released or not self._has_room:
             return False
-        for each in [each for each in self._spills.released if self._may_resume(each.file, now_ms)]:
-            if each.file.is_exhausted or self._feed_slice(each, now_ms):
-                self._requeue(each)
+        for released in [each for each in self._spills.released if self._may_resume(each.file, now_ms)]:
+            if released.file.is_exhausted or self._feed_slice(released, now_ms):
+                self._requeue(released)
                 return True
-            if each.file not in self._stuck:
+            if released.file not in self._stuck:
                 return False
         return False
 
@@ -132,14 +132,14 @@ class SpillFeed:
         stuck = self._stuck.get(file)
         return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
 
-    def _requeue(self, each: Released) -> None:
+    def _requeue(self, released: Released) -> None:
         """Move a file to the end of the queue, or remove it if it is exhausted."""
-        self._spills.released.remove(each)
-        if each.file.is_exhausted:
-            self._stuck.pop(each.file, None)
-            self._spills.remove(each.file)
+        self._spills.released.remove(released)
+        if released.file.is_exhausted:
+            self._stuck.pop(released.file, None)
+            self._spills.remove(released.file)
         else:
-            self._spills.released.append(each)
+            self._spills.released.append(released)
 
     @property
     def _has_room(self) -> bool:
@@ -149,13 +149,13 @@ class SpillFeed:
             pool.reclaim(kept + 1)
         return pool.free_count > kept
 
-    def _feed_slice(self, each: Released, now_ms: int) -> bool:
-        view, places = self._read(each.file)
+    def _feed_slice(self, released: Released, now_ms: int) -> bool:
+        view, places = self._read(released.file)
         if not places:
-            self._discard_damaged(each)
+            self._discard_damaged(released)
             return True
-        count = self._room(places, each.file.landed)
-        return count > 0 and self._ingest(each, view, places[:count], now_ms)
+        count = self._room(places, released.file.landed)
+        return count > 0 and self._ingest(released, view, places[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Places]:
         """Read the next messages of a file; return no places if it is damaged."""
@@ -179,12 +179,12 @@ class SpillFeed:
         fitting = next((at for at, size in enumerate(lengths) if chunks_for(size) > self._pool.capacity), len(lengths))
         return messages_that_fit(self._pool, fitting, max(lengths[:fitting]), lengths[0])
 
-    def _ingest(self, each: Released, view: memoryview, places: Places, now_ms: int) -> bool:
+    def _ingest(self, released: Released, view: memoryview, places: Places, now_ms: int) -> bool:
         """Append a slice, and count it; return False if the lanes accepted none of its messages."""
-        file, first = each.file, self._row.counted
+        file, first = released.file, self._row.counted
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.open_books()
-        ingested = self._append(each, view, places, now_ms)
+        ingested = self._append(released, view, places, now_ms)
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, places, first)
         if waiting or len(places) <= max(file.landed, default=-1):
@@ -194,13 +194,13 @@ class SpillFeed:
         offset, fed, count = file.offset + at + length, file.fed + len(places), len(places) - len(file.landed)
         self._count(file, len(places), count, {**+raises, **self._progress(file, offset, fed)})
         file.move_to(offset, fed)
-        self._report_discarded(each, view, places, ingested, first)
+        self._report_discarded(released, view, places, ingested, first)
         return True
 
-    def _append(self, each: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
+    def _append(self, released: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
         """Append the messages that are not in lanes; the timestamp policy compares with their time of arrival."""
-        lanes, file, first = self._lanes, each.file, self._row.counted
-        source = 0 if each.section is None else each.section.number
+        lanes, file, first = self._lanes, released.file, self._row.counted
+        source = 0 if released.section is None else released.section.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
         kept = lanes.clock_step_ms, lanes.keeps_order
         lanes.clock_step_ms, lanes.keeps_order = file.arrived_ms - now_ms, True
@@ -223,7 +223,7 @@ class SpillFeed:
         if waiting:
             topic = min(waiting, key=_arrival).topic
             sizes = [places[_index(dropped, first)][1] for dropped in waiting if dropped.topic == topic]
-            self._stuck[file] = _Stuck(topic, chunks_for(sum(sizes)))
+            self._stuck[file] = _StuckTopic(topic, chunks_for(sum(sizes)))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, places: Places, ingested: Ingested) -> bool:
         """Count the messages that the lanes accepted.  The file's offset stays, so the next feed repeats the others.
@@ -259,24 +259,24 @@ class SpillFeed:
         }
 
     def _report_discarded(
-        self, each: Released, view: memoryview, places: Places, ingested: Ingested, first: int
+        self, released: Released, view: memoryview, places: Places, ingested: Ingested, first: int
     ) -> None:
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, places[rejection.slot])
-            self._discard(each, DiscardReason(rejection.failure), 1)
+            self._discard(released, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
             place = places[_index(dropped, first)]
             report_no_room(self._reporter, dropped, view, place, dropped.reason)
-            self._discard(each, dropped.reason, 1)
+            self._discard(released, dropped.reason, 1)
 
-    def _discard(self, each: Released, reason: DiscardReason, count: int) -> None:
-        if each.section is not None:
-            each.section.discard(reason, count)
-            self._sections.release_if_finished(each.section)
+    def _discard(self, released: Released, reason: DiscardReason, count: int) -> None:
+        if released.section is not None:
+            released.section.discard(reason, count)
+            self._sections.release_if_finished(released.section)
 
-    def _discard_damaged(self, each: Released) -> None:
+    def _discard_damaged(self, released: Released) -> None:
         """Discard the rest of a damaged file, and log its size."""
-        file, reason = each.file, DiscardReason.SPILL_LOST
+        file, reason = released.file, DiscardReason.SPILL_LOST
         lost = file.remaining
         _LOG.error(
             "The spill file %s is damaged at byte %d: %d messages of a complete attempt are lost.",
@@ -287,7 +287,7 @@ class SpillFeed:
         raises = {lay.SPILL_OUT: lost, lay.SPILL_RELEASED: delta(-lost), discarded(reason): lost}
         self._row.settle((), RunState.DISCARDED, reason, raises)
         self._reporter.record(reason, count=lost)
-        self._discard(each, reason, lost)
+        self._discard(released, reason, lost)
         file.move_to(file.end, file.messages)
 
 

@@ -363,17 +363,17 @@ class StreamConnections:
         elif connection.client.is_blocked and descriptor not in self._paused:
             self._paused.add(descriptor, connection.client)
             self._epoll.unregister(descriptor)
-            self._pause()
+            self._schedule_retry()
         elif not connection.client.is_blocked and descriptor in self._paused:
             self._paused.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
 
     # --- without room ------------------------------------------------------------------------------------------------
 
-    def _pause(self) -> None:
+    def _schedule_retry(self) -> None:
         """Schedule a retry for paused connections; stop reading all connections if the worker has no free chunk."""
-        self._paused.pause()
-        if self._paused.any_for_room and not self._pool.own_free:
+        self._paused.schedule_retry()
+        if self._paused.any_waits_for_room and not self._pool.own_free:
             self._loop.unwatch(self._epoll)
 
     def _retry(self) -> None:
@@ -383,10 +383,10 @@ class StreamConnections:
             self._paused.retry_one(
                 descriptor, lambda client: self._admission.may_resume(client, steady_ms()), self._admit_rest
             )
-            if self._paused.is_for_room(descriptor) and not self._pool.own_free:
+            if self._paused.waits_for_room(descriptor) and not self._pool.own_free:
                 break  # no other client finds room either, and each search for room costs time
         self._paused.pause_topics(steady_ms())
         if len(self._paused):
-            self._pause()
-        if self._pool.own_free or not self._paused.any_for_room:
+            self._schedule_retry()
+        if self._pool.own_free or not self._paused.any_waits_for_room:
             self._loop.watch(self._epoll, lambda _: self._on_wakeup())

@@ -110,7 +110,7 @@ class StreamAdmission:
                 self._requeue_postponed(client)
 
     def _requeue_postponed(self, client: StreamClientState) -> None:
-        """Put postponed messages before `unprocessed`, and pause the client until their topic holds less."""
+        """Put postponed messages before `unprocessed`, and pause the client until their topic may hold more."""
         client.unprocessed[:0] = client.postponed
         client.postponed = bytearray()
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, 0
@@ -123,6 +123,10 @@ class StreamAdmission:
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
 
     def _admit_portion(self, buffer: memoryview, portion: Portion, batch: StreamBatch, now_ms: int) -> StreamBatch:
+        """Split a client's bytes, add its messages to the batch and handle its frames; return the batch to continue.
+
+        The split ends at incomplete or malformed data, and at the first message that must wait.
+        """
         client, at, end = portion
         client.is_blocked, client.paused_until_ms, client.stuck_topic = False, 0, b""
         batch = self._batch_for(buffer, client, batch, now_ms)
@@ -131,12 +135,12 @@ class StreamAdmission:
             if self._pause_behind_spill(client, found, now_ms):
                 break
             within = self._within_quota(client, len(found.places), now_ms)
-            batch, taken = self._add_to_batch(buffer, batch, client, found.places[:within], now_ms)
-            self._count_in_quota(client, taken, now_ms)
-            if taken < len(found.places):
-                if taken == within and not client.must_close and not client.postponed:
+            batch, added = self._add_to_batch(buffer, batch, client, found.places[:within], now_ms)
+            self._count_in_quota(client, added, now_ms)
+            if added < len(found.places):
+                if added == within and not client.must_close and not client.postponed:
                     self._pause_for_quota(client, now_ms)
-                at, client.wanted, client.is_blocked = found.places[taken][0], 0, True
+                at, client.wanted, client.is_blocked = found.places[added][0], 0, True
                 break
             at, client.wanted = found.at, found.size
             if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
@@ -166,9 +170,9 @@ class StreamAdmission:
 
     def _pause_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
-        if client.released is not None and client.released.is_removed:
-            client.released = None
-        if client.released is None or not (found.places or found.stop is SplitStop.FENCE):
+        if client.released_spill is not None and client.released_spill.is_removed:
+            client.released_spill = None
+        if client.released_spill is None or not (found.places or found.stop is SplitStop.FENCE):
             return False
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _SPILL_RETRY_MS
         return True
@@ -191,7 +195,7 @@ class StreamAdmission:
             client.attempt = None
             self._lanes.close_runs()  # the router must get the messages before the attempt first
             self._release(self._attempts.release(attempt))
-            client.released = attempt.spill
+            client.released_spill = attempt.spill
             return True
         return False
 
@@ -216,12 +220,12 @@ class StreamAdmission:
         left = None if self._senders is None or not count else self._senders.remaining(client.user, now_ms)
         return count if left is None else min(left + client.in_quota, count)
 
-    def _count_in_quota(self, client: StreamClientState, taken: int, now_ms: int) -> None:
-        """Count messages in the user's quota that do not count there yet."""
-        before = min(taken, client.in_quota)
-        client.in_quota -= before
-        if taken > before and self._senders is not None and self._senders.are_active:
-            self._senders.record_received(client.user, taken - before, now_ms)
+    def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
+        """Count added messages in the user's quota, except for the ones that it counts already."""
+        counted = min(added, client.in_quota)
+        client.in_quota -= counted
+        if added > counted and self._senders is not None and self._senders.are_active:
+            self._senders.record_received(client.user, added - counted, now_ms)
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
         """Pause a client until the next interval of its user's quota."""
@@ -272,7 +276,7 @@ class StreamAdmission:
     ) -> tuple[StreamBatch, int]:
         """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
-        assert attempt is not None  # it overflows
+        assert attempt is not None  # only attempts overflow
         room = self._attempts.find_room(attempt, batch.size + sum(map(_length, places)), now_ms) if places else None
         if room in {None, SpillRoom.YES}:
             batch.add(client, places)
@@ -292,7 +296,7 @@ class StreamAdmission:
         return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.places))
 
     def _room_before_oversized(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
-        """Admit messages up to one that exceeds the pool's capacity; admit that one alone, because no wait helps it."""
+        """Return the room before a message larger than the pool; 1 if it is the first, because no wait can help it."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
         return self._room(batch, more[:at], max(map(_length, more[:at]))) if at else 1
 
@@ -378,7 +382,7 @@ class StreamAdmission:
 
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
-        assert batch.attempt is not None  # it overflows
+        assert batch.attempt is not None  # only attempts overflow
         (client, section), count = batch.sender(0), len(batch.places)
         arrived_ms = now_ms + self._lanes.clock_step_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count, arrived_ms)
@@ -399,7 +403,7 @@ class StreamAdmission:
             warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
 
     def _extract_postponed(self, ingested: Ingested) -> list[NoRoom]:
-        """Remove and return the messages that wait for their topic, so that they are not discarded for want of room."""
+        """Remove and return the messages of topics over their shares, if clients wait for room."""
         if not self._blocks:
             return []
         over_share = DiscardReason.TOPIC_OVER_SHARE
@@ -425,6 +429,7 @@ class StreamAdmission:
     def _report_discarded(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
     ) -> None:
+        """Report a batch's discarded messages, count them in their sections, and correct the forwarded counters."""
         for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
             report_rejected(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)

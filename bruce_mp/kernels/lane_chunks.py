@@ -62,7 +62,7 @@ class Thresholds(Protocol):
         """Report if a topic with `span` more chunks is within its threshold."""
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a refused topic may resume."""
+        """Report if a topic that was refused may now hold `span` more chunks."""
 
     def on_topics_changed(self) -> None:
         """Charge chunks to the numbers of newly numbered topics."""
@@ -90,7 +90,7 @@ class LaneChunks:
         self._lanes = lanes
         self._partitions = partitions
         self._close_run = close_run
-        self._publish_soon = request_publish
+        self._request_publish = request_publish
         self._donors = _DonorOrder()
         self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
         self.keeps_order = False
@@ -163,7 +163,7 @@ class LaneChunks:
 
     def _record_refusal(self, needed: int) -> None:
         """Store the reason why a record of `needed` chunks found no room."""
-        self._publish_soon()  # only the delivery of published runs frees room
+        self._request_publish()  # only the delivery of published runs frees room
         is_over = self._shares is not None and self._shares.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
         self.refuses_rest = is_over and (needed == 1 or self.keeps_order)
@@ -191,7 +191,7 @@ class _DonorOrder:
         """For each topic, the lane that took a chunk last, or that was searched last."""
 
     def keys(self, topic: int, partitions: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes, and first the last taker, because its loss disturbs the fewest lanes."""
+        """Yield keys of a topic's lanes; first the last taker, so that few lanes lose a chunk."""
         last = self._last.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0

@@ -23,13 +23,13 @@ __all__ = [
     "SCM_CREDENTIALS",
     "SO_TIMESTAMP",
     "DatagramSenders",
-    "ask_for_senders",
     "base_at",
     "control_at",
     "empty",
     "landed_lengths",
     "landed_places",
     "places_within",
+    "request_credentials",
     "senders_of",
     "slot_at",
 ]
@@ -105,7 +105,7 @@ def control_at(slab: Slab, slot: int) -> int:
     return slab.geometry.landing_controls_at + slot * lay.CONTROL_BYTES
 
 
-def ask_for_senders(slab: Slab, slots: int) -> None:
+def request_credentials(slab: Slab, slots: int) -> None:
     """Make the kernel store the sender of the next datagram in each of the first `slots` slots."""
     _control_lengths(slab, slots)[:] = memoryview(_ROOM * slots)
 

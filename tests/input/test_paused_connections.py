@@ -47,17 +47,17 @@ def made(loop: FakeLoop, *until_ms: int) -> PausedConnections:
 
 
 def test_retries_are_frequent_for_room_and_at_the_interval_end_for_quotas(loop: FakeLoop) -> None:
-    made(loop, 5000, 3000).pause()
-    made(loop, 5000, 0).pause()
+    made(loop, 5000, 3000).schedule_retry()
+    made(loop, 5000, 0).schedule_retry()
     assert [seconds for seconds, _ in loop.calls] == [2.0, 0.005]
 
 
 def test_an_earlier_deadline_reschedules_the_timer(loop: FakeLoop) -> None:
     found = made(loop, 5000)
-    found.pause()
-    found.pause()
+    found.schedule_retry()
+    found.schedule_retry()
     found.add(7, held(2000))
-    found.pause()
+    found.schedule_retry()
     assert [(seconds, timer.cancelled) for seconds, timer in loop.calls] == [(4.0, True), (1.0, False)]
 
 
@@ -66,9 +66,9 @@ def test_connections_over_a_quota_are_retried_in_rotation(loop: FakeLoop) -> Non
     assert found.due(1999) == [1]
     assert found.due(2000) == [0, 1, 2]
     assert found.due(4000) == [1, 3, 0, 2]
-    assert found.is_for_room(1)
+    assert found.waits_for_room(1)
     found.discard(1)
-    assert not found.any_for_room
+    assert not found.any_waits_for_room
     assert len(found) == 3
 
 
@@ -76,8 +76,8 @@ def test_a_quota_reload_retries_every_connection(loop: FakeLoop) -> None:
     found = made(loop, 90_000, 0)
     found.retry_soon()
     assert found.due(1000) == [0, 1]
-    assert found.is_for_room(1)
-    assert not found.is_for_room(0)
+    assert found.waits_for_room(1)
+    assert not found.waits_for_room(0)
     assert [seconds for seconds, _ in loop.calls] == [0.001]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.kernels import ArrivalRate, Coalescing
 
-NAPS: Final = Coalescing(longest_us=2000, messages=128, room=53_248)
+NAPS: Final = Coalescing(longest_us=2000, max_messages=128, max_bytes=53_248)
 
 
 def after(messages_per_ms: int, size: int, coalescing: Coalescing = NAPS) -> int:
@@ -40,7 +40,7 @@ def test_the_pause_depends_on_the_arrival_rate_and_the_message_size(
 
 
 def test_the_pause_is_bounded_by_the_queue_length() -> None:
-    assert after(50, 10, NAPS._replace(messages=32)) == 640
+    assert after(50, 10, NAPS._replace(max_messages=32)) == 640
 
 
 def test_the_pause_is_zero_when_coalescing_is_disabled() -> None:
@@ -70,7 +70,7 @@ def test_a_blocked_sender_counts_with_its_earlier_rate() -> None:
     pace.add(60, 6000)
     assert pace.nap_us(1_006_000) == 550
 
-    pace = ArrivalRate(NAPS._replace(messages=32))
+    pace = ArrivalRate(NAPS._replace(max_messages=32))
     pace.nap_us(1_000_000)
     pace.add(100, 1000)
     assert pace.nap_us(1_002_000) == 640

@@ -175,7 +175,7 @@ def test_requested_credentials_name_the_sender(slab: Slab, pair: tuple[socket.so
     sender.send(b"before the socket passed credentials")
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sender.send(b"x")
-    landing.ask_for_senders(slab, GEOMETRY.landing_slots)
+    landing.request_credentials(slab, GEOMETRY.landing_slots)
     assert kernel.receive(receiver.fileno(), 99) == 2
     me = (os.getpid(), os.getuid(), os.getgid())
     senders = landing.senders_of(slab, 2)
@@ -204,7 +204,7 @@ def test_another_control_message_is_not_read_as_credentials(
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     kernel = DatagramReceiver(slab)
     sender.send(b"x")
-    landing.ask_for_senders(slab, GEOMETRY.landing_slots)
+    landing.request_credentials(slab, GEOMETRY.landing_slots)
     receiver.setsockopt(socket.SOL_SOCKET, landing.SO_TIMESTAMP, 1)
     assert kernel.receive(receiver.fileno(), 1) == 1
     assert landing.senders_of(slab, 1) == ([0], [landing.NO_USER], [landing.NO_USER])
@@ -220,7 +220,7 @@ def test_passed_descriptors_are_not_accepted(slab: Slab, pair: tuple[socket.sock
     for _ in range(5):
         socket.send_fds(sender, [b"x"], [0, 1, 2])
         if asks:
-            landing.ask_for_senders(slab, GEOMETRY.landing_slots)
+            landing.request_credentials(slab, GEOMETRY.landing_slots)
         assert kernel.receive(receiver.fileno(), 99) == 1
         assert landed(slab) == [b"x"]
     assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -83,7 +83,7 @@ def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
 
 def put_senders(slab: Slab, uids: Sequence[int]) -> None:
     """Store credentials beside datagrams as the kernel does: pids are 1000 + uid, gids 2000 + uid."""
-    landing.ask_for_senders(slab, len(uids))
+    landing.request_credentials(slab, len(uids))
     for slot, uid in enumerate(uids):
         at = landing.control_at(slab, slot) >> 2
         header = [28, 0, socket.SOL_SOCKET, landing.SCM_CREDENTIALS]

@@ -128,12 +128,12 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
 
 def encode(slab, segments, *, keeps_empty=False):
     cdef Out out
-    cdef list wanted = list(segments)
+    cdef list listed = list(segments)
     memset(&out, 0, sizeof(Out))
     out.empty_value = 0 if keeps_empty else -1
-    data = in_two_passes(slab, wanted, &out, put_record)
+    data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
-        runs.refuse(slab, wanted)
+        runs.refuse(slab, listed)
     return Encoded(data, out.records, out.first_timestamp, out.max_timestamp)
 
 
@@ -163,15 +163,15 @@ cdef void put_header(uint8_t *at, uint64_t size, Out *out, int64_t producer, int
 
 def record_batch(slab, segments, producer, *, keeps_empty=False):
     cdef Out out
-    cdef list wanted = list(segments)
+    cdef list listed = list(segments)
     cdef int64_t producer_id = producer[0]
     cdef int epoch = producer[1], sequence = producer[2]
     cdef uint8_t *at
     memset(&out, 0, sizeof(Out))
     out.empty_value = 0 if keeps_empty else -1
-    data = in_two_passes(slab, wanted, &out, put_record)
+    data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
-        runs.refuse(slab, wanted)
+        runs.refuse(slab, listed)
     if not out.records:
         raise LocalProtocolError("A record batch has at least one record, not 0.")
     header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES)

@@ -29,18 +29,18 @@ ctypedef int (*Put)(Out *out, uint8_t *record, RecordFields *fields) noexcept no
 # Appends a record, or counts its size if `out.end` is NULL; returns -1 for a damaged record.
 
 
-cdef inline int put_segments(Memory *memory, Part *parts, uint64_t count, Out *out, Put put) noexcept nogil:
+cdef inline int put_segments(Memory *memory, SegmentRef *refs, uint64_t count, Out *out, Put put) noexcept nogil:
     """Append segments, or count their size; -1 for a segment that disagrees with its headers."""
-    cdef Bounds place
+    cdef Bounds bounds
     cdef RecordFields fields
     cdef uint8_t *at
     cdef uint64_t index, _
     for index in range(count):
-        if bounds_of(memory, &parts[index], &place):
+        if bounds_of(memory, &refs[index], &bounds):
             return -1
-        at = place.first
-        for _ in range(parts[index].records):
-            if read_record(at, place.end, &fields) or put(out, at, &fields):
+        at = bounds.first
+        for _ in range(refs[index].records):
+            if read_record(at, bounds.end, &fields) or put(out, at, &fields):
                 return -1
             at = fields.next
     return 0
@@ -52,24 +52,24 @@ cdef inline object in_two_passes(object slab, list segments, Out *out, Put put):
     cdef Out size = out[0]
     cdef uint64_t count = 0
     cdef int failed
-    cdef Part *parts = <Part *>malloc((len(segments) or 1) * sizeof(Part))
-    if parts == NULL:
+    cdef SegmentRef *refs = <SegmentRef *>malloc((len(segments) or 1) * sizeof(SegmentRef))
+    if refs == NULL:
         raise MemoryError
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &parts[count])
+            read_segment(segment, &refs[count])
             count += 1
         with nogil:
-            failed = put_segments(&memory, parts, count, &size, put)
+            failed = put_segments(&memory, refs, count, &size, put)
         if failed:
             return None
         data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>size.at)
         out.at = <uint8_t *>PyBytes_AS_STRING(data)
         out.end = out.at + <uint64_t>size.at
         with nogil:
-            failed = put_segments(&memory, parts, count, out, put)
+            failed = put_segments(&memory, refs, count, out, put)
         return None if failed or out.at != out.end else data
     finally:
         release(&memory)
-        free(parts)
+        free(refs)

@@ -8,20 +8,20 @@ from bruce_mp.kernels.pure.headers import RunHeader
 
 def read_headers(slab, segments):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef list found = []
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &part)
-            if bounds_of(&memory, &part, &place) or not is_sound_run(&memory, &part, &place):
+            read_segment(segment, &ref)
+            if bounds_of(&memory, &ref, &bounds) or not is_sound_run(&memory, &ref, &bounds):
                 found.append(None)
                 continue
             values = (
-                load32(place.run + RUN_TOPIC), load8(place.run + RUN_FLAGS),
-                <int>load32(place.run + RUN_PARTITION_INDEX), load32(place.run + RUN_PARTITION_COUNT),
-                load32(place.run + RUN_LARGEST), load64(place.run + RUN_ARRIVED_MS),
+                load32(bounds.run + RUN_TOPIC), load8(bounds.run + RUN_FLAGS),
+                <int>load32(bounds.run + RUN_PARTITION_INDEX), load32(bounds.run + RUN_PARTITION_COUNT),
+                load32(bounds.run + RUN_LARGEST), load64(bounds.run + RUN_ARRIVED_MS),
             )
             found.append(tuple.__new__(RunHeader, values))
     finally:
@@ -31,28 +31,28 @@ def read_headers(slab, segments):
 
 def by_partition(slab, segments):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef RecordFields fields
     cdef int partition
-    cdef dict places = {}
+    cdef dict groups = {}
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &part)
-            if bounds_of(&memory, &part, &place) or not is_sound_run(&memory, &part, &place):
+            read_segment(segment, &ref)
+            if bounds_of(&memory, &ref, &bounds) or not is_sound_run(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
-            if load8(place.run) == SPLIT:
-                if read_record(place.first, place.end, &fields):
+            if load8(bounds.run) == SPLIT:
+                if read_record(bounds.first, bounds.end, &fields):
                     return raise_damaged(slab, segment)
-                partition = <int>load32(place.first + RECORD_PARTITION)
+                partition = <int>load32(bounds.first + RECORD_PARTITION)
             else:
-                partition = <int>load32(place.run + RUN_PARTITION)
-            key = (load32(place.run + RUN_TOPIC), partition)
-            if key in places:
-                (<list>places[key]).append(segment)
+                partition = <int>load32(bounds.run + RUN_PARTITION)
+            key = (load32(bounds.run + RUN_TOPIC), partition)
+            if key in groups:
+                (<list>groups[key]).append(segment)
             else:
-                places[key] = [segment]
+                groups[key] = [segment]
     finally:
         release(&memory)
-    return places
+    return groups

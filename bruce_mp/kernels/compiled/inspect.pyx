@@ -16,20 +16,20 @@ cdef object raise_damaged(slab, segment):
 
 def time_span(slab, segment):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef RecordFields fields
     cdef int64_t stamp, earliest = 0, latest = 0
     cdef uint64_t index
     cdef uint8_t *at
     attach(slab, &memory)
     try:
-        read_segment(segment, &part)
-        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+        read_segment(segment, &ref)
+        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
-        at = place.first
-        for index in range(part.records):
-            read_record(at, place.end, &fields)
+        at = bounds.first
+        for index in range(ref.records):
+            read_record(at, bounds.end, &fields)
             stamp = <int64_t>load64(at + RECORD_TIMESTAMP)
             earliest = stamp if index == 0 or stamp < earliest else earliest
             latest = stamp if index == 0 or stamp > latest else latest

@@ -158,13 +158,13 @@ cdef int receive_within(
     call.  So it is shorter than the wait, `timer_ms`, and changes only if it is too long or far too short.  poll()
     waits for the remaining time.
     """
-    cdef int most = left_ms + late_ms - COARSE_MS, wanted, count
+    cdef int most = left_ms + late_ms - COARSE_MS, new_ms, count
     cdef pollfd waiting
     if most > 0:
         if timer_ms[0] == 0 or timer_ms[0] > most or timer_ms[0] < most // 4:  # 0: never set
-            wanted = max(1, most // 2)  # 0 would mean no limit
-            set_timer(descriptor, wanted)
-            timer_ms[0] = wanted  # stored only after success
+            new_ms = max(1, most // 2)  # 0 would mean no limit
+            set_timer(descriptor, new_ms)
+            timer_ms[0] = new_ms  # stored only after success
         count = receive_into(headers, descriptor, limit, MSG_WAITFORONE)
         if count == 1 and (<mmsghdr *>headers).msg_len == 0 and is_shut(descriptor):
             (<mmsghdr *>headers).msg_len = <uint32_t>layout.LANDING_EMPTY

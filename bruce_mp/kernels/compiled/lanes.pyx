@@ -286,18 +286,18 @@ cdef int append_by_partition(
     lanes, IngestBatch batch, TopicLanes topic_lanes, Group *group, uint8_t *base, int64_t now_ms
 ) except -1:
     """Split a PartitionKey group by the partitions of its keys and append the parts."""
-    cdef int used = split_group(batch, topic_lanes, group), place
+    cdef int used = split_group(batch, topic_lanes, group), position
     cdef list kept = topic_lanes.keyed_lanes
     cdef uint64_t index
     cdef Lane lane
-    for place in range(used):
-        index = batch.order[place]
+    for position in range(used):
+        index = batch.order[position]
         if kept[index] is None:
             batch.times_stale = True
             kept[index] = lanes._lane_for(topic_lanes.name, topic_lanes.number, index, topic_lanes.partitions)
             topic_lanes.chains[index].is_shared = lanes._is_shared(kept[index])
-    for place in range(used):
-        index = batch.order[place]
+    for position in range(used):
+        index = batch.order[position]
         lane = kept[index]
         if topic_lanes.chains[index].is_shared:
             kept[index] = None  # another topic may use it in the next batch

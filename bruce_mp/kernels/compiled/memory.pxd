@@ -54,7 +54,7 @@ cdef struct Memory:
     uint64_t count       # number of chunks
 
 
-cdef struct Part:        # the fields of a `Segment`
+cdef struct SegmentRef:  # the fields of a `Segment`
     uint64_t chunk, generation, run, first, records, payload
 
 
@@ -91,15 +91,15 @@ cdef inline void release(Memory *memory) noexcept:
     PyBuffer_Release(&memory.buffer)
 
 
-cdef inline int read_segment(object segment, Part *part) except -1:
+cdef inline int read_segment(object segment, SegmentRef *ref) except -1:
     if not PyTuple_Check(segment) or PyTuple_GET_SIZE(segment) != 6:
         raise TypeError(f"{segment!r} is no segment.")
-    part.chunk = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 0))
-    part.generation = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 1))
-    part.run = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 2))
-    part.first = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 3))
-    part.records = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 4))
-    part.payload = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 5))
+    ref.chunk = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 0))
+    ref.generation = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 1))
+    ref.run = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 2))
+    ref.first = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 3))
+    ref.records = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 4))
+    ref.payload = PyLong_AsUnsignedLongLong(<object>PyTuple_GET_ITEM(segment, 5))
     return 0
 
 
@@ -124,26 +124,26 @@ cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
     return base + span * CHUNK_BYTES
 
 
-cdef inline int bounds_of(Memory *memory, Part *part, Bounds *found) noexcept nogil:
+cdef inline int bounds_of(Memory *memory, SegmentRef *ref, Bounds *found) noexcept nogil:
     """Locate a segment: see `slab.runs.segment_bounds`.  Return 0 for a sound one, else -1."""
-    cdef uint8_t *limit = run_limit(memory, part.chunk)
-    if limit == NULL or part.run & 7 or part.run < CHUNK_HEADER or part.first & 7 or not part.records:
+    cdef uint8_t *limit = run_limit(memory, ref.chunk)
+    if limit == NULL or ref.run & 7 or ref.run < CHUNK_HEADER or ref.first & 7 or not ref.records:
         return -1
-    cdef uint8_t *base = memory.chunks + part.chunk * CHUNK_BYTES
-    if part.run > <uint64_t>(limit - base) - RUN_HEADER:
+    cdef uint8_t *base = memory.chunks + ref.chunk * CHUNK_BYTES
+    if ref.run > <uint64_t>(limit - base) - RUN_HEADER:
         return -1
-    cdef uint8_t *run = base + part.run
+    cdef uint8_t *run = base + ref.run
     cdef uint32_t generation = load32(run + RUN_GENERATION)
     if load32(run + RUN_MAGIC_AT) != RUN_MAGIC or generation != load32(base + CHUNK_GENERATION):
         return -1
-    if generation != part.generation:
+    if generation != ref.generation:
         return -1
     cdef uint64_t size = load32(run + RUN_SIZE)
     cdef uint64_t body = body_of(run)
-    if size > <uint64_t>(limit - run) or part.first < part.run + body or part.first >= part.run + size:
+    if size > <uint64_t>(limit - run) or ref.first < ref.run + body or ref.first >= ref.run + size:
         return -1
-    found.base, found.run, found.first, found.end = base, run, base + part.first, run + size
-    found.is_whole = part.first == part.run + body and load32(run + RUN_COUNT) == part.records
+    found.base, found.run, found.first, found.end = base, run, base + ref.first, run + size
+    found.is_whole = ref.first == ref.run + body and load32(run + RUN_COUNT) == ref.records
     return 0
 
 
@@ -166,13 +166,13 @@ cdef inline int read_record(uint8_t *record, uint8_t *end, RecordFields *found) 
     return 0
 
 
-cdef inline int check_records(Bounds *place, uint64_t records) noexcept nogil:
+cdef inline int check_records(Bounds *bounds, uint64_t records) noexcept nogil:
     """Return 0 if a segment's `records` records are all sound, else -1."""
     cdef RecordFields fields
-    cdef uint8_t *at = place.first
+    cdef uint8_t *at = bounds.first
     cdef uint64_t _
     for _ in range(records):
-        if read_record(at, place.end, &fields):
+        if read_record(at, bounds.end, &fields):
             return -1
         at = fields.next
     return 0

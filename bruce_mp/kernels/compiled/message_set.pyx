@@ -46,16 +46,16 @@ cdef uint32_t TABLES[8][256]
 
 cdef void fill_tables() noexcept:
     cdef uint32_t value
-    cdef int index, _
+    cdef int index, table, _
     for index in range(256):
         value = index
         for _ in range(8):
             value = (value >> 1) ^ (<uint32_t>0xEDB88320U if value & 1 else <uint32_t>0)
         TABLES[0][index] = value
     for index in range(256):
-        for _ in range(1, 8):
-            value = TABLES[_ - 1][index]
-            TABLES[_][index] = (value >> 8) ^ TABLES[0][value & 0xFF]
+        for table in range(1, 8):
+            value = TABLES[table - 1][index]
+            TABLES[table][index] = (value >> 8) ^ TABLES[0][value & 0xFF]
 
 
 fill_tables()
@@ -100,11 +100,11 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
 
 def encode_message_set(slab, segments, message_format, *, keeps_empty=False):
     cdef Out out
-    cdef list wanted = list(segments)
+    cdef list listed = list(segments)
     memset(&out, 0, sizeof(Out))
     out.magic = int(message_format)
     out.empty_value = 0 if keeps_empty else NULL_LENGTH
-    data = in_two_passes(slab, wanted, &out, put_record)
+    data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
-        runs.refuse(slab, wanted)
+        runs.refuse(slab, listed)
     return EncodedSet(data, out.records, out.max_timestamp)

@@ -31,34 +31,34 @@ assert (rows._REDO.size, rows._SEGMENTS_AT, rows.SEGMENT.size) == (REDO_PAIRS, S
 assert (rows._PAIR.size, rows._MAX_COUNTERS) == (PAIR, MOST_COUNTERS)
 
 
-cdef void write_segment(uint8_t *at, Part *part) noexcept nogil:
-    store32(at, <uint32_t>part.chunk)
-    store32(at + 4, <uint32_t>part.generation)
-    store32(at + 8, <uint32_t>part.run)
-    store32(at + 12, <uint32_t>part.first)
-    store32(at + 16, <uint32_t>part.records)
-    store32(at + 20, <uint32_t>part.payload)
+cdef void write_segment(uint8_t *at, SegmentRef *ref) noexcept nogil:
+    store32(at, <uint32_t>ref.chunk)
+    store32(at + 4, <uint32_t>ref.generation)
+    store32(at + 8, <uint32_t>ref.run)
+    store32(at + 12, <uint32_t>ref.first)
+    store32(at + 16, <uint32_t>ref.records)
+    store32(at + 20, <uint32_t>ref.payload)
 
 
-cdef void settle_all(Memory *memory, Part *parts, uint64_t count, uint32_t outcome, uint8_t reason) noexcept nogil:
+cdef void settle_all(Memory *memory, SegmentRef *refs, uint64_t count, uint32_t outcome, uint8_t reason) noexcept nogil:
     """See `slab.rows.settle_words`."""
-    cdef Bounds place
+    cdef Bounds bounds
     cdef uint64_t index
     for index in range(count):
-        if find_state_words(memory, &parts[index], &place) or not any_unsettled(&place, parts[index].records):
+        if find_state_words(memory, &refs[index], &bounds) or not any_unsettled(&bounds, refs[index].records):
             continue
         # Read the generation after an unsettled word: only then can the input not reuse the chunk.
-        if load32(place.base + CHUNK_GENERATION) == parts[index].generation:
-            settle_one(&place, parts[index].records, outcome, reason)
+        if load32(bounds.base + CHUNK_GENERATION) == refs[index].generation:
+            settle_one(&bounds, refs[index].records, outcome, reason)
 
 
-cdef int read_parts(slab, segments, Memory *memory, Part *parts) except -1:
-    """Convert segments to `parts`.  Raises SlabError for one that disagrees with its headers."""
-    cdef Bounds place
+cdef int read_segments(slab, segments, Memory *memory, SegmentRef *refs) except -1:
+    """Convert segments to `refs`.  Raises SlabError for one that disagrees with its headers."""
+    cdef Bounds bounds
     cdef uint64_t index = 0
     for segment in segments:
-        read_segment(segment, &parts[index])
-        if find_state_words(memory, &parts[index], &place):
+        read_segment(segment, &refs[index])
+        if find_state_words(memory, &refs[index], &bounds):
             raise_damaged(slab, segment)
         index += 1
     return 0
@@ -79,8 +79,8 @@ cdef uint64_t write_pairs(uint8_t *row, dict raises) except? 0:
 
 
 cdef void commit(
-    Memory *memory, uint8_t *row, uint8_t *landing, Part *parts, uint64_t segments, uint64_t pairs, uint32_t outcome,
-    uint8_t reason, uint64_t landed,
+    Memory *memory, uint8_t *row, uint8_t *landing, SegmentRef *refs, uint64_t segments, uint64_t pairs,
+    uint32_t outcome, uint8_t reason, uint64_t landed,
 ) noexcept nogil:
     """Mark the redo record valid, apply it, and mark it void."""
     cdef uint8_t *redo = row + ROW_REDO
@@ -88,7 +88,7 @@ cdef void commit(
     cdef uint64_t index
     store32(redo, 1)
     store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
-    settle_all(memory, parts, segments, outcome, reason)
+    settle_all(memory, refs, segments, outcome, reason)
     for index in range(pairs):
         store64(row + ROW_COUNTERS + 8 * load64(pair), load64(pair + 8))
         pair += PAIR
@@ -128,7 +128,7 @@ class ProcessRow(PureRow):
         cdef Memory memory
         cdef uint64_t count = len(segments), pairs, index, slots = landed
         cdef uint64_t row_at = self._at, landing_at = self._slab.geometry.landing_at
-        cdef Part *parts = NULL
+        cdef SegmentRef *refs = NULL
         cdef uint8_t *row
         cdef uint8_t *redo
         cdef uint8_t *landing
@@ -141,10 +141,10 @@ class ProcessRow(PureRow):
         attach(self._slab, &memory)
         try:
             if count:
-                parts = <Part *>malloc(count * sizeof(Part))
-                if parts == NULL:
+                refs = <SegmentRef *>malloc(count * sizeof(SegmentRef))
+                if refs == NULL:
                     raise MemoryError
-                read_parts(self._slab, segments, &memory, parts)
+                read_segments(self._slab, segments, &memory, refs)
             row = <uint8_t *>memory.buffer.buf + row_at
             redo = row + ROW_REDO
             store32(redo, 0)
@@ -156,10 +156,10 @@ class ProcessRow(PureRow):
             store64(redo + REDO_BASE, landing_base)
             pairs = write_pairs(row, dict(raises))
             for index in range(count):
-                write_segment(redo + SEGMENTS_AT + index * SEGMENT, &parts[index])
+                write_segment(redo + SEGMENTS_AT + index * SEGMENT, &refs[index])
             landing = <uint8_t *>memory.buffer.buf + landing_at
             with nogil:
-                commit(&memory, row, landing, parts, count, pairs, state, why, slots)
+                commit(&memory, row, landing, refs, count, pairs, state, why, slots)
         finally:
             release(&memory)
-            free(parts)
+            free(refs)

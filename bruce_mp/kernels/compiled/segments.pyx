@@ -21,42 +21,42 @@ cdef object raise_damaged(object slab, object segment):
     raise SlabError(f"The records of a run of chunk {segment[0]} are damaged.")
 
 
-cdef inline bint is_split(Bounds *place) noexcept nogil:
-    return load8(place.run) == SPLIT
+cdef inline bint is_split(Bounds *bounds) noexcept nogil:
+    return load8(bounds.run) == SPLIT
 
 
-cdef int find_state_words(Memory *memory, Part *part, Bounds *place) noexcept nogil:
+cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
     """Locate a segment; return 0 if it is sound and has separate state words (a whole or a SPLIT run), else -1."""
-    if bounds_of(memory, part, place):
+    if bounds_of(memory, ref, bounds):
         return -1
-    if is_split(place):
-        return check_records(place, part.records)
-    return 0 if place.is_whole else -1
+    if is_split(bounds):
+        return check_records(bounds, ref.records)
+    return 0 if bounds.is_whole else -1
 
 
-cdef bint has_state(Bounds *place, uint64_t records, uint32_t expected) noexcept nogil:
+cdef bint has_state(Bounds *bounds, uint64_t records, uint32_t expected) noexcept nogil:
     """Report if all state words of a segment are `expected`."""
     cdef RecordFields fields
-    cdef uint8_t *at = place.first
+    cdef uint8_t *at = bounds.first
     cdef uint64_t _
-    if not is_split(place):
-        return load32(place.run) == expected
+    if not is_split(bounds):
+        return load32(bounds.run) == expected
     for _ in range(records):
-        if load32(at) != expected or read_record(at, place.end, &fields):
+        if load32(at) != expected or read_record(at, bounds.end, &fields):
             return False
         at = fields.next
     return True
 
 
-cdef void store_state(Bounds *place, uint64_t records, uint32_t state_word) noexcept nogil:
+cdef void store_state(Bounds *bounds, uint64_t records, uint32_t state_word) noexcept nogil:
     cdef RecordFields fields
-    cdef uint8_t *at = place.first
+    cdef uint8_t *at = bounds.first
     cdef uint64_t _
-    if not is_split(place):
-        store32(place.run, state_word)
+    if not is_split(bounds):
+        store32(bounds.run, state_word)
         return
     for _ in range(records):
-        if read_record(at, place.end, &fields):
+        if read_record(at, bounds.end, &fields):
             return
         store32(at, state_word)
         at = fields.next
@@ -64,35 +64,35 @@ cdef void store_state(Bounds *place, uint64_t records, uint32_t state_word) noex
 
 def claim(slab, segments, uint32_t expected, uint32_t state_word):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
-    cdef list taken = []
+    cdef SegmentRef ref
+    cdef Bounds bounds
+    cdef list claimed = []
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &part)
-            if find_state_words(&memory, &part, &place) or not has_state(&place, part.records, expected):
+            read_segment(segment, &ref)
+            if find_state_words(&memory, &ref, &bounds) or not has_state(&bounds, ref.records, expected):
                 continue
             # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
-            if load32(place.base + CHUNK_GENERATION) == part.generation:
-                store_state(&place, part.records, state_word)
-                taken.append(segment)
+            if load32(bounds.base + CHUNK_GENERATION) == ref.generation:
+                store_state(&bounds, ref.records, state_word)
+                claimed.append(segment)
     finally:
         release(&memory)
-    return taken
+    return claimed
 
 
 def set_state(slab, segments, uint32_t state_word):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &part)
-            if find_state_words(&memory, &part, &place):
+            read_segment(segment, &ref)
+            if find_state_words(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
-            store_state(&place, part.records, state_word)
+            store_state(&bounds, ref.records, state_word)
     finally:
         release(&memory)
 
@@ -109,17 +109,17 @@ cdef inline void store_placement(uint8_t *at, int partition, int64_t sequence, i
 
 
 cdef void write_placement(
-    Bounds *place, uint64_t records, int partition, int64_t sequence, int epoch, int flag
+    Bounds *bounds, uint64_t records, int partition, int64_t sequence, int epoch, int flag
 ) noexcept nogil:
     cdef RecordFields fields
-    cdef uint8_t *at = place.first
+    cdef uint8_t *at = bounds.first
     cdef uint64_t _
-    if not is_split(place):
-        store_placement(place.run + RUN_PARTITION, partition, sequence, epoch)
-        store8(place.run + RUN_FLAGS, load8(place.run + RUN_FLAGS) & FLAG_PARTITION_KEY | flag)
+    if not is_split(bounds):
+        store_placement(bounds.run + RUN_PARTITION, partition, sequence, epoch)
+        store8(bounds.run + RUN_FLAGS, load8(bounds.run + RUN_FLAGS) & FLAG_PARTITION_KEY | flag)
         return
     for _ in range(records):
-        if read_record(at, place.end, &fields):
+        if read_record(at, bounds.end, &fields):
             return
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flag)
@@ -128,62 +128,62 @@ cdef void write_placement(
 
 def write_sequence(slab, segments, int partition, int64_t sequence, int epoch, *, bint opens_batch):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds where
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef int flag = FLAG_BATCH_START if opens_batch else 0
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &part)
-            if find_state_words(&memory, &part, &where):
+            read_segment(segment, &ref)
+            if find_state_words(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
-            write_placement(&where, part.records, partition, sequence, epoch, flag)
-            sequence, flag = following(sequence, part.records), 0
+            write_placement(&bounds, ref.records, partition, sequence, epoch, flag)
+            sequence, flag = following(sequence, ref.records), 0
     finally:
         release(&memory)
 
 
 def bind_partition(slab, segments, partitions):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds where
+    cdef SegmentRef ref
+    cdef Bounds bounds
     attach(slab, &memory)
     try:
         for segment, partition in zip(segments, partitions, strict=True):
-            read_segment(segment, &part)
-            if find_state_words(&memory, &part, &where):
+            read_segment(segment, &ref)
+            if find_state_words(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
-            write_placement(&where, part.records, partition, -1, -1, 0)
+            write_placement(&bounds, ref.records, partition, -1, -1, 0)
     finally:
         release(&memory)
 
 
-cdef struct FoundPart:   # a segment and its location
-    Part part
-    Bounds place
+cdef struct LocatedSegment:   # a segment and its location
+    SegmentRef ref
+    Bounds bounds
 
 
-cdef int locate_all(Memory *memory, list segments, FoundPart *found) except -2:
+cdef int locate_all(Memory *memory, list segments, LocatedSegment *found) except -2:
     """Locate all segments; return 0 if `find_state_words` succeeds for each, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
-        read_segment(segments[index], &found[index].part)
-        if find_state_words(memory, &found[index].part, &found[index].place):
+        read_segment(segments[index], &found[index].ref)
+        if find_state_words(memory, &found[index].ref, &found[index].bounds):
             return -1
     return 0
 
 
 cdef int64_t store_batch(
-    FoundPart *parts, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t state_word
+    LocatedSegment *located, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t state_word
 ) noexcept nogil:
     """Store partitions and sequence numbers, then the state words; return the next sequence number."""
     cdef uint64_t index
     cdef int flag = FLAG_BATCH_START
     for index in range(count):
-        write_placement(&parts[index].place, parts[index].part.records, partition, sequence, epoch, flag)
-        sequence, flag = following(sequence, parts[index].part.records), 0
+        write_placement(&located[index].bounds, located[index].ref.records, partition, sequence, epoch, flag)
+        sequence, flag = following(sequence, located[index].ref.records), 0
     for index in range(count):
-        store_state(&parts[index].place, parts[index].part.records, state_word)
+        store_state(&located[index].bounds, located[index].ref.records, state_word)
     return sequence
 
 
@@ -194,20 +194,20 @@ cdef object assign_one(
     cdef uint8_t *entry = <uint8_t *>memory.buffer.buf + at + PARTITION_NEXT_SEQUENCE
     cdef int64_t sequence = <int32_t>load32(entry), end
     cdef int epoch = <int32_t>load32(entry + 4)
-    cdef FoundPart *parts = <FoundPart *>malloc((count or 1) * sizeof(FoundPart))
-    if parts == NULL:
+    cdef LocatedSegment *located = <LocatedSegment *>malloc((count or 1) * sizeof(LocatedSegment))
+    if located == NULL:
         raise MemoryError
     if not is_numbered or epoch >= LAST_EPOCH:
         sequence = epoch = -1
     try:
-        if locate_all(memory, segments, parts):
+        if locate_all(memory, segments, located):
             return None
-        end = store_batch(parts, count, partition, sequence, epoch, state_word)
+        end = store_batch(located, count, partition, sequence, epoch, state_word)
         if sequence >= 0:
             store64(entry, <uint64_t>end | <uint64_t>epoch << 32)
         return epoch, sequence
     finally:
-        free(parts)
+        free(located)
 
 
 def assign_sequences(slab, batches, uint32_t state_word, *, bint is_numbered):
@@ -226,72 +226,72 @@ def assign_sequences(slab, batches, uint32_t state_word, *, bint is_numbered):
 
 
 # --- settling --------------------------------------------------------------------------------------------------------
-cdef inline bint is_settled(uint8_t *word) noexcept nogil:
-    cdef uint8_t state = load8(word)
+cdef inline bint is_settled(uint8_t *state_at) noexcept nogil:
+    cdef uint8_t state = load8(state_at)
     return state == DELIVERED or state == DISCARDED
 
 
-cdef bint any_unsettled(Bounds *place, uint64_t records) noexcept nogil:
+cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil:
     cdef RecordFields fields
-    cdef uint8_t *at = place.first
+    cdef uint8_t *at = bounds.first
     cdef uint64_t _
-    if not is_split(place):
-        return not is_settled(place.run)
+    if not is_split(bounds):
+        return not is_settled(bounds.run)
     for _ in range(records):
         if not is_settled(at):
             return True
-        if read_record(at, place.end, &fields):
+        if read_record(at, bounds.end, &fields):
             return False
         at = fields.next
     return False
 
 
-cdef inline void settle_state(uint8_t *word, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
-    if is_settled(word):
+cdef inline void settle_state(uint8_t *state_at, uint8_t *reason_at, uint32_t outcome, uint8_t reason) noexcept nogil:
+    if is_settled(state_at):
         return
     if reason:
         store8(reason_at, reason)
-    store32(word, outcome)
+    store32(state_at, outcome)
 
 
-cdef void settle_one(Bounds *place, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
+cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil:
     cdef RecordFields fields
-    cdef uint8_t *at = place.first
+    cdef uint8_t *at = bounds.first
     cdef uint64_t _
-    if not is_split(place):
-        settle_state(place.run, place.run + RUN_REASON, outcome, reason)
+    if not is_split(bounds):
+        settle_state(bounds.run, bounds.run + RUN_REASON, outcome, reason)
         return
     for _ in range(records):
-        if read_record(at, place.end, &fields):
+        if read_record(at, bounds.end, &fields):
             return
         settle_state(at, at + RECORD_REASON, outcome, reason)
         at = fields.next
 
 
 # --- splits ----------------------------------------------------------------------------------------------------------
-cdef bint is_sound_run(Memory *memory, Part *part, Bounds *place) noexcept nogil:
+cdef bint is_sound_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
     """Report if the header of a segment's run is sound: see `slab.runs.read_run`."""
-    cdef uint8_t *limit = run_limit(memory, part.chunk)
-    cdef uint64_t size = load32(place.run + RUN_SIZE)
-    cdef uint64_t body = body_of(place.run)
-    if limit == NULL or load8(place.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - place.run):
+    cdef uint8_t *limit = run_limit(memory, ref.chunk)
+    cdef uint64_t size = load32(bounds.run + RUN_SIZE)
+    cdef uint64_t body = body_of(bounds.run)
+    if limit == NULL or load8(bounds.run) >= UNKNOWN_STATE or size & 7 or size > <uint64_t>(limit - bounds.run):
         return False
-    return size >= body and <uint64_t>load32(place.run + RUN_COUNT) * RECORD_HEADER <= size - body
+    return size >= body and <uint64_t>load32(bounds.run + RUN_COUNT) * RECORD_HEADER <= size - body
 
 
-cdef int whole_run(Memory *memory, Part *part, Bounds *whole) noexcept nogil:
+cdef int whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept nogil:
     """Find the bounds of all records of a segment's run; -1 for a damaged run."""
-    if bounds_of(memory, part, whole) or not is_sound_run(memory, part, whole):
+    if bounds_of(memory, ref, whole) or not is_sound_run(memory, ref, whole):
         return -1
     whole.first = whole.run + body_of(whole.run)
     return check_records(whole, load32(whole.run + RUN_COUNT))
 
 
-cdef int split_run(Memory *memory, Part *part) noexcept nogil:
+cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     """Copy a run's header fields to each of its records: see `slab.runs.split`."""
     cdef Bounds whole
     cdef RecordFields fields
-    if whole_run(memory, part, &whole):
+    if whole_run(memory, ref, &whole):
         return -1
     if is_split(&whole):
         return 0
@@ -315,81 +315,81 @@ cdef int split_run(Memory *memory, Part *part) noexcept nogil:
     return 0
 
 
-cdef inline object part_from(Part *whole, uint64_t first, uint64_t records, uint64_t payload):
+cdef inline object part_of(SegmentRef *whole, uint64_t first, uint64_t records, uint64_t payload):
     return tuple.__new__(Segment, (whole.chunk, whole.generation, whole.run, first, records, payload))
 
 
 def split_at(slab, segment, records, size):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef RecordFields fields
     cdef uint64_t most = records
     cdef int64_t left = size
-    cdef uint64_t taken = 0, head_payload = 0, payload = 0, index
+    cdef uint64_t head_records = 0, head_payload = 0, payload = 0, index
     cdef uint8_t *at
-    cdef uint8_t *cut
+    cdef uint8_t *rest_at
     attach(slab, &memory)
     try:
-        read_segment(segment, &part)
-        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+        read_segment(segment, &ref)
+        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
-        at = cut = place.first
-        for index in range(part.records):
-            read_record(at, place.end, &fields)
+        at = rest_at = bounds.first
+        for index in range(ref.records):
+            read_record(at, bounds.end, &fields)
             left -= <int64_t>fields.payload
             payload += fields.payload
             at = fields.next
-            if taken == index and taken < most and left >= 0:
-                taken, head_payload, cut = index + 1, payload, at
-        if taken == 0:
+            if head_records == index and head_records < most and left >= 0:
+                head_records, head_payload, rest_at = index + 1, payload, at
+        if head_records == 0:
             return None, segment
-        if taken == part.records:
+        if head_records == ref.records:
             return segment, None
-        if split_run(&memory, &part):
+        if split_run(&memory, &ref):
             return raise_damaged(slab, segment)
-        rest = part_from(&part, cut - place.base, part.records - taken, payload - head_payload)
-        return part_from(&part, part.first, taken, head_payload), rest
+        rest = part_of(&ref, rest_at - bounds.base, ref.records - head_records, payload - head_payload)
+        return part_of(&ref, ref.first, head_records, head_payload), rest
     finally:
         release(&memory)
 
 
 def split_by_partition(slab, segment, partitions):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place, whole
+    cdef SegmentRef ref
+    cdef Bounds bounds, whole
     cdef RecordFields fields
     cdef uint64_t count = len(partitions), index, records = 0, payload = 0
-    cdef uint32_t slot, last = 0
+    cdef uint32_t key_index, last = 0
     cdef uint8_t *at
     cdef uint8_t *start
     cdef list parts = []
     attach(slab, &memory)
     try:
-        read_segment(segment, &part)
-        if bounds_of(&memory, &part, &whole) or not is_sound_run(&memory, &part, &whole):
+        read_segment(segment, &ref)
+        if bounds_of(&memory, &ref, &whole) or not is_sound_run(&memory, &ref, &whole):
             return raise_damaged(slab, segment)
         index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
         if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:
             return [(partitions[index], segment)]
-        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
-        at = start = place.first
-        for index in range(part.records):
-            read_record(at, place.end, &fields)
-            slot = load32(at + RECORD_PARTITION_KEY) % count
-            if records and partitions[slot] != partitions[last]:
-                parts.append((partitions[last], part_from(&part, start - place.base, records, payload)))
+        at = start = bounds.first
+        for index in range(ref.records):
+            read_record(at, bounds.end, &fields)
+            key_index = load32(at + RECORD_PARTITION_KEY) % count
+            if records and partitions[key_index] != partitions[last]:
+                parts.append((partitions[last], part_of(&ref, start - bounds.base, records, payload)))
                 start, records, payload = at, 0, 0
-            last = slot
+            last = key_index
             records += 1
             payload += fields.payload
             at = fields.next
         if not parts:
             return [(partitions[last], segment)]
-        if split_run(&memory, &part):
+        if split_run(&memory, &ref):
             return raise_damaged(slab, segment)
-        parts.append((partitions[last], part_from(&part, start - place.base, records, payload)))
+        parts.append((partitions[last], part_of(&ref, start - bounds.base, records, payload)))
         return parts
     finally:
         release(&memory)
@@ -397,8 +397,8 @@ def split_by_partition(slab, segment, partitions):
 
 def by_size(slab, segment, uint64_t limit):
     cdef Memory memory
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef RecordFields fields
     cdef uint64_t index, records = 0, payload = 0
     cdef bint fits, last = False
@@ -407,15 +407,15 @@ def by_size(slab, segment, uint64_t limit):
     cdef list parts = []
     attach(slab, &memory)
     try:
-        read_segment(segment, &part)
-        if bounds_of(&memory, &part, &place) or check_records(&place, part.records):
+        read_segment(segment, &ref)
+        if bounds_of(&memory, &ref, &bounds) or check_records(&bounds, ref.records):
             return raise_damaged(slab, segment)
-        at = start = place.first
-        for index in range(part.records):
-            read_record(at, place.end, &fields)
+        at = start = bounds.first
+        for index in range(ref.records):
+            read_record(at, bounds.end, &fields)
             fits = fields.payload <= limit
             if records and fits != last:
-                parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
+                parts.append((bool(last), part_of(&ref, start - bounds.base, records, payload)))
                 start, records, payload = at, 0, 0
             last = fits
             records += 1
@@ -423,9 +423,9 @@ def by_size(slab, segment, uint64_t limit):
             at = fields.next
         if not parts:
             return [(bool(last), segment)]
-        if split_run(&memory, &part):
+        if split_run(&memory, &ref):
             return raise_damaged(slab, segment)
-        parts.append((bool(last), part_from(&part, start - place.base, records, payload)))
+        parts.append((bool(last), part_of(&ref, start - bounds.base, records, payload)))
         return parts
     finally:
         release(&memory)

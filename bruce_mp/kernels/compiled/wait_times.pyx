@@ -22,44 +22,44 @@ cdef struct BucketBounds:    # the longest delay of each bucket except the last
     int64_t longest[MOST_BUCKETS]
 
 
-cdef int read_bounds(bounds_ms, BucketBounds *bounds) except -1:
-    bounds.count = len(bounds_ms)
-    if bounds.count >= MOST_BUCKETS:
-        raise ValueError(f"There are at most {MOST_BUCKETS} buckets, not {bounds.count + 1}.")
+cdef int read_bounds(bounds_ms, BucketBounds *buckets) except -1:
+    buckets.count = len(bounds_ms)
+    if buckets.count >= MOST_BUCKETS:
+        raise ValueError(f"There are at most {MOST_BUCKETS} buckets, not {buckets.count + 1}.")
     for index, longest in enumerate(bounds_ms):
-        bounds.longest[index] = longest
+        buckets.longest[index] = longest
     return 0
 
 
-cdef inline uint64_t bucket_of(BucketBounds *bounds, uint64_t delay_ms) noexcept nogil:
+cdef inline uint64_t bucket_of(BucketBounds *buckets, uint64_t delay_ms) noexcept nogil:
     cdef uint64_t index = 0
-    while index < bounds.count and delay_ms > <uint64_t>bounds.longest[index]:
+    while index < buckets.count and delay_ms > <uint64_t>buckets.longest[index]:
         index += 1
     return index
 
 
-cdef inline void add(Sums *sums, Part *part, uint64_t delay_ms, uint64_t bucket) noexcept nogil:
-    sums.messages += part.records
-    sums.size += part.payload
-    sums.waited_ms += delay_ms * part.records
-    sums.delays[bucket] += part.records
+cdef inline void add(Sums *sums, SegmentRef *ref, uint64_t delay_ms, uint64_t bucket) noexcept nogil:
+    sums.messages += ref.records
+    sums.size += ref.payload
+    sums.waited_ms += delay_ms * ref.records
+    sums.delays[bucket] += ref.records
 
 
 cdef int add_batch(
-    slab, batch, Memory *memory, BucketBounds *bounds, uint64_t now_ms, Sums *total, Sums *topic
+    slab, batch, Memory *memory, BucketBounds *buckets, uint64_t now_ms, Sums *total, Sums *topic
 ) except -1:
-    cdef Part part
-    cdef Bounds place
+    cdef SegmentRef ref
+    cdef Bounds bounds
     cdef uint64_t arrived_ms, delay_ms, bucket
     for segment in batch.segments:
-        read_segment(segment, &part)
-        if bounds_of(memory, &part, &place):
+        read_segment(segment, &ref)
+        if bounds_of(memory, &ref, &bounds):
             raise_damaged(slab, segment)
-        arrived_ms = load64(place.run + RUN_ARRIVED_MS)
+        arrived_ms = load64(bounds.run + RUN_ARRIVED_MS)
         delay_ms = now_ms - arrived_ms if now_ms > arrived_ms else 0
-        bucket = bucket_of(bounds, delay_ms)
-        add(total, &part, delay_ms, bucket)
-        add(topic, &part, delay_ms, bucket)
+        bucket = bucket_of(buckets, delay_ms)
+        add(total, &ref, delay_ms, bucket)
+        add(topic, &ref, delay_ms, bucket)
     return 0
 
 
@@ -71,22 +71,23 @@ cdef object to_wait_times(Sums *sums, uint64_t buckets):
 
 def wait_times(slab, batches, bounds_ms, uint64_t now_ms):
     cdef Memory memory
-    cdef BucketBounds bounds
-    cdef dict places = {}
-    cdef uint64_t place
+    cdef BucketBounds buckets
+    cdef dict positions = {}
+    cdef uint64_t position
     cdef Sums *sums = <Sums *>calloc(1 + len(batches), sizeof(Sums))  # the first is the total
     if sums == NULL:
         raise MemoryError
     try:
-        read_bounds(bounds_ms, &bounds)
+        read_bounds(bounds_ms, &buckets)
         attach(slab, &memory)
         try:
             for batch in batches:
-                place = places.setdefault(batch.topic, 1 + len(places))
-                add_batch(slab, batch, &memory, &bounds, now_ms, sums, &sums[place])
+                position = positions.setdefault(batch.topic, 1 + len(positions))
+                add_batch(slab, batch, &memory, &buckets, now_ms, sums, &sums[position])
         finally:
             release(&memory)
-        by_topic = {topic: to_wait_times(&sums[<uint64_t>found], bounds.count + 1) for topic, found in places.items()}
-        return to_wait_times(sums, bounds.count + 1), by_topic
+        count = buckets.count + 1
+        by_topic = {topic: to_wait_times(&sums[<uint64_t>at], count) for topic, at in positions.items()}
+        return to_wait_times(sums, count), by_topic
     finally:
         free(sums)

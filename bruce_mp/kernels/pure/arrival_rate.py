@@ -23,12 +23,12 @@ OVERHEAD_BYTES: Final = 768
 class Coalescing(NamedTuple):
     """The limits of a nap: its length, the expected messages, and the bytes that the kernel charges for them.
 
-    The messages must not fill the socket's queue, nor the bytes a sender's buffer, before the next receive.
+    `max_messages` keeps the socket's queue from filling up before the next receive, `max_bytes` a sender's buffer.
     """
 
     longest_us: int
-    messages: int
-    room: int
+    max_messages: int
+    max_bytes: int
 
 
 NO_COALESCING: Final = Coalescing(0, 0, 0)
@@ -71,10 +71,10 @@ class ArrivalRate:
         messages_per_us = max(self._messages_per_us, self._awake_messages_per_us)
         bytes_per_us = max(self._bytes_per_us, self._awake_bytes_per_us)
         nap_us = float(self._coalescing.longest_us)
-        if nap_us * messages_per_us > self._coalescing.messages:
-            nap_us = self._coalescing.messages / messages_per_us
-        if nap_us * bytes_per_us > self._coalescing.room:
-            nap_us = self._coalescing.room / bytes_per_us
+        if nap_us * messages_per_us > self._coalescing.max_messages:
+            nap_us = self._coalescing.max_messages / messages_per_us
+        if nap_us * bytes_per_us > self._coalescing.max_bytes:
+            nap_us = self._coalescing.max_bytes / bytes_per_us
         return nap_us
 
     def _end_window(self, now_us: int) -> None:

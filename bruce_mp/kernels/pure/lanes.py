@@ -240,6 +240,7 @@ class Lanes:
         return chain(self._shared, self._lanes.values())
 
     def _schedule_close(self, lane: Lane, topic: bytes, now_ms: int) -> None:
+        """Set the due time of a lane's open run, or close the run if the lane is shared or its topic has no linger."""
         lane.used_ms = now_ms
         if lane.due_ms:
             return  # the open run has its due time already
@@ -259,7 +260,7 @@ class Lanes:
     def _set_leeway(self, shortest_ms: int) -> None:
         """Derive `leeway_ms` from the shortest linger.
 
-        `next_due_ms` is early by this amount, and a caller that wakes for it may be late by the same amount.
+        `next_due_ms` is early by the leeway, so that a caller may wake late by as much.
         """
         part = shortest_ms // _LEEWAY_DIVISOR
         self._shortest_ms = shortest_ms

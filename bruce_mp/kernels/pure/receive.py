@@ -2,7 +2,7 @@
 
 The message headers, into which the kernel stores the lengths, lie in the slab beside the data: see `slab/landing.py`.
 The kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the caller has called
-`landing.ask_for_senders`.  There is no room for other control messages, such as descriptors.
+`landing.request_credentials`.  There is no room for other control messages, such as descriptors.
 
 `recvmmsg` is called through ctypes because Python's socket module lacks it.
 """
