@@ -57,7 +57,9 @@ _ERRORS: Final[Mapping[str, str]] = {
         f"refuses the daemon's certificate, or requires one and got none (bad_certificate). {_CLIENT_CERTIFICATE}"
     ),
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": f"refuses the daemon's certificate (certificate_unknown). {_CLIENT_CERTIFICATE}",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "refuses the daemon's expired certificate. Renew kafka.tls.certificate_file",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": (
+        "refuses the daemon's certificate, which has expired. Renew kafka.tls.certificate_file"
+    ),
     "TLSV1_ALERT_UNKNOWN_CA": f"does not trust the authority of the daemon's certificate. {_CLIENT_CERTIFICATE}",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": (
         "ends the handshake: there is no cipher that both sides support, or it requires a client certificate "

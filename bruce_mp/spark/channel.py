@@ -1,6 +1,6 @@
-"""A task's connection to the daemon of its host: frames out, answers in.
+"""A task's connection to the daemon of its host: it sends frames and receives answers.
 
-Sending blocks while the daemon does not read, which is the back-pressure.  The daemon writes only answers to barriers
+Sending blocks while the daemon does not read; this is the back-pressure.  The daemon writes only answers to barriers
 and the reason for which it ends an attempt, so the task reads only for an answer and after an error.  Each wait ends
 with the answer, with the end of the connection, or after `timeout_ms` without progress.  Connecting is retried while
 the daemon restarts.
@@ -28,8 +28,8 @@ __all__ = ["Channel"]
 
 _SEND_BUFFER: Final = 1 << 20
 _ANSWER_BYTES: Final = 8192
-_LAST_WORDS_S: Final = 1.0
-_NOBODY_LISTENS: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+_END_REASON_TIMEOUT_S: Final = 1.0
+_NO_LISTENER: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 _RETRY_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
 """Time that a task waits for an answer beyond the daemon's own time limit."""
@@ -49,8 +49,8 @@ class Channel:
             self._socket = _connect_in_time(address, self._timeout_s, connect_timeout_ms / 1000)
         except OSError as error:
             raise TaskError(
-                f"{address} on {socket.gethostname()}: no daemon to write to: {_reason(error)}. Each host that runs "
-                "tasks needs a running daemon with a stream input (input.unix_stream.path or input.tcp.port)."
+                f"{address} on {socket.gethostname()}: no daemon accepts connections: {_reason(error)}. Each host that "
+                "runs tasks needs a running daemon with a stream input (input.unix_stream.path or input.tcp.port)."
             ) from error
 
     def __enter__(self) -> Self:
@@ -69,12 +69,12 @@ class Channel:
                 view = view[self._socket.send(view) :]
         except TimeoutError as error:
             raise TaskError(
-                f"{self._address}: the daemon took nothing for {self._timeout_s:.0f} s. Either its slab is "
-                "full and Kafka takes nothing, as its status page then says; or, with option 'fence', spill files have "
-                "all that input.streams.max_spill_size allows, as its log says. Raise 'timeoutMs' to wait longer."
+                f"{self._address}: the daemon read nothing for {self._timeout_s:.0f} s. Either its slab is full and "
+                "Kafka accepts nothing (see its status page); or, with option 'fence', the spill files have reached "
+                "input.streams.max_spill_size (see its log). Raise 'timeoutMs' to wait longer."
             ) from error
         except OSError as error:
-            raise self._gone(error) from error
+            raise self._connection_error(error) from error
 
     def receive(self, time_limit_s: float) -> BarrierAnswer:
         """Return the answer to a barrier, after at most the time limit and a grace period."""
@@ -89,27 +89,27 @@ class Channel:
             except AttemptEndedError as error:
                 raise TaskError(f"{self._address}: {error}") from error
             except OSError as error:
-                raise self._gone(error) from error
+                raise self._connection_error(error) from error
             if not data:
-                raise self._gone(None)
+                raise self._connection_error(None)
         self._socket.settimeout(self._timeout_s)
         return answers[0]
 
-    def _gone(self, error: OSError | None) -> TaskError:
-        """Return the error for a connection that ended: the daemon's own reason if it sent one."""
-        told = self._last_words()
-        if told:
-            return TaskError(f"{self._address}: {told}")
-        why = "it closed the connection" if error is None else _reason(error)
+    def _connection_error(self, error: OSError | None) -> TaskError:
+        """Return the error for an ended connection, with the daemon's reason if it sent one."""
+        end_reason = self._read_end_reason()
+        if end_reason:
+            return TaskError(f"{self._address}: {end_reason}")
+        cause = "it closed the connection" if error is None else _reason(error)
         return TaskError(
-            f"{self._address}: the daemon went away before it answered for this task's messages: {why}. It gave no "
-            "reason, as when its process is killed. An attempt whose end it had not read leaves nothing in Kafka; else "
-            "they may be in Kafka or not. Its log says more."
+            f"{self._address}: the connection ended before the daemon answered for this task's messages: {cause}. The "
+            "daemon gave no reason, as after a kill. An attempt whose end it had not read leaves nothing in Kafka; "
+            "other messages may be in Kafka or not. Its log has the details."
         )
 
-    def _last_words(self) -> str:
+    def _read_end_reason(self) -> str:
         """Return the reason that the daemon sent when it ended the attempt, or an empty string."""
-        self._socket.settimeout(_LAST_WORDS_S)
+        self._socket.settimeout(_END_REASON_TIMEOUT_S)
         try:
             while data := self._socket.recv(_ANSWER_BYTES):
                 self._reader.feed(data)
@@ -120,14 +120,14 @@ class Channel:
         return ""
 
 
-def _connect_in_time(address: str, timeout_s: float, patience_s: float) -> socket.socket:
-    """Connect, and retry while no process listens: Spark's own retries are faster than a restart of the daemon."""
-    deadline = time.monotonic() + patience_s
+def _connect_in_time(address: str, timeout_s: float, retry_s: float) -> socket.socket:
+    """Connect, and retry while no process listens, because Spark retries faster than a daemon restarts."""
+    deadline = time.monotonic() + retry_s
     while True:
         try:
             return _connect(address, timeout_s)
         except OSError as error:
-            if error.errno not in _NOBODY_LISTENS or time.monotonic() >= deadline:
+            if error.errno not in _NO_LISTENER or time.monotonic() >= deadline:
                 raise
         time.sleep(_RETRY_S)
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        return _fail(_of_spark(error), ExitCode.SETUP)
+        return _fail(_describe_spark_error(error), ExitCode.SETUP)
 
 
 def _fail(text: str, status: ExitCode) -> int:
@@ -46,8 +46,8 @@ def _fail(text: str, status: ExitCode) -> int:
     return status
 
 
-def _of_spark(error: Exception) -> str:
-    """Return the text of our error if it is the cause, else the first lines of Spark's."""
+def _describe_spark_error(error: Exception) -> str:
+    """Return the text of the data source's own error if it is the cause, else the first lines of Spark's."""
     text = str(error)
     at = text.rfind("[BRUCE_")
     return text[at:].split("\n", 1)[0] if at >= 0 else "\n".join(text.splitlines()[:6])
@@ -67,7 +67,9 @@ def _command(commands: object, name: str, text: str, run: Callable[[Namespace], 
     parser: ArgumentParser = commands.add_parser(name, help=text, description=text)  # type: ignore[attr-defined]
     parser.set_defaults(run=run)
     parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
-    parser.add_argument("--conf", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="setting of Spark")
+    parser.add_argument(
+        "--conf", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="setting of Spark"
+    )
     return parser
 
 
@@ -77,7 +79,7 @@ def _session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkS
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _key_value(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator:
         raise ValueError
@@ -93,7 +95,7 @@ def _sink_options(parser: ArgumentParser) -> None:
     parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait for delivery")
     parser.add_argument("--ledger", metavar="DIR", help="record the sent messages in this ledger, for the audit")
     parser.add_argument(
-        "--option", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the sink"
+        "--option", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the sink"
     )
 
 
@@ -123,7 +125,7 @@ def _backfill(parser: ArgumentParser) -> None:
         "--tasks-per-chunk", metavar="N", type=int, help="split each chunk evenly; a task's messages must fit the slab"
     )
     parser.add_argument(
-        "--read", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
+        "--read", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the reader"
     )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _sink_options(parser)
@@ -169,14 +171,14 @@ def _replay(parser: ArgumentParser) -> None:
 def _run_replay(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.replay import Doubtful, Filter, replay  # noqa: PLC0415 - PySpark is slow
 
-    wanted = Filter(args.only_topic, args.info, args.since, args.until)
+    selection = Filter(args.only_topic, args.info, args.since, args.until)
     spark = _session(args)
     done = replay(
         spark,
         args.files,
         args.state,
         _sink(args),
-        wanted=wanted,
+        selection=selection,
         doubtful=Doubtful(args.doubtful),
         dry_run=args.dry_run,
     )
@@ -197,7 +199,7 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
     parser.add_argument("--table-format", default="parquet", help="format of the tables (default parquet)")
     parser.add_argument(
-        "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_pair, help="option of the reader"
+        "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the reader"
     )
     parser.add_argument("--follow", action="store_true", help="keep running, and report each minute when it is closed")
     for name, (default, text) in _FOLLOW.items():
@@ -231,11 +233,11 @@ def _run_follow(spark: SparkSession, plan: Follow) -> int:
     """Run until SIGTERM or SIGINT; return the bad status if a report was bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
-    good = [verdict.good for verdict in follow(spark, plan, _told_to_stop())]
+    good = [verdict.good for verdict in follow(spark, plan, _stop_event())]
     return ExitCode.OK if all(good) else ExitCode.UNBALANCED
 
 
-def _told_to_stop() -> Event:
+def _stop_event() -> Event:
     """Return an event that SIGTERM and SIGINT set."""
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -256,7 +258,7 @@ def _run_fleet(args: Namespace) -> int:
 
     hosts = read_hosts(args.daemons, args.hosts)
     spark = _session(args)
-    stop = _told_to_stop()
+    stop = _stop_event()
     print(worst(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
     return ExitCode.OK
 

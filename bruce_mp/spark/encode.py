@@ -1,6 +1,6 @@
 """Encode Arrow batches for the daemon's stream socket, column by column, without Python per row.
 
-A message is joined from pieces: runs of fixed fields (a packed numpy array, viewed as Arrow binary) and the variable
+A message is joined from pieces: fixed fields (packed in a numpy array, viewed as Arrow binary) and the variable
 columns between them. `binary_join_element_wise` joins them row by row; the data buffer of its result is the byte
 stream. `docs/protocol.md` has the layouts: version 1 with record headers (the user's, or the stamp), else version 0.
 
@@ -39,8 +39,8 @@ _STAMP_BYTES: Final = 31
 """Size of a stamp without its writer."""
 _EIGHT_DIGITS: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
-_NOTHING: Final = pa.scalar(b"", pa.binary())
-"""Separator of the pieces, created once: for each scalar of a Python object, Arrow searches the disk for pandas."""
+_EMPTY_SEPARATOR: Final = pa.scalar(b"", pa.binary())
+"""Separator of the pieces, created once: Arrow searches the disk for pandas at each conversion of a Python object."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Field = tuple[str, Any]
@@ -49,7 +49,7 @@ Field = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of a batch for the encoder: all binary, with the lengths of their values.
+    """The columns of a batch for the encoder, converted to binary where the message has bytes.
 
     `topic` is None if all rows have the topic of the option.
     """
@@ -83,7 +83,7 @@ class Rows:
 
 @dataclass
 class _MessagePieces:
-    """The pieces of a message in order; neighbouring fixed fields become one piece."""
+    """The pieces of all messages of a batch, in order; neighbouring fixed fields become one piece."""
 
     rows: int
     _joined: list[pa.Array] = field(default_factory=list)
@@ -98,18 +98,20 @@ class _MessagePieces:
 
     def join(self) -> memoryview:
         self._close()
-        joined = pc.binary_join_element_wise(*self._joined, _NOTHING, null_handling="replace", null_replacement=b"")
+        joined = pc.binary_join_element_wise(
+            *self._joined, _EMPTY_SEPARATOR, null_handling="replace", null_replacement=b""
+        )
         _, offsets, data = joined.buffers()
         return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.rows]]
 
     def _close(self) -> None:
         if self._fields:
-            self._joined.append(packed(self.rows, self._fields))
+            self._joined.append(pack_fields(self.rows, self._fields))
             self._fields = []
 
 
-def packed(rows: int, fields: list[Field]) -> pa.Array:
-    """Return fixed fields as a binary column; each row contains its fields one behind the other."""
+def pack_fields(rows: int, fields: list[Field]) -> pa.Array:
+    """Return fixed fields as a binary column; each row contains its fields without gaps."""
     named = [(f"f{number}", kind, values) for number, (kind, values) in enumerate(fields)]
     row = np.empty(1, [(name, kind) for name, kind, _ in named])
     for name, _, values in named:
@@ -123,7 +125,7 @@ def packed(rows: int, fields: list[Field]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(table.view(np.uint8))])
 
 
-def _blob(data: bytes) -> Field:
+def _bytes_field(data: bytes) -> Field:
     return f"V{len(data)}", np.void(data)
 
 
@@ -152,8 +154,9 @@ class MessageEncoder:
     writer: bytes | None
 
     def rows(self, batch: pa.RecordBatch) -> Rows:
-        """Return the batch's columns and message sizes; the topic of a row is null if neither column nor option has
-        one.
+        """Return the batch's columns and message sizes.
+
+        The topic of a row is null if neither column nor option has one.
         """
         columns = {name: batch.column(name) for name in batch.schema.names}
         headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
@@ -173,16 +176,16 @@ class MessageEncoder:
         if not rows.count:
             return memoryview(b"")
         pieces = _MessagePieces(rows.count)
-        self._start(pieces, rows)
-        self._name(pieces, rows.topic)
+        self._append_start(pieces, rows)
+        self._append_topic(pieces, rows.topic)
         pieces.fixed((">i8", _milliseconds(rows.timestamp, now_ms)))
         for column in (rows.key, rows.value):
-            _sized(pieces, column)
+            _append_sized(pieces, column)
         if self._has_headers(rows.headers):
-            self._headers(pieces, rows, sequence, now_ms)
+            self._append_headers(pieces, rows, sequence, now_ms)
         return pieces.join()
 
-    def _start(self, pieces: _MessagePieces, rows: Rows) -> None:
+    def _append_start(self, pieces: _MessagePieces, rows: Rows) -> None:
         """Append Size, ApiKey, ApiVersion, Flags and PartitionKey, which only some rows may have."""
         version = (">i2", int(self._has_headers(rows.headers)))
         flags = (">i2", 0)
@@ -196,12 +199,14 @@ class MessageEncoder:
         if keyed.all():
             pieces.fixed(*with_key)
         else:
-            pieces.column(pc.if_else(pa.array(keyed), packed(rows.count, with_key), packed(rows.count, without)))
+            pieces.column(
+                pc.if_else(pa.array(keyed), pack_fields(rows.count, with_key), pack_fields(rows.count, without))
+            )
 
-    def _name(self, pieces: _MessagePieces, topic: pa.Array | None) -> None:
+    def _append_topic(self, pieces: _MessagePieces, topic: pa.Array | None) -> None:
         if topic is None:
             name = self.topic or b""
-            pieces.fixed((">i2", len(name)), _blob(name))
+            pieces.fixed((">i2", len(name)), _bytes_field(name))
         else:
             pieces.fixed((">i2", lengths(topic)))
             pieces.column(topic)
@@ -210,13 +215,13 @@ class MessageEncoder:
         """Return the size of the record headers of each row, or one size for all rows, in bytes."""
         return self._stamp_size + (0 if rows.headers is None else lengths(rows.headers))
 
-    def _headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
+    def _append_headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
         pieces.fixed((">i4", self.headers_sizes(rows)))
         if rows.headers is not None:
             pieces.column(rows.headers)
         if self.writer is not None:
-            pieces.fixed((">i2", len(STAMP_KEY)), _blob(STAMP_KEY), (">i4", _STAMP_BYTES + len(self.writer)))
-            pieces.fixed(*_digits(sequence, rows.count), _blob(b" %013d %s" % (now_ms, self.writer)))
+            pieces.fixed((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), (">i4", _STAMP_BYTES + len(self.writer)))
+            pieces.fixed(*_digits(sequence, rows.count), _bytes_field(b" %013d %s" % (now_ms, self.writer)))
 
     def _topics(self, column: pa.Array | None) -> pa.Array | None:
         if column is None:
@@ -237,7 +242,7 @@ class MessageEncoder:
         return 0 if self.writer is None else 2 + len(STAMP_KEY) + 4 + _STAMP_BYTES + len(self.writer)
 
 
-def _sized(pieces: _MessagePieces, column: pa.Array | None) -> None:
+def _append_sized(pieces: _MessagePieces, column: pa.Array | None) -> None:
     """Append a length and the bytes; a null is written as empty, because the daemon treats both alike."""
     if column is None:
         pieces.fixed((">i4", 0))
@@ -252,7 +257,7 @@ def lengths(column: pa.Array) -> Ints:
 
 
 def _encoded_headers(column: pa.Array) -> pa.Array:
-    """Encode each row's headers as int16 key size, key, int32 value size (-1: null), value, one behind the other."""
+    """Encode each row's headers as int16 key size, key, int32 value size (-1: null), value, without gaps."""
     flat = pc.list_flatten(column)
     key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
     pieces = _MessagePieces(len(flat))

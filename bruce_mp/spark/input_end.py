@@ -1,9 +1,9 @@
-"""Tell a complete input of a task from one that Spark cut short because the task failed.
+"""Detect the input of a task that Spark truncated because the task failed.
 
 When a task's input fails in the JVM, or the task is killed, Spark closes the Arrow stream to the Python worker as if
-it had ended.  A sink that trusted this would complete its attempt with a part of the rows.  After a complete stream
-Spark writes a mark; after a failed one the worker's connection ends.  This module only peeks at the mark, because the
-worker reads it later.
+it had ended.  A sink that trusted this end would complete its attempt with a part of the rows.  After a complete
+stream Spark writes a mark; after a failed one the worker's connection ends.  This module only peeks at the mark,
+because the worker reads it later.
 
 Separate because it depends on internals of PySpark, and the data source only on its interface.
 """
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from pyarrow import RecordBatch
 
-__all__ = ["until_the_end"]
+__all__ = ["check_complete"]
 
 
-def until_the_end(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """Yield all batches.  Raise `TaskError` after the last one if Spark cut them short."""
+def check_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    """Yield all batches.  Raise `TaskError` after the last one if Spark truncated the input."""
     yield from batches
-    connection = _connection_of_worker()
+    connection = _worker_input()
     if connection is not None and not connection.peek(1):
         raise TaskError(
-            "Spark stopped the rows of this task before their end, because it failed elsewhere or was killed: its "
-            "attempt is not completed."
+            "Spark ended the rows of this task early, because the task failed elsewhere or was killed. The task does "
+            "not complete its attempt."
         )
 
 
-def _connection_of_worker() -> Any:
+def _worker_input() -> Any:
     """Return the file from which this Python worker reads Spark's data; None if it is not found."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - PySpark does not expose this file
     while frame is not None:

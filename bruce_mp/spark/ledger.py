@@ -17,15 +17,16 @@ from bruce_mp.spark.storage import open_directory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MINUTE_MS", "Sent", "TaskAttempt", "write_ledger"]
+__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "write_ledger"]
 
 MINUTE_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
-    """The identity of a task attempt: `query` is the id of the streaming query or batch job; `batch` is -1 for batch
-    jobs.
+    """The identity of a task attempt.
+
+    `query` is the id of the streaming query or batch job; `batch` is -1 for batch jobs.
     """
 
     query: str
@@ -40,7 +41,7 @@ class TaskAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class TaskResult:
     """The messages of one attempt and their outcome.
 
     `rows` counts the messages by topic and minute (ms since the epoch of its start). `delivered` and `discarded` are
@@ -61,7 +62,7 @@ class Sent:
         return sum(self.rows.values())
 
 
-def write_ledger(uri: str, commits: Iterable[Sent], *, name: str | None = None) -> str | None:
+def write_ledger(uri: str, commits: Iterable[TaskResult], *, name: str | None = None) -> str | None:
     """Write the rows of a commit as one file into the directory `uri`; return its path, or None without rows."""
     rows = [row for commit in commits for row in _rows(commit)]
     if not rows:
@@ -75,7 +76,7 @@ def write_ledger(uri: str, commits: Iterable[Sent], *, name: str | None = None) 
     return final
 
 
-def _rows(sent: Sent) -> list[dict[str, Any]]:
+def _rows(sent: TaskResult) -> list[dict[str, Any]]:
     shared = {
         **asdict(sent.attempt),
         "host": sent.host,

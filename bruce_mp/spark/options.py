@@ -11,7 +11,7 @@ from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.errors import OptionError
-from bruce_mp.spark.storage import absolute
+from bruce_mp.spark.storage import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ class SinkOptions:
     connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
 
 
-def _natural(low: int, high: int) -> Callable[[str, str], int]:
+def _integer_parser(low: int, high: int) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
         if not _NATURAL.fullmatch(text) or not low <= int(text) <= high:
             raise OptionError(f"Option '{name}' is '{text}': give an integer from {low} to {high}.")
@@ -76,12 +76,12 @@ def _natural(low: int, high: int) -> Callable[[str, str], int]:
     return parse
 
 
-def _word(kind: type[Enum]) -> Callable[[str, str], Enum]:
+def _enum_parser(kind: type[Enum]) -> Callable[[str, str], Enum]:
     def parse(name: str, text: str) -> Enum:
         try:
             return kind(text.lower())
         except ValueError:
-            raise OptionError(f"Option '{name}' is '{text}': give {_either([m.value for m in kind])}.") from None
+            raise OptionError(f"Option '{name}' is '{text}': give {_alternatives([m.value for m in kind])}.") from None
 
     return parse
 
@@ -98,9 +98,9 @@ def _text(name: str, text: str) -> str:
     return text
 
 
-def _place(name: str, text: str) -> str:
+def _location(name: str, text: str) -> str:
     """Return a URI, or a path made absolute from the driver's working directory."""
-    return absolute(_text(name, text))
+    return absolute_path(_text(name, text))
 
 
 def _topic(name: str, text: str) -> str:
@@ -109,37 +109,37 @@ def _topic(name: str, text: str) -> str:
     return text
 
 
-def _either(words: list[str]) -> str:
+def _alternatives(words: list[str]) -> str:
     return "".join(f"'{word}', " for word in words[:-1])[:-2] + f" or '{words[-1]}'"
 
 
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "bruce.socket": ("socket", _text),
     "topic": ("topic", _topic),
-    "acks": ("acks", _word(Acks)),
-    "onDiscard": ("on_discard", _word(OnDiscard)),
-    "timeoutMs": ("timeout_ms", _natural(1, MAX_TIMEOUT_MS)),
-    "connectTimeoutMs": ("connect_timeout_ms", _natural(0, MAX_TIMEOUT_MS)),
-    "maxRecordsPerSecond": ("max_records_per_second", _natural(1, 10**9)),
-    "maxRecordBytes": ("max_record_bytes", _natural(64, MAX_RECORD_BYTES)),
+    "acks": ("acks", _enum_parser(Acks)),
+    "onDiscard": ("on_discard", _enum_parser(OnDiscard)),
+    "timeoutMs": ("timeout_ms", _integer_parser(1, MAX_TIMEOUT_MS)),
+    "connectTimeoutMs": ("connect_timeout_ms", _integer_parser(0, MAX_TIMEOUT_MS)),
+    "maxRecordsPerSecond": ("max_records_per_second", _integer_parser(1, 10**9)),
+    "maxRecordBytes": ("max_record_bytes", _integer_parser(64, MAX_RECORD_BYTES)),
     "stamp": ("stamp", _flag),
     "fence": ("fence", _flag),
-    "ledger": ("ledger", _place),
-    "deadLetterPath": ("dead_letter_path", _place),
+    "ledger": ("ledger", _location),
+    "deadLetterPath": ("dead_letter_path", _location),
 }
 """The field of SinkOptions and the parser of each documented option."""
 _BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
+_SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
     """Parse the options from Spark, with the argument of `.save()` as `path`. Raises `OptionError`."""
     fields: dict[str, object] = {}
     for key, text in given.items():
-        name = _known(key)
+        name = _documented_name(key)
         if name is not None:
             field, parse = _OPTIONS[name]
-            fields[field] = _one(fields.get(field), parse(name, text), key)
+            fields[field] = _single_value(fields.get(field), parse(name, text), key)
     if "socket" not in fields:
         raise OptionError(
             "Name the daemon's socket on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
@@ -148,19 +148,19 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(**fields)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
-def _one(before: object, value: object, key: str) -> object:
+def _single_value(before: object, value: object, key: str) -> object:
     """Return the value of an option with two names, `.save(path)` and 'bruce.socket'."""
     if before is not None and before != value:
-        raise OptionError(f"Option '{key}' names two places: '{before}' and '{value}'. Give one.")
+        raise OptionError(f"Option '{key}' names a second socket: '{before}' and '{value}'. Give one.")
     return value
 
 
-def _known(key: str) -> str | None:
+def _documented_name(key: str) -> str | None:
     """Return the documented name of an option; None for an option of Spark."""
     lower = key.lower()
     if lower == "path":
         return "bruce.socket"
-    if lower in _SPARKS_OWN:
+    if lower in _SPARK_OPTIONS:
         return None
     if lower.startswith("kafka."):
         raise OptionError(

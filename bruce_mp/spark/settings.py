@@ -14,11 +14,11 @@ __all__ = ["settings"]
 
 
 @contextmanager
-def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+def settings(spark: SparkSession, temporary: Mapping[str, str]) -> Iterator[None]:
     """Run the block with these settings; Spark must know each of them."""
-    before = {key: spark.conf.get(key) for key in wanted}
+    before = {key: spark.conf.get(key) for key in temporary}
     try:
-        for key, value in wanted.items():
+        for key, value in temporary.items():
             spark.conf.set(key, value)
         yield
     finally:

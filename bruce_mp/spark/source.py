@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
-from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.options import SinkOptions, parse_options
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ NO_BATCH: Final = -1
 class Commit(WriterCommitMessage):
     """The result of a task, which Spark sends from the executor to the driver."""
 
-    sent: Sent
+    sent: TaskResult
 
 
 class BruceDataSource(DataSource):
@@ -53,14 +53,14 @@ class BruceDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise OptionError("Mode 'overwrite' cannot empty a topic: write with .mode('append').")
-        return BatchWriter(self._checked(schema))
+        return BatchWriter(self._parse_and_check(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise OptionError("Output mode 'complete' cannot replace what a topic has: use .outputMode('append').")
-        return StreamWriter(self._checked(schema))
+        return StreamWriter(self._parse_and_check(schema))
 
-    def _checked(self, schema: StructType) -> SinkOptions:
+    def _parse_and_check(self, schema: StructType) -> SinkOptions:
         options = parse_options(dict(self.options))
         check_columns([(column.name, column.dataType.simpleString()) for column in schema.fields], options.topic)
         return options
@@ -74,13 +74,13 @@ class BatchWriter(DataSourceArrowWriter):
         self._job = str(uuid4())
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        return _run(self._options, iterator, self._job)
+        return _run_in_task(self._options, iterator, self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _enter(self._options, messages, self._job)
+        _write_ledger(self._options, messages, self._job)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: delivered messages cannot be undone, and have no ledger row."""
+        """Do nothing, because delivered messages cannot be withdrawn; they have no ledger row."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -90,24 +90,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        return _run(self._options, iterator, None)
+        return _run_in_task(self._options, iterator, None)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         queries = {message.sent.attempt.query for message in messages if isinstance(message, Commit)}
-        _enter(self._options, messages, "-".join([*sorted(queries), str(batchId)]))
+        _write_ledger(self._options, messages, "-".join([*sorted(queries), str(batchId)]))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """See `BatchWriter.abort`."""
 
 
-def _run(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) -> Commit:
-    from bruce_mp.spark.input_end import until_the_end  # noqa: PLC0415 - as the next
+def _run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) -> Commit:
+    from bruce_mp.spark.input_end import check_complete  # noqa: PLC0415 - as the import below
     from bruce_mp.spark.task import run_task  # noqa: PLC0415 - Arrow and numpy: only where tasks run
 
-    return Commit(run_task(options, _attempt(job), until_the_end(batches)))
+    return Commit(run_task(options, _current_attempt(job), check_complete(batches)))
 
 
-def _attempt(job: str | None) -> TaskAttempt:
+def _current_attempt(job: str | None) -> TaskAttempt:
     context = TaskContext.get()
     if context is None:
         raise OptionError("The data source 'bruce' can be written only by Spark's tasks.")
@@ -116,7 +116,7 @@ def _attempt(job: str | None) -> TaskAttempt:
     return TaskAttempt(query, batch, context.partitionId(), context.attemptNumber())
 
 
-def _enter(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], name: str) -> None:
+def _write_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], name: str) -> None:
     """Write the commit's rows to the ledger.  A repeated commit has the same name and replaces the first."""
     if options.ledger is not None:
         write_ledger(options.ledger, [message.sent for message in messages if isinstance(message, Commit)], name=name)

@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["absolute", "bytes_in", "open_directory"]
+__all__ = ["absolute_path", "open_directory", "total_size"]
 
 
-def absolute(place: str) -> str:
-    """Return a path made absolute, because executors have other working directories than the driver; a URI stays."""
+def absolute_path(place: str) -> str:
+    """Return an absolute path, because executors have other working directories than the driver; a URI stays."""
     return place if "://" in place else str(Path(place).absolute())
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:
     """Return the file system and the directory in it, created if missing. Raises OSError or ValueError."""
-    system, root = _located(uri)
+    system, root = _resolve_uri(uri)
     system.create_dir(root, recursive=True)
     return system, root
 
 
-def bytes_in(uri: str) -> int:
+def total_size(uri: str) -> int:
     """Return the total size of the files in the directory and below; 0 if it does not exist."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
-    system, root = _located(uri)
+    system, root = _resolve_uri(uri)
     found = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
     return sum(entry.size or 0 for entry in found)
 
 
-def _located(uri: str) -> tuple[FileSystem, str]:
+def _resolve_uri(uri: str) -> tuple[FileSystem, str]:
     from pyarrow.fs import FileSystem  # noqa: PLC0415 - slow to import, and not needed for checks of paths
 
-    system, root = FileSystem.from_uri(uri if "://" in uri else Path(absolute(uri)).as_uri())
+    system, root = FileSystem.from_uri(uri if "://" in uri else Path(absolute_path(uri)).as_uri())
     return system, root.rstrip("/")

@@ -1,4 +1,4 @@
-"""One Spark task: encode its Arrow batches, send them, wait for the daemon's answer, report the outcomes.
+"""Run one Spark task: encode its Arrow batches, send them, await the daemon's answer, and report the outcome.
 
 This module does not import Spark, so tests drive it with Arrow batches and a socket.
 """
@@ -20,7 +20,7 @@ from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.encode import LONGEST_HEADERS, MessageEncoder, Rows, lengths
 from bruce_mp.spark.errors import RowError, TaskError
-from bruce_mp.spark.ledger import MINUTE_MS, Sent, TaskAttempt
+from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.storage import open_directory
 
@@ -39,7 +39,7 @@ _LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED
 _TOPIC_MAX: Final = 249
 
 
-def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> Sent:
+def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> TaskResult:
     """Send all rows of a task, and wait for the acknowledgement that `options.acks` names.
 
     Raise `RowError` for a row that cannot be a message if there is no dead-letter path.  Raise `TaskError` when the
@@ -54,19 +54,19 @@ def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.Re
             task.start(channel, keeps_timestamps="timestamp" in batch.schema.names)
             task.send(channel, dead, batch)
         task.finish(channel)
-        answer = _ask(channel, options) if options.acks in _LEVELS else None
+        answer = _request_answer(channel, options) if options.acks in _LEVELS else None
     return task.close(answer, dead.count)
 
 
 class _Task:
-    """The state of a running task: encoder, pace and counts of sent rows."""
+    """The state of a running task: encoder, rate limit and counts of sent rows."""
 
     def __init__(self, options: SinkOptions, attempt: TaskAttempt) -> None:
         self._options = options
         self._attempt = attempt
         topic = None if options.topic is None else options.topic.encode()
         self._encoder = MessageEncoder(topic, attempt.writer.encode() if options.stamp else None)
-        self._pace = TaskRate(options.max_records_per_second)
+        self._rate = TaskRate(options.max_records_per_second)
         self._has_begun = False
         self._sent = 0
         self._rows: Counter[tuple[str, int]] = Counter()
@@ -89,48 +89,48 @@ class _Task:
 
     def send(self, channel: Channel, dead: DeadLetters, batch: pa.RecordBatch) -> None:
         now_ms = time.time_ns() // 1_000_000
-        rows = self._good(batch, dead)
-        for part in _slices(rows, self._pace.burst):
-            self._pace.wait(part.count)
+        rows = self._valid_rows(batch, dead)
+        for part in _slices(rows, self._rate.burst):
+            self._rate.wait(part.count)
             channel.send(self._encoder.encode(part, self._sent, now_ms))
             self._sent += part.count
             self._rows.update(count_rows(part, self._options, now_ms))
 
-    def close(self, answer: BarrierAnswer | None, dead_letters: int) -> Sent:
+    def close(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
         """Return the task's result.  Raise `TaskError` if the daemon's answer does not meet the options."""
         shared = (self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp)
         if answer is None:
-            return Sent(*shared, dead_letters=dead_letters)
+            return TaskResult(*shared, dead_letters=dead_letters)
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         problem = self._problem(answer, reasons)
         if problem:
             raise TaskError(f"{self._options.socket}: {problem}")
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
-        return Sent(*shared, delivered, reasons, dead_letters)
+        return TaskResult(*shared, delivered, reasons, dead_letters)
 
     def _problem(self, answer: BarrierAnswer, reasons: dict[str, int]) -> str | None:
         counts = f"of {self._sent} messages it received {answer.received}, delivered {answer.delivered}"
-        lost = f"{counts} and discarded {answer.discarded} ({_listed(reasons)})"
+        lost = f"{counts} and discarded {answer.discarded} ({_format_reasons(reasons)})"
         if answer.status is not BarrierStatus.DONE:
-            return f"{_UNDONE[answer.status]}: {lost}."
+            return f"{_STATUS_TEXTS[answer.status]}: {lost}."
         if answer.received != self._sent:
-            return f"the daemon and this task do not agree: {lost}. Report this as a bug."
+            return f"the counts of daemon and task differ: {lost}. Report this as a bug."
         if answer.discarded and self._options.on_discard is OnDiscard.FAIL:
-            return f"{lost}. With option onDiscard=report such a task commits, and the ledger has the counts."
+            return f"{lost}. With option onDiscard=report the task commits, and the ledger has the counts."
         return None
 
-    def _good(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
+    def _valid_rows(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
         """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
         rows = self._encoder.rows(batch)
-        bad = self._bad_rows(rows)
+        bad = self._invalid_mask(rows)
         if not bad.any():
             return rows
         if not dead.wanted:
-            raise RowError(self._bad_row(batch, rows, int(np.flatnonzero(bad)[0])))
+            raise RowError(self._describe_invalid(batch, rows, int(np.flatnonzero(bad)[0])))
         dead.write(batch.filter(pa.array(bad)), [self._reason(rows, int(row)) for row in np.flatnonzero(bad)])
         return self._encoder.rows(batch.filter(pa.array(~bad)))
 
-    def _bad_rows(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _invalid_mask(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return a mask of the rows that cannot be messages: too large, or without a valid topic name."""
         bad = np.asarray(rows.sizes > self._options.max_record_bytes, np.bool_)
         bad |= self._encoder.headers_sizes(rows) > LONGEST_HEADERS
@@ -139,11 +139,11 @@ class _Task:
             bad |= (size < 1) | (size > _TOPIC_MAX)
         return bad
 
-    def _bad_row(self, batch: pa.RecordBatch, rows: Rows, row: int) -> str:
+    def _describe_invalid(self, batch: pa.RecordBatch, rows: Rows, row: int) -> str:
         key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
         return (
-            f"A row with key {key!r:.80} cannot be a message: {self._reason(rows, row)}. Correct or filter it, or give "
-            "'deadLetterPath': such rows are then written there."
+            f"A row with key {key!r:.80} cannot be a message: {self._reason(rows, row)}. Correct or filter it, or set "
+            "'deadLetterPath' to write such rows there."
         )
 
     def _reason(self, rows: Rows, row: int) -> str:
@@ -158,7 +158,7 @@ class _Task:
         return f"its topic has {len(rows.topic[row].as_py())} bytes, and Kafka allows 1 to {_TOPIC_MAX}"
 
 
-_UNDONE: Final = {
+_STATUS_TEXTS: Final = {
     BarrierStatus.TIMED_OUT: "not all messages were delivered in time (option 'timeoutMs')",
     BarrierStatus.SHUTTING_DOWN: "the daemon is being shut down and keeps the rest for its next start",
     BarrierStatus.MALFORMED: "the daemon did not understand the barrier. Report this as a bug",
@@ -166,7 +166,7 @@ _UNDONE: Final = {
 }
 
 
-def _ask(channel: Channel, options: SinkOptions) -> BarrierAnswer:
+def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
     """Send a barrier and return its answer.  Repeat a barrier that times out if its time brought any outcome."""
     finished = 0
     while True:
@@ -194,17 +194,17 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
 
     The minute is that of the timestamp, or with stamps that of the stamp's time, which no broker replaces.
     """
-    at_once = options.stamp or rows.timestamp is None
-    if rows.topic is None and at_once:
+    is_one_minute = options.stamp or rows.timestamp is None
+    if rows.topic is None and is_one_minute:
         return Counter({(options.topic or "", now_ms - now_ms % MINUTE_MS): rows.count})
-    minutes = np.full(rows.count, now_ms - now_ms % MINUTE_MS) if at_once else rows.minutes(now_ms)
+    minutes = np.full(rows.count, now_ms - now_ms % MINUTE_MS) if is_one_minute else rows.minutes(now_ms)
     names = rows.topic if rows.topic is not None else pa.array([(options.topic or "").encode()] * rows.count)
     table = pa.table({"topic": names, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
     named = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
     return Counter({(name.decode(errors="backslashreplace"), minute): count for name, minute, count in named})
 
 
-def _listed(reasons: dict[str, int]) -> str:
+def _format_reasons(reasons: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())) or "none"
 
 
@@ -249,16 +249,16 @@ class DeadLetters:
         return pq.ParquetWriter(f"{root}/{name}.parquet", schema, filesystem=system)
 
 
-# --- pace ------------------------------------------------------------------------------------------------------------
+# --- rate ------------------------------------------------------------------------------------------------------------
 
 _BURSTS_PER_SECOND: Final = 10
 _NO_LIMIT: Final = 2**31
 
 
 class TaskRate:
-    """A limit on records per second: `wait(n)` returns when n more may be sent, at once without a rate.
+    """A limit on records per second; `wait(n)` returns when n more may be sent.
 
-    No burst follows other work of the task: each wait counts from the last one.
+    Time that the task spends elsewhere earns no larger burst.
     """
 
     def __init__(self, per_second: int | None) -> None:
@@ -267,7 +267,7 @@ class TaskRate:
 
     @property
     def burst(self) -> int:
-        """Return the most records to send together."""
+        """Return the largest number of records to send together."""
         return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _BURSTS_PER_SECOND)
 
     def wait(self, records: int) -> None:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from bench.machine import OthersLoad
-from bruce_mp.spark.audit.messages import READER, read_topics
+from bruce_mp.spark.audit.messages import CONSUMER_OPTIONS, read_topics
 from bruce_mp.spark.audit.run import Audit, compare, land
-from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.session import start_session
 from support import processes
 from support.daemon import Daemon
@@ -175,7 +175,9 @@ def put_stamped(bench: Bench, records: int, ledger: str) -> None:
     sink = frame.write.format("kafka").option("topic", AUDITED).option("includeHeaders", "true").mode("append")
     sink.option("kafka.bootstrap.servers", bench.kafka.bootstrap).options(**TUNED).save()
     counts = {(AUDITED, now - now % 60_000): records // PARTS}
-    rows = [Sent(TaskAttempt(WRITER, -1, part, 0), "host", counts, "delivered", stamped=True) for part in range(PARTS)]
+    rows = [
+        TaskResult(TaskAttempt(WRITER, -1, part, 0), "host", counts, "delivered", stamped=True) for part in range(PARTS)
+    ]
     write_ledger(ledger, rows)
 
 
@@ -217,7 +219,7 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
 def read_by_itself(spark: SparkSession, plan: Audit) -> DataFrame:
     """Read topics with Spark's defaults, but with the audit's settings of the consumer."""
     places = {"kafka.bootstrap.servers": plan.bootstrap, "subscribe": ",".join(plan.topics)}
-    return spark.read.format("kafka").options(**READER, **places).load()
+    return spark.read.format("kafka").options(**CONSUMER_OPTIONS, **places).load()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from bruce_mp.spark.audit.follow import Follow, follow
 from bruce_mp.spark.audit.report import AuditVerdict
 from bruce_mp.spark.audit.run import Audit, audit
-from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from support.daemon import Daemon
 from support.spark_commands import Command, bruce_spark, standalone_cluster
@@ -135,7 +135,7 @@ def plant(kafka: KafkaCluster, topic: str, ledger: Path, sequence: list[int], pr
         producer.produce(topic, b"%d" % number, partition=0, headers=[("bruce.stamp", stamp)])
     assert producer.flush(60) == 0
     counts = {(topic, now - now % 60_000): promised}
-    write_ledger(str(ledger), [Sent(TaskAttempt("planted", -1, 0, 0), "host", counts, "delivered", stamped=True)])
+    write_ledger(str(ledger), [TaskResult(TaskAttempt("planted", -1, 0, 0), "host", counts, "delivered", stamped=True)])
 
 
 def test_planted_faults_are_named_in_batch_and_continuously(

@@ -99,7 +99,9 @@ def test_overwrite_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_no_daemon_fails_the_job_with_the_remedy(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PythonException, match=r"\[BRUCE_TASK\] .* no daemon to write to: No such file or directory"):
+    with pytest.raises(
+        PythonException, match=r"\[BRUCE_TASK\] .* no daemon accepts connections: No such file or directory"
+    ):
         writer(numbers(spark, 1), str(tmp_path / "nobody")).save()
 
 

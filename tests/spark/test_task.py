@@ -16,7 +16,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.fence import EndReason, encode_ended
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import RowError, TaskError
-from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.task import run_task
 from support.stream_sink import StreamSink
@@ -129,7 +129,7 @@ def test_inconsistent_counts_fail_the_task(tmp_path: Path) -> None:
     def answer(barrier: Barrier, received: int) -> BarrierAnswer:
         return BarrierAnswer(barrier.token, BarrierStatus.DONE, received - 1, received - 1, 0)
 
-    with StreamSink(tmp_path / "s", answer) as sink, pytest.raises(TaskError, match="do not agree"):
+    with StreamSink(tmp_path / "s", answer) as sink, pytest.raises(TaskError, match="counts of daemon and task differ"):
         run_task(options(sink), ATTEMPT, batches(b"a"))
 
 
@@ -140,7 +140,7 @@ def test_a_missing_daemon_is_reported_with_the_remedy(tmp_path: Path) -> None:
 
 
 def test_a_task_waits_for_a_restarting_daemon(tmp_path: Path) -> None:
-    done: list[Sent] = []
+    done: list[TaskResult] = []
     wanted = SinkOptions(str(tmp_path / "s"), "t", stamp=False, connect_timeout_ms=60_000)
     task = threading.Thread(target=lambda: done.append(run_task(wanted, ATTEMPT, batches(b"v"))))
     task.start()
@@ -163,7 +163,7 @@ def test_a_daemon_that_disconnects_is_reported(tmp_path: Path) -> None:
 
     hook, threading.excepthook = threading.excepthook, lambda _: None
     try:
-        with StreamSink(tmp_path / "s", die) as sink, pytest.raises(TaskError, match="went away"):
+        with StreamSink(tmp_path / "s", die) as sink, pytest.raises(TaskError, match="the connection ended before"):
             run_task(options(sink), ATTEMPT, batches(b"v"))
     finally:
         threading.excepthook = hook
@@ -256,7 +256,7 @@ def test_the_ledger_counts_by_topic_and_minute(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_written_whole_and_once(tmp_path: Path) -> None:
-    sent = Sent(ATTEMPT, "host", {("a", 0): 2, ("b", 60_000): 1}, "delivered", delivered=3)
+    sent = TaskResult(ATTEMPT, "host", {("a", 0): 2, ("b", 60_000): 1}, "delivered", delivered=3)
     for _ in range(2):
         assert write_ledger(str(tmp_path / "ledger"), [sent, sent], name="commit") == f"{tmp_path}/ledger/commit.json"
     (file,) = (tmp_path / "ledger").iterdir()

@@ -35,7 +35,7 @@ _LEDGER: Final = (
     "dead_letters long"
 )
 CELL: Final = ["topic", "minute"]
-_CAME: Final = """
+_ARRIVED: Final = """
     with writers as (select writer from {ledger} where stamped group by writer),
       known as (select * from {facts} left semi join writers using (writer)),
       passed as (
@@ -60,7 +60,7 @@ _CELLS: Final = """
         select pool, writer, attempt, stamped, topic, minute, sum(rows) as rows from {ledger}
         group by pool, writer, attempt, stamped, topic, minute),
       found as (
-        select writer, attempt, topic, minute, sum(fresh_in_cell) as found from {came}
+        select writer, attempt, topic, minute, sum(fresh_in_cell) as found from {arrived}
         group by writer, attempt, topic, minute),
       stamped as (
         select pool, topic, minute, rows, found
@@ -68,11 +68,11 @@ _CELLS: Final = """
       plain_sent as (
         select pool, topic, minute, sum(rows) as rows from sent where not stamped group by pool, topic, minute),
       plain as (select pool, topic, minute, rows, found from plain_sent left join {plain} using (topic, minute))
-    select *, rows - have as lack from (
-      select pool, topic, minute, rows, least(rows, coalesce(found, 0)) as have
+    select *, rows - present as lack from (
+      select pool, topic, minute, rows, least(rows, coalesce(found, 0)) as present
       from (select * from stamped union all select * from plain))
 """
-"""pool, topic, minute, rows, have (found in the cell itself), lack."""
+"""pool, topic, minute, rows, present (found in the cell itself), lack."""
 _PLAIN: Final = """
     select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute
 """
@@ -80,29 +80,29 @@ _PLAIN: Final = """
 _COVERS: Final = """
     with pools as (select distinct pool, writer from {ledger} where stamped),
       found as (
-        select pool, sum(fresh) as came from {came} join pools using (writer) group by pool
+        select pool, sum(fresh) as arrived from {arrived} join pools using (writer) group by pool
         union all select concat('plain ', topic), sum(found) from {plain} group by topic),
-      having as (select pool, sum(have) as have from {cells} group by pool),
+      present_sums as (select pool, sum(present) as present from {cells} group by pool),
       attempts as (  -- all rows of an attempt are equal here
         select pool, first(discarded) as discarded from {ledger} where acks = 'delivered'
         group by pool, writer, attempt),
-      told as (
+      reported as (
         select pool, reason, sum(count) as count from attempts lateral view explode(discarded) as reason, count
         group by pool, reason),
-      filed as (  -- attempts with an answer are not counted again
+      in_files as (  -- attempts with an answer are not counted again
         select * from (
           select concat(kind, topic) as pool, reason, count from {lines}
           lateral view explode(array('topic ', 'plain ')) as kind)
         left anti join attempts using (pool))
     select * from (
-      select pool, 0 as rank, '(stray)' as reason, came - have as count from found join having using (pool)
-      union all select pool, 1, reason, count from told
-      union all select pool, 2, reason, count from filed)
+      select pool, 0 as rank, '(stray)' as reason, arrived - present as count from found join present_sums using (pool)
+      union all select pool, 1, reason, count from reported
+      union all select pool, 2, reason, count from in_files)
     where count > 0
 """
 """pool, rank, reason, count: explanations of the lack in the cells of a pool, in the order of rank."""
 _SHARES: Final = """
-    with lacking as (
+    with incomplete as (
         select *, sum(lack) over (
           partition by pool order by minute, topic rows between unbounded preceding and current row) as lack_to
         from {cells} where lack > 0),
@@ -113,7 +113,7 @@ _SHARES: Final = """
       dealt as (
         select topic, minute, reason,
           least(lack_to, cover_to) - greatest(lack_to - lack, cover_to - count) as count
-        from lacking join covering using (pool))
+        from incomplete join covering using (pool))
     select topic, minute, reason, sum(count) as count from dealt where count > 0 group by topic, minute, reason
 """
 _SHARES_COLUMNS: Final = "topic string, minute long, reason string, count long"
@@ -133,7 +133,7 @@ _UNKNOWN: Final = """
 """topic, minute, count: messages of writers without a ledger, and unstamped messages beyond the number in the ledgers.
 """
 _DOUBLED: Final = """
-    select topic, minute, writer, first, least(last, top) as last from {came} where first <= top
+    select topic, minute, writer, first, least(last, top) as last from {arrived} where first <= top
 """
 _BALANCE: Final = """
     with entries as (
@@ -164,8 +164,8 @@ _BALANCE: Final = """
     from books
 """
 _LATE_COLUMNS: Final = "topic string, minute long, writer string, number long"
-_AT_FIRST_SIGHT: Final = """
-    select sum(lack) > 0 as lacking, sum(lanes) > 0 as disordered
+_ANOMALIES: Final = """
+    select sum(lack) > 0 as incomplete, sum(lanes) > 0 as disordered
     from (select lack, 0 as lanes from {cells} union all select 0, 1 from {lanes})
 """
 
@@ -174,12 +174,12 @@ _AT_FIRST_SIGHT: Final = """
 class AuditBooks:
     """The result tables of the audit; `balance` has topic, minute, the counts, reasons and problems.
 
-    `came` has the columns of `_CAME`. `doubled` has ranges that had arrived before, `late` numbers behind later ones;
-    both with topic, minute and writer.
+    `arrived` has the columns of `_ARRIVED`. `doubled` has ranges that had arrived before, `late` numbers behind later
+    ones; both with topic, minute and writer.
     """
 
     balance: DataFrame
-    came: DataFrame
+    arrived: DataFrame
     doubled: DataFrame
     late: DataFrame
     _tables: AuditTables
@@ -216,29 +216,28 @@ def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBooks:
     """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
 
-    The function runs one query, which shows if messages lack or are out of order. Both are rare; without them, the more
-    expensive queries are skipped.
+    One query detects missing and disordered messages. Both are rare, so the more expensive queries usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
     for name, table in {"facts": facts, "ledger": ledger, "lines": lines}.items():
         tables.register(name, table)
-    came = tables.keep("came", tables.query(_CAME))
+    arrived = tables.keep("arrived", tables.query(_ARRIVED))
     tables.register("plain", tables.query(_PLAIN))
     tables.keep("cells", tables.query(_CELLS))
-    lacking, disordered = _at_first_sight(tables)
-    nobody = empty(tables.spark, _LATE_COLUMNS)
-    late = tables.keep("late", late_messages(came)) if disordered else tables.register("late", nobody)
-    tables.register("shares", _shares(tables) if lacking else empty(tables.spark, _SHARES_COLUMNS))
+    incomplete, disordered = _find_anomalies(tables)
+    no_messages = empty(tables.spark, _LATE_COLUMNS)
+    late = tables.keep("late", late_messages(arrived)) if disordered else tables.register("late", no_messages)
+    tables.register("shares", _shares(tables) if incomplete else empty(tables.spark, _SHARES_COLUMNS))
     doubled = tables.register("doubled", tables.query(_DOUBLED))
     tables.register("unknown", tables.query(_UNKNOWN))
-    return AuditBooks(tables.query(_BALANCE), came, doubled, late, tables)
+    return AuditBooks(tables.query(_BALANCE), arrived, doubled, late, tables)
 
 
-def _at_first_sight(tables: AuditTables) -> tuple[bool, bool]:
-    """Return two flags: a cell lacks messages; a lane may be out of order."""
-    tables.register("lanes", disordered_lanes(tables["came"]))
-    row = tables.query(_AT_FIRST_SIGHT).first()
-    return (bool(row["lacking"]), bool(row["disordered"])) if row else (False, False)
+def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
+    """Return two flags: a cell is short of messages; a lane may be out of order."""
+    tables.register("lanes", disordered_lanes(tables["arrived"]))
+    row = tables.query(_ANOMALIES).first()
+    return (bool(row["incomplete"]), bool(row["disordered"])) if row else (False, False)
 
 
 def _shares(tables: AuditTables) -> DataFrame:

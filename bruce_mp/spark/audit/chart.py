@@ -30,9 +30,9 @@ _RIGHT: Final = 945.0
 _TOP: Final = 15.0
 _BASE: Final = 150.0
 _MARKS: Final = 160.0
-_MARK: Final = 9.0
+_MARK_SIZE: Final = 9.0
 _HEIGHT: Final = 215
-_WIDEST: Final = 60.0
+_MAX_BAR_WIDTH: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,22 @@ def chart(bars: Sequence[Bar]) -> str:
     if not any(count for bar in bars for count in bar.counts.values()):
         return "<p>No ledger contains messages of this topic.</p>"
     first, last = bars[0].number, bars[-1].number
-    width = min((_RIGHT - _LEFT) / (last - first + 1), _WIDEST)
+    width = min((_RIGHT - _LEFT) / (last - first + 1), _MAX_BAR_WIDTH)
     tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
     scale = (_BASE - _TOP) / tallest
     body = "".join(_bar(bar, _LEFT + (bar.number - first) * width, width, scale) for bar in bars)
     right = _LEFT + (last - first + 1) * width
     return (
         f"<figure><svg class=chart viewBox='0 0 960 {_HEIGHT}' role=img aria-label='messages over time'>"
-        f"{_axes(bars, tallest, right)}{body}</svg><figcaption>{_KEY}</figcaption></figure>"
+        f"{_axes(bars, tallest, right)}{body}</svg><figcaption>{_LEGEND}</figcaption></figure>"
     )
 
 
 def _axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
-    end = _moment(bars[-1].start_ms + bars[-1].length_ms)
+    end = _format_time(bars[-1].start_ms + bars[-1].length_ms)
     labels = [
         (_LEFT - 6, _TOP + 4, "end", f"{tallest:,}"), (_LEFT - 6, _BASE, "end", "0"),
-        (_LEFT, _HEIGHT - 8, "start", _moment(bars[0].start_ms)),
+        (_LEFT, _HEIGHT - 8, "start", _format_time(bars[0].start_ms)),
         (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS + 18, "end", "problems"),
     ]  # fmt: skip
     texts = (
@@ -85,27 +85,27 @@ def _bar(bar: Bar, x: float, width: float, scale: float) -> str:
             parts.append(_rectangle(bar, name, (x, y, inner, height)))
     for row, name in enumerate(PROBLEMS):
         if bar.counts[name]:
-            wide = min(max(inner, 4.0), _MARK)
-            middle = x + (inner - wide) / 2
-            parts.append(_rectangle(bar, name, (middle, _MARKS + row * (_MARK + 2), wide, _MARK)))
+            mark_width = min(max(inner, 4.0), _MARK_SIZE)
+            mark_x = x + (inner - mark_width) / 2
+            parts.append(_rectangle(bar, name, (mark_x, _MARKS + row * (_MARK_SIZE + 2), mark_width, _MARK_SIZE)))
     return "".join(parts)
 
 
-def _rectangle(bar: Bar, name: str, place: tuple[float, float, float, float]) -> str:
-    x, y, width, height = place
-    title = f"{_moment(bar.start_ms)}: {bar.counts[name]:,} {_named(name)}"
+def _rectangle(bar: Bar, name: str, box: tuple[float, float, float, float]) -> str:
+    x, y, width, height = box
+    title = f"{_format_time(bar.start_ms)}: {bar.counts[name]:,} {_label(name)}"
     return f"<rect class={name} x={x:.1f} y={y:.1f} width={width:.1f} height={height:.1f}><title>{title}</title></rect>"
 
 
-def _moment(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _named(name: str) -> str:
+def _label(name: str) -> str:
     return name.replace("_", " ")
 
 
-_KEY: Final = "".join(
-    f"<span><svg viewBox='0 0 1 1'><rect class={name} width=1 height=1 /></svg>{_named(name)}</span>"
+_LEGEND: Final = "".join(
+    f"<span><svg viewBox='0 0 1 1'><rect class={name} width=1 height=1 /></svg>{_label(name)}</span>"
     for name in (*VOLUMES, *PROBLEMS)
 )

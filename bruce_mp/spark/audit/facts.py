@@ -37,7 +37,7 @@ the broker stamps the topic. `first` and `last` are numbers of the run, `copies`
 _LOG_APPEND_TIME: Final = 1
 _LAST: Final = "try_element_at(headers, -1)"
 """The stamp: a message's last header."""
-_ALIKE: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
+_RUN_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
 _WORD: Final = 64
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 
@@ -58,8 +58,8 @@ def _stamped(messages: DataFrame) -> DataFrame:
         f"if({_LAST}.key = 'bruce.stamp', {_LAST}.value, null) as stamp",
     )  # fmt: skip
     fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as read")
-    ours = fields.selectExpr("*", "if(read >= 0, read, null) as number")
-    return ours.selectExpr(
+    parsed = fields.selectExpr("*", "if(read >= 0, read, null) as number")
+    return parsed.selectExpr(
         "topic", "partition", "if(appended, ms, ms - ms % 60000) as kafka_ms", "appended", "number",
         "if(number is null, null, substring(stamp, 18)) as tail",
         f"shiftright(number, {_WORD.bit_length() - 1}) as word", "offset - number as shift",
@@ -90,10 +90,10 @@ def _pieces(words: DataFrame) -> DataFrame:
     single = f"transform(filter(sequence(0, {_WORD - 1}), bit -> getbit(bits, bit) = 1), bit -> {alone})"
     whole = "word is null or copies = last - first + 1"
     return words.selectExpr(
-        *_ALIKE, "shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
+        *_RUN_KEY, "shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
         "copies as together",
     ).selectExpr(
-        *_ALIKE, "substring(tail, 15) as author", "first", "last", "coalesce(last - first + 1, together) as copies",
+        *_RUN_KEY, "substring(tail, 15) as author", "first", "last", "coalesce(last - first + 1, together) as copies",
         "first + shift as at",
     )  # fmt: skip
 
@@ -106,15 +106,15 @@ def _runs(pieces: DataFrame) -> DataFrame:
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    line = Window.partitionBy("topic", "partition", "author").orderBy("at")
-    so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    goes_on = F.lag("last").over(line) + 1 == F.col("first")
+    by_offset = Window.partitionBy("topic", "partition", "author").orderBy("at")
+    up_to_here = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    continues = F.lag("last").over(by_offset) + 1 == F.col("first")
     for name in ("tail", "kafka_ms", "appended"):
-        goes_on &= F.lag(name).over(line) == F.col(name)
-    place = F.first("at").over(so_far) + F.sum("copies").over(so_far) - F.col("copies")
-    placed = pieces.select("*", F.ifnull(goes_on, F.expr("false")).alias("goes_on"), place.alias("place"))
-    told = placed.select("*", F.count_if(~F.col("goes_on")).over(so_far).alias("run"))
-    return told.groupBy("topic", "partition", "author", "run").agg(
+        continues &= F.lag(name).over(by_offset) == F.col(name)
+    place = F.first("at").over(up_to_here) + F.sum("copies").over(up_to_here) - F.col("copies")
+    placed = pieces.select("*", F.ifnull(continues, F.expr("false")).alias("continues"), place.alias("place"))
+    numbered = placed.select("*", F.count_if(~F.col("continues")).over(up_to_here).alias("run"))
+    return numbered.groupBy("topic", "partition", "author", "run").agg(
         *expressions(
             "first(tail) as tail", "first(kafka_ms) as kafka_ms", "first(appended) as appended",
             "min(first) as first", "max(last) as last", "min(place) as place", "sum(copies) as copies",
@@ -128,10 +128,10 @@ def _facts(runs: DataFrame) -> DataFrame:
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
     )  # fmt: skip
-    ours, moment = f"cast({_ATTEMPT} as string) = substring_index(name, '/', -1)", "coalesce(sent, kafka_ms)"
+    has_attempt, time_ms = f"cast({_ATTEMPT} as string) = substring_index(name, '/', -1)", "coalesce(sent, kafka_ms)"
     return fields.selectExpr(
-        "topic", "partition", f"if({ours}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
-        f"if({ours}, {_ATTEMPT}, if(name is null, null, 0)) as attempt", f"{moment} - {moment} % 60000 as minute",
+        "topic", "partition", f"if({has_attempt}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
+        f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt", f"{time_ms} - {time_ms} % 60000 as minute",
         "sent", "if(appended, greatest(kafka_ms - sent, 0L), null) as latency_ms", "place - first as shift", "first",
         "last", "copies",
     )  # fmt: skip

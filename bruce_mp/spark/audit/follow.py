@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.messages import stream_topics
 from bruce_mp.spark.audit.run import Audit, compare, land
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.storage import absolute, open_directory
+from bruce_mp.spark.storage import absolute_path, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,13 +55,13 @@ def follow(
 
     The function may run in any thread.
     """
-    shown = progress or Progress("audit")
+    display = progress or Progress("audit")
     query = _start(spark, plan)
     try:
-        for closed_ms in _closings(query, plan, stop or Event(), shown):
+        for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
             _prune(plan)
-            verdict = compare(spark, plan.audit, _condition(plan, closed_ms), changed_after=_oldest(plan))
-            shown.finish(f"up to {_moment(closed_ms)}: {verdict}")
+            verdict = compare(spark, plan.audit, _window_condition(plan, closed_ms), changed_after=_oldest_time(plan))
+            display.finish(f"up to {_format_time(closed_ms)}: {verdict}")
             yield verdict
             if plan.stop_when_bad and not verdict.good:
                 return
@@ -74,34 +74,38 @@ def _start(spark: SparkSession, plan: Follow) -> StreamingQuery:
     open_directory(plan.audit.facts)
     messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
     watched = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
-    writer = watched.writeStream.option("checkpointLocation", f"{absolute(plan.audit.output)}/checkpoint")
+    writer = watched.writeStream.option("checkpointLocation", f"{absolute_path(plan.audit.output)}/checkpoint")
     landing = writer.foreachBatch(lambda batch, number: land(batch, f"{plan.audit.facts}/{number:08}"))
     return landing.trigger(processingTime=f"{plan.every_s} seconds").start()
 
 
-def _closings(query: StreamingQuery, plan: Follow, stop: Event, shown: Progress) -> Iterator[int]:
+def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: Progress) -> Iterator[int]:
     """Yield the end of the closed minutes in ms whenever more are closed, and once more at the end."""
-    closed, came_at, rows = _BEGINNING_MS, time.monotonic(), 0
+    closed, last_message_at, rows = _BEGINNING_MS, time.monotonic(), 0
     while not stop.is_set() and not query.awaitTermination(_POLL_S):  # raises the error that stopped the query
         landed = sum(report["numInputRows"] for report in query.recentProgress)
         if landed != rows:
-            rows, came_at = landed, time.monotonic()
-            shown.show(f"{rows:,} messages in the last {len(query.recentProgress)} batches")
-        now_closed = _closed(query, plan)
+            rows, last_message_at = landed, time.monotonic()
+            display.show(f"{rows:,} messages in the last {len(query.recentProgress)} batches")
+        now_closed = _closed_until(query, plan)
         if now_closed > closed:
             closed = now_closed
             yield closed
-        if plan.until_idle_s is not None and time.monotonic() - came_at > plan.until_idle_s and _has_read_all(query):
+        if (
+            plan.until_idle_s is not None
+            and time.monotonic() - last_message_at > plan.until_idle_s
+            and _has_read_all(query)
+        ):
             break
     query.stop()
     yield max(closed, _now_ms() if _has_read_all(query) else closed)
 
 
-def _closed(query: StreamingQuery, plan: Follow) -> int:
+def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     """Return the end of the closed minutes in ms."""
     report = query.lastProgress
-    said = report["eventTime"].get("watermark") if report else None
-    passed = _parsed_ms(said) if said else _BEGINNING_MS
+    watermark = report["eventTime"].get("watermark") if report else None
+    passed = _parsed_ms(watermark) if watermark else _BEGINNING_MS
     if _has_read_all(query):
         passed = max(passed, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
     return passed - passed % _MINUTE_MS if passed > 0 else _BEGINNING_MS
@@ -113,11 +117,11 @@ def _has_read_all(query: StreamingQuery) -> bool:
     return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
 
 
-def _condition(plan: Follow, closed_ms: int) -> str:
+def _window_condition(plan: Follow, closed_ms: int) -> str:
     return f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
 
 
-def _oldest(plan: Follow) -> datetime:
+def _oldest_time(plan: Follow) -> datetime:
     """Return the time before which written files are ignored."""
     return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
 
@@ -133,7 +137,7 @@ def _prune(plan: Follow) -> None:
             batch = entry.path.removeprefix(f"{root}/").partition("/")[0]
             newest[batch] = max(entry.mtime, newest.get(batch, entry.mtime))
     for batch, written in newest.items():
-        if written < _oldest(plan):
+        if written < _oldest_time(plan):
             system.delete_dir(f"{root}/{batch}")
 
 
@@ -145,5 +149,5 @@ def _parsed_ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
-def _moment(ms: int) -> str:
+def _format_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["READER", "read_topics", "stream_topics"]
+__all__ = ["CONSUMER_OPTIONS", "read_topics", "stream_topics"]
 
-READER: Final = {
+CONSUMER_OPTIONS: Final = {
     "includeHeaders": "true",
     "failOnDataLoss": "false",
     "kafka.max.partition.fetch.bytes": str(4 << 20),
@@ -22,7 +22,7 @@ READER: Final = {
 """Options of the consumer: they read twice as fast as the defaults, and retention may delete messages during the read.
 """
 
-_FIRST_VERSION: Final = "spark.sql.sources.useV1SourceList"
+_V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 
 
 def read_topics(
@@ -33,8 +33,8 @@ def read_topics(
     The read uses version 2 of Spark's data source API, as streams do. For batches Spark would use version 1, which
     converts each message to an object and back to a row; that takes as long as all other work.
     """
-    first = str(spark.conf.get(_FIRST_VERSION)).split(",")
-    with settings(spark, {_FIRST_VERSION: ",".join(name for name in first if name.strip() != "kafka")}):
+    v1_sources = str(spark.conf.get(_V1_SOURCES)).split(",")
+    with settings(spark, {_V1_SOURCES: ",".join(name for name in v1_sources if name.strip() != "kafka")}):
         return spark.read.format("kafka").options(**_options(bootstrap, topics, options)).load()
 
 
@@ -42,10 +42,10 @@ def stream_topics(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
     """Read the topics as a stream, from their beginning unless `options` say otherwise."""
-    start = {"startingOffsets": "earliest"}
-    return spark.readStream.format("kafka").options(**start, **_options(bootstrap, topics, options)).load()
+    beginning = {"startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**beginning, **_options(bootstrap, topics, options)).load()
 
 
 def _options(bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None) -> dict[str, str]:
-    places = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
-    return {**READER, **places, **(options or {})}
+    source = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
+    return {**CONSUMER_OPTIONS, **source, **(options or {})}

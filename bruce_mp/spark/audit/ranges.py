@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["expressions", "merged"]
+__all__ = ["expressions", "merge_ranges"]
 
 
 def expressions(*texts: str) -> list[Column]:
@@ -19,15 +19,15 @@ def expressions(*texts: str) -> list[Column]:
     return [F.expr(text) for text in texts]
 
 
-def merged(ranges: DataFrame, by: Sequence[str], *aggregates: str) -> DataFrame:
+def merge_ranges(ranges: DataFrame, by: Sequence[str], *aggregates: str) -> DataFrame:
     """Merge adjacent ranges with equal `by` columns; return `by`, first, last and aggregates over the parts."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    line = Window.partitionBy(*by).orderBy("first")
-    before = line.rowsBetween(Window.unboundedPreceding, -1)
-    apart = F.col("first") > F.max("last").over(before) + 1
-    begun = ranges.withColumn("apart", F.coalesce(apart.cast("int"), F.lit(0)))
-    told = begun.withColumn("range", F.sum("apart").over(line))
-    wanted = expressions("min(first) as first", "max(last) as last", *aggregates)
-    return told.groupBy(*by, "range").agg(*wanted).drop("range")
+    in_order = Window.partitionBy(*by).orderBy("first")
+    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    starts_range = F.col("first") > F.max("last").over(before) + 1
+    marked = ranges.withColumn("starts_range", F.coalesce(starts_range.cast("int"), F.lit(0)))
+    numbered = marked.withColumn("range", F.sum("starts_range").over(in_order))
+    sums = expressions("min(first) as first", "max(last) as last", *aggregates)
+    return numbered.groupBy(*by, "range").agg(*sums).drop("range")

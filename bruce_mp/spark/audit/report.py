@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     _Row = Mapping[str, Any]
 
-__all__ = ["AuditVerdict", "Summary", "summarised", "write_report"]
+__all__ = ["AuditVerdict", "Summary", "summarise", "write_report"]
 
 _TOPICS: Final = 50
 _RANGES: Final = 100
@@ -112,7 +112,7 @@ class Summary:
         return sum(row[name] for row in self.topics)
 
 
-def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
+def summarise(balance: DataFrame, latencies: DataFrame) -> Summary:
     """Collect at most 120 rows for each topic; `latencies` has a row for each topic."""
     with AuditTables(balance.sparkSession) as tables:
         tables.register("balance", balance)
@@ -125,18 +125,21 @@ def summarised(balance: DataFrame, latencies: DataFrame) -> Summary:
         bars.setdefault(row["topic"], []).append(bar)
         sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(_COUNTS, 0)})
         sums.update({name: sums[name] + row[name] for name in _COUNTS})
-    return Summary(sorted(topics.values(), key=_goodness), bars)
+    return Summary(sorted(topics.values(), key=_severity), bars)
 
 
-def _goodness(row: _Row) -> tuple[int, int, int, str]:
+def _severity(row: _Row) -> tuple[int, int, int, str]:
     """Return the sort key of a topic; topics with the most problems come first."""
     return -sum(row[name] for name in PROBLEMS), -row["discarded"], -row["sent"], row["topic"]
 
 
 def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: AuditVerdict, output: str) -> str:
-    """Write `report.html` into `output` and return its path; `found` is the result of `summarised` for the balance."""
+    """Write `report.html` into `output` and return its path; `found` is the result of `summarise` for the balance."""
     page = _page(
-        found, _reasons(balance) if verdict.discarded else [], _first(problems) if verdict.to_name else [], verdict
+        found,
+        _reasons(balance) if verdict.discarded else [],
+        _first_problems(problems) if verdict.to_name else [],
+        verdict,
     )
     system, root = open_directory(output)
     with system.open_output_stream(f"{root}/report.html") as file:
@@ -151,7 +154,7 @@ def _reasons(balance: DataFrame) -> Sequence[_Row]:
     return [row.asDict() for row in rows.limit(_REASONS).collect()]
 
 
-def _first(problems: DataFrame) -> Sequence[_Row]:
+def _first_problems(problems: DataFrame) -> Sequence[_Row]:
     return [row.asDict() for row in problems.orderBy("problem", "writer", "first").limit(_RANGES).collect()]
 
 

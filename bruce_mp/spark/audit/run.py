@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.messages import read_topics
-from bruce_mp.spark.audit.ranges import expressions, merged
-from bruce_mp.spark.audit.report import AuditVerdict, summarised, write_report
+from bruce_mp.spark.audit.ranges import expressions, merge_ranges
+from bruce_mp.spark.audit.report import AuditVerdict, summarise, write_report
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.settings import settings
-from bruce_mp.spark.storage import absolute, bytes_in
+from bruce_mp.spark.storage import absolute_path, total_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ __all__ = ["Audit", "audit", "compare", "find_problems", "land", "no_problems"]
 
 _SMALL_BYTES: Final = 16 << 20
 """Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
-_FOR_SMALL: Final = {  # compilation and distribution take longer than these queries
+_SMALL_SETTINGS: Final = {  # compilation and distribution take longer than these queries
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -59,17 +59,17 @@ class Audit:
     @property
     def facts(self) -> str:
         """Return the directory of the facts."""
-        return f"{absolute(self.output)}/facts"
+        return f"{absolute_path(self.output)}/facts"
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
     """Land the present messages of the topics, compare them, and return the sums. Raises Spark's errors."""
-    shown = progress or Progress("audit")
-    shown.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
+    display = progress or Progress("audit")
+    display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
     land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
-    shown.show("comparing")
+    display.show("comparing")
     verdict = compare(spark, plan)
-    shown.finish(str(verdict))
+    display.finish(str(verdict))
     return verdict
 
 
@@ -85,36 +85,36 @@ def compare(
 
     `minutes` is a condition on the column `minute`. Ledger files last written before `changed_after` are not read.
     """
-    small = sum(map(bytes_in, [plan.facts, *plan.ledgers])) < _SMALL_BYTES
+    small = sum(map(total_size, [plan.facts, *plan.ledgers])) < _SMALL_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if not small:
         return _compare(plan, facts, ledger, minutes)
-    with settings(spark, _FOR_SMALL):  # one partition needs no shuffle
+    with settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
         return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
 
 
 def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> AuditVerdict:
-    timed, lines = facts.where(minutes), _lines(facts.sparkSession, plan.discards)
+    timed, lines = facts.where(minutes), _read_discards(facts.sparkSession, plan.discards)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
-        balance = _written(cells, plan, "balance")
-        found = summarised(balance, percentiles(timed, ["topic"]))
+        balance = _write_table(cells, plan, "balance")
+        found = summarise(balance, percentiles(timed, ["topic"]))
         verdict = AuditVerdict(**{name: found.total(name) for name in AuditVerdict.__dataclass_fields__})
-        named = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
-        write_report(found, balance, _written(named, plan, "problems"), verdict, absolute(plan.output))
+        problems = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
+        write_report(found, balance, _write_table(problems, plan, "problems"), verdict, absolute_path(plan.output))
     return verdict
 
 
-def _lines(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
+def _read_discards(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
     return discard_table(spark, discards) if discards else empty(spark, _NO_LINES)
 
 
-def _written(table: DataFrame, plan: Audit, name: str) -> DataFrame:
+def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
     """Write the table to one file, because it is small, and return it as read back."""
-    place = f"{absolute(plan.output)}/{name}"
-    table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(place)
-    return table.sparkSession.read.format(plan.table_format).load(place)
+    path = f"{absolute_path(plan.output)}/{name}"
+    table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(path)
+    return table.sparkSession.read.format(plan.table_format).load(path)
 
 
 # --- the problems ----------------------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
 
     Discarded messages are among the missing, because reports of discards contain no sequence numbers.
     """
-    holes = _holes(books.came, ledger).selectExpr("'missing' as problem", "writer", "first", "last")
-    twice = books.doubled.selectExpr("'doubled' as problem", "writer", "first", "last")
+    missing = _missing_ranges(books.arrived, ledger).selectExpr("'missing' as problem", "writer", "first", "last")
+    doubled = books.doubled.selectExpr("'doubled' as problem", "writer", "first", "last")
     late = books.late.selectExpr("'out of order' as problem", "writer", "number as first", "number as last")
-    return merged(holes.unionByName(twice).unionByName(late), ["problem", "writer"])
+    return merge_ranges(missing.unionByName(doubled).unionByName(late), ["problem", "writer"])
 
 
 def no_problems(ledger: DataFrame) -> DataFrame:
@@ -138,12 +138,12 @@ def no_problems(ledger: DataFrame) -> DataFrame:
     return empty(ledger.sparkSession, _COLUMNS)
 
 
-def _holes(came: DataFrame, ledger: DataFrame) -> DataFrame:
+def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
     """Return writer, first and last of the used numbers that did not arrive."""
     used = ledger.where("stamped").groupBy("writer").agg(*expressions("max(attempt_rows) as used"))
-    between = came.join(used, "writer").selectExpr("writer", "top + 1 as first", "least(first, used) - 1 as last")
-    highest = came.groupBy("writer").agg(*expressions("max(last) as highest"))
-    behind = used.join(highest, "writer", "left").selectExpr(
+    gaps = arrived.join(used, "writer").selectExpr("writer", "top + 1 as first", "least(first, used) - 1 as last")
+    highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest"))
+    tail = used.join(highest, "writer", "left").selectExpr(
         "writer", "coalesce(highest, -1L) + 1 as first", "used - 1 as last"
     )
-    return between.unionByName(behind).where("first <= last")
+    return gaps.unionByName(tail).where("first <= last")

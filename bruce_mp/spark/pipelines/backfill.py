@@ -71,7 +71,7 @@ class DryRun:
 
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
     """Send the remaining messages and return their number. Raises Spark's StreamingQueryException."""
-    shown = progress or Progress("backfill")
+    display = progress or Progress("backfill")
     parse_options(plan.sink)  # before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
     stream = _messages(_read(spark, plan, streaming=True), plan)
@@ -85,13 +85,13 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
         .start()
     )
     try:
-        return _watch(query, shown)
+        return _show_progress(query, display)
     finally:
         query.stop()
 
 
-def _watch(query: StreamingQuery, progress: Progress) -> int:
-    began, done = time.monotonic(), _Done()
+def _show_progress(query: StreamingQuery, progress: Progress) -> int:
+    began, done = time.monotonic(), _CommittedChunks()
     while not query.awaitTermination(_POLL_S):
         done.count(query)
         progress.show(done.text(began))
@@ -101,7 +101,7 @@ def _watch(query: StreamingQuery, progress: Progress) -> int:
 
 
 @dataclass
-class _Done:
+class _CommittedChunks:
     """The committed chunks, from the query's repeated reports of its newest hundred."""
 
     rows: int = 0
@@ -158,33 +158,33 @@ def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
     batch = spark.read.format(plan.format).options(**{**defaults, **plan.reader}).load(plan.path)
     if not streaming:
         return batch
-    place = _StreamPlace.of(plan.path)
+    source = _StreamInput.of(plan.path)
     return (
         spark.readStream.format(plan.format)
         .schema(batch.schema)
-        .options(**{**defaults, **plan.reader, **place.options, "maxFilesPerTrigger": str(plan.files_per_chunk)})
-        .load(place.path)
+        .options(**{**defaults, **plan.reader, **source.options, "maxFilesPerTrigger": str(plan.files_per_chunk)})
+        .load(source.path)
     )
 
 
 @dataclass(frozen=True)
-class _StreamPlace:
+class _StreamInput:
     """The input of a stream: a folder or a glob; a single file is a folder with a filter."""
 
     path: str
     options: Mapping[str, str]
 
     @staticmethod
-    def of(path: str) -> _StreamPlace:
+    def of(path: str) -> _StreamInput:
         local = Path(path.removeprefix("file://"))
         if local.is_file():
-            return _StreamPlace(str(local.parent), {"pathGlobFilter": local.name})
-        return _StreamPlace(path, {})
+            return _StreamInput(str(local.parent), {"pathGlobFilter": local.name})
+        return _StreamInput(path, {})
 
 
 def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
     """Return the columns of the sink."""
-    given = {
+    expressions = {
         "topic": plan.topic,
         "key": plan.key,
         "value": plan.value,
@@ -192,7 +192,9 @@ def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
         "timestamp": plan.timestamp and f"cast({plan.timestamp} as timestamp)",
         "headers": None,
     }
-    as_table = "value" in frame.columns
-    named = {name: given[name] or (name if as_table and name in frame.columns else None) for name in given}
-    named["value"] = named["value"] or "to_json(struct(*))"
-    return frame.selectExpr(*[f"{expression} as {name}" for name, expression in named.items() if expression])
+    has_value = "value" in frame.columns
+    columns = {
+        name: expressions[name] or (name if has_value and name in frame.columns else None) for name in expressions
+    }
+    columns["value"] = columns["value"] or "to_json(struct(*))"
+    return frame.selectExpr(*[f"{expression} as {name}" for name, expression in columns.items() if expression])

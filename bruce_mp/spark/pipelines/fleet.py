@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.storage import absolute
+from bruce_mp.spark.storage import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ ROW: Final = "since bigint, kind string, topic string, name string, period bigin
 `since` is the start of the daemon: its periods are numbered from there.
 """
 _TIMEOUT_S: Final = 10
-_LIMIT: Final = 20
+_MAX_ROWS: Final = 20
 _Row = tuple[int, str, str | None, str | None, int | None, int | None]
 
 
@@ -65,15 +65,15 @@ def collect_fleet(
     """Sample all daemons `rounds` times; return the whole table: at_ms, daemon and the columns of `ROW`."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    shown = progress or Progress("fleet")
-    place = f"{absolute(output)}/samples"
+    display = progress or Progress("fleet")
+    place = f"{absolute_path(output)}/samples"
     fetch = F.udf(fetch_rows, f"array<struct<{ROW}>>", useArrow=False).asNondeterministic()
     for number in range(1, rounds + 1):
         began = time.time()
         asked = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
         answers = asked.select(F.lit(int(began * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
         answers.repartition(1).write.mode("append").parquet(place)
-        shown.show(f"round {number} of {rounds}, {len(hosts)} daemons")
+        display.show(f"round {number} of {rounds}, {len(hosts)} daemons")
         if number < rounds and _wait(stop, began + every_s - time.time()):
             break
     return spark.read.parquet(place)
@@ -92,7 +92,7 @@ def fetch_rows(daemon: str) -> list[_Row]:
     """Return the status of a daemon as rows of `ROW`."""
     base = daemon if "://" in daemon else f"http://{daemon}"
     try:
-        pages = {page: _get(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
+        pages = {page: _fetch_page(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
         since = int(pages["books"]["since"])
         return [(since, *row) for rows in _READERS for row in rows(pages)]
     except (OSError, ValueError, LookupError) as error:
@@ -104,17 +104,17 @@ _PAGES: Final = {
 }  # fmt: skip
 
 
-def _get(url: str) -> Mapping[str, Any]:
+def _fetch_page(url: str) -> Mapping[str, Any]:
     try:
         with urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the user's address
-            return _object(answer.read())
+            return _parse_object(answer.read())
     except URLError as error:
         if getattr(error, "code", None) == 503 and hasattr(error, "read"):  # /healthz of an unhealthy daemon
-            return _object(error.read())
+            return _parse_object(error.read())
         raise
 
 
-def _object(data: bytes) -> Mapping[str, Any]:
+def _parse_object(data: bytes) -> Mapping[str, Any]:
     found = json.loads(data)
     if not isinstance(found, dict):
         raise ValueError("not the page of a daemon")  # noqa: TRY004 - the response is wrong, not the caller
@@ -178,11 +178,11 @@ def worst(samples: DataFrame) -> Worst:
     """
     steps = _steps(samples).cache()
     try:
-        daemons = _joined(_by_daemon(samples, steps), ["discarded", "unreachable", "held"])
-        topics = _joined(_by_topic(samples), ["discarded", "held"])
+        daemons = _worst_rows(_by_daemon(samples, steps), ["discarded", "unreachable", "held"])
+        topics = _worst_rows(_by_topic(samples), ["discarded", "held"])
         sums = _expressions("sum(step) as discarded", "count(distinct daemon) as daemons")
         reasons = steps.groupBy("reason").agg(*sums)
-        return Worst(daemons, topics, _joined(reasons.where("discarded > 0"), ["discarded"]))
+        return Worst(daemons, topics, _worst_rows(reasons.where("discarded > 0"), ["discarded"]))
     finally:
         steps.unpersist()
 
@@ -222,8 +222,8 @@ def _by_topic(samples: DataFrame) -> DataFrame:
     return lost.join(held, "topic", "full").fillna(0)
 
 
-def _joined(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
-    rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_LIMIT)
+def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
+    rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_MAX_ROWS)
     return [row.asDict() for row in rows.collect()]
 
 
@@ -236,7 +236,7 @@ def _expressions(*texts: str) -> list[Any]:
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "  none"
-    lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
+    lines = [list(rows[0]), *([_format(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     numeric = [isinstance(value, int) for value in rows[0].values()]
     return "\n".join(
@@ -248,5 +248,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     )  # fmt: skip
 
 
-def _text(value: object) -> str:
+def _format(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value or "")

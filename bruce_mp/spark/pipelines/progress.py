@@ -9,8 +9,8 @@ from typing import TextIO
 
 __all__ = ["Progress"]
 
-_TERMINAL_S = 0.5
-_ELSEWHERE_S = 10.0
+_TERMINAL_INTERVAL_S = 0.5
+_FILE_INTERVAL_S = 10.0
 
 
 @dataclass
@@ -19,12 +19,12 @@ class Progress:
 
     label: str
     out: TextIO = field(default_factory=lambda: sys.stderr)
-    _shown_at: float = -_ELSEWHERE_S
+    _shown_at: float = -_FILE_INTERVAL_S
     _width: int = 0
 
     def show(self, text: str) -> None:
         """Show `text` unless another text was shown a moment ago."""
-        pause = _TERMINAL_S if self.out.isatty() else _ELSEWHERE_S
+        pause = _TERMINAL_INTERVAL_S if self.out.isatty() else _FILE_INTERVAL_S
         if time.monotonic() - self._shown_at >= pause:
             self._write(text, end="" if self.out.isatty() else "\n")
 

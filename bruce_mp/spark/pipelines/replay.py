@@ -92,26 +92,26 @@ def replay(
     state: str,
     sink: Mapping[str, str],
     *,
-    wanted: Filter | None = None,
+    selection: Filter | None = None,
     doubtful: Doubtful = Doubtful.REFUSE,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Replayed:
     """Send the selected messages that were not replayed before. Raises `DoubtfulError` and Spark's errors."""
-    shown = progress or Progress("replay")
+    display = progress or Progress("replay")
     system, root = open_directory(state)
-    _settle_doubts(system, root, doubtful)
+    _resolve_doubtful(system, root, doubtful)
     total = Replayed()
     for number, file in enumerate(files, 1):
-        total += _replay_file(_Chunk(spark, system, root, state), file, sink, wanted or Filter(), dry_run=dry_run)
-        shown.show(f"file {number} of {len(files)}, {total.sent:,} messages sent")
-    shown.finish(f"{len(files)} files, {total.sent:,} messages {'to send' if dry_run else 'sent'}")
+        total += _replay_file(_State(spark, system, root, state), file, sink, selection or Filter(), dry_run=dry_run)
+        display.show(f"file {number} of {len(files)}, {total.sent:,} messages sent")
+    display.finish(f"{len(files)} files, {total.sent:,} messages {'to send' if dry_run else 'sent'}")
     return total
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """The state directory of a chunk."""
+class _State:
+    """The session, and the state directory of the replay."""
 
     spark: SparkSession
     system: FileSystem
@@ -125,8 +125,8 @@ class _Chunk:
         return self.spark.read.parquet(*[f"{self.uri}/{name}" for name in names])
 
 
-def _replay_file(chunk: _Chunk, file: str, sink: Mapping[str, str], wanted: Filter, *, dry_run: bool) -> Replayed:
-    lines = _classified(_numbered(discard_table(chunk.spark, [file])), chunk.done(), wanted)
+def _replay_file(chunk: _State, file: str, sink: Mapping[str, str], selection: Filter, *, dry_run: bool) -> Replayed:
+    lines = _add_fate(_add_hash(discard_table(chunk.spark, [file])), chunk.done(), selection)
     name = f"{chunk.uri}/{uuid4().hex}{_INTENT}"
     counts = {row["fate"]: row["count"] for row in lines.groupBy("fate").count().collect()}  # four rows
     found = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
@@ -137,7 +137,7 @@ def _replay_file(chunk: _Chunk, file: str, sink: Mapping[str, str], wanted: Filt
     return found
 
 
-def _path(chunk: _Chunk, uri: str) -> str:
+def _path(chunk: _State, uri: str) -> str:
     return f"{chunk.root}/{uri.rpartition('/')[2]}"
 
 
@@ -149,7 +149,7 @@ def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:
     messages.write.format("bruce").mode("append").options(**{"fence": "true", **sink}).save()
 
 
-def _numbered(lines: DataFrame) -> DataFrame:
+def _add_hash(lines: DataFrame) -> DataFrame:
     """Add the hash of each line and its number among equal lines."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
@@ -158,7 +158,7 @@ def _numbered(lines: DataFrame) -> DataFrame:
     return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(F.lit(0))))
 
 
-def _classified(lines: DataFrame, done: DataFrame | None, wanted: Filter) -> DataFrame:
+def _add_fate(lines: DataFrame, done: DataFrame | None, selection: Filter) -> DataFrame:
     """Add `fate` (send, already, filtered or no_message) and the columns of the sink."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
@@ -171,25 +171,25 @@ def _classified(lines: DataFrame, done: DataFrame | None, wanted: Filter) -> Dat
     message = (F.col("event") == "DISC") & ~F.col("info").isin(*_NO_MESSAGES) & ~F.col("info").contains("(")
     fate = (
         F.when(~F.coalesce(message, F.lit(False)), "no_message")
-        .when(~F.expr(_condition(wanted)), "filtered")
+        .when(~F.expr(_selection_condition(selection)), "filtered")
         .when(F.col("replayed"), "already")
         .otherwise("send")
     )
     return known.withColumn("fate", fate).withColumn("timestamp", F.timestamp_millis("time_ms"))
 
 
-def _condition(wanted: Filter) -> str:
+def _selection_condition(selection: Filter) -> str:
     parts = ["true"]
-    if wanted.topics:
-        parts.append(f"topic in ({', '.join(map(_quoted, wanted.topics))})")
-    if wanted.infos:
-        parts.append(f"info in ({', '.join(map(_quoted, wanted.infos))})")
+    if selection.topics:
+        parts.append(f"topic in ({', '.join(map(_quoted, selection.topics))})")
+    if selection.infos:
+        parts.append(f"info in ({', '.join(map(_quoted, selection.infos))})")
     else:
         parts.append(f"info <> '{_IN_KAFKA}'")
-    if wanted.since_ms is not None:
-        parts.append(f"time_ms >= {int(wanted.since_ms)}")
-    if wanted.until_ms is not None:
-        parts.append(f"time_ms < {int(wanted.until_ms)}")
+    if selection.since_ms is not None:
+        parts.append(f"time_ms >= {int(selection.since_ms)}")
+    if selection.until_ms is not None:
+        parts.append(f"time_ms < {int(selection.until_ms)}")
     return " and ".join(parts)
 
 
@@ -197,7 +197,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _settle_doubts(system: FileSystem, root: str, doubtful: Doubtful) -> None:
+def _resolve_doubtful(system: FileSystem, root: str, doubtful: Doubtful) -> None:
     left = [entry for entry in _entries(system, root) if entry.base_name.endswith(_INTENT)]
     if left and doubtful is Doubtful.REFUSE:
         raise DoubtfulError(

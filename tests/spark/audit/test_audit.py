@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
 from bruce_mp.spark.audit.report import AuditVerdict
 from bruce_mp.spark.audit.run import Audit, compare, land
-from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ class Planted:
     """Messages with the columns of Spark's Kafka source, and the ledger of their senders."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    ledger: list[Sent] = field(default_factory=list)
+    ledger: list[TaskResult] = field(default_factory=list)
 
     def put(
         self,
@@ -63,7 +63,9 @@ class Planted:
     ) -> None:
         stamped = more.pop("stamped", True)
         counts = {(topic, minute): count for minute, count in rows.items()}
-        self.ledger.append(Sent(TaskAttempt(f"{topic}-query", 3, 0, attempt), "host", counts, acks, stamped, **more))
+        self.ledger.append(
+            TaskResult(TaskAttempt(f"{topic}-query", 3, 0, attempt), "host", counts, acks, stamped, **more)
+        )
 
     def frame(self, spark: SparkSession) -> DataFrame:
         rows = spark.createDataFrame(self.rows, KAFKA).coalesce(1)

@@ -16,7 +16,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit.follow import Follow, _prune, follow
 from bruce_mp.spark.audit.run import Audit
-from bruce_mp.spark.ledger import Sent, TaskAttempt, write_ledger
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from support.processes import wait_until
 from support.spark_commands import bruce_spark
@@ -50,7 +50,7 @@ def put(broker: DevBroker, numbers: Iterable[int], directory: Path, promised: in
     assert producer.flush(60) == 0
     counts = {(TOPIC, sent - sent % 60_000): promised}
     write_ledger(
-        f"{directory}/ledger", [Sent(TaskAttempt("query", -1, 0, 0), "host", counts, "delivered", stamped=True)]
+        f"{directory}/ledger", [TaskResult(TaskAttempt("query", -1, 0, 0), "host", counts, "delivered", stamped=True)]
     )
     return Audit(broker.bootstrap, [TOPIC], [f"{directory}/ledger"], f"{directory}/audit")
 

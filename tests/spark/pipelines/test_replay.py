@@ -71,9 +71,9 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
     (tmp_path / "d").write_bytes(b"".join(lines))
     wanted = Filter(["a"], ["NO_MEM"], 10, 2000)
     with StreamSink(tmp_path / "s") as sink:
-        dry = run(spark, sink, tmp_path / "d", wanted=wanted, dry_run=True)
+        dry = run(spark, sink, tmp_path / "d", selection=wanted, dry_run=True)
         assert sink.connections == []
-        assert run(spark, sink, tmp_path / "d", wanted=wanted) == dry == Replayed(2, 0, 4, 4)
+        assert run(spark, sink, tmp_path / "d", selection=wanted) == dry == Replayed(2, 0, 4, 4)
         assert sorted(m.value for m in messages_of(sink)) == [b"v0", b"v4"]
         assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 1, 4), "what is in Kafka is not sent unasked"
 
