@@ -131,7 +131,8 @@ def _facts(runs: DataFrame) -> DataFrame:
     has_attempt, time_ms = f"cast({_ATTEMPT} as string) = substring_index(name, '/', -1)", "coalesce(sent, kafka_ms)"
     return fields.selectExpr(
         "topic", "partition", f"if({has_attempt}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
-        f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt", f"{time_ms} - {time_ms} % 60000 as minute",
+        f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
+        f"{time_ms} - {time_ms} % 60000 as minute",
         "sent", "if(appended, greatest(kafka_ms - sent, 0L), null) as latency_ms", "place - first as shift", "first",
         "last", "copies",
     )  # fmt: skip
