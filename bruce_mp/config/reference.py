@@ -31,14 +31,11 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 
 | command or file | use |
 |---|---|
-| `bruce run --config FILE` | start |
-| `bruce check-config FILE` | list every fault, with key, value and allowed values |
+| `bruce check-config FILE` | list every fault of the file, and of the users, groups and secrets that it names |
+| `bruce run --config FILE` | start; checks directories and addresses, too |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
 | `conf/bruce.minimal.toml`, `conf/bruce.toml` | the least that works; every setting with its default |
-
-`check-config` checks the file and the users, groups and secrets that it names. `bruce run` also checks directory
-permissions and addresses.
 
 ## How values are written
 

@@ -275,7 +275,7 @@ class CompressionConfig(Section, frozen=True):
 
 
 class Compression(Section, frozen=True):
-    """Compression of batches, by topic. Nothing is compressed unless configured."""
+    """Compression of batches, by topic; by default none."""
 
     size_threshold_percent: Annotated[
         int,
@@ -302,7 +302,7 @@ class RateLimitConfig(Section, frozen=True):
 
 
 class RateLimit(Section, frozen=True):
-    """Limits on the messages of a topic. No limit unless configured.
+    """Limits on the messages of a topic; by default none.
 
     A message counts in the window of its arrival, for all inputs together.
     """
@@ -389,7 +389,7 @@ class MsgDebug(Section, frozen=True):
 
 
 class LogFile(Section, frozen=True):
-    """The log in a file. A renamed file is replaced with the next line, without a signal."""
+    """The log in a file."""
 
     enable: Annotated[bool, fields.switch("Write the file."), LIVE] = False
     path: Annotated[str, fields.path("The file."), LIVE] = "/var/log/bruce/bruce.log"
@@ -405,7 +405,7 @@ class Logging(Section, frozen=True):
         LIVE,
     ] = "NOTICE"
     stdout_stderr: Annotated[
-        bool, fields.switch("Log WARNING and worse to standard error, the rest to standard output."), LIVE
+        bool, fields.switch("WARNING and worse go to standard error, the rest to standard output."), LIVE
     ] = True
     format: Annotated[
         Literal["plain", "json"],

@@ -27,7 +27,7 @@ _OF_TOPIC: str = "The policy for this topic."
 
 
 class Timestamps(Section, frozen=True):
-    """The timestamp of a message in Kafka, which retention and searches by time use.
+    """The timestamp of a message in Kafka.
 
     The policies are in `docs/delivery.md`.
     """
