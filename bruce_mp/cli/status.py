@@ -52,16 +52,20 @@ def _tables(pages: StatusClient) -> Iterator[str]:
     yield _headline(processes)
     yield balance_line(pages.get("books", Books))
     yield ""
-    yield from _table(("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process, processes.processes))
-    served = [line for line in processes.processes if line.connections is not None]
-    if served:
-        yield "\nStream connections: " + ", ".join(f"{line.name} {line.connections}" for line in served)
+    yield from _table(
+        ("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process_cells, processes.processes)
+    )
+    stream_workers = [line for line in processes.processes if line.connections is not None]
+    if stream_workers:
+        yield "\nStream connections: " + ", ".join(f"{line.name} {line.connections}" for line in stream_workers)
     brokers = pages.get("brokers", BrokersPage)
     if brokers.metadata_failing_since is not None:
         yield f"\nNo broker can be reached: {brokers.metadata_error}"
     if brokers.brokers:
         yield ""
-        yield from _table(("BROKER", "ADDRESS", "CONNECTION", "QUEUED", "IN FLIGHT"), map(_broker, brokers.brokers))
+        yield from _table(
+            ("BROKER", "ADDRESS", "CONNECTION", "QUEUED", "IN FLIGHT"), map(_broker_cells, brokers.brokers)
+        )
     if brokers.paused_count:
         yield f"\nPaused: {', '.join(each.scope for each in brokers.paused)}"
     if queues.new:
@@ -77,13 +81,13 @@ def _headline(page: Page) -> str:
     return f"bruce {page.version}, process {page.pid}, since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _process(line: ProcessLine) -> tuple[str, ...]:
+def _process_cells(line: ProcessLine) -> tuple[str, ...]:
     memory = "-" if line.pss is None else f"{line.pss / 2**20:.1f} MiB"
     cpu = "-" if line.cpu_seconds is None else f"{line.cpu_seconds:.1f} s"
     return (line.name, str(line.pid), line.state, str(line.restarts), memory, cpu)
 
 
-def _broker(line: BrokerLine) -> tuple[str, ...]:
+def _broker_cells(line: BrokerLine) -> tuple[str, ...]:
     return (str(line.node), line.address, line.connection, str(line.queued), str(line.in_flight))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, increases, per_s
-from bruce_mp.status.pages.brokers import slots_of
+from bruce_mp.status.pages.brokers import dispatcher_slots
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS
 
@@ -66,7 +66,7 @@ class BrokerHistory:
     def sample(self, now_ms: int) -> None:
         """Sample the counters of all dispatchers whose next sample is due."""
         with self._lock:
-            current = {slot: node for node, slot in slots_of(self._slab)}
+            current = {slot: node for node, slot in dispatcher_slots(self._slab)}
             self._slots = {slot: self._samples_of(slot, node) for slot, node in current.items()}
             for slot, samples in self._slots.items():
                 if samples.minute.is_due(now_ms):

@@ -31,8 +31,8 @@ __all__ = [
     "PartitionErrorLine",
     "PausedScopeLine",
     "brokers_plain",
+    "dispatcher_slots",
     "read_brokers",
-    "slots_of",
 ]
 
 _WITH_DISPATCHERS: Final = frozenset(
@@ -110,7 +110,7 @@ class BrokersPage(Page, frozen=True, kw_only=True):
     paused_count: int
 
 
-class _BrokerHeld:
+class _SlotCounts:
     """Message counts of one dispatcher slot."""
 
     __slots__ = ("in_flight", "oldest_ms", "queued")
@@ -135,11 +135,11 @@ def read_brokers(
     `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
     """
     held = _count_held(groups)
-    slots = dict(slots_of(slab))
+    slots = dict(dispatcher_slots(slab))
     known = dict(_known_addresses(cluster))
     lines = [BrokerLine(node, address) for node, address in known.items() if node not in slots]
     for node, slot in slots.items():
-        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _BrokerHeld()), now_ms=steady_now_ms)
+        line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _SlotCounts()), now_ms=steady_now_ms)
         status = cluster.brokers.get(slot)
         lines.append(line if status is None or status.node != node else _with_status(line, status))
     router = cluster.router
@@ -162,7 +162,7 @@ def _known_addresses(cluster: ClusterReport) -> Iterator[tuple[int, str]]:
             yield node, f"{host}:{port}"
 
 
-def slots_of(slab: Slab) -> Iterator[tuple[int, int]]:
+def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
     """Yield (node, slot) for each broker that has a dispatcher slot."""
     for slot in range(lay.DISPATCHER_SLOTS):
         at = slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
@@ -170,15 +170,15 @@ def slots_of(slab: Slab) -> Iterator[tuple[int, int]]:
             yield slab.words[at >> 2] - 1, slot
 
 
-def _count_held(groups: Iterable[HeldGroup]) -> dict[int, _BrokerHeld]:
-    held: dict[int, _BrokerHeld] = {}
+def _count_held(groups: Iterable[HeldGroup]) -> dict[int, _SlotCounts]:
+    held: dict[int, _SlotCounts] = {}
     for group in groups:
         if group.state in _WITH_DISPATCHERS:
-            held.setdefault(group.holder, _BrokerHeld()).add(group)
+            held.setdefault(group.holder, _SlotCounts()).add(group)
     return held
 
 
-def _line(slab: Slab, node: int, address: str, slot: int, *, held: _BrokerHeld, now_ms: int) -> BrokerLine:
+def _line(slab: Slab, node: int, address: str, slot: int, *, held: _SlotCounts, now_ms: int) -> BrokerLine:
     return BrokerLine(
         node,
         address,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_debug_pages"]
 
-_CHANGE_METHODS: Final = ["GET", "POST"]
+_STATE_CHANGING: Final = ["GET", "POST"]
 _DISABLED: Final = (
     "Message debugging is disabled: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
 )
@@ -29,9 +29,9 @@ _DISABLED: Final = (
 def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
     """Add the pages to an application. `guard` aborts a request that is not allowed to change state."""
 
-    def add(path: str, action: Callable[..., str], methods: list[str]) -> None:
+    def add_page(path: str, action: Callable[..., str], methods: list[str]) -> None:
         def respond(topic: str | None = None) -> Response:
-            if methods is _CHANGE_METHODS:
+            if methods is _STATE_CHANGING:
                 guard()
             if not debug.enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
@@ -47,15 +47,15 @@ def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) 
         name = topic_bytes(topic)
         return _result_text("Disabled" if debug.remove(name) else "Failed to disable", name)
 
-    add("get_topics", debug.describe, ["GET"])
-    add("add_topic/<path:topic>", add_topic, _CHANGE_METHODS)
-    add("del_topic/<path:topic>", del_topic, _CHANGE_METHODS)
+    add_page("get_topics", debug.describe, ["GET"])
+    add_page("add_topic/<path:topic>", add_topic, _STATE_CHANGING)
+    add_page("del_topic/<path:topic>", del_topic, _STATE_CHANGING)
     for path, action, text in (
         ("add_all_topics", debug.select_all, "All message debug topics enabled\n"),
         ("del_all_topics", debug.deselect_all, "All message debug topics disabled\n"),
         ("truncate_files", debug.truncate, "Message debug files truncated\n"),
     ):
-        add(path, _then_return(action, text), _CHANGE_METHODS)
+        add_page(path, _then_return(action, text), _STATE_CHANGING)
 
 
 def _result_text(what: str, topic: bytes) -> str:

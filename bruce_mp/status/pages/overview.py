@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.status.pages.brokers import BrokerLine, PausedScopeLine, read_brokers, slots_of
+from bruce_mp.status.pages.brokers import BrokerLine, PausedScopeLine, dispatcher_slots, read_brokers
 from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
 from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
 from bruce_mp.status.pages.header import Page
@@ -194,7 +194,7 @@ def _books(books: Books) -> BooksPart:
 
 
 def _brokers(slab: Slab, page: BrokersPage, history: BrokerHistory, now_ms: int) -> list[BrokerPart]:
-    slots: Mapping[int, int] = dict(slots_of(slab))
+    slots: Mapping[int, int] = dict(dispatcher_slots(slab))
     parts = []
     for line in page.brokers:
         traffic = history.traffic(slots.get(line.node, -1), now_ms)

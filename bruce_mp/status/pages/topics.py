@@ -117,7 +117,7 @@ def read_topics(
             topic_text(name),
             known.get(name, 0),
             traffic.get(name, TopicTraffic()),
-            held.get(name, _TopicHeld()),
+            held.get(name, _TopicCounts()),
             paused=paused[name],
             discarded=discarded[topic_text(name)],
             clocks=(now_ms, steady_now_ms),
@@ -126,7 +126,7 @@ def read_topics(
     ]
 
 
-class _TopicHeld:
+class _TopicCounts:
     __slots__ = ("arrived_ms", "in_flight", "waiting")
 
     def __init__(self) -> None:
@@ -134,10 +134,10 @@ class _TopicHeld:
         self.arrived_ms: int | None = None
 
 
-def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicHeld]:
-    found: dict[bytes, _TopicHeld] = {}
+def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
+    found: dict[bytes, _TopicCounts] = {}
     for group in groups:
-        held = found.setdefault(group.topic, _TopicHeld())
+        held = found.setdefault(group.topic, _TopicCounts())
         if group.state is RunState.IN_FLIGHT:
             held.in_flight += group.messages
         else:
@@ -162,7 +162,7 @@ def _line(
     topic: str,
     partitions: int,
     traffic: TopicTraffic,
-    held: _TopicHeld,
+    held: _TopicCounts,
     *,
     paused: int,
     discarded: int,

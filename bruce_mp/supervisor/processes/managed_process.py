@@ -107,7 +107,6 @@ class ManagedProcess:
             self._send_first_messages()
 
     def _send_first_messages(self) -> None:
-
         self.send(Begin())
         if self._drain_message is not None:
             self.send(self._drain_message)
@@ -119,14 +118,14 @@ class ManagedProcess:
 
     def stop(self, now: float) -> None:
         """Request the exit of the process; `act_if_due` kills it after a time limit."""
-        self._end(ProcessEvent.STOP, now)
+        self._request_exit(ProcessEvent.STOP, now)
 
     def replace(self, broker: Broker, now: float) -> None:
         """Request the exit of the process and a restart as the dispatcher of `broker`."""
         self.start = replace(self.start, broker=broker)
-        self._end(ProcessEvent.REPLACE, now)
+        self._request_exit(ProcessEvent.REPLACE, now)
 
-    def _end(self, event: ProcessEvent, now: float) -> None:
+    def _request_exit(self, event: ProcessEvent, now: float) -> None:
         was_requested = self.state in {ProcessState.STOPPING, ProcessState.REPLACING}
         self.state = advance(self.state, event)
         if self.state in ALIVE and not was_requested:
@@ -165,7 +164,7 @@ class ManagedProcess:
         try:
             process.start()
         except OSError:
-            self._close()
+            self._close_pipe()
             raise
         finally:
             child_end.close()
@@ -180,11 +179,11 @@ class ManagedProcess:
 
     def on_pipe_closed(self, now: float) -> None:
         """Handle the end of the control pipe: the process is exiting, or can no longer be controlled."""
-        self._close()
+        self._close_pipe()
         if self.due is None:
             self.due = now + STOP_TIMEOUT_S
 
-    def _close(self) -> None:
+    def _close_pipe(self) -> None:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
@@ -196,7 +195,7 @@ class ManagedProcess:
         exit_code = self.process.exitcode or 0
         self.process.close()
         self.process = None
-        self._close()
+        self._close_pipe()
         self.due = None
         finished = exit_code == 0 and self._drain_message is not None and self._ends_when_drained
         self.state = advance(self.state, ProcessEvent.FINISHED if finished else ProcessEvent.CRASHED)

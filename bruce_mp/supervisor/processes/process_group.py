@@ -120,14 +120,12 @@ class ProcessGroup:
         broker: Broker | None = None,
         ends_when_drained: bool = False,
     ) -> ManagedProcess:
-        resources = self._resources
-        places = (self._config, resources.run_dir, resources.slab.path)
-        clock = steady.offset_ms
-        start = Start(name, row, *places, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
+        resources, clock = self._resources, steady.offset_ms
+        common = (self._config, resources.run_dir, resources.slab.path)
+        start = Start(name, row, *common, listener=listener, slot=slot, broker=broker, clock_offset_ms=clock)
         return ManagedProcess(program, start, resources.locks, time.monotonic(), ends_when_drained=ends_when_drained)
 
     def _create_input(self, row: int) -> ManagedProcess:
-
         input_sockets, number = self._resources.input_sockets, row - lay.ROW_FIRST_INPUT
         if number:
             child = self._create_process(self._programs.stream, f"input-{number}", row, ends_when_drained=True)
@@ -204,10 +202,10 @@ class ProcessGroup:
 
     def kill_hung(self) -> None:
         """Kill the processes that the watchdogs report; they restart as after a crash."""
-        for state, dog in self._watchdogs.items():
+        for state, each in self._watchdogs.items():
             watched = {child.instance: child for child in self.members if child.state is state}
             heartbeats = {instance: self._heartbeat(child) for instance, child in watched.items()}
-            for instance in dog.find_hung(heartbeats, time.monotonic()):
+            for instance in each.find_hung(heartbeats, time.monotonic()):
                 watched[instance].kill("stored no heartbeat")
 
     def _heartbeat(self, child: ManagedProcess) -> int:
@@ -305,7 +303,6 @@ class ProcessGroup:
         self.send_to_status(active_config)
 
     def send_to_status(self, message: ControlMessage) -> None:
-
         self._status.send(message)
 
     # --- dispatchers and shutdown ------------------------------------------------------------------------------------

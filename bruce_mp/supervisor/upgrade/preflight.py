@@ -72,8 +72,8 @@ class Preflight:
         """Return True if the process has ended or its deadline has passed."""
         return self._process.poll() is not None or time.monotonic() >= self.due
 
-    def report(self) -> PreflightReport:
-        """Return the report. Raise PreflightError if the code would not start, or without a report in time."""
+    def read_report(self) -> PreflightReport:
+        """Return the report. Raise PreflightError if the code would not start, or if the check took too long."""
         if self._process.poll() is None:
             raise PreflightError(f"its check took longer than {TIMEOUT_S:g} s")
         if self._process.returncode:

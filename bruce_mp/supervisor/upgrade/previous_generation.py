@@ -35,21 +35,21 @@ class PreviousGeneration:
 
     def end_senders(self) -> None:
         """End router and dispatchers. Their messages stay in the slab."""
-        _end([member for member in self._processes if not member.name.startswith((_INPUT, _STATUS))])
+        _end_and_reap([member for member in self._processes if not member.name.startswith((_INPUT, _STATUS))])
 
     def end_inputs(self) -> None:
         """End the inputs. New messages then wait in the sockets."""
-        _end([member for member in self._processes if member.name.startswith(_INPUT)])
+        _end_and_reap([member for member in self._processes if member.name.startswith(_INPUT)])
 
     def end_status(self) -> None:
-        _end([member for member in self._processes if member.name == _STATUS])
+        _end_and_reap([member for member in self._processes if member.name == _STATUS])
 
     def reap_helpers(self) -> None:
         """Reap helper processes that have ended."""
         self._helpers = {pid for pid in self._helpers if not _try_reap(pid)}
 
 
-def _end(members: Sequence[PassedProcess]) -> None:
+def _end_and_reap(members: Sequence[PassedProcess]) -> None:
     for member in members:
         if member.control is not None:
             os.close(member.control)

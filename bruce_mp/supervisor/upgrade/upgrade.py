@@ -82,7 +82,7 @@ class Upgrade:
         if self._preflight is None or not self._preflight.has_result:
             return
         try:
-            self._act_on_report(self._preflight.report())
+            self._act_on_report(self._preflight.read_report())
         except PreflightError as error:
             self.refuse(str(error))
         self._close_preflight()
