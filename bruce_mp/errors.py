@@ -23,7 +23,7 @@ __all__ = [
     "SlabError",
     "StartError",
     "TlsError",
-    "place_above",
+    "creation_remedy",
 ]
 
 
@@ -114,7 +114,7 @@ class AttemptEndedError(RemoteProtocolError):
     """The daemon ended the fenced attempt that was open; the text says why."""
 
 
-def place_above(error: OSError, directory: object) -> str:
+def creation_remedy(error: OSError, directory: object) -> str:
     """Return the remedy for a failed creation in `directory`, as the beginning of a sentence."""
     if error.errno == errno.ENOENT:
         return f"Make the directory {directory}, with write permission for the daemon's user"

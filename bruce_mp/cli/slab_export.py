@@ -22,10 +22,10 @@ from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line, inf
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
 from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
 from bruce_mp.protocol.client.record_headers import decode_headers
-from bruce_mp.slab.file import keep_off
+from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage
-from bruce_mp.telemetry.books import SPILLED, read_books, spilled
+from bruce_mp.telemetry.books import SPILLED, read_books, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from bruce_mp.slab.salvage import Kept, Landed
+    from bruce_mp.slab.salvage import LandedDatagram, SalvagedRecord
 
 __all__ = ["ExportOptions", "compare_with_books", "export"]
 
@@ -60,7 +60,7 @@ class ExportOptions:
 
 def export(options: ExportOptions) -> int:
     """Write the lines, print the count and the damage to standard error, and return the exit status."""
-    descriptor = keep_off(options.file)
+    descriptor = lock_shared(options.file)
     if descriptor is None and not options.force:
         raise SlabError(
             f"The slab {options.file} belongs to a daemon that is running and delivers its messages: sent again from "
@@ -141,7 +141,7 @@ class _Lines:
         for landed in self._salvage.landing_zone().pending:
             yield self._of_datagram(landed)
 
-    def _of_record(self, kept: Kept) -> DiscardLine | None:
+    def _of_record(self, kept: SalvagedRecord) -> DiscardLine | None:
         body = self._salvage.body(kept)
         if body is None:
             return None
@@ -151,7 +151,7 @@ class _Lines:
         message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or ())
         return self._line(_info(kept), message)
 
-    def _of_datagram(self, landed: Landed) -> DiscardLine:
+    def _of_datagram(self, landed: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
         available = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + available])
@@ -175,7 +175,7 @@ class _Lines:
         )
 
 
-def _info(kept: Kept) -> str:
+def _info(kept: SalvagedRecord) -> str:
     if kept.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
     if kept.state is RunState.DISCARDED:

@@ -15,7 +15,7 @@ from bruce_mp.cli.slab_export import compare_with_books
 from bruce_mp.config.sizes import format_size
 from bruce_mp.errors import ExitCode
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import keep_off
+from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.status.pages.text import topic_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.salvage import Kept
+    from bruce_mp.slab.salvage import SalvagedRecord
 
 __all__ = ["Inspection", "inspect"]
 
@@ -126,7 +126,7 @@ def _inspect(path: Path) -> Inspection:
 
 def _is_in_use(path: Path) -> bool:
     """Return True if a daemon holds the lock. The test releases the lock at once, so that a daemon can start."""
-    descriptor = keep_off(path)
+    descriptor = lock_shared(path)
     if descriptor is None:
         return True
     os.close(descriptor)
@@ -138,7 +138,7 @@ def _is_in_use(path: Path) -> bool:
 
 def _read(salvage: Salvage) -> Inspection:
     slab = salvage.slab
-    created_ms = slab.signed(lay.SUPER_CREATED_MS)
+    created_ms = slab.read_signed(lay.SUPER_CREATED_MS)
     return Inspection(
         file=os.fsencode(slab.path).decode("utf-8", "backslashreplace"),
         bytes=slab.path.stat().st_size,
@@ -150,7 +150,7 @@ def _read(salvage: Salvage) -> Inspection:
         partition_table=slab.geometry.partitions,
         landing_slots=slab.geometry.landing_slots,
         landing_slot_bytes=slab.geometry.landing_slot_size,
-        producer_id=slab.signed(lay.SUPER_PRODUCER_ID),
+        producer_id=slab.read_signed(lay.SUPER_PRODUCER_ID),
         idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
         processes=list(_processes(slab)),
         books=read_books(slab),
@@ -179,7 +179,7 @@ def _topics(salvage: Salvage) -> list[TopicHeld]:
     return [topic for _, topic in sorted(topics.items())]
 
 
-def _add(topic: TopicHeld, kept: Kept) -> None:
+def _add(topic: TopicHeld, kept: SalvagedRecord) -> None:
     topic.held[STAGES[kept.state]] += 1
     topic.messages += 1
     topic.bytes += kept.end - kept.key_at

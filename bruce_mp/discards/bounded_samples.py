@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MAX_TOPICS", "RECENT", "CountedSpan", "RecentSamples", "entry"]
+__all__ = ["MAX_SAMPLES", "MAX_TOPICS", "CountedTimeRange", "RecentSamples", "bounded_entry"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 MAX_TOPICS: Final = 1000
 """Limit of discard kinds in one flush, and of topics in one report."""
-RECENT: Final = 25
+MAX_SAMPLES: Final = 25
 """Limit of samples of one kind."""
 
 
@@ -26,7 +26,7 @@ class RecentSamples:
 
     __slots__ = ("_entries", "_limit")
 
-    def __init__(self, limit: int = RECENT) -> None:
+    def __init__(self, limit: int = MAX_SAMPLES) -> None:
         self._entries: dict[bytes, None] = {}
         self._limit = limit
 
@@ -46,7 +46,7 @@ class RecentSamples:
         return tuple(reversed(self._entries))
 
 
-class CountedSpan:
+class CountedTimeRange:
     """Number of messages, and the range of their client timestamps in ms."""
 
     __slots__ = ("count", "max_timestamp", "min_timestamp")
@@ -63,7 +63,7 @@ class CountedSpan:
         self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp
 
 
-def entry(table: dict[_Key, _Value], key: _Key, rest: _Key, make: Callable[[], _Value]) -> _Value:
+def bounded_entry(table: dict[_Key, _Value], key: _Key, rest: _Key, make: Callable[[], _Value]) -> _Value:
     """Return the value of `key` and make it the newest. In a full table, a new key shares the value of `rest`."""
     value = table.pop(key, None)
     if value is None and len(table) >= MAX_TOPICS:

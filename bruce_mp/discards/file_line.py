@@ -82,7 +82,7 @@ def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 _NULL: Final = b"-"
-_TO_ESCAPE: Final = re.compile(rb"[^\x20-\x7e]|\\")
+_ESCAPED_BYTES: Final = re.compile(rb"[^\x20-\x7e]|\\")
 
 
 def format_line(line: DiscardLine) -> bytes:
@@ -107,7 +107,7 @@ def format_debug_line(timestamp_ms: int, topic: bytes, key: bytes, value: bytes)
 
 
 def _escaped(topic: bytes) -> bytes:
-    return _TO_ESCAPE.sub(lambda match: b"\\x%02x" % match[0][0], topic)
+    return _ESCAPED_BYTES.sub(lambda match: b"\\x%02x" % match[0][0], topic)
 
 
 def _joined(fields: tuple[tuple[str, bytes], ...]) -> bytes:

@@ -9,12 +9,12 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ABOUT_UNDERSTOOD", "BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLAINED", "SAMPLED", "were_discarded"]
+__all__ = ["BY_CLIENTS", "BY_FAULT", "BY_TOPIC", "EXPLANATIONS", "PARSED", "SAMPLED", "discard_sentence"]
 
 SAMPLED: Final = frozenset({DiscardReason.MALFORMED, DiscardReason.UNCLEAN_DISCONNECT, DiscardReason.LONG_MSG})
 """Reasons for which reports show message samples. For the others, the topic or version is enough."""
 
-ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
+PARSED: Final = frozenset(DiscardReason) - {
     DiscardReason.MALFORMED,
     DiscardReason.UNSUPPORTED_API_KEY,
     DiscardReason.UNSUPPORTED_VERSION,
@@ -23,18 +23,18 @@ ABOUT_UNDERSTOOD: Final = frozenset(DiscardReason) - {
 }
 """Reasons of messages that were parsed, so that topic, key and value are known."""
 
-BY_TOPIC: Final = ABOUT_UNDERSTOOD - {DiscardReason.BAD_TOPIC}
+BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic: the topic itself was valid."""
 
-BY_CLIENTS: Final = frozenset(DiscardReason) - ABOUT_UNDERSTOOD | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
+BY_CLIENTS: Final = frozenset(DiscardReason) - PARSED | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
 """Reasons that clients can correct."""
 
-_WANTED: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
+_DELIBERATE: Final = frozenset({DiscardReason.RATE_LIMIT, DiscardReason.ABANDONED_ATTEMPT, DiscardReason.OVER_QUOTA})
 
-BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - _WANTED
+BY_FAULT: Final = frozenset(DiscardReason) - BY_CLIENTS - _DELIBERATE
 """Reasons caused by the daemon or the cluster. Rate limits, quotas and fences discard messages deliberately."""
 
-EXPLAINED: Final[Mapping[DiscardReason, str]] = {
+EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.MALFORMED: "a client sends malformed messages; /discards shows the bytes",
     DiscardReason.UNSUPPORTED_API_KEY: "a client sends messages of a kind that this daemon does not support",
     DiscardReason.UNSUPPORTED_VERSION: "a client sends messages of a version that this daemon does not support",
@@ -59,7 +59,7 @@ EXPLAINED: Final[Mapping[DiscardReason, str]] = {
 """Cause and remedy of each reason, as the second half of a sentence."""
 
 
-def were_discarded(count: int, topic: str = "") -> str:
+def discard_sentence(count: int, topic: str = "") -> str:
     """Return subject and verb of a sentence about discards."""
     what = "1 message" if count == 1 else f"{count} messages"
     return f"{what}{f' of topic {topic}' if topic else ''} {'was' if count == 1 else 'were'} discarded"

@@ -13,10 +13,10 @@ from collections import Counter as Tally
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.discards.bounded_samples import MAX_TOPICS, RECENT, CountedSpan, RecentSamples, entry
+from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS, CountedTimeRange, RecentSamples, bounded_entry
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent, SenderEvent
 from bruce_mp.discards.file_line import info_of
-from bruce_mp.discards.reasons import ABOUT_UNDERSTOOD, EXPLAINED, SAMPLED, were_discarded
+from bruce_mp.discards.reasons import EXPLANATIONS, PARSED, SAMPLED, discard_sentence
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import TOPIC_NAME_MAX
 from bruce_mp.telemetry.clock import wall_ms
@@ -52,7 +52,7 @@ class FileCopies(NamedTuple):
     """
 
     copies: Copies
-    longest: int | None
+    max_bytes: int | None
 
 
 class DiscardReporter:
@@ -67,10 +67,10 @@ class DiscardReporter:
     ) -> None:
         self._sender = sender
         self.apply_limits(prefix_size, is_logged=is_logged, file=file)
-        self._discards: dict[_Kind, CountedSpan] = {}
+        self._discards: dict[_Kind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
-        self._duplicates: dict[bytes, CountedSpan] = {}
-        self._culprits: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
+        self._duplicates: dict[bytes, CountedTimeRange] = {}
+        self._senders: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
         self._unlogged: Tally[tuple[DiscardReason, bytes]] = Tally()
 
     def apply_limits(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
@@ -88,7 +88,7 @@ class DiscardReporter:
         """Return the number of sample bytes that `record` uses; None means all."""
         if self._file is None:
             return self._prefix_size
-        return None if self._file.longest is None else max(self._file.longest, self._prefix_size)
+        return None if self._file.max_bytes is None else max(self._file.max_bytes, self._prefix_size)
 
     @property
     def keeps_copies(self) -> bool:
@@ -98,7 +98,7 @@ class DiscardReporter:
     @property
     def copy_size(self) -> int | None:
         """Return the number of bytes that a copy keeps of a key and of a value; None means all."""
-        return None if self._file is None else self._file.longest
+        return None if self._file is None else self._file.max_bytes
 
     def record(
         self,
@@ -123,32 +123,32 @@ class DiscardReporter:
         if peer is not None:
             self._record_sender(reason, peer, count, sample)
         kind = (reason, topic[:TOPIC_NAME_MAX], version, api_key, is_tcp)
-        total = entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedSpan)
+        total = bounded_entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedTimeRange)
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
         if self._is_logged and len(self._unlogged) < MAX_TOPICS:
             self._unlogged[reason, topic[:TOPIC_NAME_MAX]] += count
-        if reason in SAMPLED and reason not in ABOUT_UNDERSTOOD:
-            self._show(reason, sample, is_tcp=is_tcp)
-        if self._file is not None and reason not in ABOUT_UNDERSTOOD:
+        if reason in SAMPLED and reason not in PARSED:
+            self._add_sample(reason, sample, is_tcp=is_tcp)
+        if self._file is not None and reason not in PARSED:
             info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
-            self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.longest]))
+            self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.max_bytes]))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; the oldest entry makes room for a new one."""
-        before = self._culprits.pop((reason, peer), None)
-        if before is None and len(self._culprits) >= RECENT:
-            del self._culprits[next(iter(self._culprits))]
+        before = self._senders.pop((reason, peer), None)
+        if before is None and len(self._senders) >= MAX_SAMPLES:
+            del self._senders[next(iter(self._senders))]
         command, total = (command_of(peer.pid), 0) if before is None else (before.command, before.count)
-        self._culprits[reason, peer] = SenderEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
+        self._senders[reason, peer] = SenderEvent(reason, *peer, command, total + count, sample[: self._prefix_size])
 
-    def _show(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
+    def _add_sample(self, reason: DiscardReason, sample: bytes, *, is_tcp: bool = False) -> None:
         self._samples.setdefault((reason, is_tcp), RecentSamples()).add(sample[: self._prefix_size])
 
-    def show_long(self, topic: bytes, values: Iterable[bytes]) -> None:
+    def record_oversized(self, topic: bytes, values: Iterable[bytes]) -> None:
         """Record the start of each oversized value, the oldest first."""
         for value in values:
-            self._show(DiscardReason.LONG_MSG, topic + b" " + value)
+            self._add_sample(DiscardReason.LONG_MSG, topic + b" " + value)
 
     def copy(self, reason: DiscardReason, messages: Iterable[Message]) -> None:
         """Copy discarded messages to the file. The caller truncates keys and values to `copy_size` bytes."""
@@ -168,25 +168,27 @@ class DiscardReporter:
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""
-        entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", CountedSpan).add(count, min_timestamp, max_timestamp)
+        bounded_entry(self._duplicates, topic[:TOPIC_NAME_MAX], b"", CountedTimeRange).add(
+            count, min_timestamp, max_timestamp
+        )
 
     def flush(self) -> None:
         """Log and send the sums. Processes call this a few times a second; it costs nothing without events."""
-        self._log_news()
+        self._log_discards()
         has_sums = bool(self._discards or self._duplicates)
         if has_sums and self._sender.send_bytes(encode_events(self._events())):
             self._discards.clear()
             self._samples.clear()
             self._duplicates.clear()
-            self._culprits.clear()
+            self._senders.clear()
         if self._file is not None:
             self._file.copies.flush()
 
-    def _log_news(self) -> None:
+    def _log_discards(self) -> None:
         """Log the discards since the last flush, one line for each reason and topic."""
         for (reason, topic), count in self._unlogged.items():
-            what = were_discarded(count, topic.decode("utf-8", "backslashreplace"))
-            _LOG.error("%s: %s (%s).", what, reason.name, EXPLAINED[reason], extra={"about": (reason, topic)})
+            what = discard_sentence(count, topic.decode("utf-8", "backslashreplace"))
+            _LOG.error("%s: %s (%s).", what, reason.name, EXPLANATIONS[reason], extra={"about": (reason, topic)})
         self._unlogged.clear()
 
     def _events(self) -> Iterator[Event]:
@@ -198,7 +200,7 @@ class DiscardReporter:
             yield DiscardEvent(reason, topic, *span, shown, version, api_key, is_tcp)
         for topic, span_ in self._duplicates.items():
             yield DuplicateEvent(topic, span_.count, span_.min_timestamp, span_.max_timestamp)
-        yield from self._culprits.values()
+        yield from self._senders.values()
 
 
 def command_of(pid: int) -> str:

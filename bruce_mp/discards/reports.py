@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.discards.bounded_samples import RECENT, CountedSpan, RecentSamples, entry
+from bruce_mp.discards.bounded_samples import MAX_SAMPLES, CountedTimeRange, RecentSamples, bounded_entry
 from bruce_mp.discards.events import DuplicateEvent, SenderEvent
 from bruce_mp.discards.reasons import BY_TOPIC, SAMPLED
 from bruce_mp.errors import DiscardReason
@@ -20,12 +20,12 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from bruce_mp.discards.events import DiscardEvent, Event
 
-__all__ = ["FINISHED_KEPT", "DiscardReport", "ReportBook"]
+__all__ = ["MAX_FINISHED", "DiscardReport", "ReportBook"]
 
-FINISHED_KEPT: Final = 4
+MAX_FINISHED: Final = 4
 
 
-class TopicDiscards(CountedSpan):
+class TopicDiscards(CountedTimeRange):
     """Discards of one topic; `reasons` counts them by reason."""
 
     __slots__ = ("reasons",)
@@ -55,12 +55,12 @@ class DiscardReport:
         self.versions: dict[int, int] = {}
         self.api_keys: dict[int, int] = {}
         self.topics: dict[bytes, TopicDiscards] = {}
-        self.duplicates: dict[bytes, CountedSpan] = {}
+        self.duplicates: dict[bytes, CountedTimeRange] = {}
         self.culprits: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
 
     def add(self, event: Event) -> None:
         if isinstance(event, DuplicateEvent):
-            span = entry(self.duplicates, event.topic, b"", CountedSpan)
+            span = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
             span.add(event.count, event.min_timestamp, event.max_timestamp)
         elif isinstance(event, SenderEvent):
             self._add_culprit(event)
@@ -70,7 +70,7 @@ class DiscardReport:
     def _add_culprit(self, event: SenderEvent) -> None:
         key = (event.reason, event.pid, event.uid)
         before = self.culprits.pop(key, None)
-        if before is None and len(self.culprits) >= RECENT:
+        if before is None and len(self.culprits) >= MAX_SAMPLES:
             del self.culprits[next(iter(self.culprits))]
         count = event.count + (before.count if before else 0)
         self.culprits[key] = msgspec.structs.replace(event, count=count)
@@ -96,7 +96,7 @@ class DiscardReport:
         return event.samples if event.reason in SAMPLED else ()
 
     def _add_topic(self, event: DiscardEvent) -> None:
-        topic = entry(self.topics, event.topic, b"", TopicDiscards)
+        topic = bounded_entry(self.topics, event.topic, b"", TopicDiscards)
         topic.add(event.count, event.min_timestamp, event.max_timestamp)
         topic.reasons[event.reason] = topic.reasons.get(event.reason, 0) + event.count
 
@@ -111,7 +111,7 @@ class ReportBook:
         self.interval = interval
         self._epoch = epoch
         self.unfinished = self._open(now)
-        self._finished: deque[DiscardReport] = deque(maxlen=FINISHED_KEPT)
+        self._finished: deque[DiscardReport] = deque(maxlen=MAX_FINISHED)
 
     def _open(self, now: float) -> DiscardReport:
         number = int((now - self._epoch) // self.interval)

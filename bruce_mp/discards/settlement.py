@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.discards.bounded_samples import RECENT
+from bruce_mp.discards.bounded_samples import MAX_SAMPLES
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.links import COPIES, REPORTS
@@ -74,15 +74,15 @@ class Discards:
             for segment in some:
                 self._report(segment, reason, topic)
             records = sum(segment.records for segment in some)
-            raises = {discarded(reason): records} | ({} if counter is None else {counter: records})
-            self._row.settle(some, RunState.DISCARDED, reason, raises)
+            increments = {discarded(reason): records} | ({} if counter is None else {counter: records})
+            self._row.settle(some, RunState.DISCARDED, reason, increments)
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         span = self._span(segment)
         self._reporter.record(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
         if reason is DiscardReason.LONG_MSG:
             shown = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
-            self._reporter.show_long(topic, [message.value for message in shown[-RECENT:]])
+            self._reporter.record_oversized(topic, [message.value for message in shown[-MAX_SAMPLES:]])
         if self._reporter.keeps_copies:
             self._reporter.copy(reason, self._messages(segment, topic))
 

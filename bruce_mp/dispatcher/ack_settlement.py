@@ -15,7 +15,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, raises_of
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, increments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,11 +52,11 @@ class AckSettler:
         # Read the names first: the router may remove a topic once its messages are settled.
         names = [self._clear_refusal(topic) for topic in by_topic]
         segments = [segment for batch in batches for segment in batch.segments]
-        raises = {Counter.MsgDelivered: total.messages, **raises_of(total.delays, total.waited_ms)}
-        self._row.settle(segments, RunState.DELIVERED, 0, raises)
+        increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
+        self._row.settle(segments, RunState.DELIVERED, 0, increments)
         self._row.add(Counter.ConnectorGotSuccessfulAck, len(batches))
         for name, (messages, size, _, delays) in zip(names, by_topic.values(), strict=True):
-            self._traffic.delivered(name, messages, size, delays)
+            self._traffic.add_delivered(name, messages, size, delays)
 
     def _settle_sound(self, batches: Iterable[SentBatch]) -> None:
         for batch in batches:
@@ -67,7 +67,7 @@ class AckSettler:
     def _clear_refusal(self, topic: int) -> bytes:
         """Clear the refusal that the topic table records, and return the topic's name."""
         if self._topics.refusal_of(topic):
-            self._topics.note_refusal(topic, 0)
+            self._topics.store_refusal(topic, 0)
         return self._topics.name_of(topic)
 
 

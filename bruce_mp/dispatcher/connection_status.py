@@ -10,7 +10,7 @@ from bruce_mp.telemetry.broker_status import (
     CONNECTING,
     FAILED,
     IDLE,
-    MOST_LISTED,
+    MAX_LISTED_SCOPES,
     BrokerStatus,
     PartitionError,
 )
@@ -99,7 +99,7 @@ class ConnectionStatus:
 
 
 class PartitionErrors:
-    """The partitions with an error as their last response, at most `MOST_LISTED`; `now_ms` is the wall clock."""
+    """The partitions with an error as their last response, at most `MAX_LISTED_SCOPES`; `now_ms` is the wall clock."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -113,7 +113,7 @@ class PartitionErrors:
         known = self._errors.get((topic, partition))
         if known is not None and known.error == error:
             return
-        if known is None and len(self._errors) >= MOST_LISTED:
+        if known is None and len(self._errors) >= MAX_LISTED_SCOPES:
             return
         self._errors[topic, partition] = PartitionError(topic, partition, error, self._now_ms())
 

@@ -25,8 +25,8 @@ from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.producer_id import is_numbering
-from bruce_mp.slab.recovery import SentBatch, batches_of, find, sweep
+from bruce_mp.slab.producer_id import is_idempotent
+from bruce_mp.slab.recovery import SentBatch, inspect_segment, rebuild_batches, sweep
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 
@@ -89,7 +89,7 @@ class Dispatcher:
             PartitionTable(slab),
             slot,
             max_bytes=config.batching.message_max_bytes,
-            idempotent=is_numbering(slab),
+            idempotent=is_idempotent(slab),
         )
         self._responses = ResponseHandler(
             slab, row, reporter, self._builder, topics=self._topics, attempt_limit=config.delivery.attempt_limit
@@ -184,7 +184,9 @@ class Dispatcher:
                 if self._topics.has(topic):  # a topic may be removed once its messages are settled
                     self._flush_topic(topic)
             elif kind is ParcelKind.SENT:
-                self._adopt_assigned(batches_of(find(self._slab, segment) for segment in self._claim_sent(segments)))
+                self._adopt_assigned(
+                    rebuild_batches(inspect_segment(self._slab, segment) for segment in self._claim_sent(segments))
+                )
             else:
                 self._claim_unsent(kind, topic, partition, segments, now_ms)
 
@@ -278,8 +280,10 @@ class Dispatcher:
         """Queue the predecessor's records found in the slab; it may have claimed only a part of `sent`."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
-        self._record_doubtful(batches_of(in_flight))
-        self._adopt(batches_of([*in_flight, *(find(self._slab, segment) for segment in self._claim_sent(sent))]))
+        self._record_doubtful(rebuild_batches(in_flight))
+        self._adopt(
+            rebuild_batches([*in_flight, *(inspect_segment(self._slab, segment) for segment in self._claim_sent(sent))])
+        )
         for part in found:
             if part.state is RunState.QUEUED:
                 self._make_ready(part.topic, part.partition, [part.segment])
@@ -296,7 +300,7 @@ class Dispatcher:
 
     def on_connected(self, *, broker_deduplicates: bool) -> None:
         """Use a ready connection; `broker_deduplicates`: its broker detects repeated batches."""
-        self._builder.idempotent = is_numbering(self._slab)
+        self._builder.idempotent = is_idempotent(self._slab)
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
             # This broker ignores sequence numbers, and it may have these batches from a predecessor or another leader.

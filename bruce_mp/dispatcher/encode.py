@@ -45,7 +45,7 @@ class BatchEncoder:
 
         For a batch with a damaged segment, the list has the SlabError.
         """
-        self._producer_id = self._slab.signed(lay.SUPER_PRODUCER_ID)
+        self._producer_id = self._slab.read_signed(lay.SUPER_PRODUCER_ID)
         has_batches = capabilities.message_format is MessageFormat.BATCHES
         encode = self._record_batch if has_batches else self._message_set
         encoded: list[PartitionData | SlabError] = []

@@ -128,7 +128,7 @@ class ResponseHandler:
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes
     ) -> None:
         if rule.action in _OPERATOR_ACTIONS:
-            self._topics.note_refusal(batch.topic, rule.code)
+            self._topics.store_refusal(batch.topic, rule.code)
         if rule.action in _RECORD_ACTIONS:
             self._on_records_refused(queue, batch, ack, rule, topic)
         elif self._downgrade(queue, batch, rule, topic):

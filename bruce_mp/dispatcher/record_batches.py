@@ -74,7 +74,7 @@ class BatchBuilder:
 
     def _next_numbers(self, topic: int, partition: int) -> tuple[int, int]:
         """Return (epoch, sequence number) for the next batch of a partition."""
-        epoch, sequence = self._sequences.current(topic, partition)
+        epoch, sequence = self._sequences.epoch_and_sequence(topic, partition)
         return (epoch, sequence) if self.idempotent and epoch < LAST_EPOCH else (NO_SEQUENCE, NO_SEQUENCE)
 
     def plan(self, queue: PartitionQueue, room: int) -> BatchPlan:
@@ -170,12 +170,12 @@ class BatchBuilder:
 
     def set_next_sequence(self, topic: int, partition: int, sequence: int) -> None:
         """Set the partition's next sequence number; the producer epoch stays."""
-        epoch, _ = self._sequences.current(topic, partition)
+        epoch, _ = self._sequences.epoch_and_sequence(topic, partition)
         self._sequences.store_next_sequence(topic, partition, sequence, epoch)
 
     def bump_epoch(self, topic: int, partition: int) -> None:
         """Continue the partition at sequence number 0 of the next producer epoch."""
-        epoch, _ = self._sequences.current(topic, partition)
+        epoch, _ = self._sequences.epoch_and_sequence(topic, partition)
         self._sequences.store_next_sequence(topic, partition, 0, min(epoch + 1, LAST_EPOCH))
 
     def stop_numbering(self, topic: int, partition: int) -> None:

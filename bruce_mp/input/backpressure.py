@@ -120,7 +120,7 @@ def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> 
 def _room_for(pool: ChunkPool, span: int, count: int) -> int:
     if span > 1:
         return _room_for_largest(pool, span, count)
-    pool.secure(count)
+    pool.reserve(count)
     return min(count, pool.own_free)
 
 

@@ -29,7 +29,7 @@ from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing
-from bruce_mp.slab.recovery import arrivals_from, close_open_runs, partition_counts_from, sweep_filled
+from bruce_mp.slab.recovery import close_open_runs, copied_arrivals, partition_counts_from, sweep_filled
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class DatagramAdmission:
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        self._row.land(count, tally_datagrams(count, ingested, recovered, decision.refused.values()))
+        self._row.commit_landed(count, tally_datagrams(count, ingested, recovered, decision.refused.values()))
 
     def _api_key(self, at: int) -> int:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
@@ -160,7 +160,7 @@ class DatagramAdmission:
         landed = len(landing.landed_lengths(self._slab))
         if landed:
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._base))
-            self.admit(landed, now_ms, arrivals_from(self._slab, self._base))
+            self.admit(landed, now_ms, copied_arrivals(self._slab, self._base))
         self._lanes.close_all()
         self._lanes.drain_closed()
         return [found.segment for found in sweep_filled(self._slab)]
@@ -174,11 +174,11 @@ def tally_datagrams(
     `recovered` has the API keys of messages that a predecessor had copied.  `refusals` has the reason of each datagram
     refused for its sender, which `ingested` does not include.
     """
-    raises = tally_ingested(received, ingested, [dropped.reason for dropped in ingested.no_room])
-    raises[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)
+    increments = tally_ingested(received, ingested, [dropped.reason for dropped in ingested.no_room])
+    increments[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)
     for reason in refusals:
-        raises[discarded(reason)] += 1
-        raises[REFUSED[reason]] += 1
+        increments[discarded(reason)] += 1
+        increments[REFUSED[reason]] += 1
     for api_key in recovered:
-        raises[PROCESSED[api_key]] += 1
-    return +raises
+        increments[PROCESSED[api_key]] += 1
+    return +increments

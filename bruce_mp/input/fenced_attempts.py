@@ -21,7 +21,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.handover_tickets import HandoverTickets
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, read_run
-from bruce_mp.telemetry.books import of_all_rows
+from bruce_mp.telemetry.books import counter_by_row
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Attempt:
         self.overflows = self.overflows or not self._attempts.allows(span, self)
         chunk = None if self.overflows else self._pool.allocate(span, now_ms)
         if chunk is not None:
-            fences.mark_chunk(self._attempts.slab, chunk, self.number)
+            fences.assign_chunk(self._attempts.slab, chunk, self.number)
             self.chunks += span
         return chunk
 
@@ -175,9 +175,9 @@ class Attempt:
         """See `ChunkPool`."""
         self._pool.seal(chunk)
 
-    def release_seals(self) -> None:
+    def allow_reclaim(self) -> None:
         """See `ChunkPool`."""
-        self._pool.release_seals()
+        self._pool.allow_reclaim()
 
 
 class FencedAttempts:
@@ -313,7 +313,7 @@ class FencedAttempts:
 
     def _is_oldest(self, attempt: Attempt) -> bool:
         """Report if no attempt with a spill file began earlier; the oldest waits without limit, so one completes."""
-        return attempt.began_ms <= min(filter(None, of_all_rows(self.slab, lay.SPILL_OLDEST)), default=0)
+        return attempt.began_ms <= min(filter(None, counter_by_row(self.slab, lay.SPILL_OLDEST)), default=0)
 
     def _note_oldest(self) -> None:
         began = [each.began_ms for each in self._open if each.spill is not None]
@@ -326,7 +326,7 @@ class FencedAttempts:
         runs = self._close(attempt)
         if attempt.spill is not None:
             attempt.spill.seal()
-        fences.release(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
+        fences.release_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
         for chunk in dict.fromkeys(segment.chunk for segment in runs):
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
             self.pool.holdings.adopt(self.slab, chunk, span)
@@ -346,8 +346,8 @@ class FencedAttempts:
 
     def _abandon_spill(self, attempt: Attempt, file: SpillFile) -> None:
         reason = DiscardReason.ABANDONED_ATTEMPT
-        raises = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
-        self._row.settle((), RunState.DISCARDED, reason, raises)
+        increments = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
+        self._row.settle((), RunState.DISCARDED, reason, increments)
         attempt.section.discard(reason, file.messages)
         self._reporter.record(reason, count=file.messages)
         if self._reporter.keeps_copies:

@@ -8,7 +8,7 @@ from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
-from bruce_mp.pipeline.uncounted_appends import finish_stream_input
+from bruce_mp.pipeline.uncounted_appends import recover_stream_input
 from bruce_mp.slab.layout import CHUNK_BYTES
 from bruce_mp.slab.spill import SpillDirectory
 
@@ -51,7 +51,7 @@ class Fencing:
         self._row = row
         self._index = start.row
         streams = start.config.input.streams
-        self._directory = SpillDirectory.of(slab, start.config.spill_path)
+        self._directory = SpillDirectory.for_slab(slab, start.config.spill_path)
         self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
         feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
         self._pump = SpillPump(loop, feed, publisher.publish_closed)
@@ -70,7 +70,7 @@ class Fencing:
 
     def recover(self) -> None:
         """Finish the interrupted steps of this row's last worker, and take over its spill files."""
-        finish_stream_input(self._slab, self._row, self._index, self._directory)
+        recover_stream_input(self._slab, self._row, self._index, self._directory)
         self._spills.adopt()
 
     def start_feed(self) -> None:

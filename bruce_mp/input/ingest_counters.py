@@ -126,24 +126,24 @@ def tally_ingested(received: int, ingested: Ingested, reasons: Iterable[DiscardR
 
     `reasons` has one entry for each message that found no room.
     """
-    raises: Tally[int] = Tally({Counter.MsgReceived: received})
-    raises[PROCESSED[_ANY_PARTITION]] = ingested.any_partition
-    raises[PROCESSED[_PARTITION_KEY]] = ingested.partition_key
-    _tally_rejected(raises, ingested.rejections)
-    _tally_dropped(raises, reasons)
-    return raises
+    increments: Tally[int] = Tally({Counter.MsgReceived: received})
+    increments[PROCESSED[_ANY_PARTITION]] = ingested.any_partition
+    increments[PROCESSED[_PARTITION_KEY]] = ingested.partition_key
+    _tally_rejected(increments, ingested.rejections)
+    _tally_dropped(increments, reasons)
+    return increments
 
 
-def _tally_rejected(raises: Tally[int], rejections: list[RejectedMessage]) -> None:
+def _tally_rejected(increments: Tally[int], rejections: list[RejectedMessage]) -> None:
     for rejection in rejections:
-        raises[discarded(DiscardReason(rejection.failure))] += 1
-        raises[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1
+        increments[discarded(DiscardReason(rejection.failure))] += 1
+        increments[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1
         if rejection.api_key in PROCESSED:
-            raises[PROCESSED[rejection.api_key]] += 1
+            increments[PROCESSED[rejection.api_key]] += 1
 
 
-def _tally_dropped(raises: Tally[int], reasons: Iterable[DiscardReason]) -> None:
+def _tally_dropped(increments: Tally[int], reasons: Iterable[DiscardReason]) -> None:
     for reason in reasons:
-        raises[discarded(reason)] += 1
+        increments[discarded(reason)] += 1
         if reason in _DROPPED:
-            raises[_DROPPED[reason]] += 1
+            increments[_DROPPED[reason]] += 1

@@ -66,7 +66,7 @@ class InputShell(ProcessShell):
         self._is_replaced = False
 
     def start(self) -> None:
-        self.repeat(_TIDY_EVERY_S, self._pool.tidy)  # another input may need the memory
+        self.repeat(_TIDY_EVERY_S, self._pool.reclaim_idle)  # another input may need the memory
 
     def after_round(self, now_ms: int) -> int | None:
         self._lanes.close_due(now_ms)

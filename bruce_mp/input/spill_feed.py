@@ -26,7 +26,7 @@ from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.spill import LONGEST_SLICE, delta
+from bruce_mp.slab.spill import MAX_SLICE_MESSAGES, wrapping_delta
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -163,7 +163,7 @@ class SpillFeed:
             view = memoryview(self._buffer)
             found = split_stream(view, 0, file.read(view), _ANY_SIZE)
             if found.places or not _SLICE <= found.size <= file.end - file.offset or found.size <= len(self._buffer):
-                return view, found.places[:LONGEST_SLICE]
+                return view, found.places[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(found.size)
 
     def _room(self, places: Places, landed: frozenset[int]) -> int:
@@ -189,11 +189,11 @@ class SpillFeed:
         self._record_stuck(file, waiting, places, first)
         if waiting or len(places) <= max(file.landed, default=-1):
             return self._advance_partly(file, view, places, ingested)
-        raises = tally_ingested(0, ingested, [dropped.reason for dropped in ingested.no_room])
+        increments = tally_ingested(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = places[-1]
         offset, fed, count = file.offset + at + length, file.fed + len(places), len(places) - len(file.landed)
-        self._count(file, len(places), count, {**+raises, **self._progress(file, offset, fed)})
-        file.move_to(offset, fed)
+        self._count(file, len(places), count, {**+increments, **self._progress(file, offset, fed)})
+        file.advance_to(offset, fed)
         self._report_discarded(released, view, places, ingested, first)
         return True
 
@@ -236,26 +236,26 @@ class SpillFeed:
         landed = [index for index in range(len(places)) if index not in others and index not in file.landed]
         if landed:
             # Before the count: a successor that repeats this finds the same messages in lanes.
-            file.note_landed(landed)
-        raises = Tally[int](processed_counter(view[at : at + size]) for at, size in map(places.__getitem__, landed))
-        self._count(file, len(places), len(landed), raises)
+            file.store_landed(landed)
+        increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(places.__getitem__, landed))
+        self._count(file, len(places), len(landed), increments)
         return bool(landed)
 
-    def _count(self, file: SpillFile, numbers: int, count: int, raises: Mapping[int, int]) -> None:
+    def _count(self, file: SpillFile, numbers: int, count: int, increments: Mapping[int, int]) -> None:
         """Count messages that left a file, and consume `numbers` arrival numbers, in one transaction."""
         out = {
             lay.SPILL_OUT: count,
-            lay.SPILL_RELEASED: delta(-count),
-            lay.SPILL_FEEDING: delta(-file.number),
+            lay.SPILL_RELEASED: wrapping_delta(-count),
+            lay.SPILL_FEEDING: wrapping_delta(-file.number),
         }
-        self._row.count(self._row.counted + numbers, {**raises, **out})
+        self._row.commit_counted(self._row.counted + numbers, {**increments, **out})
 
     def _progress(self, file: SpillFile, offset: int, fed: int) -> dict[int, int]:
         counters = self._row.counters
         return {
-            lay.SPILL_FED_ATTEMPT: delta(file.number - counters[lay.SPILL_FED_ATTEMPT]),
-            lay.SPILL_FED_OFFSET: delta(offset - counters[lay.SPILL_FED_OFFSET]),
-            lay.SPILL_FED_COUNT: delta(fed - counters[lay.SPILL_FED_COUNT]),
+            lay.SPILL_FED_ATTEMPT: wrapping_delta(file.number - counters[lay.SPILL_FED_ATTEMPT]),
+            lay.SPILL_FED_OFFSET: wrapping_delta(offset - counters[lay.SPILL_FED_OFFSET]),
+            lay.SPILL_FED_COUNT: wrapping_delta(fed - counters[lay.SPILL_FED_COUNT]),
         }
 
     def _report_discarded(
@@ -284,11 +284,11 @@ class SpillFeed:
             file.offset,
             lost,
         )
-        raises = {lay.SPILL_OUT: lost, lay.SPILL_RELEASED: delta(-lost), discarded(reason): lost}
-        self._row.settle((), RunState.DISCARDED, reason, raises)
+        increments = {lay.SPILL_OUT: lost, lay.SPILL_RELEASED: wrapping_delta(-lost), discarded(reason): lost}
+        self._row.settle((), RunState.DISCARDED, reason, increments)
         self._reporter.record(reason, count=lost)
         self._discard(released, reason, lost)
-        file.move_to(file.end, file.messages)
+        file.advance_to(file.end, file.messages)
 
 
 def _arrival(dropped: NoRoom) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.spill import BLOCK_HEADER
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 
 if TYPE_CHECKING:
     from bruce_mp.input.sections import ConnectionSection
@@ -107,7 +107,7 @@ class Spills:
     @property
     def reserved_bytes(self) -> int:
         """Return the bytes that the files of all workers have reserved."""
-        return total(self._slab, lay.SPILL_BYTES)
+        return counter_total(self._slab, lay.SPILL_BYTES)
 
     def remove(self, file: SpillFile) -> None:
         """Remove a file, and subtract its bytes from the bound."""

@@ -106,7 +106,7 @@ class _Worker(InputShell):
 
     def recover(self) -> None:
         self._fencing.recover()
-        self._pool.release_seals()
+        self._pool.allow_reclaim()
         self._publisher.publish([found.segment for found in sweep_filled(self._slab)])
 
     def start(self) -> None:

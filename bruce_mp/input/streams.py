@@ -170,7 +170,7 @@ class StreamAdmission:
 
     def _pause_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
-        if client.released_spill is not None and client.released_spill.is_removed:
+        if client.released_spill is not None and client.released_spill.is_closed:
             client.released_spill = None
         if client.released_spill is None or not (found.places or found.stop is SplitStop.FENCE):
             return False
@@ -334,29 +334,29 @@ class StreamAdmission:
         """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
         postponed = self._extract_postponed(ingested)
-        raises = self._tally(batch, ingested)
-        raises[lay.SPILL_IN] = len(spilled)
+        increments = self._tally(batch, ingested)
+        increments[lay.SPILL_IN] = len(spilled)
         # The feed of the spill file counts these messages as processed.
-        raises.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
-        self._return_postponed(buffer, batch, postponed, raises, first)
-        self._count_batch(buffer, batch, ingested, raises, first)
+        increments.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
+        self._return_postponed(buffer, batch, postponed, increments, first)
+        self._count_batch(buffer, batch, ingested, increments, first)
         return ending
 
     def _tally(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
         """Return the amount by which a batch raises each counter, and add its messages to their sections."""
-        raises = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
+        increments = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
         for client, section, count in batch.counts_by_section():
             section.received += count
-            raises[client.kind.forwarded] += count
-        return raises
+            increments[client.kind.forwarded] += count
+        return increments
 
     def _count_batch(
-        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first: int
     ) -> None:
         """Report the discarded messages of a batch, and count the batch."""
         if unappended_count(ingested):
-            self._report_discarded(buffer, batch, ingested, raises, first)
-        self._row.count(first + len(batch.places), +raises)
+            self._report_discarded(buffer, batch, ingested, increments, first)
+        self._row.commit_counted(first + len(batch.places), +increments)
 
     def _spill_rest(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
@@ -387,11 +387,11 @@ class StreamAdmission:
         arrived_ms = now_ms + self._lanes.clock_step_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count, arrived_ms)
         section.received += count
-        raises: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
+        increments: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
         if ending is not None:
-            raises = {Counter.MsgReceived: count, discarded(DiscardReason.ABANDONED_ATTEMPT): count}
+            increments = {Counter.MsgReceived: count, discarded(DiscardReason.ABANDONED_ATTEMPT): count}
             section.discard(DiscardReason.ABANDONED_ATTEMPT, count)
-        self._row.count(self._row.counted + count, raises)
+        self._row.commit_counted(self._row.counted + count, increments)
         if ending is not None:
             self._end_attempt(client, ending)
 
@@ -412,7 +412,7 @@ class StreamAdmission:
         return postponed
 
     def _return_postponed(
-        self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], raises: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], increments: Tally[int], first: int
     ) -> None:
         """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
@@ -424,24 +424,24 @@ class StreamAdmission:
             client.in_quota += 1
             section.received -= 1
             for counter in (Counter.MsgReceived, client.kind.forwarded, processed_counter(buffer[at : at + length])):
-                raises[counter] -= 1
+                increments[counter] -= 1
 
     def _report_discarded(
-        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, raises: Tally[int], first: int
+        self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first: int
     ) -> None:
         """Report a batch's discarded messages, count them in their sections, and correct the forwarded counters."""
         for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
             report_rejected(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)
             section.discard(DiscardReason(rejection.failure))
-            raises[client.kind.forwarded] -= 1
+            increments[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
             reason = batch.why_no_room(dropped)
             report_no_room(self._reporter, dropped, buffer, batch.places[index], reason)
             section.discard(reason)
-            raises[client.kind.forwarded] -= 1
+            increments[client.kind.forwarded] -= 1
 
     def _on_malformed(self, client: StreamClientState, stop: SplitStop) -> None:
         """Discard the data of a client that sent an impossible size or a misplaced frame, and end its attempt."""
@@ -465,4 +465,4 @@ class StreamAdmission:
         client.section.received += 1
         client.section.discard(reason)
         number = self._row.counted + 1  # each counted message uses an arrival number
-        self._row.count(number, {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1})
+        self._row.commit_counted(number, {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1})

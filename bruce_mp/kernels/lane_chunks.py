@@ -46,7 +46,7 @@ class Chunks(Protocol):
     def seal(self, chunk: int) -> None:
         """Close the chunk to further runs."""
 
-    def release_seals(self) -> None:
+    def allow_reclaim(self) -> None:
         """Let the pool reclaim the sealed chunks."""
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.message_copies import Target
 
-__all__ = ["WireTap", "tap_for"]
+__all__ = ["WireTap", "create_tap"]
 
 
 class WireTap:
@@ -66,6 +66,6 @@ class WireTap:
             self._copies.add(Copy(target, now_ms, *fields))
 
 
-def tap_for(slab: Slab, links: Links, row: ProcessRow) -> WireTap:
+def create_tap(slab: Slab, links: Links, row: ProcessRow) -> WireTap:
     """Build the tap of a process."""
     return WireTap(slab, Copies(links.sender(COPIES), row.add))

@@ -48,7 +48,7 @@ class PendingBatch:
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment and return the batches that it completes, in order."""
         arrived = arrived_ms(self._slab, segment)
-        if self._segments and self._has_room_behind(segment) and not self._is_due(now_ms):
+        if self._segments and self._stays_incomplete_with(segment) and not self._is_due(now_ms):
             self._join(segment, arrived, now_ms)
             return []
         done: list[list[Segment]] = []
@@ -58,7 +58,7 @@ class PendingBatch:
                 self._join(rest, arrived, now_ms)
                 rest = None
             else:
-                rest = self._fill_up(rest, arrived, done, now_ms)
+                rest = self._add_part(rest, arrived, done, now_ms)
             if self._is_full() or self._is_due(now_ms):
                 done.append(self.flush())
         return done
@@ -70,14 +70,14 @@ class PendingBatch:
             return []
         return self.flush()
 
-    def _has_room_behind(self, segment: Segment) -> bool:
+    def _stays_incomplete_with(self, segment: Segment) -> bool:
         """Return True if a segment fits and does not complete the batch."""
         return self._records + segment.records < self._max_records and self._bytes + segment.payload < self._max_bytes
 
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
 
-    def _fill_up(self, segment: Segment, arrived: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
+    def _add_part(self, segment: Segment, arrived: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
         """Add the part of a segment that fits, and return the rest."""
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
         head, rest = split_at(self._slab, segment, *room)

@@ -21,7 +21,7 @@ from bruce_mp.ipc.control_messages import ConfigApplied, Drain, NewConfig, Ready
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, Links
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
-from bruce_mp.telemetry.logs import renew_logging
+from bruce_mp.telemetry.logs import apply_logging_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +173,7 @@ class ProcessShell:
 
     def _apply_new_config(self, message: NewConfig) -> None:
         before, self._config = self._config, message.config
-        renew_logging(before.logging, message.config.logging, self._name)
+        apply_logging_config(before.logging, message.config.logging, self._name)
         self.apply_config(message.config, before)
         self.send(ConfigApplied(message.number))
 

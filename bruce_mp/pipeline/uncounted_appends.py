@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.fences import finish_release, unreleased
+from bruce_mp.slab.fences import finish_release, unreleased_segments
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.recovery import close_open_runs, uncounted
+from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.spill import delta, released_in, spilled_in
+from bruce_mp.slab.spill import released_messages, spilled_messages, wrapping_delta
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
-__all__ = ["finish_stream_input"]
+__all__ = ["recover_stream_input"]
 
 _LOG: Final = logging.getLogger(__name__)
 
 
-def finish_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
+def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
     """Close the runs that the dead process of row `index` left open, and count its uncounted messages.
 
     Repeating this is harmless. A fenced attempt in the middle of its release is released; the others are discarded.
@@ -40,42 +40,42 @@ def finish_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spil
     close_open_runs(slab, index)
     spills = directory.files(index)
     finish_release(slab, index, spills)
-    _catch_up(row, spills)
-    found = uncounted(slab, index, row.counted)
+    _update_progress(row, spills)
+    found = uncounted_records(slab, index, row.counted)
     feeding = row.counters[lay.SPILL_FEEDING]
-    raises = _fed_again(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
+    increments = _record_half_fed_slice(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
     keyed = sum(1 for record in found if record.flags & lay.FLAG_PARTITION_KEY)
-    raises[Counter.InputAgentProcessPartitionKeyMsg] = keyed
-    raises[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
+    increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
+    increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
     last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
-    row.count(max(1, last), {counter: number for counter, number in raises.items() if number})
-    _abandon(slab, row, index)
+    row.commit_counted(max(1, last), {counter: number for counter, number in increments.items() if number})
+    _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
 
 
-def _catch_up(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
+def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
     """Update the header of the last fed file to the progress in the row."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_released and file.offset < offset <= file.end:
-        file.move_to(offset, row.counters[lay.SPILL_FED_COUNT])
+        file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _fed_again(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
+def _record_half_fed_slice(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
     """Store the messages of a half-fed slice that are in lanes, and return their counter increments."""
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
-        spills[feeding].note_landed({lay.stream_number(record.arrival) - row.counted for record in found})
+        spills[feeding].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})
     count = min(len(found), row.counters[lay.SPILL_RELEASED])
     return {
         lay.SPILL_OUT: len(found),
-        lay.SPILL_RELEASED: delta(-count),
-        lay.SPILL_FEEDING: delta(-feeding),
+        lay.SPILL_RELEASED: wrapping_delta(-count),
+        lay.SPILL_FEEDING: wrapping_delta(-feeding),
     }
 
 
-def _abandon(slab: Slab, row: ProcessRow, index: int) -> None:
+def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
     """Discard the messages of incomplete attempts in the slab."""
-    abandoned = unreleased(slab, index)
+    abandoned = unreleased_segments(slab, index)
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         some = abandoned[start : start + MAX_SETTLED_SEGMENTS]
         reason = DiscardReason.ABANDONED_ATTEMPT
@@ -87,21 +87,25 @@ def _settle_spills(
 ) -> None:
     """Discard the spilled messages of incomplete attempts, and count the missing ones of complete attempts."""
     kept = [file for file in spills.values() if file.is_released and file.remaining]
-    remaining, held, known = sum(file.remaining for file in kept), spilled_in(slab, index), released_in(slab, index)
+    remaining, held, known = (
+        sum(file.remaining for file in kept),
+        spilled_messages(slab, index),
+        released_messages(slab, index),
+    )
     lost = max(0, min(known, held) - remaining)
     abandoned = max(0, held - remaining - lost)
     if lost:
         _LOG.error(
             "Spill files in %s are missing: %d messages of complete fenced attempts are lost.", directory.path, lost
         )
-    raises = {
+    increments = {
         lay.SPILL_OUT: lost + abandoned,
-        lay.SPILL_RELEASED: delta(remaining - known),
+        lay.SPILL_RELEASED: wrapping_delta(remaining - known),
         discarded(DiscardReason.SPILL_LOST): lost,
         discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
     }
-    if any(raises.values()):
-        row.settle((), RunState.DISCARDED, 0, {counter: number for counter, number in raises.items() if number})
+    if any(increments.values()):
+        row.settle((), RunState.DISCARDED, 0, {counter: number for counter, number in increments.items() if number})
     row.counters[lay.SPILL_OLDEST] = 0
     for file in spills.values():
         if file in kept:

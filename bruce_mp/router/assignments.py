@@ -22,7 +22,7 @@ from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.dispatchers import DispatcherSet
 from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import find, sweep
+from bruce_mp.slab.recovery import inspect_segment, sweep
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.routes import Scope
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import Found
+    from bruce_mp.slab.recovery import FoundSegment
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
@@ -168,7 +168,7 @@ class Assignments:
 
     def _has_room(self, topic: int, partition: int) -> bool:
         """Return True if the slab's partition table has an entry or room for the partition."""
-        return (topic, partition) in self._routes or self._tables.partitions.ensure(topic, partition)
+        return (topic, partition) in self._routes or self._tables.partitions.ensure_entry(topic, partition)
 
     def _assign_to_leader(self, topic: int, partition: int, now_ms: int) -> int | None:
         """Assign a partition to its leader's dispatcher and return the slot; None if the messages must wait."""
@@ -227,7 +227,7 @@ class Assignments:
         route = self._routes.get((topic, partition))
         if route is None:
             route = self._routes[topic, partition] = Route(self._new_backoff())
-            self._tables.partitions.ensure(topic, partition)
+            self._tables.partitions.ensure_entry(topic, partition)
         return route
 
     def _new_backoff(self) -> PauseBackoff:
@@ -300,7 +300,7 @@ class Assignments:
         needs_sorting = route.needs_sorting
         sent, rest = route.pop_all()
         if needs_sorting:
-            rest.sort(key=lambda segment: find(self._slab, segment).arrival)
+            rest.sort(key=lambda segment: inspect_segment(self._slab, segment).arrival)
         self._set_holder(route, slot)
         if sent:
             self._outbox.post(slot, Parcel(ParcelKind.SENT, topic, partition, sent))
@@ -388,7 +388,7 @@ class Assignments:
         for _, slot in self._slots.broker_slots():
             self._resync(slot, [found for found in held if found.holder == slot and found.state in _ASSIGNED])
 
-    def _resync(self, slot: int, assigned: list[Found]) -> None:
+    def _resync(self, slot: int, assigned: list[FoundSegment]) -> None:
         """Send RESYNC with `assigned`, all records that the dispatcher has not claimed, because frames may be lost.
 
         The router sends nothing more until SYNCED, because records that the dispatcher returned to a dead router come
@@ -420,7 +420,7 @@ class Assignments:
                 self._follow_leader(topic, partition, route, now_ms, now_ms)
 
 
-def _by_partition(found: Iterable[Found]) -> dict[_TopicPartition, list[Segment]]:
+def _by_partition(found: Iterable[FoundSegment]) -> dict[_TopicPartition, list[Segment]]:
     """Group segments by topic and partition, in order."""
     parts: dict[_TopicPartition, list[Segment]] = {}
     for item in found:

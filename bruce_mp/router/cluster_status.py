@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.telemetry.broker_status import MOST_LISTED, NO_LEADER, PausedScope, RouterStatus
+from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
 
@@ -40,7 +40,7 @@ class ClusterStatus:
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
         """Record a successful fetch: brokers by id, and topics with messages that the daemon's user may not see."""
-        self._forbidden = tuple(sorted(forbidden)[:MOST_LISTED])
+        self._forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in self._forbidden:
             _LOG.error(
                 "Topic %s: the brokers hide it from our user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. Its "
@@ -71,7 +71,7 @@ class ClusterStatus:
             self._brokers,
             self._failing_since_ms,
             self._error,
-            tuple(scopes[:MOST_LISTED]),
+            tuple(scopes[:MAX_LISTED_SCOPES]),
             len(scopes),
             self._needs_operator,
             self._producer_error,

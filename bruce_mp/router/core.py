@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.routes import Scope
     from bruce_mp.router.topics import Topic
     from bruce_mp.slab.file import Slab
-    from bruce_mp.slab.recovery import Found
+    from bruce_mp.slab.recovery import FoundSegment
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
@@ -74,7 +74,7 @@ class Router:
         self._unknown = UnknownTopics(
             self._discards,
             self._refresh,
-            lambda: self._tables.topics.room,
+            lambda: self._tables.topics.free_entries,
             autocreate=config.delivery.topic_autocreate,
         )
         self._outbox = Outbox(slab, incarnation)
@@ -170,7 +170,7 @@ class Router:
 
     def on_metadata(self, view: ClusterView, started_ms: int, now_ms: int) -> bool:
         """Apply metadata of a fetch that began at `started_ms`; return True if it differs from the previous view."""
-        view = self._missing.restore(view, self._tables.topics.known(), now_ms)
+        view = self._missing.restore(view, self._tables.topics.partition_counts(), now_ms)
         changed = view != self._topics.view
         self._topics.view = view
         for topic in list(self._topics.numbered.values()):
@@ -262,7 +262,7 @@ class Router:
                 quarantine(self._row, error)
         self._assignments.recover()
 
-    def _adopt(self, found: Found, now_ms: int) -> None:
+    def _adopt(self, found: FoundSegment, now_ms: int) -> None:
         """Claim a segment; add it to the route of its partition, or route it if it has no partition."""
         sent = found.state is RunState.ROUTED_SENT
         claimed = kernels.claim(

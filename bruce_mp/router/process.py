@@ -14,7 +14,7 @@ from bruce_mp.kernels import ProcessRow
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.pipeline.msg_debug import tap_for
+from bruce_mp.pipeline.msg_debug import create_tap
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import action_for
@@ -73,7 +73,7 @@ class _RouterProcess(ProcessShell):
         self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_dispatcher_frame)
         self._dispatchers: dict[int, LinkSender] = {}
         self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
-        self._tap = self.add_output(tap_for(slab, self._links, self._row))
+        self._tap = self.add_output(create_tap(slab, self._links, self._row))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
         self._core = Router(
             slab,
@@ -206,7 +206,7 @@ class _RouterProcess(ProcessShell):
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        wants_producer_id = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_numbering(self._slab)
+        wants_producer_id = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_idempotent(self._slab)
         self._fetcher.start(
             self._brokers, bootstrap, wants_producer_id=wants_producer_id, names=self._core.names_to_request
         )
@@ -267,10 +267,10 @@ class _RouterProcess(ProcessShell):
     def _store_producer_id(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""
         self._cluster_status.on_producer_refused(result.producer_error)
-        if producer_id.is_numbering(self._slab):
+        if producer_id.is_idempotent(self._slab):
             return
         if result.producer_id is None:
-            producer_id.stop(self._slab)
+            producer_id.disable_idempotence(self._slab)
         else:
             producer_id.store_producer(self._slab, result.producer_id)
 

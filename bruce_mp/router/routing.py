@@ -21,7 +21,7 @@ from bruce_mp.router.rate_limit import RateLimits
 from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS
 from bruce_mp.router.topics import portions_of
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.runs import read_run, refuse
+from bruce_mp.slab.runs import raise_damage, read_run
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target
@@ -348,4 +348,4 @@ class RunRouter:
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
     """Raise SlabError for a segment with damaged headers."""
     read_run(slab, segment.chunk, segment.run)
-    refuse(slab, [segment])
+    raise_damage(slab, [segment])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import used_heads
+from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.runs import runs_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
     span's other chunks, which lie within records.  `read` may raise SlabError at damage; the items before the damage
     count.
     """
-    for chunk, _, _, generation in used_heads(slab):
+    for chunk, _, _, generation in used_chunk_headers(slab):
         yield from _read_stable(slab, chunk, generation, read)
 
 

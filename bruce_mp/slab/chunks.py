@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChunkPool",
-    "chunk_heads",
+    "chunk_headers",
     "is_settled",
     "last_arrival",
-    "used_heads",
+    "used_chunk_headers",
 ]
 
 _Queue = OrderedDict[int, None]
 
-LOOKS_PER_ALLOCATION: Final = 4
-LOOKS_WHEN_EMPTY: Final = 256
-LOOKS_UNDER_PRESSURE: Final = 512
-LOOKS_AT_ONCE: Final = 32
-LOOKS_WHEN_IDLE: Final = 4096
-DRY_MS: Final = 5
+INSPECTIONS_PER_ALLOCATION: Final = 4
+INSPECTIONS_WHEN_EMPTY: Final = 256
+MAX_INSPECTIONS_PER_RECLAIM: Final = 512
+INSPECTIONS_PER_STEP: Final = 32
+INSPECTIONS_PER_SECOND: Final = 4096
+SEARCH_PAUSE_MS: Final = 5
 STUCK_AFTER_MS: Final = 5000
-STUCK_LOOKS: Final = 8
+STUCK_DIVISOR: Final = 8
 """One inspection in this number is of a stuck chunk, while there are other sealed chunks."""
-_KEPT_SHARE: Final = 0.1
+_SPARE_PART: Final = 0.1
 _SLACK: Final = 1.25
 """Surplus over the size of the spans needed, because not all free chunks are neighbours."""
 _GENERATION_STEP: Final = 32  # more than there are inputs
@@ -85,9 +85,9 @@ class ChunkPool:
         """Number of stuck chunks, all chunks of spans included."""
         self._now_ms = 0
         """Time of the last `allocate`."""
-        self._fresh: list[int] = []
-        self._dry_until_ms = 0
-        self._secured, self._secured_span = 0, 1
+        self._unreclaimable: list[int] = []
+        self._search_pause_ends_ms = 0
+        self._reserved, self._reserved_span = 0, 1
         self.own_free = 0
         """Number of free chunks in the shares of this input."""
         self._next_generation = _GENERATION_STEP + owner % _GENERATION_STEP
@@ -110,56 +110,56 @@ class ChunkPool:
 
     def _adopt(self) -> None:
         for share in self._shares.own:
-            self._enter(share)
+            self._add_share(share)
         generations = _free_generations(self._slab)
-        for chunk, _, span, generation in used_heads(self._slab):
+        for chunk, _, span, generation in used_chunk_headers(self._slab):
             generations[chunk : chunk + span] = [generation] * span  # chunks within a span may look like headers
-            self._mark(chunk, span, used=1)
+            self._mark_used(chunk, span, used=1)
             if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
         self._next_generation = max(self._next_generation, self._generation_after(max(generations)))
-        self._release_landed()
+        self._allow_reclaim_of_older()
         self._refill()
 
-    def _release_landed(self) -> None:
-        """Delay the reclaim of adopted chunks with records of the present landing zone until `release_seals`."""
+    def _allow_reclaim_of_older(self) -> None:
+        """Delay the reclaim of adopted chunks with records of the present landing zone until `allow_reclaim`."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
-        adopted, self._fresh = self._fresh, []
+        adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
             if last_arrival(self._slab, chunk) >= base:
-                self._fresh.append(chunk)
+                self._unreclaimable.append(chunk)
             else:
                 self._sealed[chunk] = None
 
-    def _mark(self, chunk: int, span: int, used: int) -> None:
+    def _mark_used(self, chunk: int, span: int, used: int) -> None:
         """Set chunks to used or free, and adjust the count of free chunks by the changes."""
         self.own_free += self._used.count(used ^ 1, chunk, chunk + span) * (-1 if used else 1)
         self._used[chunk : chunk + span] = bytes([used]) * span
 
-    def _enter(self, share: int) -> None:
+    def _add_share(self, share: int) -> None:
         """Add the chunks of one of our shares as free."""
         chunks = self._shares.chunks_of(share)
-        self._mark(chunks.start, len(chunks), used=0)
+        self._mark_used(chunks.start, len(chunks), used=0)
         self._free += reversed(chunks)
 
-    def _leave(self, share: int) -> None:
+    def _return_share(self, share: int) -> None:
         """Return a share if none of its chunks is in use."""
         chunks = self._shares.chunks_of(share)
         if self._used.find(1, chunks.start, chunks.stop) < 0:
-            self._mark(chunks.start, len(chunks), used=1)
+            self._mark_used(chunks.start, len(chunks), used=1)
             self._shares.release(share)
 
-    def _extend(self, span: int) -> bool:
+    def _claim_share(self, span: int) -> bool:
         """Take a share, or several for a larger span; False if none is obtainable."""
         if span > self._shares.size:
-            return self._extend_for_span(span)
+            return self._claim_shares_for_span(span)
         share = self._shares.claim_one()
         if share is not None:
-            self._enter(share)
+            self._add_share(share)
         return share is not None
 
-    def _extend_for_span(self, span: int) -> bool:
+    def _claim_shares_for_span(self, span: int) -> bool:
         free, used = self._shares.free, bytearray(self._used)
         for share in free:
             chunks = self._shares.chunks_of(share)
@@ -170,7 +170,7 @@ class ChunkPool:
         if not wanted or not self._shares.claim(wanted):
             return False
         for share in wanted:
-            self._enter(share)
+            self._add_share(share)
         return True
 
     def _refill(self) -> None:
@@ -179,31 +179,31 @@ class ChunkPool:
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks, opened and empty, or None without room."""
         self._now_ms = now_ms
-        self._reclaim(LOOKS_PER_ALLOCATION)
-        chunk = self._find_or_take(span)
+        self._reclaim(INSPECTIONS_PER_ALLOCATION)
+        chunk = self._find_or_extend(span)
         if chunk is None:
-            chunk = self._find_after_a_look(span, now_ms)
+            chunk = self._find_after_inspection(span, now_ms)
         if chunk is not None:
-            self._mark(chunk, span, used=1)
+            self._mark_used(chunk, span, used=1)
             self._open(chunk, span, now_ms)
             if self._watcher is not None:
                 self._watcher.opened(chunk)
         return chunk
 
-    def _find_after_a_look(self, span: int, now_ms: int) -> int | None:
+    def _find_after_inspection(self, span: int, now_ms: int) -> int | None:
         """Inspect more chunks, with a pause after a vain search, so that a full slab does not consume the CPU."""
-        if now_ms < self._dry_until_ms:
+        if now_ms < self._search_pause_ends_ms:
             return None
-        self._reclaim(LOOKS_WHEN_EMPTY * span)
-        chunk = self._find_or_take(span)
+        self._reclaim(INSPECTIONS_WHEN_EMPTY * span)
+        chunk = self._find_or_extend(span)
         if chunk is None:
-            self._dry_until_ms = now_ms + DRY_MS
+            self._search_pause_ends_ms = now_ms + SEARCH_PAUSE_MS
         return chunk
 
-    def _find_or_take(self, span: int) -> int | None:
+    def _find_or_extend(self, span: int) -> int | None:
         """Find a place for a span, partly in newly taken shares if necessary."""
         chunk = self._find(span)
-        return self._find(span) if chunk is None and self._extend(span) else chunk
+        return self._find(span) if chunk is None and self._claim_share(span) else chunk
 
     def _find(self, span: int) -> int | None:
         if span == 1:
@@ -230,27 +230,27 @@ class ChunkPool:
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 
     def seal(self, chunk: int) -> None:
-        """Close a chunk to further runs; the pool may reclaim it after the next `release_seals`."""
+        """Close a chunk to further runs; the pool may reclaim it after the next `allow_reclaim`."""
         self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_STATE] = ChunkState.SEALED
-        self._fresh.append(chunk)
+        self._unreclaimable.append(chunk)
 
-    def release_seals(self) -> None:
+    def allow_reclaim(self) -> None:
         """Allow the reclaim of sealed chunks, after the batch in the landing zone is landed.
 
         If an earlier reclaim reused a chunk with settled records of that batch, recovery could not see that they were
         copied.
         """
-        self._sealed.update(dict.fromkeys(self._fresh))
-        self._fresh = []
+        self._sealed.update(dict.fromkeys(self._unreclaimable))
+        self._unreclaimable = []
 
     def reclaim(self, target_free: int) -> None:
         """Inspect sealed chunks until `target_free` chunks are free or a bound is reached."""
-        looks = min(len(self._sealed) + len(self._stuck), LOOKS_UNDER_PRESSURE)
+        looks = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
         while looks > 0 and self.free_count < target_free:
-            self._reclaim(min(looks, LOOKS_AT_ONCE))
-            looks -= LOOKS_AT_ONCE
+            self._reclaim(min(looks, INSPECTIONS_PER_STEP))
+            looks -= INSPECTIONS_PER_STEP
 
-    def reclaim_among(self, chunks: Iterable[int]) -> None:
+    def reclaim_settled(self, chunks: Iterable[int]) -> None:
         """Free those of the given chunks that are sealed and settled."""
         for queue in (self._sealed, self._stuck):
             some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
@@ -260,47 +260,47 @@ class ChunkPool:
             queue.update(some)
             self.stuck_count -= freed if queue is self._stuck else 0
 
-    def tidy(self) -> None:
+    def reclaim_idle(self) -> None:
         """Reclaim settled chunks without need of memory, and return empty shares when shares are scarce.
 
         The input calls this once a second, because another input may need the memory.
         """
-        self._reclaim(LOOKS_WHEN_IDLE)
+        self._reclaim(INSPECTIONS_PER_SECOND)
         if self._shares.are_scarce:
             for share in self._shares.own:
-                self._leave(share)
+                self._return_share(share)
 
-    def secure(self, chunks: int, span: int = 1) -> None:
+    def reserve(self, chunks: int, span: int = 1) -> None:
         """Take obtainable shares until `chunks` chunks and one span of neighbours are free here.
 
         They are reserved for the next messages; optional larger spans do not get them.
         """
-        self._secured, self._secured_span = chunks, span
-        self._own_at_least(chunks)
+        self._reserved, self._reserved_span = chunks, span
+        self._obtain(chunks)
         if span > 1 and self._find(span) is None:
-            self._extend(span)
+            self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
         """Report if an optional larger span would leave the secured chunks and the last usable tenth free.
 
         If neighbours were secured, scattered free chunks do not count for them.
         """
-        if self.free_count - span < self.usable * _KEPT_SHARE:
+        if self.free_count - span < self.usable * _SPARE_PART:
             return False
-        if self._secured_span > 1:
+        if self._reserved_span > 1:
             return self._can_spare_neighbours(span)
-        return self._own_at_least(self._secured + span)
+        return self._obtain(self._reserved + span)
 
     def _can_spare_neighbours(self, span: int) -> bool:
         """Report if the secured spans stay available wherever the pool takes a span of this size."""
-        size = self._secured_span
+        size = self._reserved_span
         touched = (span - 2) // size + 2
-        spans = self._secured // size + touched
-        return self._own_at_least(int(spans * size * _SLACK)) and self.free_spans(size, spans) == spans
+        spans = self._reserved // size + touched
+        return self._obtain(int(spans * size * _SLACK)) and self.free_spans(size, spans) == spans
 
-    def _own_at_least(self, chunks: int) -> bool:
+    def _obtain(self, chunks: int) -> bool:
         """Take shares until `chunks` chunks are free here; False if they cannot be had."""
-        while self.own_free < chunks and self._extend(1):
+        while self.own_free < chunks and self._claim_share(1):
             pass
         return self.own_free >= chunks
 
@@ -316,7 +316,7 @@ class ChunkPool:
 
     def _reclaim(self, looks: int) -> int:
         """Inspect the oldest sealed and stuck chunks, free the settled ones and return how many came free."""
-        young = min(len(self._sealed), looks - looks // STUCK_LOOKS)
+        young = min(len(self._sealed), looks - looks // STUCK_DIVISOR)
         return self._inspect_queue(self._sealed, young) + self._inspect_stuck(looks - young)
 
     def _inspect_stuck(self, looks: int) -> int:
@@ -325,7 +325,7 @@ class ChunkPool:
         If all of them were settled, continue with the next: chunks that got stuck together become free together.
         """
         freed = 0
-        while looks and freed < LOOKS_UNDER_PRESSURE:
+        while looks and freed < MAX_INSPECTIONS_PER_RECLAIM:
             before = len(self._stuck)
             looks = min(looks, before)
             freed += self._inspect_queue(self._stuck, looks)
@@ -342,10 +342,10 @@ class ChunkPool:
             if is_settled(self._slab, chunk):
                 freed += self._release(chunk)
             else:
-                self._put_back(queue, chunk)
+                self._requeue(queue, chunk)
         return freed
 
-    def _put_back(self, queue: _Queue, chunk: int) -> None:
+    def _requeue(self, queue: _Queue, chunk: int) -> None:
         """Queue an unsettled chunk again, as stuck if it has been open for too long."""
         at = self._slab.chunk_at(chunk)
         if queue is self._sealed and self._now_ms - self._slab.longs[(at + lay.CHUNK_OPENED_MS) >> 3] > STUCK_AFTER_MS:
@@ -363,19 +363,19 @@ class ChunkPool:
         for body in range(at + lay.CHUNK_BYTES, at + span * lay.CHUNK_BYTES, lay.CHUNK_BYTES):
             self._slab.view[body : body + lay.CHUNK_HEADER] = bytes(lay.CHUNK_HEADER)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.FREE
-        self._give_up(chunk, span)
+        self._add_free(chunk, span)
         return span
 
-    def _give_up(self, chunk: int, span: int) -> None:
+    def _add_free(self, chunk: int, span: int) -> None:
         """Add released chunks to the free ones."""
-        self._mark(chunk, span, used=0)
+        self._mark_used(chunk, span, used=0)
         self.holdings.remove(chunk)
         if span == 1:
             self._free.append(chunk)
         if self._shares.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
-                if self.own_free - self._shares.size >= self._secured:  # a peer would take what the next messages need
-                    self._leave(share)
+                if self.own_free - self._shares.size >= self._reserved:  # a peer would take what the next messages need
+                    self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:
         """Return the next generation that belongs to this input."""
@@ -383,31 +383,31 @@ class ChunkPool:
         return (step * _GENERATION_STEP + self.owner % _GENERATION_STEP) & 0xFFFFFFFF or _GENERATION_STEP
 
 
-def chunk_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
+def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
     """Yield (chunk, state, span, generation) of every free chunk and of every span, in order of place.
 
     A damaged header counts as free, because none of its fields can be trusted.
     """
     chunk = 0
     while chunk < slab.geometry.chunks:
-        state, span, generation = _head(slab, chunk)
+        state, span, generation = _read_header(slab, chunk)
         yield chunk, state, span, generation
         chunk += span
 
 
-def _head(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
+def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
     """Return (state, span, generation) of a chunk that should have a header."""
     head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
     magic, generation, state, _, _, span = head[:6]
-    if magic != lay.CHUNK_MAGIC or state not in _HEADED or not 1 <= span <= slab.geometry.chunks - chunk:
+    if magic != lay.CHUNK_MAGIC or state not in _HEADER_STATES or not 1 <= span <= slab.geometry.chunks - chunk:
         return ChunkState.FREE, 1, 0
     return ChunkState(state), 1 if state == ChunkState.FREE else span, generation
 
 
-_HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
+_HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 
-def used_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
+def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
     """Yield the same for chunks in use only, without an inspection of each free one.
 
     A chunk that was opened after the call may be missing.
@@ -416,7 +416,7 @@ def used_heads(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
     chunk = 0
     while (found := _NOT_FREE.search(states, chunk)) is not None:
         chunk = found.start()
-        state, span, generation = _head(slab, chunk)
+        state, span, generation = _read_header(slab, chunk)
         if state is not ChunkState.FREE:
             yield chunk, state, span, generation
         chunk += span

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.spill import SpillFile
 
-__all__ = ["attempt_of", "finish_release", "mark_chunk", "release", "unreleased"]
+__all__ = ["assign_chunk", "attempt_of", "finish_release", "release_attempt", "unreleased_segments"]
 
 
 def attempt_of(slab: Slab, chunk: int) -> int:
@@ -33,19 +33,21 @@ def attempt_of(slab: Slab, chunk: int) -> int:
     return slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]
 
 
-def mark_chunk(slab: Slab, chunk: int, attempt: int) -> None:
+def assign_chunk(slab: Slab, chunk: int, attempt: int) -> None:
     """Assign a chunk that has no run yet to an attempt."""
     slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] = attempt
 
 
-def release(slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None) -> None:
+def release_attempt(
+    slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None
+) -> None:
     """Hand all runs of an attempt over to the router, in the order given, and release its spill file."""
-    slab.words[_release_at(slab, row)] = attempt
+    slab.words[_release_word_at(slab, row)] = attempt
     if spill is not None:
         spill.release()
-        slab.longs[_released_at(slab, row)] += spill.messages
+        slab.longs[_released_count_at(slab, row)] += spill.messages
     _hand_over(slab, row, segments)
-    slab.words[_release_at(slab, row)] = 0
+    slab.words[_release_word_at(slab, row)] = 0
 
 
 def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
@@ -53,15 +55,17 @@ def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> Non
 
     `spills` maps the numbers of attempts to the spill files of the row.
     """
-    attempt = slab.words[_release_at(slab, row)]
+    attempt = slab.words[_release_word_at(slab, row)]
     if attempt:
         if attempt in spills and not spills[attempt].is_released:
             spills[attempt].release()
-        _hand_over(slab, row, [each for each in unreleased(slab, row) if attempt_of(slab, each.chunk) == attempt])
-        slab.words[_release_at(slab, row)] = 0
+        _hand_over(
+            slab, row, [each for each in unreleased_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
+        )
+        slab.words[_release_word_at(slab, row)] = 0
 
 
-def unreleased(slab: Slab, row: int) -> list[Segment]:
+def unreleased_segments(slab: Slab, row: int) -> list[Segment]:
     """Return the runs of attempts that this row's input holds back, by arrival, and settle the empty ones."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
@@ -85,9 +89,9 @@ def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
 
 
-def _released_at(slab: Slab, row: int) -> int:
+def _released_count_at(slab: Slab, row: int) -> int:
     return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * lay.SPILL_RELEASED) >> 3
 
 
-def _release_at(slab: Slab, row: int) -> int:
+def _release_word_at(slab: Slab, row: int) -> int:
     return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2

@@ -1,9 +1,9 @@
 """The memory-mapped slab file: creation, locks, mapping, checks.
 
-`create()` writes a new slab beside its final name and renames it, so an incomplete file never has that name.  `Slab`
-maps an existing file; every process maps the file for itself.  The supervisor holds an flock on the file (`lock()`).
-Its children inherit the flock, so the lock lasts while any process of the daemon may still write.  A reader maps a
-*private* copy; `keep_off()` keeps daemons away while the copy must stay true.
+`create_slab` writes a new slab under a temporary name and links it to its final name, so that name never belongs to an
+incomplete file.  `Slab` maps an existing file, once in each process.  The supervisor holds an exclusive flock on the
+file (`lock_exclusive`).  Its children inherit the flock, so it lasts while any process of the daemon may still write.
+A reader maps a *private* copy; with `lock_shared`, no daemon can start on the file until the reader has finished.
 
 Creation reserves the file's blocks.  Otherwise a full file system ends a process with SIGBUS at a much later store.
 """
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import SlabError, place_above
+from bruce_mp.errors import SlabError, creation_remedy
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Geometry", "Slab", "create", "keep_off", "lock"]
+__all__ = ["Geometry", "Slab", "create_slab", "lock_exclusive", "lock_shared"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Slab:
             raise SlabError(f"There is no chunk {chunk} in {self.path}; it has {self.geometry.chunks}.")
         return self.chunks_at + chunk * lay.CHUNK_BYTES
 
-    def signed(self, offset: int) -> int:
+    def read_signed(self, offset: int) -> int:
         """Return the signed 64-bit integer at a file offset that is a multiple of 8."""
         value = self.longs[offset >> 3]
         return value - (1 << 64) if value >> 63 else value
@@ -132,7 +132,7 @@ class Slab:
 
     def populate(self) -> None:
         """Map up to 1 GiB of the chunks now, so that the first message in each page does not pay for the page fault."""
-        length = min(self.geometry.file_size - self.chunks_at, _POPULATED)
+        length = min(self.geometry.file_size - self.chunks_at, _MAX_POPULATED)
         with suppress(OSError):  # Linux before 5.14 lacks this advice
             self._map.madvise(_MADV_POPULATE_WRITE, self.chunks_at, length)
 
@@ -145,7 +145,7 @@ class Slab:
             self._map.close()
 
 
-_POPULATED: Final = 1 << 30
+_MAX_POPULATED: Final = 1 << 30
 """The kernel populates this amount in a fraction of a second; the rest of a larger slab is mapped on first use."""
 _MADV_POPULATE_WRITE: Final = 23
 _MAP_NORESERVE: Final = 0x4000
@@ -159,7 +159,7 @@ def _open(path: Path, mode: int) -> int:
         raise SlabError(f"The slab {path} cannot be opened: {error.strerror}.") from error
 
 
-def create(path: Path, geometry: Geometry, now_ms: int) -> None:
+def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
     """Create an empty slab file of mode 0600 at `path`.
 
     Raises SlabError when `path` exists, or when the file system has no room for the whole file.
@@ -168,21 +168,21 @@ def create(path: Path, geometry: Geometry, now_ms: int) -> None:
     try:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        remedy = f"{place_above(error, path.parent)}, or set another slab.path."
+        remedy = f"{creation_remedy(error, path.parent)}, or set another slab.path."
         raise SlabError(f"The slab {path} cannot be made: {error.strerror}. {remedy}") from error
     try:
-        _fill(descriptor, geometry, now_ms)
+        _initialize(descriptor, geometry, now_ms)
         os.link(draft, path)
     except FileExistsError as error:
         raise SlabError(f"There is a slab at {path} already; it is not overwritten.") from error
     except OSError as error:
-        raise SlabError(_no_room(path, geometry, error)) from error
+        raise SlabError(_creation_error(path, geometry, error)) from error
     finally:
         os.close(descriptor)
         draft.unlink(missing_ok=True)
 
 
-def _fill(descriptor: int, geometry: Geometry, now_ms: int) -> None:
+def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:
     os.posix_fallocate(descriptor, 0, geometry.file_size)
     head = bytearray(lay.PAGE)
     fixed = (lay.SUPER_MAGIC, lay.LAYOUT_VERSION, lay.CHUNK_BYTES, geometry.file_size)
@@ -206,7 +206,7 @@ def _counts(geometry: Geometry) -> tuple[int, ...]:
     )
 
 
-def _no_room(path: Path, geometry: Geometry, error: OSError) -> str:
+def _creation_error(path: Path, geometry: Geometry, error: OSError) -> str:
     if error.errno != errno.ENOSPC:
         return f"The slab {path} cannot be made: {error.strerror}."
     free = os.statvfs(path.parent)
@@ -233,7 +233,7 @@ def _read_geometry(path: Path, descriptor: int) -> Geometry:
     return geometry
 
 
-def lock(path: Path) -> int:
+def lock_exclusive(path: Path) -> int:
     """Take the lock of the slab at `path` and return the descriptor that holds it.
 
     Raises SlabError when a living daemon holds it.  The lock ends when the last copy of the descriptor is closed.
@@ -248,7 +248,7 @@ def lock(path: Path) -> int:
     return descriptor
 
 
-def keep_off(path: Path) -> int | None:
+def lock_shared(path: Path) -> int | None:
     """Keep daemons away from the slab at `path` while the returned descriptor is open.
 
     Return None when a living daemon has the slab.  Raises SlabError when the file cannot be opened.

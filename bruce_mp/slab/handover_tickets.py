@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["HandoverTickets", "last_tickets"]
 
 
-def _at(slab: Slab, row: int) -> int:
+def _ticket_at(slab: Slab, row: int) -> int:
     return slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_TICKET
 
 
@@ -28,7 +28,7 @@ class HandoverTickets:
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
-        self.row_at = _at(slab, row)
+        self.row_at = _ticket_at(slab, row)
         """File offset of the last ticket."""
 
     def hand_over(self, run_at: int) -> None:
@@ -46,4 +46,4 @@ class HandoverTickets:
 def last_tickets(slab: Slab) -> dict[int, int]:
     """Return the last ticket of each input row."""
     rows = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS)
-    return {row: slab.longs[_at(slab, row) >> 3] for row in rows}
+    return {row: slab.longs[_ticket_at(slab, row) >> 3] for row in rows}

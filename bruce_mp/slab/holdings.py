@@ -13,29 +13,37 @@ from bruce_mp.slab.runs import name_of, read_run
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["LONGEST_PAUSE_MS", "LOOKS_PER_SWEEP", "Holding", "Holdings", "SweepPause", "TopicKey", "topic_of_chunk"]
+__all__ = [
+    "INSPECTIONS_PER_SWEEP",
+    "MAX_SWEEP_PAUSE_MS",
+    "Holding",
+    "Holdings",
+    "SweepPause",
+    "TopicKey",
+    "topic_of_chunk",
+]
 
 TopicKey = int | bytes
 """The number of a topic, or the name of one that the router has not numbered."""
 
-LOOKS_PER_SWEEP: Final = 256
-FIRST_PAUSE_MS: Final = 5
-LONGEST_PAUSE_MS: Final = 80
+INSPECTIONS_PER_SWEEP: Final = 256
+MIN_SWEEP_PAUSE_MS: Final = 5
+MAX_SWEEP_PAUSE_MS: Final = 80
 """Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
 
 
 class SweepPause:
     """The time until the next sweep; it doubles with each sweep that frees nothing."""
 
-    __slots__ = ("next_ms", "until_ms")
+    __slots__ = ("duration_ms", "ends_ms")
 
     def __init__(self) -> None:
-        self.next_ms, self.until_ms = FIRST_PAUSE_MS, 0
+        self.duration_ms, self.ends_ms = MIN_SWEEP_PAUSE_MS, 0
 
-    def record(self, now_ms: int, *, has_freed: bool, longest_ms: int = LONGEST_PAUSE_MS) -> None:
+    def record_sweep(self, now_ms: int, *, has_freed: bool, longest_ms: int = MAX_SWEEP_PAUSE_MS) -> None:
         """Record a sweep; the pause after it is at most `longest_ms`."""
-        self.until_ms = 0 if has_freed else now_ms + self.next_ms
-        self.next_ms = FIRST_PAUSE_MS if has_freed else min(2 * self.next_ms, longest_ms)
+        self.ends_ms = 0 if has_freed else now_ms + self.duration_ms
+        self.duration_ms = MIN_SWEEP_PAUSE_MS if has_freed else min(2 * self.duration_ms, longest_ms)
 
 
 class Holding:
@@ -63,15 +71,15 @@ class Holdings:
         """Count of the listed topics that have a number."""
 
     @property
-    def most_looks(self) -> int:
+    def max_inspections(self) -> int:
         """Return an upper bound on the inspections of one sweep for each topic."""
-        return min(len(self._topics), len(self._by_topic) * LOOKS_PER_SWEEP)
+        return min(len(self._topics), len(self._by_topic) * INSPECTIONS_PER_SWEEP)
 
-    def of(self, topic: TopicKey) -> Holding:
+    def holding_of(self, topic: TopicKey) -> Holding:
         """Return the holding of a topic; without chunks, a new, unlisted one."""
         return self._by_topic.get(topic) or Holding()
 
-    def listed(self) -> dict[TopicKey, Holding]:
+    def by_topic(self) -> dict[TopicKey, Holding]:
         """Return all holdings by topic."""
         return self._by_topic
 
@@ -97,9 +105,9 @@ class Holdings:
             del self._by_topic[topic]
             self.numbered -= isinstance(topic, int)
 
-    def rename(self, name: bytes, number: int) -> None:
+    def assign_number(self, name: bytes, number: int) -> None:
         """Charge the chunks of a name to the number that its topic has now."""
-        before, holding = self._by_topic.pop(name), self.of(number)
+        before, holding = self._by_topic.pop(name), self.holding_of(number)
         for chunk, span in before.chunks.items():
             self.add(number, holding, chunk, span)
 
@@ -107,7 +115,7 @@ class Holdings:
         """Charge a chunk of a predecessor or of a released attempt to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
-            self.add(topic, self.of(topic), chunk, span)
+            self.add(topic, self.holding_of(topic), chunk, span)
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:

@@ -25,7 +25,7 @@ __all__ = [
     "DatagramSenders",
     "base_at",
     "control_at",
-    "empty",
+    "empty_slots",
     "landed_lengths",
     "landed_places",
     "places_within",
@@ -81,7 +81,7 @@ def landed_places(slab: Slab) -> list[tuple[int, int]]:
 def places_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
     """Return the first `count` of `landed_places`, with length 0 for datagrams longer than `longest`."""
     places = landed_places(slab)[:count]
-    if max(map(_length, places), default=0) < longest:
+    if max(map(_length_of, places), default=0) < longest:
         return places
     return [
         (at, 0 if length > longest or (length == longest and _was_cut(slab, slot)) else length)
@@ -91,13 +91,13 @@ def places_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]
 
 def _was_cut(slab: Slab, slot: int) -> bool:
     header = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
-    return bool(slab.words[(header + _MSG_FLAGS) >> 2] & _MSG_TRUNC)
+    return bool(slab.words[(header + _MSG_FLAGS_AT) >> 2] & _MSG_TRUNC)
 
 
-_MSG_FLAGS: Final = 48
+_MSG_FLAGS_AT: Final = 48
 """Offset of `msg_flags` in a `struct mmsghdr` of 64-bit Linux."""
 _MSG_TRUNC: Final = 0x20
-_length: Final = itemgetter(1)
+_length_of: Final = itemgetter(1)
 
 
 def control_at(slab: Slab, slot: int) -> int:
@@ -107,7 +107,7 @@ def control_at(slab: Slab, slot: int) -> int:
 
 def request_credentials(slab: Slab, slots: int) -> None:
     """Make the kernel store the sender of the next datagram in each of the first `slots` slots."""
-    _control_lengths(slab, slots)[:] = memoryview(_ROOM * slots)
+    _control_lengths(slab, slots)[:] = memoryview(_CONTROL_LENGTH * slots)
 
 
 def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
@@ -117,10 +117,10 @@ def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
-    senders = DatagramSenders(*(_column(slab, count, at) for at in _CREDENTIALS))
+    senders = DatagramSenders(*(_column(slab, count, at) for at in _CREDENTIALS_AT))
     kinds = _control_kinds(slab, count)
-    if kinds.count(_TELLS_SENDER) < count:
-        for slot in (slot for slot, kind in enumerate(kinds) if kind != _TELLS_SENDER):
+    if kinds.count(_CREDENTIALS_KIND) < count:
+        for slot in (slot for slot, kind in enumerate(kinds) if kind != _CREDENTIALS_KIND):
             senders.pids[slot], senders.uids[slot], senders.gids[slot] = 0, NO_USER, NO_USER
     return senders
 
@@ -133,7 +133,7 @@ def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
 
 def _control_kinds(slab: Slab, count: int) -> list[int]:
     """Return level and type of control messages, each pair as one number."""
-    first, step = (control_at(slab, 0) + _KIND) >> 3, lay.CONTROL_BYTES >> 3
+    first, step = (control_at(slab, 0) + _KIND_AT) >> 3, lay.CONTROL_BYTES >> 3
     return slab.longs[first : first + count * step : step].tolist()
 
 
@@ -142,14 +142,14 @@ def _column(slab: Slab, count: int, at: int) -> list[int]:
     return slab.words[first : first + count * step : step].tolist()
 
 
-_ROOM: Final = array("Q", [lay.CONTROL_BYTES])
-_KIND: Final = 8
-_TELLS_SENDER: Final = SCM_CREDENTIALS << 32 | SOL_SOCKET
-_CREDENTIALS: Final = (16, 20, 24)
+_CONTROL_LENGTH: Final = array("Q", [lay.CONTROL_BYTES])
+_KIND_AT: Final = 8
+_CREDENTIALS_KIND: Final = SCM_CREDENTIALS << 32 | SOL_SOCKET
+_CREDENTIALS_AT: Final = (16, 20, 24)
 """Offsets of pid, uid and gid in a control message: `struct cmsghdr`, then `struct ucred`."""
 
 
-def empty(slab: Slab, slots: int) -> None:
+def empty_slots(slab: Slab, slots: int) -> None:
     """Empty the first `slots` slots, as part of a transaction that a redo may repeat."""
     _lengths(slab, slots)[:] = memoryview(_EMPTY * slots)
 

@@ -16,13 +16,13 @@ from bruce_mp.slab.tables import PartitionTable
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["is_numbering", "reset_idempotence", "stop", "store_producer"]
+__all__ = ["disable_idempotence", "is_idempotent", "reset_idempotence", "store_producer"]
 
 _UNDECIDED, _CAN, _CANNOT = 0, 1, 2
 _BUILT: Final = (RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
 
 
-def is_numbering(slab: Slab) -> bool:
+def is_idempotent(slab: Slab) -> bool:
     """Return True if batches have sequence numbers, so that brokers recognise repeated batches."""
     return slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CAN
 
@@ -40,6 +40,6 @@ def store_producer(slab: Slab, producer_id: int) -> None:
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CAN
 
 
-def stop(slab: Slab) -> None:
+def disable_idempotence(slab: Slab) -> None:
     """Send batches without numbers: brokers lack idempotence or `required_acks` forbids it (router only)."""
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CANNOT

@@ -1,7 +1,7 @@
 """Recovery from the slab: the work that a process finds there when it starts.
 
 `sweep` visits every record that is not settled, as segments of equal state words.  Only an input calls
-`close_open_runs`, because it alone may finish runs that its predecessor left open.  `batches_of` rebuilds record
+`close_open_runs`, because it alone may finish runs that its predecessor left open.  `rebuild_batches` rebuilds record
 batches with the boundaries of their first send.
 """
 
@@ -34,20 +34,18 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record, Run
 
 __all__ = [
-    "Found",
+    "FoundSegment",
     "SentBatch",
-    "arrivals_from",
-    "batches_of",
     "close_open_runs",
     "find",
     "partition_counts_from",
     "sweep",
     "sweep_filled",
-    "uncounted",
+    "uncounted_records",
 ]
 
 
-class Found(NamedTuple):
+class FoundSegment(NamedTuple):
     """A segment of records with the same state word, and the fields of its first header."""
 
     segment: Segment
@@ -86,29 +84,29 @@ class SentBatch(NamedTuple):
         return sum([segment.payload for segment in self.segments])
 
 
-def find(slab: Slab, segment: Segment) -> Found:
+def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
     """Return a segment of equal state words with its run's header fields; in a split run, its first record's."""
     run = read_run(slab, segment.chunk, segment.run)
     if run.state is not RunState.SPLIT:
         placement = (run.partition, run.sequence, run.epoch)
-        return Found(segment, run.word, run.topic, run.flags, *placement, run.first_arrival)
+        return FoundSegment(segment, run.word, run.topic, run.flags, *placement, run.first_arrival)
     _, first = next(segment_records(slab, segment))
     placement = (first.partition, first.sequence, first.epoch)
-    return Found(segment, first.word, run.topic, first.flags, *placement, first.arrival)
+    return FoundSegment(segment, first.word, run.topic, first.flags, *placement, first.arrival)
 
 
-def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[Found]:
+def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[FoundSegment]:
     """Return all segments in one of `states` (held by `holder`, if given), in order of arrival."""
     found = [
         item
-        for item in read_each(slab, lambda chunk: _parts_in(slab, chunk, states))
+        for item in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
         if item.state in states and (holder is None or item.holder == holder)
     ]
     found.sort(key=lambda item: item.arrival)
     return found
 
 
-def sweep_filled(slab: Slab) -> list[Found]:
+def sweep_filled(slab: Slab) -> list[FoundSegment]:
     """Return the runs that inputs have handed over.
 
     The result is a snapshot: if it has a run, it has all older runs of the same lane.
@@ -123,19 +121,19 @@ def _is_within(slab: Slab, segment: Segment, last: dict[int, int]) -> bool:
     return ticket <= last.get(slab.view[at + lay.CHUNK_OWNER], 0)
 
 
-def _parts_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[Found]:
+def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[FoundSegment]:
     at = slab.chunk_at(chunk)
     offset = lay.CHUNK_HEADER
     for _ in range(slab.words[(at + lay.CHUNK_RUNS) >> 2]):
-        size = _size_of_other(slab, at + offset, states)
+        size = _size_if_skipped(slab, at + offset, states)
         if not size:
             run = read_run(slab, chunk, offset)
-            yield from _parts_of(slab, chunk, offset, run)
+            yield from _segments_of_run(slab, chunk, offset, run)
             size = run.size
         offset += size
 
 
-def _size_of_other(slab: Slab, at: int, states: Collection[RunState]) -> int:
+def _size_if_skipped(slab: Slab, at: int, states: Collection[RunState]) -> int:
     """Return the size of a sound run in none of the states, else 0.  Most of a slab needs only these four reads."""
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
@@ -148,50 +146,52 @@ def _size_of_other(slab: Slab, at: int, states: Collection[RunState]) -> int:
 _UNSPLIT: Final = frozenset(RunState) - {RunState.SPLIT}
 
 
-def _parts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[Found]:
+def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[FoundSegment]:
     if run.state is not RunState.SPLIT:
         placement = (run.partition, run.sequence, run.epoch)
-        yield Found(segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival)
+        yield FoundSegment(
+            segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival
+        )
         return
     part: list[tuple[int, Record]] = []
     for at, record in until_damage(records_of(slab, chunk, offset, run)):  # finds a damaged record's neighbours too
-        if part and not _goes_with(part[-1][1], record):
-            yield _part(chunk, offset, run, part)
+        if part and not _continues(part[-1][1], record):
+            yield _found_segment(chunk, offset, run, part)
             part = []
         part.append((at, record))
     if part:
-        yield _part(chunk, offset, run, part)
+        yield _found_segment(chunk, offset, run, part)
 
 
-def _goes_with(last: Record, record: Record) -> bool:
+def _continues(last: Record, record: Record) -> bool:
     """Report if a record continues the segment of the one before it in a split run."""
     same = record.word == last.word and record.partition == last.partition and record.epoch == last.epoch
     in_sequence = record.sequence == -1 or record.sequence == next_sequence(last.sequence, 1)
     return same and in_sequence and not record.flags & lay.FLAG_BATCH_START
 
 
-def _part(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> Found:
+def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> FoundSegment:
     first = members[0][1]
     payload = sum(record.payload for _, record in members)
     segment = Segment(chunk, run.generation, offset, members[0][0], len(members), payload)
     placement = (first.partition, first.sequence, first.epoch)
-    return Found(segment, first.word, run.topic, first.flags, *placement, first.arrival)
+    return FoundSegment(segment, first.word, run.topic, first.flags, *placement, first.arrival)
 
 
-def batches_of(found: Iterable[Found]) -> list[SentBatch]:
+def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
     """Build record batches from sent segments, per partition in order of sequence numbers."""
     batches: list[SentBatch] = []
     by_partition = sorted(found, key=lambda item: (item.topic, item.partition, item.epoch))
     for (topic, partition, epoch), members in groupby(
         by_partition, key=lambda item: (item.topic, item.partition, item.epoch)
     ):
-        for batch in _cut_at_starts(_in_sequence(list(members))):
+        for batch in _split_at_batch_starts(_in_sequence(list(members))):
             segments = tuple(item.segment for item in batch)
             batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
     return batches
 
 
-def _in_sequence(members: list[Found]) -> list[Found]:
+def _in_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
     """Sort by sequence number, also where the numbers wrap around to 0."""
     members.sort(key=lambda item: item.sequence)
     wrapped = members[-1].sequence - members[0].sequence > 1 << 30
@@ -200,8 +200,8 @@ def _in_sequence(members: list[Found]) -> list[Found]:
     return members
 
 
-def _cut_at_starts(members: list[Found]) -> Iterator[list[Found]]:
-    batch: list[Found] = []
+def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSegment]]:
+    batch: list[FoundSegment] = []
     for item in members:
         if batch and item.flags & lay.FLAG_BATCH_START:
             yield batch
@@ -234,7 +234,7 @@ def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, ru
     tickets.hand_over(at)
 
 
-def arrivals_from(slab: Slab, base: int) -> frozenset[int]:
+def copied_arrivals(slab: Slab, base: int) -> frozenset[int]:
     """Return the arrival numbers of the landing zone with this base that have records, settled ones included."""
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
@@ -245,10 +245,10 @@ def partition_counts_from(slab: Slab, base: int) -> dict[int, int]:
 
     Its successor uses the same counts.  Otherwise a key of an earlier message might join a lane with later ones.
     """
-    return dict(read_each(slab, lambda chunk: _cuts_in(slab, chunk, base)))
+    return dict(read_each(slab, lambda chunk: _partition_counts_in(slab, chunk, base)))
 
 
-def _cuts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[int, int]]:
+def _partition_counts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[int, int]]:
     if not base <= last_arrival(slab, chunk) < lay.ARRIVAL_STREAM:
         return
     for offset, run in runs_of(slab, chunk):
@@ -256,7 +256,7 @@ def _cuts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[int, int]]:
             yield run.topic, run.partition_count
 
 
-def uncounted(slab: Slab, owner: int, counted: int) -> list[Record]:
+def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
     """Return the appended, uncounted records of row `owner`'s dead stream input, settled ones included."""
     first = lay.stream_arrival(counted, 0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if _owner_of(slab, chunk) == owner else ())

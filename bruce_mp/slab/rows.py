@@ -51,7 +51,7 @@ class ProcessRow:
         start = (self._at + lay.ROW_COUNTERS) >> 3
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
         self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
-        self._redo()
+        self._apply_redo()
         if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
             slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1  # opened for a batch that was never received
 
@@ -86,7 +86,9 @@ class ProcessRow:
         """Raise a counter that is not part of the books."""
         self.counters[counter] += amount
 
-    def settle(self, segments: Sequence[Segment], outcome: RunState, reason: int, raises: Mapping[int, int]) -> None:
+    def settle(
+        self, segments: Sequence[Segment], outcome: RunState, reason: int, increments: Mapping[int, int]
+    ) -> None:
         """Settle segments and raise counters, both or neither.
 
         Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments (the caller cuts) and for a
@@ -94,24 +96,24 @@ class ProcessRow:
         """
         if len(segments) > MAX_SETTLED_SEGMENTS:
             raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
-        self._transact(raises, outcome=outcome, reason=reason, segments=segments)
+        self._transact(increments, outcome=outcome, reason=reason, segments=segments)
 
-    def land(self, landed: int, raises: Mapping[int, int]) -> None:
+    def commit_landed(self, landed: int, increments: Mapping[int, int]) -> None:
         """Empty the first `landed` slots of the landing zone and raise counters, both or neither."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
-        self._transact(raises, landed=landed, landing_base=base + landed)
+        self._transact(increments, landed=landed, landing_base=base + landed)
 
     @property
     def counted(self) -> int:
         """Return a stream input's number of counted arrivals, those of its predecessors included."""
         return self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3]
 
-    def count(self, arrivals: int, raises: Mapping[int, int]) -> None:
+    def commit_counted(self, arrivals: int, increments: Mapping[int, int]) -> None:
         """Mark a stream input's arrivals below number `arrivals` as counted and raise counters, both or neither.
 
         If the input dies between append and count, the books stay open until its successor has counted the rest.
         """
-        self._transact(raises, landing_base=arrivals)
+        self._transact(increments, landing_base=arrivals)
 
     def open_books(self) -> None:
         """Mark the books as inconsistent before the input adds records, until it lands and counts them."""
@@ -119,7 +121,7 @@ class ProcessRow:
 
     def _transact(
         self,
-        raises: Mapping[int, int],
+        increments: Mapping[int, int],
         *,
         outcome: RunState = RunState.DELIVERED,
         reason: int = 0,
@@ -127,22 +129,22 @@ class ProcessRow:
         landed: int = 0,
         landing_base: int = 0,
     ) -> None:
-        if len(raises) > _MAX_COUNTERS:
-            raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(raises)}.")
+        if len(increments) > _MAX_COUNTERS:
+            raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(increments)}.")
         for segment in segments:
             segment_words(self._slab, segment)  # refuse unsettleable segments before the record becomes valid
         at, view = self._at + lay.ROW_REDO, self._slab.view
-        _REDO.pack_into(view, at, 0, outcome, reason, len(raises), len(segments), landed, landing_base)
+        _REDO.pack_into(view, at, 0, outcome, reason, len(increments), len(segments), landed, landing_base)
         pairs = b"".join(
-            [_PAIR.pack(counter, self.counters[counter] + more & _MASK) for counter, more in raises.items()]
+            [_PAIR.pack(counter, self.counters[counter] + more & _MASK) for counter, more in increments.items()]
         )
         view[at + _REDO.size : at + _REDO.size + len(pairs)] = pairs
         packed = pack_segments(segments)
         view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + len(packed)] = packed
         self._slab.words[at >> 2] = 1
-        self._redo()
+        self._apply_redo()
 
-    def _redo(self) -> None:
+    def _apply_redo(self) -> None:
         """Apply a valid redo record."""
         at = self._at + lay.ROW_REDO
         valid, outcome, reason, counters, count, landed, landing_base = _REDO.unpack_from(self._slab.view, at)
@@ -156,7 +158,7 @@ class ProcessRow:
             counter, value = _PAIR.unpack_from(self._slab.view, place)
             self.counters[counter] = value
         if landed:
-            landing.empty(self._slab, landed)
+            landing.empty_slots(self._slab, landed)
             self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
         elif landing_base:
             self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = landing_base

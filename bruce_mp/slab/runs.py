@@ -30,18 +30,18 @@ __all__ = [
     "name_of",
     "next_sequence",
     "pack_segments",
-    "place",
+    "raise_damage",
     "read_record",
     "read_run",
     "records_of",
-    "refuse",
     "runs_of",
     "segment_bounds",
     "segment_of",
     "segment_records",
     "segment_words",
-    "split",
+    "split_run",
     "unpack_segments",
+    "write_placement",
 ]
 
 SEGMENT: Final = Struct("<IIIIII")
@@ -213,7 +213,7 @@ def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]
     return _walk(slab, segment.chunk, at - base, segment.records, end - base)
 
 
-def refuse(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
+def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
     """Raise SlabError for the first segment that disagrees with its headers."""
     for segment in segments:
         segment_bounds(slab, segment)
@@ -273,7 +273,7 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
     return [at >> 2]
 
 
-def split(slab: Slab, chunk: int, offset: int) -> None:
+def split_run(slab: Slab, chunk: int, offset: int) -> None:
     """Copy a run's header fields to each of its records; after that the records' headers count.
 
     Only the run's owner may call this; a second call changes nothing.  One store at the end makes the run SPLIT, so a
@@ -310,7 +310,9 @@ def next_sequence(sequence: int, count: int) -> int:
     return (sequence + count) & 0x7FFFFFFF if sequence >= 0 else sequence
 
 
-def place(slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool) -> None:
+def write_placement(
+    slab: Slab, segment: Segment, partition: int, sequence: int, epoch: int, *, opens_batch: bool
+) -> None:
     """Write the final partition and sequence numbers of a segment that joins a record batch.
 
     A whole run has them in its header, a split run in each record's.

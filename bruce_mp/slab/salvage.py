@@ -21,9 +21,9 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
-from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.layout import ChunkState, RunState
-from bruce_mp.slab.recovery import arrivals_from
+from bruce_mp.slab.recovery import copied_arrivals
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import name_of, read_run, records_of, runs_of
 from bruce_mp.slab.superblock_repair import open_private
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.runs import Record, Run
 
-__all__ = ["Body", "ChunkCounts", "Kept", "Landed", "LandingZone", "Salvage"]
+__all__ = ["ChunkCounts", "LandedDatagram", "LandingZone", "RecordBody", "Salvage", "SalvagedRecord"]
 
 
-class Kept(NamedTuple):
+class SalvagedRecord(NamedTuple):
     """A record in the slab, with the location of its bytes.
 
     `topic` is empty where the name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
@@ -68,13 +68,13 @@ class Kept(NamedTuple):
 _SENT: Final = frozenset({RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT})
 
 
-class Body(NamedTuple):
+class RecordBody(NamedTuple):
     key: bytes
     value: bytes
     headers: bytes
 
 
-class Landed(NamedTuple):
+class LandedDatagram(NamedTuple):
     """A datagram in the landing zone, `length` bytes at file offset `at`; a slot may hold only the first of them."""
 
     arrival: int
@@ -86,7 +86,7 @@ class LandingZone(NamedTuple):
     """The number of datagrams in the landing zone, and those without a record, in order of arrival."""
 
     landed: int
-    pending: list[Landed]
+    pending: list[LandedDatagram]
 
 
 class ChunkCounts(NamedTuple):
@@ -97,13 +97,17 @@ class ChunkCounts(NamedTuple):
     damaged: int
 
 
-class _Place(NamedTuple):
+class _RunLocation(NamedTuple):
     """A run, sorted by the arrival of its first record."""
 
     first_arrival: int
     chunk: int
     offset: int
     generation: int
+
+
+_HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
+"""Arrival number, number of the run, a record, and the rest of the run's records."""
 
 
 class Salvage:
@@ -136,61 +140,61 @@ class Salvage:
 
     def chunks(self) -> ChunkCounts:
         """Count the chunks and add the damaged ones to `damage`."""
-        used = sum(span for _, state, span, _ in chunk_heads(self.slab) if state is not ChunkState.FREE)
+        used = sum(span for _, state, span, _ in chunk_headers(self.slab) if state is not ChunkState.FREE)
         unsound = [
             chunk
-            for chunk, state, _, generation in chunk_heads(self.slab)
-            if state is ChunkState.FREE and not generation and self._says_used(chunk)
+            for chunk, state, _, generation in chunk_headers(self.slab)
+            if state is ChunkState.FREE and not generation and self._is_marked_used(chunk)
         ]
         self.damage += [f"Chunk {chunk} has no sound header; it was passed over." for chunk in unsound]
         return ChunkCounts(self.slab.geometry.chunks - used - len(unsound), used, len(unsound))
 
-    def _says_used(self, chunk: int) -> bool:
+    def _is_marked_used(self, chunk: int) -> bool:
         """Report if a chunk's state byte is not FREE.  Chunks that were never opened, or only partly, say FREE."""
         return self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
 
     # --- records -----------------------------------------------------------------------------------------------------
 
-    def records(self, *, settled: bool = False) -> Iterator[Kept]:
+    def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
         """Yield the held records, with `settled` also the settled ones, in order of arrival."""
         places = sorted(self._places(settled=settled), reverse=True)
-        fronts: list[tuple[int, int, Kept, Iterator[Kept]]] = []
-        while places or fronts:
-            while places and (not fronts or places[-1].first_arrival <= fronts[0][0]):
-                self._push(fronts, len(places), self._records_in(places.pop()))
-            if fronts:
-                _, number, kept, rest = heappop(fronts)
+        heap: list[_HeapEntry] = []
+        while places or heap:
+            while places and (not heap or places[-1].first_arrival <= heap[0][0]):
+                self._push(heap, len(places), self._records_in(places.pop()))
+            if heap:
+                _, number, kept, rest = heappop(heap)
                 if settled or kept.state not in lay.SETTLED:
                     yield kept
-                self._push(fronts, number, rest)
+                self._push(heap, number, rest)
 
     @staticmethod
-    def _push(fronts: list[tuple[int, int, Kept, Iterator[Kept]]], number: int, rest: Iterator[Kept]) -> None:
+    def _push(heap: list[_HeapEntry], number: int, rest: Iterator[SalvagedRecord]) -> None:
         kept = next(rest, None)
         if kept is not None:
-            heappush(fronts, (kept.arrival, number, kept, rest))
+            heappush(heap, (kept.arrival, number, kept, rest))
 
-    def _places(self, *, settled: bool) -> Iterator[_Place]:
+    def _places(self, *, settled: bool) -> Iterator[_RunLocation]:
         for found in read_each(self.slab, self._runs_in):
             if isinstance(found, str):
                 self.damage.append(found)
             elif settled or found[0].state not in lay.SETTLED:
                 yield found[1]
 
-    def _runs_in(self, chunk: int) -> Iterator[tuple[Run, _Place] | str]:
+    def _runs_in(self, chunk: int) -> Iterator[tuple[Run, _RunLocation] | str]:
         try:
             for offset, run in runs_of(self.slab, chunk):
-                yield run, _Place(run.first_arrival, chunk, offset, run.generation)
+                yield run, _RunLocation(run.first_arrival, chunk, offset, run.generation)
         except SlabError as error:
             yield f"{error} It was skipped, with everything behind it in the chunk."
 
-    def _records_in(self, place: _Place) -> Iterator[Kept]:
+    def _records_in(self, place: _RunLocation) -> Iterator[SalvagedRecord]:
         _, chunk, offset, generation = place
         try:
             run = read_run(self.slab, chunk, offset)
             topic = self._topic_of(chunk, offset, run)
             for at, record in records_of(self.slab, chunk, offset, run):
-                yield self._kept(chunk, topic, run, at, record)
+                yield self._salvaged(chunk, topic, run, at, record)
         except SlabError as error:
             if self._generation(chunk) == generation:  # else a living daemon has reclaimed it
                 self.damage.append(f"{error} It was skipped, with everything behind it in the run.")
@@ -210,12 +214,12 @@ class Salvage:
             self.damage.append(f"The name of topic number {run.topic} is lost; its messages come without one.")
         return name
 
-    def _kept(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> Kept:
+    def _salvaged(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> SalvagedRecord:
         speaks = record if run.state is RunState.SPLIT else run
         key_at = self.slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
         value_at = key_at + record.key_length
         headers_at = value_at + record.value_length
-        return Kept(
+        return SalvagedRecord(
             chunk,
             run.generation,
             topic,
@@ -231,10 +235,10 @@ class Salvage:
             headers_at + record.headers_length,
         )
 
-    def body(self, kept: Kept) -> Body | None:
+    def body(self, kept: SalvagedRecord) -> RecordBody | None:
         """Return the bytes of a record; None if a living daemon has reused its memory."""
         view = self.slab.view
-        found = Body(
+        found = RecordBody(
             bytes(view[kept.key_at : kept.value_at]),
             bytes(view[kept.value_at : kept.headers_at]),
             bytes(view[kept.headers_at : kept.end]),
@@ -247,6 +251,6 @@ class Salvage:
         """Return the contents of the landing zone, and those datagrams that no lane has a copy of."""
         base = self.slab.longs[landing.base_at(self.slab) >> 3]
         places = landing.landed_places(self.slab)
-        copied = arrivals_from(self.slab, base) if places else frozenset()
-        found = (Landed(arrival, at, length) for arrival, (at, length) in enumerate(places, base))
+        copied = copied_arrivals(self.slab, base) if places else frozenset()
+        found = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(places, base))
         return LandingZone(len(places), [item for item in found if item.arrival not in copied])

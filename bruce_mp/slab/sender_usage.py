@@ -43,48 +43,48 @@ class SenderTable:
         self._longs = slab.longs
         self._own = _table_at(slab, owner) >> 3
         self._all = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
-        self._places = {key: place for place, key in _keys(self._longs, self._own) if key}
+        self._entries = {key: place for place, key in _keys(self._longs, self._own) if key}
 
-    def used(self, user: int, window: int) -> int:
+    def received_in(self, user: int, window: int) -> int:
         """Return the messages that all inputs received from a user within the window of time of this number."""
-        return sum(self._used_of(table, user + _KEY, window) for table in self._all)
+        return sum(self._received_by(table, user + _KEY_OFFSET, window) for table in self._all)
 
-    def _used_of(self, table: int, key: int, window: int) -> int:
-        place = self._places.get(key) if table == self._own else _find(self._longs, table, key)
+    def _received_by(self, table: int, key: int, window: int) -> int:
+        place = self._entries.get(key) if table == self._own else _find(self._longs, table, key)
         if place is None or self._longs[place + _WINDOW] != window:
             return 0
         return self._longs[place + _COUNT]
 
     def record_received(self, user: int, window: int, count: int) -> None:
         """Count messages that were received within a window."""
-        place = self._place_of(user + _KEY, window)
+        place = self._entry_of(user + _KEY_OFFSET, window)
         if self._longs[place + _WINDOW] != window:
             self._longs[place + _COUNT] = 0
             self._longs[place + _WINDOW] = window
         self._longs[place + _COUNT] += count
 
     def add(self, user: int, window: int, sums: SenderSums) -> None:
-        place = self._place_of(user + _KEY, window) + _SUMS
+        place = self._entry_of(user + _KEY_OFFSET, window) + _SUMS
         for at, amount in enumerate(sums, place):
             if amount:
                 self._longs[at] += amount
 
-    def _place_of(self, key: int, window: int) -> int:
-        place = self._places.get(key)
+    def _entry_of(self, key: int, window: int) -> int:
+        place = self._entries.get(key)
         if place is None:
-            place = self._make(key, window)
+            place = self._create_entry(key, window)
         return place
 
-    def _make(self, key: int, window: int) -> int:
+    def _create_entry(self, key: int, window: int) -> int:
         entries = range(self._own, self._own + lay.SENDERS_PER_INPUT * _WORDS, _WORDS)
         place = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _WINDOW]))
-        self._places.pop(self._longs[place], None)
+        self._entries.pop(self._longs[place], None)
         self._longs[place] = 0
         for at in range(place + 1, place + _WORDS):
             self._longs[at] = 0
         self._longs[place + _WINDOW] = window
         self._longs[place] = key
-        self._places[key] = place
+        self._entries[key] = place
         return place
 
 
@@ -95,12 +95,12 @@ def read_senders(slab: Slab) -> dict[int, SenderSums]:
         for place, key in _keys(slab.longs, _table_at(slab, row) >> 3):
             if key:
                 mine = slab.longs[place + _SUMS : place + _SUMS + len(SenderSums._fields)].tolist()
-                before = found.get(key - _KEY, SenderSums())
-                found[key - _KEY] = SenderSums(*map(sum, zip(before, mine, strict=True)))
+                before = found.get(key - _KEY_OFFSET, SenderSums())
+                found[key - _KEY_OFFSET] = SenderSums(*map(sum, zip(before, mine, strict=True)))
     return found
 
 
-_KEY = 2
+_KEY_OFFSET = 2
 """Added to a user's number, because key 0 is a free entry and user -1 stands for all TCP clients."""
 _WINDOW, _COUNT, _SUMS = 1, 2, 3
 _WORDS = lay.SENDER_ENTRY >> 3

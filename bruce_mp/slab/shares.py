@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Shares", "note_owners"]
+__all__ = ["Shares", "rebuild_table"]
 
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
 _IDLE_DIVISOR: Final = 8
 """An input that holds nothing keeps its guaranteed shares divided by this number."""
-_SCARCE: Final = 4
+_SCARCE_DIVISOR: Final = 4
 """Free shares are scarce below all shares divided by this number."""
 
 
@@ -71,10 +71,10 @@ class Shares:
         others = 0
         if self._others:
             table = bytes(self._table)
-            others = sum(self._owed(table.count(other)) for other in self._others)
+            others = sum(self._guaranteed_to(table.count(other)) for other in self._others)
         return (self.count - 1) * self.size + self._last_size - others * self.size
 
-    def _owed(self, has: int) -> int:
+    def _guaranteed_to(self, has: int) -> int:
         """Return the number of shares that are kept for another input, which has `has` of them."""
         return self._guaranteed if has else -(-self._guaranteed // _IDLE_DIVISOR)
 
@@ -84,21 +84,21 @@ class Shares:
         if self._known_obtainable is not None:
             return self._known_obtainable
         table = bytes(self._table)
-        free = self._takeable(table)
+        free = self._claimable(table)
         missing = self.size - self._last_size if free > 0 and not table[-1] else 0
         obtainable = max(0, free * self.size - missing)
         if not self._others:
             self._known_obtainable = obtainable
         return obtainable
 
-    def _takeable(self, table: bytes) -> int:
+    def _claimable(self, table: bytes) -> int:
         have = [table.count(other) for other in self._others]
-        return table.count(0) - sum(max(0, self._owed(has) - has) for has in have)
+        return table.count(0) - sum(max(0, self._guaranteed_to(has) - has) for has in have)
 
     @property
     def are_scarce(self) -> bool:
         """Report if inputs should return empty shares."""
-        return bool(self._others) and bytes(self._table).count(0) * _SCARCE < self.count
+        return bool(self._others) and bytes(self._table).count(0) * _SCARCE_DIVISOR < self.count
 
     @property
     def free(self) -> list[int]:
@@ -109,27 +109,27 @@ class Shares:
         """Take the first free share and return it; None when none is obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
-            if not is_locked or self._takeable(table) < 1:
+            if not is_locked or self._claimable(table) < 1:
                 return None
             share = table.index(0)
-            self._note(share, self._owner)
+            self._set_owner(share, self._owner)
             return share
 
     def claim(self, shares: Sequence[int]) -> bool:
         """Take all these shares; False, and none taken, if one is not obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
-            if not is_locked or self._takeable(table) < len(shares) or any(table[share] for share in shares):
+            if not is_locked or self._claimable(table) < len(shares) or any(table[share] for share in shares):
                 return False
             for share in shares:
-                self._note(share, self._owner)
+                self._set_owner(share, self._owner)
             return True
 
     def release(self, share: int) -> None:
         """Return a share without chunks in use."""
-        self._note(share, 0)
+        self._set_owner(share, 0)
 
-    def _note(self, share: int, owner: int) -> None:
+    def _set_owner(self, share: int, owner: int) -> None:
         self._table[share] = owner
         self._known_obtainable = None
 
@@ -157,7 +157,7 @@ class Shares:
         return False
 
 
-def note_owners(slab: Slab, heads: Sequence[tuple[int, int]]) -> None:
+def rebuild_table(slab: Slab, heads: Sequence[tuple[int, int]]) -> None:
     """Rewrite the table for chunks in use, pairs of chunk and span, from the owners in their headers.
 
     The supervisor calls this before it starts the inputs, because no other process may change the table then.

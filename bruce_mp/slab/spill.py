@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["BLOCK_HEADER", "LONGEST_SLICE", "SpillDirectory", "SpillFile", "delta", "released_in", "spilled_in"]
+__all__ = [
+    "BLOCK_HEADER",
+    "MAX_SLICE_MESSAGES",
+    "SpillDirectory",
+    "SpillFile",
+    "released_messages",
+    "spilled_messages",
+    "wrapping_delta",
+]
 
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
@@ -53,7 +61,7 @@ _MASK: Final = (1 << 64) - 1
 _GROUP_AND_OTHERS: Final = 0o077
 
 BLOCK_HEADER: Final = _BLOCK.size
-LONGEST_SLICE: Final = 8 * (_DATA_AT - _LANDED_AT)
+MAX_SLICE_MESSAGES: Final = 8 * (_DATA_AT - _LANDED_AT)
 """Maximum number of messages in a slice: the header has a bit for each."""
 
 
@@ -125,8 +133,8 @@ class SpillFile:
         """Append a block of whole frames.  `arrived_ms` is their arrival time in ms since 1970."""
         self._store(self.end, _BLOCK.pack(arrived_ms, len(data)))
         at = self.end + _BLOCK.size
-        for start in range(0, len(data), _WRITTEN_AT_ONCE):
-            part = data[start : start + _WRITTEN_AT_ONCE]
+        for start in range(0, len(data), _MAX_WRITE_BYTES):
+            part = data[start : start + _MAX_WRITE_BYTES]
             while len(part):
                 written = os.pwrite(self._descriptor, part, at)
                 at, part = at + written, part[written:]
@@ -142,12 +150,12 @@ class SpillFile:
         self._store(_SEAL_AT, _SEAL.pack(1, self.messages, self.end))
         self.is_released = True
 
-    def move_to(self, offset: int, fed: int) -> None:
+    def advance_to(self, offset: int, fed: int) -> None:
         """Store that the `fed` messages before `offset` are back in the slab."""
         self.offset, self.fed, self.landed = offset, fed, frozenset()
         self._store(_PROGRESS_AT, _PROGRESS.pack(offset, fed, 0))
 
-    def note_landed(self, indexes: Collection[int]) -> None:
+    def store_landed(self, indexes: Collection[int]) -> None:
         """Store the indexes of messages after `offset` that are in lanes already."""
         self.landed |= frozenset(indexes)
         bits = sum(1 << index for index in self.landed)
@@ -178,7 +186,7 @@ class SpillFile:
         self.close()
 
     @property
-    def is_removed(self) -> bool:
+    def is_closed(self) -> bool:
         """True once the file is closed."""
         return self._descriptor < 0
 
@@ -192,7 +200,7 @@ class SpillFile:
         os.pwrite(self._descriptor, data, at)
 
 
-_WRITTEN_AT_ONCE: Final = 8 << 20
+_MAX_WRITE_BYTES: Final = 8 << 20
 
 
 class SpillDirectory:
@@ -203,17 +211,17 @@ class SpillDirectory:
         self.slab_id = slab_id
 
     @classmethod
-    def of(cls, slab: Slab, path: str | Path) -> SpillDirectory:
+    def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
         """Return the directory at `path` for a slab."""
-        return cls(Path(path), slab.signed(lay.SUPER_CREATED_MS))
+        return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS))
 
     def create(self, row: int, number: int, *, is_explicit: bool) -> SpillFile:
         """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
-        self._ensure()
+        self._create_directory()
         path = self.path / f"{row}.{number}{_SUFFIX}"
         return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
 
-    def _ensure(self) -> None:
+    def _create_directory(self) -> None:
         """Create the directory.  Refuse an existing one that other users can write to: its parent may be public."""
         with suppress(FileExistsError):
             self.path.mkdir(0o700)
@@ -264,17 +272,17 @@ class SpillDirectory:
                     yield SpillFile.open(path)
 
 
-def delta(amount: int) -> int:
+def wrapping_delta(amount: int) -> int:
     """Return the unsigned addend that changes a 64-bit word by `amount`."""
     return amount & _MASK
 
 
-def spilled_in(slab: Slab, row: int) -> int:
+def spilled_messages(slab: Slab, row: int) -> int:
     """Return the number of a row's messages in spill files, by the books."""
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MASK
 
 
-def released_in(slab: Slab, row: int) -> int:
+def released_messages(slab: Slab, row: int) -> int:
     """Return the number of a row's spilled messages of attempts that are complete or about to be, by the books."""
     return _counter(slab, row, lay.SPILL_RELEASED)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_private"]
 
-MOST_SLOTS: Final = 64
+MAX_LANDING_SLOTS: Final = 64
 """The largest number of slots that `Geometry.for_size` chooses."""
 
 
@@ -49,14 +49,14 @@ def _geometry(path: Path, error: SlabError) -> Geometry:
         fields = lay.SUPERBLOCK.unpack_from(data)
         if fields[0] == lay.SUPER_MAGIC and fields[1] != lay.LAYOUT_VERSION:
             raise error
-        geometry = _as_it_says(fields) or _by_first_chunk(data)
+        geometry = _from_superblock(fields) or _from_first_chunk(data)
         if geometry is None or geometry.chunks_at >= len(data):
             raise error
         there = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
         return replace(geometry, chunks=min(geometry.chunks, there))
 
 
-def _as_it_says(fields: tuple[int, ...]) -> Geometry | None:
+def _from_superblock(fields: tuple[int, ...]) -> Geometry | None:
     """Return the superblock's own geometry if it is consistent, in a shortened file or beside other damaged fields."""
     _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = fields
     geometry = Geometry(chunks, topics, partitions, slots, slot_size)
@@ -64,30 +64,30 @@ def _as_it_says(fields: tuple[int, ...]) -> Geometry | None:
     return geometry if agrees else None
 
 
-def _by_first_chunk(data: mmap.mmap) -> Geometry | None:
+def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
     """Return the geometry with chunks from the first chunk header in the file on."""
     landing_at = Geometry(chunks=1).landing_at
-    heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_head(data, at))
+    heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_chunk_header(data, at))
     first = next(heads, None)
     if first is None:
         return None
     chunks = (len(data) - first) // lay.CHUNK_BYTES
-    fitting = [replace(geometry, chunks=chunks) for geometry in _candidates(first)]
-    return max(fitting, key=lambda geometry: _slot_in_iovec(data, geometry), default=None)
+    fitting = [replace(geometry, chunks=chunks) for geometry in _candidate_geometries(first)]
+    return max(fitting, key=lambda geometry: _has_slot_size(data, geometry), default=None)
 
 
-def _is_head(data: mmap.mmap, at: int) -> bool:
+def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
     magic, _, state, owner, _, span = lay.CHUNK_HEAD.unpack_from(data, at)[:6]
     owned = 0 <= owner - lay.ROW_FIRST_INPUT < lay.INPUT_ROWS
-    return magic == lay.CHUNK_MAGIC and state in _HEADED and owned and span > 0
+    return magic == lay.CHUNK_MAGIC and state in _HEADER_STATES and owned and span > 0
 
 
-_HEADED: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
+_HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 
-def _candidates(first: int) -> Iterator[Geometry]:
+def _candidate_geometries(first: int) -> Iterator[Geometry]:
     """Yield the geometries that a daemon may have chosen, with chunks from `first` on."""
-    for slots in range(1, MOST_SLOTS + 1):
+    for slots in range(1, MAX_LANDING_SLOTS + 1):
         room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
         for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
             geometry = Geometry.for_size(0, size)
@@ -95,7 +95,7 @@ def _candidates(first: int) -> Iterator[Geometry]:
                 yield geometry
 
 
-def _slot_in_iovec(data: mmap.mmap, geometry: Geometry) -> bool:
+def _has_slot_size(data: mmap.mmap, geometry: Geometry) -> bool:
     """Report if the first iovec of the landing zone has the size of a slot."""
     length_at = geometry.landing_iovecs_at + 8
     return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size

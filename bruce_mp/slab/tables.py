@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionTable", "TopicTable", "store_next_sequence"]
 
-_LARGEST: Final = 0xFFFFFFFF
+_MAX_NUMBER: Final = 0xFFFFFFFF
 
 
 class TopicTable:
@@ -35,20 +35,20 @@ class TopicTable:
         self._capacity = slab.geometry.topics
         self._ids: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
-        self._seen: list[int] = [0]
+        self._read_numbers: list[int] = [0]
         """The number in each entry at the last refresh."""
         self.refresh()
 
     def refresh(self) -> None:
         """Read the entries that changed since the last refresh."""
         numbers = self._numbers()
-        if numbers == self._seen:
+        if numbers == self._read_numbers:
             return
-        self._seen += [0] * (len(numbers) - len(self._seen))
+        self._read_numbers += [0] * (len(numbers) - len(self._read_numbers))
         for index, number in enumerate(numbers):
-            if number != self._seen[index]:
-                self._forget(self._seen[index])
-                self._seen[index] = self._take_in(number)
+            if number != self._read_numbers[index]:
+                self._remove(self._read_numbers[index])
+                self._read_numbers[index] = self._read_entry(number)
 
     def _numbers(self) -> list[int]:
         """Return the number in each entry; the first is never used."""
@@ -56,7 +56,7 @@ class TopicTable:
         step = lay.TOPIC_ENTRY >> 2
         return self._slab.words[first : first + self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] * step : step].tolist()
 
-    def _take_in(self, topic: int) -> int:
+    def _read_entry(self, topic: int) -> int:
         """Read an entry and return its number; 0 if the router changes entry and version during the read."""
         if not topic:
             return 0
@@ -68,7 +68,7 @@ class TopicTable:
         self._names[topic], self._ids[name] = name, topic
         return topic
 
-    def _forget(self, topic: int) -> None:
+    def _remove(self, topic: int) -> None:
         name = self._names.pop(topic, b"")
         if self._ids.get(name) == topic:
             del self._ids[name]
@@ -100,7 +100,7 @@ class TopicTable:
         return len(self._names)
 
     @property
-    def room(self) -> int:
+    def free_entries(self) -> int:
         """Return how many more topics can be numbered."""
         return self._slab.geometry.topics - 1 - len(self._names)
 
@@ -117,7 +117,7 @@ class TopicTable:
         """Return the number of each topic that has one."""
         return dict(self._ids)
 
-    def known(self) -> dict[bytes, int]:
+    def partition_counts(self) -> dict[bytes, int]:
         """Return the partition count of each numbered topic."""
         return {name: self.partitions_of(topic) for name, topic in self._ids.items()}
 
@@ -135,7 +135,7 @@ class TopicTable:
         """Return the fatal error code of the last answer for a topic, 0 if there was no error."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2]
 
-    def note_refusal(self, topic: int, code: int) -> None:
+    def store_refusal(self, topic: int, code: int) -> None:
         """Store the fatal error code of the last answer for a topic, 0 after success (dispatchers only)."""
         self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
 
@@ -164,15 +164,15 @@ class TopicTable:
 
     def _free_place(self) -> int:
         """Return the index of a free entry, 0 if there is none."""
-        if len(self._seen) < self._slab.geometry.topics:
-            return len(self._seen)
-        return next((index for index in range(1, len(self._seen)) if not self._seen[index]), 0)
+        if len(self._read_numbers) < self._slab.geometry.topics:
+            return len(self._read_numbers)
+        return next((index for index in range(1, len(self._read_numbers)) if not self._read_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
         """Return a number that an entry has not had."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._slab.geometry.topics if last else index
-        return number if number <= _LARGEST else index
+        return number if number <= _MAX_NUMBER else index
 
     def remove(self, topics: Iterable[int]) -> None:
         """Free the entries of topics that are gone and hold no messages (router only)."""
@@ -191,10 +191,10 @@ class PartitionTable:
         self._slab = slab
         self._entries: dict[tuple[int, int], int] = {}
         self._free: list[int] = []
-        self._seen = 0
-        self._look()
+        self._count = 0
+        self._read_entries()
 
-    def _look(self, first: int = 0) -> None:
+    def _read_entries(self, first: int = 0) -> None:
         """Read the entries from index `first` on."""
         count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
         entries = self._slab.view[self._at(first) : self._at(count)]
@@ -203,12 +203,12 @@ class PartitionTable:
                 self._entries[topic, partition] = index
             else:
                 self._free.append(index)
-        self._seen = count
+        self._count = count
 
-    def _look_again(self) -> None:
+    def _reread_entries(self) -> None:
         self._entries.clear()
         self._free.clear()
-        self._look()
+        self._read_entries()
 
     def _at(self, index: int) -> int:
         return self._slab.geometry.partitions_at + index * lay.PARTITION_ENTRY
@@ -216,24 +216,24 @@ class PartitionTable:
     @property
     def is_full(self) -> bool:
         """Report if no further partition can have an entry."""
-        return not self._free and self._seen >= self._slab.geometry.partitions
+        return not self._free and self._count >= self._slab.geometry.partitions
 
-    def ensure(self, topic: int, partition: int) -> bool:
+    def ensure_entry(self, topic: int, partition: int) -> bool:
         """Create a partition's entry if there is none (router only); False when the table is full."""
         if (topic, partition) in self._entries:
             return True
         if self.is_full:
             return False
-        index = self._free.pop() if self._free else self._seen
+        index = self._free.pop() if self._free else self._count
         epoch = self._slab.words[lay.SUPER_FIRST_EPOCH >> 2]
         lay.PARTITION.pack_into(self._slab.view, self._at(index), 0, partition, 0, epoch)
         self._slab.words[self._at(index) >> 2] = topic
         self._entries[topic, partition] = index
-        self._seen = max(self._seen, index + 1)
-        self._slab.words[lay.SUPER_PARTITION_COUNT >> 2] = self._seen
+        self._count = max(self._count, index + 1)
+        self._slab.words[lay.SUPER_PARTITION_COUNT >> 2] = self._count
         return True
 
-    def keep_only(self, topics: Collection[int]) -> None:
+    def remove_other_topics(self, topics: Collection[int]) -> None:
         """Free the entries of all other topics (router only)."""
         others = {key: index for key, index in self._entries.items() if key[0] not in topics}
         first_at = lay.SUPER_FIRST_EPOCH >> 2
@@ -242,19 +242,19 @@ class PartitionTable:
         self._slab.words[first_at] = min(max([first, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
         for index in others.values():
             self._slab.words[self._at(index) >> 2] = 0
-        self._look_again()
+        self._reread_entries()
 
     def _numbers_at(self, index: int) -> tuple[int, int]:
         _, _, sequence, epoch = lay.PARTITION.unpack_from(self._slab.view, self._at(index))
         return epoch, sequence
 
-    def current(self, topic: int, partition: int) -> tuple[int, int]:
+    def epoch_and_sequence(self, topic: int, partition: int) -> tuple[int, int]:
         """Return (producer epoch, next sequence number) of a partition.  Raises KeyError without an entry."""
-        return self._numbers_at(self._require(topic, partition))
+        return self._numbers_at(self._index_of(topic, partition))
 
     def entry_at(self, topic: int, partition: int) -> int:
         """Return the file offset of a partition's entry.  Raises KeyError without one."""
-        return self._at(self._require(topic, partition))
+        return self._at(self._index_of(topic, partition))
 
     def store_next_sequence(self, topic: int, partition: int, sequence: int, epoch: int) -> None:
         """Store the next sequence number with its epoch (the partition's dispatcher only)."""
@@ -262,19 +262,19 @@ class PartitionTable:
 
     def reset(self) -> None:
         """Set all sequence numbers to 0 for a new producer id (router only, while no dispatcher numbers batches)."""
-        self._look_again()
+        self._reread_entries()
         self._slab.words[lay.SUPER_FIRST_EPOCH >> 2] = 0
         for topic, partition in self._entries:
             self.store_next_sequence(topic, partition, 0, 0)
 
-    def _require(self, topic: int, partition: int) -> int:
+    def _index_of(self, topic: int, partition: int) -> int:
         """Return the index of the entry.  New ones are at the end, or where another was freed."""
         index = self._entries.get((topic, partition))
         if index is not None:
             return index
-        self._look(self._seen)
+        self._read_entries(self._count)
         if (topic, partition) not in self._entries:
-            self._look_again()
+            self._reread_entries()
         return self._entries[topic, partition]
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.slab.holdings import LONGEST_PAUSE_MS, LOOKS_PER_SWEEP, SweepPause
+from bruce_mp.slab.holdings import INSPECTIONS_PER_SWEEP, MAX_SWEEP_PAUSE_MS, SweepPause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicShares"]
 
-RESERVE_PART: Final = 8
+RESERVE_DIVISOR: Final = 8
 """The reserve is an input's capacity divided by this number."""
-RESERVE_DIVISOR: Final = 4
+RESERVE_ALPHA_DIVISOR: Final = 4
 """Within the reserve a topic may hold the free memory divided by this number."""
-PATIENCE_MS: Final = 1000
-LOOKS_PER_MS: Final = 50
-"""Inspections for all stuck topics together: where they are many, the pause of each may exceed `LONGEST_PAUSE_MS`."""
-TRIAL_EVERY_MS: Final = 1000
+TOPIC_STUCK_AFTER_MS: Final = 1000
+INSPECTIONS_PER_MS: Final = 50
+"""Inspections for all stuck topics together: where they are many, the pause of each may exceed `MAX_SWEEP_PAUSE_MS`."""
+TRIAL_INTERVAL_MS: Final = 1000
 TRIAL_MESSAGES: Final = 8
 """Messages of a trial: see `TopicShares.must_pause`."""
 
 
-class _Press(NamedTuple):
+class _Excess(NamedTuple):
     """The start of a topic's time over its threshold, and the counts of freed chunks then: its own and all."""
 
     since_ms: int
@@ -65,7 +65,7 @@ class TopicShares:
         self._topics = topics
         self._alpha_of = alpha_of
         self.blocks = False
-        self._pressed: dict[TopicKey, _Press] = {}
+        self._excesses: dict[TopicKey, _Excess] = {}
         self._pause = SweepPause()
         self._next_trial_ms = 0
         self.is_on_trial = False
@@ -77,22 +77,22 @@ class TopicShares:
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
         """Apply changed factors."""
         self._alpha_of = alpha_of
-        for holding in self._pool.holdings.listed().values():
+        for holding in self._pool.holdings.by_topic().values():
             holding.alpha = None
             holding.pause = SweepPause()
 
     def on_topics_changed(self) -> None:
         """Charge chunks to the numbers of topics that have got one."""
         holdings = self._pool.holdings
-        for name in [each for each in holdings.listed() if isinstance(each, bytes)]:
+        for name in [each for each in holdings.by_topic() if isinstance(each, bytes)]:
             number = self._topics.id_of(name)
             if number:
-                holdings.rename(name, number)
+                holdings.assign_number(name, number)
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks for a topic, opened and empty; None when it gets none."""
-        holding = self._pool.holdings.of(topic)
-        self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._presses(topic, now_ms)
+        holding = self._pool.holdings.holding_of(topic)
+        self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._may_exceed(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
             self._pool.holdings.add(topic, holding, chunk, span)
@@ -100,14 +100,14 @@ class TopicShares:
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Report if a topic with `span` more chunks is within its threshold."""
-        return self._is_allowed(topic, self._pool.holdings.of(topic), span, now_ms)
+        return self._is_allowed(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Report if a refused topic may resume, for a message of `span` chunks or a larger amount.
 
         A retry parses all waiting messages, so it is not worth less than half of the topic's holding.
         """
-        holding = self._pool.holdings.of(topic)
+        holding = self._pool.holdings.holding_of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
@@ -117,32 +117,32 @@ class TopicShares:
         it, the first message of another topic would wait behind those of the stuck topics for ever.
         """
         self.is_on_trial = False
-        for topic in list(self._pressed):
-            if self._is_allowed(topic, self._pool.holdings.of(topic), 1, now_ms):
-                del self._pressed[topic]
-        pressing = [topic for topic in list(self._pressed) if self._presses(topic, now_ms)]
+        for topic in list(self._excesses):
+            if self._is_allowed(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
+                del self._excesses[topic]
+        pressing = [topic for topic in list(self._excesses) if self._may_exceed(topic, now_ms)]
         self.is_on_trial = bool(pressing) and self._is_trial_due(pressing, now_ms)
         return bool(pressing) and not self.is_on_trial
 
     def _is_trial_due(self, pressing: list[TopicKey], now_ms: int) -> bool:
-        is_due = now_ms >= self._next_trial_ms and all(self._has_waited(topic, now_ms) for topic in pressing)
+        is_due = now_ms >= self._next_trial_ms and all(self._is_stuck(topic, now_ms) for topic in pressing)
         if is_due:
-            self._next_trial_ms = now_ms + TRIAL_EVERY_MS
+            self._next_trial_ms = now_ms + TRIAL_INTERVAL_MS
         return is_due
 
-    def _has_waited(self, topic: TopicKey, now_ms: int) -> bool:
+    def _is_stuck(self, topic: TopicKey, now_ms: int) -> bool:
         """Report if none of a pressed topic's chunks became free within the patience."""
-        return now_ms - self._pressed[topic].since_ms >= PATIENCE_MS
+        return now_ms - self._excesses[topic].since_ms >= TOPIC_STUCK_AFTER_MS
 
-    def _presses(self, topic: TopicKey, now_ms: int) -> bool:
+    def _may_exceed(self, topic: TopicKey, now_ms: int) -> bool:
         """Record a topic over its threshold; False if it is stuck, or if no other topic waits because of it."""
         if not self.blocks:
             return False
-        holdings, press = self._pool.holdings, self._pressed.get(topic)
-        freed = holdings.of(topic).freed
+        holdings, press = self._pool.holdings, self._excesses.get(topic)
+        freed = holdings.holding_of(topic).freed
         if press is None or press.freed != freed:
-            press = self._pressed[topic] = _Press(now_ms, freed, holdings.freed)
-        if not self._has_waited(topic, now_ms):
+            press = self._excesses[topic] = _Excess(now_ms, freed, holdings.freed)
+        if not self._is_stuck(topic, now_ms):
             return True
         return not self.is_on_trial and holdings.freed == press.freed_in_all and not self._is_any_idle()
 
@@ -158,14 +158,14 @@ class TopicShares:
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
         """Compare what a topic would hold with its threshold."""
         held = holding.held + span
-        if not holding.held or held * RESERVE_DIVISOR <= self._pool.own_free - span:
+        if not holding.held or held * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
             return True  # quick: counts no obtainable shares
         free = self._pool.free_count - span
-        if held * RESERVE_DIVISOR <= free:
+        if held * RESERVE_ALPHA_DIVISOR <= free:
             return True
         if holding.alpha is None:
             holding.alpha = self._alpha_of(self._name(topic))
-        return not holding.alpha or held <= holding.alpha * (free - self._pool.capacity // RESERVE_PART)
+        return not holding.alpha or held <= holding.alpha * (free - self._pool.capacity // RESERVE_DIVISOR)
 
     def _name(self, topic: TopicKey) -> bytes:
         if isinstance(topic, bytes):
@@ -181,24 +181,24 @@ class TopicShares:
 
     def _sweep_own(self, holding: Holding, now_ms: int) -> bool:
         """Reclaim chunks of the topic itself."""
-        if now_ms < holding.pause.until_ms:
+        if now_ms < holding.pause.ends_ms:
             return False
-        some = list(islice(holding.chunks, LOOKS_PER_SWEEP))
+        some = list(islice(holding.chunks, INSPECTIONS_PER_SWEEP))
         for chunk in some:
             holding.chunks.move_to_end(chunk)
         before = self._pool.free_count
-        self._pool.reclaim_among(some)
+        self._pool.reclaim_settled(some)
         has_freed = self._pool.free_count > before
-        longest_ms = max(LONGEST_PAUSE_MS, self._pool.holdings.most_looks // LOOKS_PER_MS)
-        holding.pause.record(now_ms, has_freed=has_freed, longest_ms=longest_ms)
+        longest_ms = max(MAX_SWEEP_PAUSE_MS, self._pool.holdings.max_inspections // INSPECTIONS_PER_MS)
+        holding.pause.record_sweep(now_ms, has_freed=has_freed, longest_ms=longest_ms)
         return has_freed
 
     def _sweep_oldest(self, now_ms: int) -> bool:
         """Reclaim the oldest chunks of all topics, whose pause they share."""
-        if now_ms < self._pause.until_ms:
+        if now_ms < self._pause.ends_ms:
             return False
         before = self._pool.free_count
-        self._pool.reclaim(before + LOOKS_PER_SWEEP)
+        self._pool.reclaim(before + INSPECTIONS_PER_SWEEP)
         has_freed = self._pool.free_count > before
-        self._pause.record(now_ms, has_freed=has_freed)
+        self._pause.record_sweep(now_ms, has_freed=has_freed)
         return has_freed

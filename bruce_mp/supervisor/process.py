@@ -127,7 +127,7 @@ def _acquire_resources(config: Config, inherited: InheritedSockets) -> Resources
     run_lock = acquire_run_dir(run_dir)
     slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
     inputs = input_rows(config.input, slab)
-    spills = SpillDirectory.of(slab, config.spill_path)
+    spills = SpillDirectory.for_slab(slab, config.spill_path)
     _remove_foreign_spills(spills)
     assign_chunks(slab, inputs, spills)
     try:
@@ -240,7 +240,7 @@ class _Supervisor:
         """
         if self._takeover:
             self._manager.notify_alive(time.monotonic())
-            spills = SpillDirectory.of(self._resources.slab, self._resources.config.spill_path)
+            spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.inputs, spills)
         while True:
             if time.monotonic() >= self._heartbeat_due:
@@ -369,7 +369,7 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
         for line in _undelivered_lines(held, resources.slab):
             _report_error(resources, line)
     elif not failure:
-        SpillDirectory.of(resources.slab, resources.config.spill_path).remove()
+        SpillDirectory.for_slab(resources.slab, resources.config.spill_path).remove()
         resources.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
 

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import StartError, place_above
+from bruce_mp.errors import StartError, creation_remedy
 from bruce_mp.supervisor.slab.locks import retry_lock
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def acquire_run_dir(path: Path) -> int:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
     except OSError as error:
-        remedy = f"{place_above(error, path.parent)}, or set another daemon.run_dir."
+        remedy = f"{creation_remedy(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be created: {error.strerror}. {remedy}") from error
     _check(path, found)
     descriptor = retry_lock(lambda: _lock(path))

@@ -28,11 +28,11 @@ __all__ = [
     "STAGES",
     "Books",
     "balance_line",
+    "counter_by_row",
+    "counter_total",
     "held_by_topic",
-    "of_all_rows",
     "read_books",
-    "spilled",
-    "total",
+    "spilled_total",
 ]
 
 STAGES: Final[dict[RunState, str]] = {
@@ -51,7 +51,7 @@ STAGES: Final[dict[RunState, str]] = {
 SPILLED: Final = "spill"
 """Stage of messages that are not in the slab: see slab/spill.py."""
 
-_TRIES: Final = 5
+_MAX_READINGS: Final = 5
 
 
 class Books(msgspec.Struct, frozen=True):
@@ -71,9 +71,9 @@ class Books(msgspec.Struct, frozen=True):
 
 
 def read_books(slab: Slab) -> Books:
-    """Read the books, and retry until a reading is consistent or `_TRIES` attempts are used."""
+    """Read the books, and retry until a reading is consistent or `_MAX_READINGS` attempts are used."""
     books = _read_once(slab)
-    for _ in range(_TRIES - 1):
+    for _ in range(_MAX_READINGS - 1):
         if books.consistent:
             break
         books = _read_once(slab)
@@ -82,20 +82,20 @@ def read_books(slab: Slab) -> Books:
 
 def _read_once(slab: Slab) -> Books:
     before = _versions(slab)
-    reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
-    received, delivered = total(slab, Counter.MsgReceived), total(slab, Counter.MsgDelivered)
+    reasons = {reason.name: counter_total(slab, discarded(reason)) for reason in DiscardReason}
+    received, delivered = counter_total(slab, Counter.MsgReceived), counter_total(slab, Counter.MsgDelivered)
     held = _count_held(slab)
     return Books(
         received=received,
         delivered=delivered,
         discarded={name: count for name, count in reasons.items() if count},
         held=held,
-        possible_duplicates=total(slab, Counter.PossibleDuplicateMsg),
+        possible_duplicates=counter_total(slab, Counter.PossibleDuplicateMsg),
         consistent=before == _versions(slab) and not any(version & 1 for version in before),
     )
 
 
-def _of_all_rows(slab: Slab, offset: int) -> list[int]:
+def _row_integers(slab: Slab, offset: int) -> list[int]:
     """Return the 64-bit integer at byte `offset` of each process row."""
     first = (slab.geometry.rows_at + offset) >> 3
     step = lay.ROW_BYTES >> 3
@@ -103,26 +103,26 @@ def _of_all_rows(slab: Slab, offset: int) -> list[int]:
 
 
 def _versions(slab: Slab) -> list[int]:
-    return _of_all_rows(slab, lay.ROW_VERSION)
+    return _row_integers(slab, lay.ROW_VERSION)
 
 
-def of_all_rows(slab: Slab, counter: int) -> list[int]:
+def counter_by_row(slab: Slab, counter: int) -> list[int]:
     """A counter of each process."""
-    return _of_all_rows(slab, lay.ROW_COUNTERS + 8 * counter)
+    return _row_integers(slab, lay.ROW_COUNTERS + 8 * counter)
 
 
-def total(slab: Slab, counter: int) -> int:
+def counter_total(slab: Slab, counter: int) -> int:
     """Return a counter summed over all processes."""
-    return sum(of_all_rows(slab, counter))
+    return sum(counter_by_row(slab, counter))
 
 
-def spilled(slab: Slab) -> int:
+def spilled_total(slab: Slab) -> int:
     """Return how many messages of fenced attempts are in spill files."""
-    return total(slab, lay.SPILL_IN) - total(slab, lay.SPILL_OUT)
+    return counter_total(slab, lay.SPILL_IN) - counter_total(slab, lay.SPILL_OUT)
 
 
 def _count_held(slab: Slab) -> dict[str, int]:
-    held = {**dict.fromkeys(STAGES.values(), 0), SPILLED: spilled(slab)}
+    held = {**dict.fromkeys(STAGES.values(), 0), SPILLED: spilled_total(slab)}
     for stages in held_by_topic(slab).values():
         for stage, count in stages.items():
             held[stage] += count
@@ -159,10 +159,14 @@ def balance_line(books: Books) -> str:
     received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 (queued 1)
     """
     relation = "=" if books.balanced else "!="
-    parts = [f"delivered {books.delivered}", _sum("discarded", books.discarded), _sum("held", books.held)]
+    parts = [
+        f"delivered {books.delivered}",
+        _sum_with_parts("discarded", books.discarded),
+        _sum_with_parts("held", books.held),
+    ]
     return f"received {books.received} {relation} {' + '.join(parts)}"
 
 
-def _sum(name: str, parts: Mapping[str, int]) -> str:
+def _sum_with_parts(name: str, parts: Mapping[str, int]) -> str:
     listed = ", ".join(f"{part} {count}" for part, count in sorted(parts.items()) if count)
     return f"{name} {sum(parts.values())}" + (f" ({listed})" if listed else "")

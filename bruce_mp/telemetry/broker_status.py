@@ -38,7 +38,7 @@ NO_LEADER: Final = "no leader"
 ALL_PARTITIONS: Final = -1
 """Partition number that stands for the whole topic."""
 
-MOST_LISTED: Final = 100
+MAX_LISTED_SCOPES: Final = 100
 PUBLISH_EVERY_S: Final = 1.0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "percentile", "raises_of", "read_delays"]
+__all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "increments_of", "percentile", "read_delays"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
 """Upper bound of each bucket; one more bucket counts longer delays."""
@@ -25,7 +25,7 @@ BUCKETS: Final = len(BOUNDS_MS) + 1
 assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
 
 
-def raises_of(delays: Mapping[int, int], waited_ms: int) -> dict[int, int]:
+def increments_of(delays: Mapping[int, int], waited_ms: int) -> dict[int, int]:
     """Return the counter increments for `delays`, messages by bucket, whose delays add up to `waited_ms`."""
     return {Counter.AckDelayFirst + bucket: messages for bucket, messages in delays.items()} | {
         Counter.AckDelayMs: waited_ms
@@ -34,8 +34,8 @@ def raises_of(delays: Mapping[int, int], waited_ms: int) -> dict[int, int]:
 
 def read_delays(slab: Slab) -> tuple[list[int], int]:
     """Return the messages of each bucket, and the sum of all delays in ms."""
-    buckets = [total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
-    return buckets, total(slab, Counter.AckDelayMs)
+    buckets = [counter_total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
+    return buckets, counter_total(slab, Counter.AckDelayMs)
 
 
 def percentile(buckets: Sequence[int], share: float) -> float | None:

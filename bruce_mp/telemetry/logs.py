@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.sections import LogFile, Logging
 
-__all__ = ["NOTICE", "RepeatFilter", "is_on_stderr", "renew_logging", "set_up_logging"]
+__all__ = ["NOTICE", "RepeatFilter", "apply_logging_config", "is_on_stderr", "set_up_logging"]
 
 NOTICE: Final = 25
 """Level of important events in normal operation: starts, stops, changes."""
@@ -45,8 +45,8 @@ _LEVELS: Final = {
 }
 """Levels of syslog as in the configuration, with the standard library's numbers."""
 
-_REPEAT_S: Final = 30.0
-_PLACES_MAX: Final = 1000
+_REPEAT_INTERVAL_S: Final = 30.0
+_MAX_SITES: Final = 1000
 _SYSLOG: Final = Path("/dev/log")
 _JOURNAL: Final = Path("/run/systemd/journal/socket")
 
@@ -63,7 +63,7 @@ def set_up_logging(config: Logging, process: str) -> None:
     for handler in root.handlers[:]:
         root.removeHandler(handler)
         handler.close()
-    for handler in _outlets(config, process):
+    for handler in _handlers(config, process):
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
@@ -75,7 +75,7 @@ def set_up_logging(config: Logging, process: str) -> None:
                 sys.stderr.write(f"bruce: {text}\n")
 
 
-def renew_logging(before: Logging, after: Logging, process: str) -> None:
+def apply_logging_config(before: Logging, after: Logging, process: str) -> None:
     """Apply a reloaded config if it differs. Raise StartError as `set_up_logging` does."""
     if after != before:
         set_up_logging(after, process)
@@ -86,7 +86,7 @@ def is_on_stderr(config: Logging) -> bool:
     return config.stdout_stderr or not (config.file.enable or config.syslog or config.journald)
 
 
-def _outlets(config: Logging, process: str) -> Iterator[logging.Handler]:
+def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
     line = JsonFormatter(process) if config.format == "json" else LineFormatter(process)
     if config.stdout_stderr:
         yield _stream(sys.stdout, line, highest=logging.WARNING - 1)
@@ -117,7 +117,7 @@ class _LogFile(WatchedFileHandler):
 
     def __init__(self, config: LogFile) -> None:
         self._mode = config.mode
-        self._told = -math.inf
+        self._reported_s = -math.inf
         super().__init__(config.path, encoding="utf-8", errors="backslashreplace")
 
     def _open(self) -> TextIOWrapper:
@@ -142,8 +142,8 @@ class _LogFile(WatchedFileHandler):
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
-        elif abs(record.created - self._told) >= _REPEAT_S:
-            self._told = record.created
+        elif abs(record.created - self._reported_s) >= _REPEAT_INTERVAL_S:
+            self._reported_s = record.created
             text = f"bruce: The log file {self.baseFilename} cannot be written: {error.strerror}."
             with suppress(OSError):
                 sys.stderr.write(f"{text} Lines are lost until it can.\n")
@@ -193,31 +193,31 @@ class RepeatFilter(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._places: dict[tuple[str, int, object], _LogSite] = {}
+        self._sites: dict[tuple[str, int, object], _LogSite] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is to be written."""
         key = (record.pathname, record.lineno, getattr(record, "about", None))
-        place = self._places.get(key)
+        place = self._sites.get(key)
         if place is None:
-            self._remember(key, _LogSite(record.created))
+            self._add(key, _LogSite(record.created))
             return True
-        if 0 <= record.created - place.written < _REPEAT_S:
-            place.held_back += 1
+        if 0 <= record.created - place.written_s < _REPEAT_INTERVAL_S:
+            place.suppressed += 1
             return False
-        record.more = place.held_back
-        place.written, place.held_back = record.created, 0
+        record.more = place.suppressed
+        place.written_s, place.suppressed = record.created, 0
         return True
 
-    def _remember(self, key: tuple[str, int, object], place: _LogSite) -> None:
-        if len(self._places) >= _PLACES_MAX:
-            del self._places[next(iter(self._places))]
-        self._places[key] = place
+    def _add(self, key: tuple[str, int, object], place: _LogSite) -> None:
+        if len(self._sites) >= _MAX_SITES:
+            del self._sites[next(iter(self._sites))]
+        self._sites[key] = place
 
 
 class _LogSite:
-    __slots__ = ("held_back", "written")
+    __slots__ = ("suppressed", "written_s")
 
     def __init__(self, written: float) -> None:
-        self.written = written
-        self.held_back = 0
+        self.written_s = written
+        self.suppressed = 0

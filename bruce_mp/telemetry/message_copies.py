@@ -20,7 +20,7 @@ __all__ = ["ByteSender", "Copies", "Copy", "Target", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
 """Size at which waiting copies are sent without waiting for the next flush."""
-WAITING_BYTES: Final = 8 << 20
+MAX_QUEUED_BYTES: Final = 8 << 20
 """Largest total size of waiting copies; a single larger copy is accepted."""
 _OVERHEAD: Final = 100
 
@@ -79,7 +79,7 @@ class Copies:
         self._count = count
         self._waiting: list[Copy] = []
         self._bytes = 0
-        self._is_refused = False
+        self._is_link_full = False
 
     @property
     def pending(self) -> bool:
@@ -89,17 +89,17 @@ class Copies:
         """Queue a copy, or drop and count it if the queue is full."""
         headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
         size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _OVERHEAD
-        if self._waiting and self._bytes + size > WAITING_BYTES:
+        if self._waiting and self._bytes + size > MAX_QUEUED_BYTES:
             self._count(Counter.MsgCopyLost, 1)
             return
         self._waiting.append(copy)
         self._bytes += size
-        if self._bytes >= FRAME_BYTES and not self._is_refused:
+        if self._bytes >= FRAME_BYTES and not self._is_link_full:
             self.flush()
 
     def flush(self) -> None:
         """Send the queued copies. Processes call this a few times a second; an empty queue costs nothing."""
         if self._waiting:
-            self._is_refused = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
-            if not self._is_refused:
+            self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
+            if not self._is_link_full:
                 self._waiting, self._bytes = [], 0

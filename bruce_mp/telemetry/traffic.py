@@ -51,7 +51,7 @@ class TrafficSums:
     def __bool__(self) -> bool:
         return bool(self._topics)
 
-    def _of(self, topic: bytes) -> _TrafficSum:
+    def _sums_of(self, topic: bytes) -> _TrafficSum:
         sums = self._topics.get(topic)
         if sums is None:
             if len(self._topics) >= MAX_TOPICS:
@@ -59,17 +59,17 @@ class TrafficSums:
             sums = self._topics.setdefault(topic, _TrafficSum())
         return sums
 
-    def delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
+    def add_delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
         """Add acknowledged batches; `delays` counts their messages by latency bucket, see `latency_histogram`."""
-        sums = self._topics.get(topic) or self._of(topic)
+        sums = self._topics.get(topic) or self._sums_of(topic)
         sums.messages += messages
         sums.size += size
         for bucket, count in delays.items():
             sums.delays[bucket] += count
 
-    def refused(self, topic: bytes, error: str) -> None:
+    def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response of a broker."""
-        sums = self._of(topic)
+        sums = self._sums_of(topic)
         sums.errors += 1
         sums.last_error = error
 

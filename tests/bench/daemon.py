@@ -26,7 +26,7 @@ from bruce_mp.slab.file import Slab
 from bruce_mp.slab.handover_tickets import last_tickets
 from bruce_mp.status.pages.slab_use import read_slab_use
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
 
@@ -80,7 +80,7 @@ class MeasuredDaemon:
         """Number of connections that dispatchers opened to their brokers."""
         slab = Slab(self._daemon.slab_path)
         try:
-            return total(slab, Counter.ConnectorConnectSuccess)
+            return counter_total(slab, Counter.ConnectorConnectSuccess)
         finally:
             slab.close()
 
@@ -210,8 +210,8 @@ class MeasuredDaemon:
 
 
 def _is_settled(slab: Slab, received: int, stuck: int) -> bool:
-    so_far = total(slab, Counter.MsgReceived)
-    gone = total(slab, Counter.MsgDelivered) + sum(total(slab, reason) for reason in DISCARDED)
+    so_far = counter_total(slab, Counter.MsgReceived)
+    gone = counter_total(slab, Counter.MsgDelivered) + sum(counter_total(slab, reason) for reason in DISCARDED)
     return so_far >= received and gone + stuck >= so_far
 
 
@@ -241,7 +241,7 @@ def _is_whole(daemon: Daemon, site: Site) -> bool:
     """
     slab = Slab(daemon.slab_path)
     try:
-        begun = total(slab, Counter.StartKafkaDispatcher)
+        begun = counter_total(slab, Counter.StartKafkaDispatcher)
     finally:
         slab.close()
     return begun >= site.brokers and not any(name.endswith(TO_BE) for name in cost.family(daemon.pid))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from bench.corpus import datagrams
 from bruce_mp.errors import SlabError
 from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FirstMessage(threading.Thread):
         with suppress(SlabError):
             slab = Slab(self._daemon.slab_path)
             try:
-                return total(slab, Counter.MsgReceived) > 0
+                return counter_total(slab, Counter.MsgReceived) > 0
             finally:
                 slab.close()
         return False

@@ -27,7 +27,7 @@ from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.tables import TopicTable
@@ -151,7 +151,7 @@ class Simulation:
             table.add(b"topic-%d" % number, case.partitions)
         self._pool = ChunkPool(slab, lay.ROW_FIRST_INPUT)
         self._lanes = Lanes(slab, self._pool, table, lambda _: LINGER_MS)
-        self._names = {table.id_of(name): name for name in table.known()}
+        self._names = {table.id_of(name): name for name in table.partition_counts()}
         self._rng = random.Random(11)
         self._topics: dict[bytes, Topic] = {}
         self._now_ms = 0
@@ -251,7 +251,7 @@ def measure(case: Case, chunks: int) -> Share:
     """The shares of a case in a slab with so many chunks."""
     with TemporaryDirectory(prefix="bruce-usable-") as directory:
         path = Path(directory) / "slab"
-        create(path, Geometry(chunks=chunks, topics=2048), now_ms=0)
+        create_slab(path, Geometry(chunks=chunks, topics=2048), now_ms=0)
         slab = Slab(path)
         try:
             return _measure(Simulation(case, slab), chunks * lay.CHUNK_BYTES)

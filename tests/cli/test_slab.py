@@ -19,7 +19,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.discards.file_line import DiscardLine, LineEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab, create, lock
+from bruce_mp.slab.file import Slab, create_slab, lock_exclusive
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -40,7 +40,7 @@ HEADERS = ((b"a", b"1"), (b"b", None))
 def path(tmp_path: Path) -> Path:
     """A slab with messages in many states; arrival i has the timestamp 1000 + i."""
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=1_700_000_000_000)
+    create_slab(path, SMALL, now_ms=1_700_000_000_000)
     slab = Slab(path)
     slab.store_signed(lay.SUPER_PRODUCER_ID, 4711)
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1
@@ -115,7 +115,7 @@ def test_topics_are_chosen_by_their_bytes(path: Path, capsys: pytest.CaptureFixt
 
 def test_export_names_the_discard_reason_of_landed_datagrams(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     good = datagram(b"t", b"v")
     put_in_landing_zone(slab, [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\2" + good[8:], b"", good])
@@ -166,7 +166,7 @@ def test_export_reports_an_output_file_that_cannot_be_created(path: Path, capsys
 def test_export_refuses_the_slab_of_a_running_daemon_unless_forced(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held = lock(path)
+    held = lock_exclusive(path)
     assert main(["slab", "export", str(path), "--output", str(path.with_name("out"))]) == 1
     assert "belongs to a daemon that is running" in capsys.readouterr().err
     assert not path.with_name("out").exists()
@@ -178,12 +178,12 @@ def test_export_refuses_the_slab_of_a_running_daemon_unless_forced(
 def test_export_keeps_daemons_from_locking_the_slab(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def takes(_: object) -> bytes:
         with pytest.raises(Exception, match="belongs to a daemon that is running"):
-            lock(path)
+            lock_exclusive(path)
         return b"line\n"
 
     monkeypatch.setattr("bruce_mp.cli.slab_export.format_line", takes)
     assert main(["slab", "export", str(path), "--output", str(path.with_name("out"))]) == 0
-    os.close(lock(path))
+    os.close(lock_exclusive(path))
 
 
 def test_export_skips_and_reports_a_damaged_chunk(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,7 +277,7 @@ def test_inspect_json_has_all_figures_of_the_report(path: Path, capsys: pytest.C
 def test_inspect_warns_that_a_running_daemon_changes_the_figures(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    held = lock(path)
+    held = lock_exclusive(path)
     assert main(["slab", "inspect", str(path)]) == 0
     assert "A running daemon uses it: the figures change." in capsys.readouterr().out
     os.close(held)

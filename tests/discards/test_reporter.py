@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.discards.bounded_samples import MAX_TOPICS, RECENT
+from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
@@ -113,11 +113,11 @@ def test_events_refused_by_the_link_are_sent_with_the_next_flush() -> None:
 def test_samples_are_the_newest_distinct_prefixes() -> None:
     link = FakeLink()
     reporter = DiscardReporter(link, prefix_size=4)
-    for index in range(RECENT + 2):
+    for index in range(MAX_SAMPLES + 2):
         reporter.record(DiscardReason.MALFORMED, sample=b"m%03d long" % index)
     reporter.record(DiscardReason.MALFORMED, sample=b"m003 again")
     reporter.flush()
-    assert link.discards()[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, RECENT + 2)), b"m003")
+    assert link.discards()[0].samples == (b"m002", *(b"m%03d" % index for index in range(4, MAX_SAMPLES + 2)), b"m003")
 
 
 def test_long_messages_are_sampled_with_their_topic_once() -> None:
@@ -125,7 +125,7 @@ def test_long_messages_are_sampled_with_their_topic_once() -> None:
     reporter = DiscardReporter(link, prefix_size=8)
     for topic in (b"news", b"old"):
         reporter.record(DiscardReason.LONG_MSG, topic)
-        reporter.show_long(topic, [b"value"])
+        reporter.record_oversized(topic, [b"value"])
     reporter.flush()
     assert [event.samples for event in link.discards()] == [(b"news val", b"old valu"), ()]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.discards.bounded_samples import MAX_TOPICS, RECENT
+from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
-from bruce_mp.discards.reports import FINISHED_KEPT, ReportBook
+from bruce_mp.discards.reports import MAX_FINISHED, ReportBook
 from bruce_mp.errors import DiscardReason
 
 EPOCH = 1_800_000_000
@@ -57,10 +57,10 @@ def test_every_reason_can_be_recorded(reason: DiscardReason) -> None:
 
 def test_lists_hold_the_most_recent_distinct_entries() -> None:
     book = ReportBook(600, EPOCH, EPOCH)
-    for index in [*range(RECENT + 5), 10]:
+    for index in [*range(MAX_SAMPLES + 5), 10]:
         book.record(discard(DiscardReason.BAD_TOPIC, b"%d" % index), EPOCH)
     shown = [int(name) for name in book.unfinished.recent[DiscardReason.BAD_TOPIC].newest_first]
-    assert shown == [10, *(index for index in range(RECENT + 4, 4, -1) if index != 10)]
+    assert shown == [10, *(index for index in range(MAX_SAMPLES + 4, 4, -1) if index != 10)]
 
 
 def test_topics_of_a_report_are_bounded() -> None:
@@ -92,7 +92,7 @@ def test_reports_lose_no_event_over_a_long_idle_time() -> None:
 
 def test_only_the_last_reports_are_kept() -> None:
     book = ReportBook(60, EPOCH, EPOCH)
-    for period in range(1, FINISHED_KEPT + 3):
+    for period in range(1, MAX_FINISHED + 3):
         book.rotate(EPOCH + 60 * period)
     assert [report.id for report in book.finished] == [5, 4, 3, 2]
 

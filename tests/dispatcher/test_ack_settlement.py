@@ -52,7 +52,7 @@ def slab() -> Iterator[Slab]:
         for name in NAMES:
             topic = TopicTable(made).add(name, PARTITIONS)
             for partition in range(PARTITIONS):
-                PartitionTable(made).ensure(topic, partition)
+                PartitionTable(made).ensure_entry(topic, partition)
         made.words[lay.SUPER_IDEMPOTENCE >> 2] = 1
         yield made
 
@@ -147,7 +147,7 @@ def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Sla
 def test_refusals_and_traffic_are_recorded_by_topic(slab: Slab, dispatcher: Dispatcher) -> None:
     topics = TopicTable(slab)
     for topic in (1, 2):
-        topics.note_refusal(topic, 29)
+        topics.store_refusal(topic, 29)
     batches = send(slab, dispatcher, 4)
     dispatcher.on_acks(batches, acks(batches, at0=29, at1=29, at2=29), 0.0)
     assert topics.refusals() == {b"t1": 29}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bruce_mp.dispatcher.connection_status import ConnectionStatus, PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
 from bruce_mp.status.events import decode_events
-from bruce_mp.telemetry.broker_status import MOST_LISTED, BrokerStatus, PartitionError
+from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, BrokerStatus, PartitionError
 
 if TYPE_CHECKING:
     import pytest
@@ -75,6 +75,6 @@ def test_partition_errors_last_until_a_successful_ack() -> None:
 
 def test_partition_errors_are_bounded() -> None:
     partition_errors = PartitionErrors(lambda: 0)
-    for number in range(MOST_LISTED + 5):
+    for number in range(MAX_LISTED_SCOPES + 5):
         partition_errors.record(b"t", number, "A")
-    assert len(partition_errors.as_tuple()) == MOST_LISTED
+    assert len(partition_errors.as_tuple()) == MAX_LISTED_SCOPES

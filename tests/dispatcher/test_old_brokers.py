@@ -42,7 +42,7 @@ class Nowhere:
 def slab() -> Iterator[Slab]:
     with new_slab() as made:
         TopicTable(made).add(b"t1", 1)
-        PartitionTable(made).ensure(1, 0)
+        PartitionTable(made).ensure_entry(1, 0)
         yield made
 
 

@@ -219,7 +219,7 @@ def test_a_sequence_error_raises_the_epoch_and_is_reported(make: MakeWorld, code
     hand_over(world, 2, 2)
     world.errors.append((code, False))
     settle(world)
-    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
+    assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 1
     assert len(log_of(world)) == 5
     assert world.reporter.duplicates >= 2
 
@@ -231,7 +231,7 @@ def test_a_discarded_batch_leaves_no_sequence_gap(make: MakeWorld) -> None:
     world.errors.append((42, False))
     settle(world)
     assert len(log_of(world)) == 1 + 1 + 3 + 4
-    assert PartitionTable(world.slab).current(TOPIC, 0) == (0, 9), "no epoch was needed"
+    assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0) == (0, 9), "no epoch was needed"
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 2}
 
 
@@ -282,7 +282,7 @@ def test_a_sequence_gap_of_the_daemon_is_no_possible_duplicate(make: MakeWorld) 
     world.lose(SLOT)
     world.stray.clear()
     settle(world)
-    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
+    assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 1
     assert world.reporter.duplicates == 0
 
 
@@ -299,7 +299,7 @@ def test_sequence_numbers_are_not_reused_when_the_connection_breaks(make: MakeWo
     while world.stray:
         world.carry_out_stray()
     settle(world)
-    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 1
+    assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 1
 
 
 def test_an_unknown_error_is_retried_five_times(make: MakeWorld) -> None:
@@ -495,7 +495,7 @@ def test_only_the_rejected_record_is_discarded_and_named(make: MakeWorld, caplog
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}
     (line,) = [record.message for record in caplog.records]
     assert line == "Topic t, partition 0: discarded a message of 5 bytes, key b''."
-    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 0, "no epoch was needed"
+    assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 0, "no epoch was needed"
 
 
 def test_records_named_by_the_response_are_discarded_immediately(make: MakeWorld) -> None:
@@ -592,7 +592,7 @@ def test_a_rejected_timestamp_is_replaced_by_the_arrival_time(
     assert not world.reporter.discarded
     assert world.peers[SLOT].core._row.counters[Counter.ConnectorReplaceTimestamp] == 2
     assert any(f"has {AHEAD_MS}" in record.message for record in caplog.records)
-    assert PartitionTable(world.slab).current(TOPIC, 0)[0] == 0, "no epoch was needed"
+    assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 0, "no epoch was needed"
 
 
 def test_a_record_rejected_with_its_arrival_time_is_discarded(make: MakeWorld) -> None:

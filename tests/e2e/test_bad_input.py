@@ -25,7 +25,7 @@ from bruce_mp.protocol.client.messages import (
     parse_message,
 )
 from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import read_books, total
+from bruce_mp.telemetry.books import counter_total, read_books
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
 
@@ -157,7 +157,9 @@ class Bench:
         self._slab.close()
 
     def _counters(self) -> dict[str, int]:
-        return {counter.name: total(self._slab, counter) for counter in Counter if counter.name.startswith("Input")}
+        return {
+            counter.name: counter_total(self._slab, counter) for counter in Counter if counter.name.startswith("Input")
+        }
 
     def watch_report(self) -> Self:
         """Wait until the report has all earlier messages, as the base of comparisons."""

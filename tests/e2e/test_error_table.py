@@ -16,7 +16,7 @@ from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
 from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.accounts import Account, compare
 from support.daemon import Daemon
@@ -114,10 +114,10 @@ class Stage:
         slab = Slab(self.daemon.slab_path)
         try:
             return Counted(
-                {code: total(slab, Counter.AckErrorFirst + 1 + code) for code in ERROR_TABLE if code},
-                total(slab, Counter.PauseStarted),
-                total(slab, Counter.ConnectorGotResendAck),
-                total(slab, Counter.PossibleDuplicateMsg),
+                {code: counter_total(slab, Counter.AckErrorFirst + 1 + code) for code in ERROR_TABLE if code},
+                counter_total(slab, Counter.PauseStarted),
+                counter_total(slab, Counter.ConnectorGotResendAck),
+                counter_total(slab, Counter.PossibleDuplicateMsg),
             )
         finally:
             slab.close()

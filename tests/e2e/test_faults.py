@@ -116,7 +116,7 @@ class Stage:
         slab = Slab(self.daemon.slab_path)
         try:
             topic = TopicTable(slab).id_of(load.topics[0].encode())
-            return [PartitionTable(slab).current(topic, partition)[0] for partition in range(PARTITIONS)]
+            return [PartitionTable(slab).epoch_and_sequence(topic, partition)[0] for partition in range(PARTITIONS)]
         finally:
             slab.close()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.slab.chunks import chunk_heads, is_settled
+from bruce_mp.slab.chunks import chunk_headers, is_settled
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import ChunkState
 from support.daemon import Daemon
@@ -30,7 +30,7 @@ def share_in_use(slab_path: Path) -> float:
     """Return the fraction of chunks that cannot be reclaimed."""
     slab = Slab(slab_path)
     try:
-        heads = [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
+        heads = [(chunk, span) for chunk, state, span, _ in chunk_headers(slab) if state is not ChunkState.FREE]
         return sum(span for chunk, span in heads if not is_settled(slab, chunk)) / slab.geometry.chunks
     finally:
         slab.close()

@@ -20,7 +20,7 @@ from bruce_mp.slab.file import Slab
 from bruce_mp.spark.ledger import TaskAttempt
 from bruce_mp.spark.options import SinkOptions
 from bruce_mp.spark.task import run_task
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.kafka_cluster import KafkaCluster
 from support.stream_inputs import connect, daemon_in
@@ -103,7 +103,7 @@ def in_kafka(cluster: KafkaCluster, topics: Sequence[str]) -> dict[bytes, int]:
 def counted(daemon: Daemon, counter: Counter) -> int:
     slab = Slab(daemon.slab_path)
     try:
-        return total(slab, counter)
+        return counter_total(slab, counter)
     finally:
         slab.close()
 

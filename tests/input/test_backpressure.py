@@ -174,7 +174,7 @@ def test_stuck_chunks_count_neither_as_used_nor_as_free() -> None:
         assert watch.allowance(100).pause_s > MIN_PAUSE_S
         assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None
         for _ in range(9):
-            pool.tidy()
+            pool.reclaim_idle()
         assert watch.allowance(100).pause_s == 0.0
         while pool.free_count > 16:
             assert pool.allocate(1, sender.now_ms + STUCK_AFTER_MS + 1) is not None

@@ -17,7 +17,7 @@ from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import settle_words
-from bruce_mp.slab.runs import segment_records, segment_words, split
+from bruce_mp.slab.runs import segment_records, segment_words, split_run
 from support.examples import examples
 from support.slabs import datagram, new_slab, slab_file
 from support.streams import StreamInput
@@ -248,7 +248,7 @@ class BarrierMachine(RuleBasedStateMachine):
             return
         segment = data.draw(st.sampled_from(found))
         if cut:
-            split(self.slab, segment.chunk, segment.run)
+            split_run(self.slab, segment.chunk, segment.run)
         for at in segment_words(self.slab, segment):
             self.slab.words[at] = RunState.DISCARDED if outcome else RunState.DELIVERED
             base = at << 2

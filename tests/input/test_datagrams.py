@@ -27,7 +27,7 @@ from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.events import decode_events
-from bruce_mp.telemetry.books import read_books, total
+from bruce_mp.telemetry.books import counter_total, read_books
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copies, decode_copies
@@ -115,7 +115,7 @@ def slab() -> Iterator[Slab]:
 
 def counted(slab: Slab) -> dict[str, int]:
     """Return all counters of the input that are not 0."""
-    return {counter.name: total(slab, counter) for counter in Counter if total(slab, counter)}
+    return {counter.name: counter_total(slab, counter) for counter in Counter if counter_total(slab, counter)}
 
 
 def values(slab: Slab) -> list[bytes]:
@@ -382,13 +382,13 @@ def test_recovery_leaves_runs_to_a_live_input_that_closes_them_meanwhile(
     topics.add(b"t1", 3)
     live = Lanes(slab, ChunkPool(slab, other, (INPUT_ROW, other)), topics, lambda _: 1000)
     message = datagram(b"t1", b"of the live input")
-    read = recovery._parts_in
+    read = recovery._segments_in
 
-    def read_late(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[recovery.Found]:
+    def read_late(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[recovery.FoundSegment]:
         live.close_runs()
         return read(slab, chunk, states)
 
-    monkeypatch.setattr(recovery, "_parts_in", read_late)
+    monkeypatch.setattr(recovery, "_segments_in", read_late)
     life = Life(slab)
     life.receive(*GOOD)
     life.lanes.close_runs()
@@ -577,7 +577,7 @@ def test_the_next_message_is_awaited_while_a_run_lingers(slab: Slab, outside: Ou
     assert taken == 1 if DatagramIntake is PureIntake else taken > 1
     while taken < 3:
         taken += life.admission.receive(outside.receiving.fileno(), 16, now_ms)
-    assert total(slab, Counter.MsgReceived) == taken
+    assert counter_total(slab, Counter.MsgReceived) == taken
 
 
 @pytest.mark.parametrize("left_ms", [5, 40], ids=["by poll alone", "by the socket's timer first"])

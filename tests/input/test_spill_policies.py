@@ -15,7 +15,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import read_run, segment_records
-from bruce_mp.telemetry.books import read_books, spilled
+from bruce_mp.telemetry.books import read_books, spilled_total
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
 from support.spill_images import spill_images
@@ -125,7 +125,7 @@ def send_in_parts(worker: StreamInput, begin: bytes, timestamp: int) -> None:
     worker.feed((client, begin + messages(b"other", range(200), timestamp)))
     worker.now_ms += 5000
     worker.feed((client, messages(b"other", range(200, 400), timestamp) + END))
-    assert spilled(worker.slab) > 300
+    assert spilled_total(worker.slab) > 300
 
 
 @pytest.mark.parametrize("window", [CLAMP, ARRIVAL])
@@ -226,7 +226,7 @@ def test_an_attempt_of_a_topic_over_its_share_spills_and_does_not_wait(slab: Sla
     assert not client.is_blocked
     assert client.attempt is not None
     assert client.attempt.chunks == 0
-    assert spilled(slab) == 20
+    assert spilled_total(slab) == 20
 
 
 def test_an_attempt_keeps_its_order_behind_waiting_messages(slab: Slab) -> None:
@@ -240,7 +240,7 @@ def test_an_attempt_keeps_its_order_behind_waiting_messages(slab: Slab) -> None:
     worker.feed((client, BEGIN + messages(b"stuck", range(number, number + 300)) + END))
     worker.feed((client, messages(b"stuck", range(number + 300, number + 310))))
     assert client.attempt is None
-    assert spilled(slab) == 0
+    assert spilled_total(slab) == 0
     sink.stuck = 0
     while len(client.unprocessed):
         drain(worker, sink)
@@ -267,8 +267,8 @@ def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
         worker.admission.on_disconnect(hog)
         client = worker.connect()
         worker.feed((client, BEGIN + both + END))
-        assert spilled(slab) > 4
-        before = spilled(slab)
+        assert spilled_total(slab) > 4
+        before = spilled_total(slab)
 
         def work() -> None:
             worker.spill_feed.feed(5)
@@ -276,7 +276,7 @@ def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
 
         seen = set()
         for _ in spill_images(slab, Path(f"{slab.path}.spill"), regions, work):
-            seen.add(spilled(slab))
+            seen.add(spilled_total(slab))
             sink = Sink(slab)
             drain(worker_of(slab, alpha=1), sink)
             assert [number for number in sink.numbers(STUCK) if number < 9] == list(range(8))

@@ -17,7 +17,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.telemetry.books import read_books, spilled
+from bruce_mp.telemetry.books import read_books, spilled_total
 from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
@@ -264,7 +264,7 @@ def test_a_missing_file_of_a_complete_attempt_is_an_error_with_counts(
     slab: Slab, caplog: pytest.LogCaptureFixture
 ) -> None:
     released(slab)
-    gone = spilled(slab)
+    gone = spilled_total(slab)
     for path in files_of(slab):
         path.unlink()
     worker, sink = worker_of(slab), Sink(slab)
@@ -278,7 +278,7 @@ def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
     slab: Slab, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, sink = released(slab), Sink(slab)
-    gone = spilled(slab)
+    gone = spilled_total(slab)
     (path,) = files_of(slab)
     with path.open("r+b") as file:
         file.seek(4096)
@@ -291,7 +291,7 @@ def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
 
 def test_files_of_another_slab_are_removed(slab: Slab) -> None:
     released(slab)
-    gone = spilled(slab)
+    gone = spilled_total(slab)
     other = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123)
     assert other.files(WORKER_ROW) == {}
     assert other.remove_foreign() == gone

@@ -12,7 +12,7 @@ from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.holdings import LONGEST_PAUSE_MS
+from bruce_mp.slab.holdings import MAX_SWEEP_PAUSE_MS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
@@ -50,7 +50,7 @@ def deliver(worker: StreamInput) -> None:
     """Settle all held messages."""
     worker.close_runs()
     set_state(worker.slab, [found.segment for found in sweep(worker.slab, {RunState.FILLED})], RunState.DELIVERED)
-    worker.now_ms += LONGEST_PAUSE_MS
+    worker.now_ms += MAX_SWEEP_PAUSE_MS
 
 
 def values(slab: Slab) -> list[bytes]:
@@ -189,7 +189,7 @@ def test_a_small_message_of_an_attempt_does_not_pass_a_large_one_over_the_share(
         assert client.attempt is not None
         assert (client.is_blocked, client.attempt.spill is not None) == (not max_spill, bool(max_spill))
         assert values(slab) == []
-        worker.now_ms += LONGEST_PAUSE_MS
+        worker.now_ms += MAX_SWEEP_PAUSE_MS
         worker.feed((worker.connect(), datagram(b"stuck", b"after")))
         assert values(slab) == [b"after"]
 
@@ -199,14 +199,14 @@ def test_chunks_of_an_attempt_count_for_its_topic_after_release() -> None:
         worker = StreamInput(slab, topics=TOPICS, alpha=16)
         client = worker.connect()
         worker.feed((client, ATTEMPT[: -len(encode_end())]))
-        stuck = worker.pool.holdings.of(1)
-        assert (stuck.held, ChunkPool(slab, WORKER_ROW).holdings.listed()) == (0, {})
+        stuck = worker.pool.holdings.holding_of(1)
+        assert (stuck.held, ChunkPool(slab, WORKER_ROW).holdings.by_topic()) == (0, {})
         worker.feed((client, encode_end()))
-        assert worker.pool.holdings.of(1).held == 10
-        assert ChunkPool(slab, WORKER_ROW).holdings.of(1).held == 10
+        assert worker.pool.holdings.holding_of(1).held == 10
+        assert ChunkPool(slab, WORKER_ROW).holdings.holding_of(1).held == 10
         deliver(worker)
-        worker.pool.tidy()
-        assert worker.pool.holdings.listed() == {}
+        worker.pool.reclaim_idle()
+        assert worker.pool.holdings.by_topic() == {}
 
 
 @pytest.mark.parametrize(("alpha", "part"), [(1, 0.46), (4, 0.75), (16, 0.85)])

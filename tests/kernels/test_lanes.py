@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bruce_mp.kernels import Lanes, set_state
 from bruce_mp.kernels.closed_runs import MOST_CLOSED_BYTES
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.handover_tickets import HandoverTickets
 from bruce_mp.slab.layout import ChunkState, RunState
@@ -92,7 +92,7 @@ def test_a_large_message_shares_its_span_with_small_ones(slab: Slab) -> None:
     sender.lanes.ingest(batch, places, 0, 0)
     [segment] = sender.close_all()
     assert segment.records == 2
-    assert [span for _, state, span, _ in chunk_heads(slab) if state] == [4]
+    assert [span for _, state, span, _ in chunk_headers(slab) if state] == [4]
     assert records(slab)[0][0] == bytes(range(256)) * 100
 
 
@@ -101,7 +101,7 @@ def test_a_chunk_is_filled_to_its_last_byte(slab: Slab, size: int, span: int) ->
     sender = Input(slab, topics=TOPICS)
     message = memoryview(datagram(b"t1", bytes(size)))
     assert not sender.lanes.ingest(message, [(0, len(message))], 0, 0).no_room
-    assert [found for _, state, found, _ in chunk_heads(slab) if state] == [span]
+    assert [found for _, state, found, _ in chunk_headers(slab) if state] == [span]
 
 
 def test_a_run_is_published_when_its_linger_ends(slab: Slab) -> None:
@@ -223,14 +223,14 @@ def test_an_idle_lane_releases_its_chunk_when_its_messages_are_settled(
         when = sender.lanes.next_due_ms
         assert when is not None
         sender.lanes.close_due(when)
-    assert ChunkState.OPEN in {state for _, state, _, _ in chunk_heads(slab)}
+    assert ChunkState.OPEN in {state for _, state, _, _ in chunk_headers(slab)}
     set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
     due: list[int] = []
     while (when := sender.lanes.next_due_ms) is not None:
         due.append(when)
         sender.lanes.close_due(when)
         assert len(due) <= 3
-    assert {state for _, state, _, _ in chunk_heads(slab)} == {ChunkState.FREE, ChunkState.SEALED}
+    assert {state for _, state, _, _ in chunk_headers(slab)} == {ChunkState.FREE, ChunkState.SEALED}
 
 
 def test_a_topic_that_gets_a_number_keeps_its_order(slab: Slab) -> None:
@@ -315,7 +315,7 @@ def test_topics_share_a_lane_when_lanes_run_out(slab: Slab) -> None:
 
 # --- spans for large runs ---------------------------------------------------------------------------------------------
 def spans_in_use(slab: Slab) -> list[int]:
-    return [span for _, state, span, _ in chunk_heads(slab) if state is not ChunkState.FREE]
+    return [span for _, state, span, _ in chunk_headers(slab) if state is not ChunkState.FREE]
 
 
 def test_a_busy_lane_allocates_longer_spans() -> None:

@@ -10,10 +10,10 @@ import pytest
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import CountedPosition, count_outcomes
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads
+from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.runs import records_of, runs_of, split
+from bruce_mp.slab.runs import records_of, runs_of, split_run
 from support.slabs import datagram, new_slab
 from support.streams import StreamInput
 
@@ -38,7 +38,7 @@ def fill(slab: Slab, rng: random.Random) -> None:
             slab.view[at + lay.RUN_REASON] = rng.choice(list(DiscardReason))
             slab.words[at >> 2] = RunState.DELIVERED if rng.random() < 0.7 else rng.choice(OUTCOMES)
             if rng.random() < 0.4:
-                split(slab, chunk, offset)
+                split_run(slab, chunk, offset)
                 for record, _ in records_of(slab, chunk, offset, run):
                     word = slab.chunk_at(chunk) + record
                     slab.view[word + lay.RECORD_REASON] = rng.choice(list(DiscardReason))
@@ -46,7 +46,7 @@ def fill(slab: Slab, rng: random.Random) -> None:
 
 
 def chunks_of(slab: Slab) -> list[int]:
-    return [chunk for chunk, state, _, _ in chunk_heads(slab) if state]
+    return [chunk for chunk, state, _, _ in chunk_headers(slab) if state]
 
 
 def plain(slab: Slab, chunk: int, number: int) -> tuple[CountedPosition, dict[tuple[int, int, int], int]]:

@@ -41,7 +41,7 @@ def slab() -> Iterator[Slab]:
 
 def landed(slab: Slab) -> list[bytes]:
     found = [bytes(slab.view[at : at + length]) for at, length in landing.landed_places(slab)]
-    landing.empty(slab, len(found))
+    landing.empty_slots(slab, len(found))
     return found
 
 

@@ -228,7 +228,7 @@ def test_messages_have_their_partition_keys(slab: Slab) -> None:
 def entry_of(slab: Slab, sequence: int, epoch: int) -> int:
     """Return the file offset of the table entry of topic 1's partition 3."""
     table = PartitionTable(slab)
-    table.ensure(1, 3)
+    table.ensure_entry(1, 3)
     table.store_next_sequence(1, 3, sequence, epoch)
     return table.entry_at(1, 3)
 
@@ -256,7 +256,7 @@ def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> 
     opening = [record.flags & lay.FLAG_BATCH_START for part in (head, rest) for record in records(slab, part)]
     assert [bool(flag) for flag in opening] == [True, False, False, True, False]
     assert claim(slab, [head, rest], sent, MINE) == [head, rest]
-    assert PartitionTable(slab).current(1, 3) == (7, (first + 5) % end)
+    assert PartitionTable(slab).epoch_and_sequence(1, 3) == (7, (first + 5) % end)
 
 
 IMAGES: Final = {"pure": crash_images, "compiled": machine_images}
@@ -281,8 +281,8 @@ def test_a_kill_at_any_store_finds_sequences_before_states(slab: Slab, with_vari
             assert [*numbers(slab, rest), run[5:8]] == [(3, 11, 7), (3, 12, 7), (3, 13, 7)]
             assert run.flags == 0
             assert records(slab, rest)[0].flags & lay.FLAG_BATCH_START
-        is_stored = PartitionTable(slab).current(1, 3) == (7, 11 + 4)
-        assert is_stored or PartitionTable(slab).current(1, 3) == (7, 11)
+        is_stored = PartitionTable(slab).epoch_and_sequence(1, 3) == (7, 11 + 4)
+        assert is_stored or PartitionTable(slab).epoch_and_sequence(1, 3) == (7, 11)
         outcomes.add((words.count(sent), is_stored))
     assert outcomes == {(0, False), (1, False), (2, False), (3, False), (3, True)}
 
@@ -292,7 +292,7 @@ def test_unnumbered_batches_leave_the_next_sequence_unchanged(slab: Slab, epoch:
     whole = of_sizes(slab, [1, 2])
     entry = entry_of(slab, 11, epoch)
     assert assign_sequences(slab, [(entry, 3, [whole])], MINE, is_numbered=is_numbered) == [(-1, -1)]
-    assert PartitionTable(slab).current(1, 3) == (epoch, 11)
+    assert PartitionTable(slab).epoch_and_sequence(1, 3) == (epoch, 11)
 
 
 def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> None:
@@ -307,4 +307,4 @@ def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> No
     assert found == [None, (0, 11)]
     assert numbers(slab, head) == before
     assert claim(slab, [head], MINE, MINE) == [head]
-    assert PartitionTable(slab).current(1, 3) == (0, 14)
+    assert PartitionTable(slab).epoch_and_sequence(1, 3) == (0, 14)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import ChunkPool, Lanes, set_state
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import LOOKS_UNDER_PRESSURE, used_heads
+from bruce_mp.slab.chunks import MAX_INSPECTIONS_PER_RECLAIM, used_chunk_headers
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.holdings import LONGEST_PAUSE_MS, topic_of_chunk
+from bruce_mp.slab.holdings import MAX_SWEEP_PAUSE_MS, topic_of_chunk
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import LOOKS_PER_MS, PATIENCE_MS, TopicShares
+from bruce_mp.slab.topic_shares import INSPECTIONS_PER_MS, TOPIC_STUCK_AFTER_MS, TopicShares
 from support.examples import examples
 from support.slabs import INPUT_ROW, datagram, new_slab
 
@@ -90,13 +90,13 @@ class Sender:
 
     def held(self) -> dict[object, int]:
         """Return the counted chunks by topic."""
-        return {topic: holding.held for topic, holding in self.pool.holdings.listed().items()}
+        return {topic: holding.held for topic, holding in self.pool.holdings.by_topic().items()}
 
 
 def counted(slab: Slab) -> dict[object, int]:
     """Return the chunks in the slab by topic."""
     found: dict[object, int] = {}
-    for chunk, _, span, _ in used_heads(slab):
+    for chunk, _, span, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)
         found[topic] = found.get(topic, 0) + span
     return found
@@ -153,7 +153,7 @@ def test_a_refused_topic_is_admitted_after_its_delivery() -> None:
         sender = Sender(slab)
         assert sender.stick(TOPICS[:1], CHUNKS)
         sender.deliver(TOPICS[0])
-        sender.now_ms += LONGEST_PAUSE_MS
+        sender.now_ms += MAX_SWEEP_PAUSE_MS
         assert sender.send((TOPICS[0], LARGE)) == []
 
 
@@ -221,7 +221,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
             sender.send(*[(topic, bytes(size))] * count, keyed=keyed)
             if is_delivered:
                 sender.deliver(topic)
-                sender.pool.tidy()
+                sender.pool.reclaim_idle()
             sender.now_ms += 10
             assert sum(sender.held().values()) == sum(counted(slab).values())
             if topic in {b"t1", b"t2", b"t3"}:
@@ -230,7 +230,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
         sender.lanes.close_all()
         sender.lanes.drain_closed()
         adopted = ChunkPool(slab, INPUT_ROW)
-        assert {topic: each.held for topic, each in adopted.holdings.listed().items()} == counted(slab)
+        assert {topic: each.held for topic, each in adopted.holdings.by_topic().items()} == counted(slab)
 
 
 def pressed(slab: Slab, *topics: bytes) -> Sender:
@@ -249,7 +249,7 @@ def test_a_socket_paused_for_stuck_topics_tries_once_a_second(others: list[bytes
         sender = pressed(slab, b"stuck", *others)
         rests = []
         for _ in range(100):
-            sender.now_ms += PATIENCE_MS // 10
+            sender.now_ms += TOPIC_STUCK_AFTER_MS // 10
             rests.append(sender.shares.must_pause(sender.now_ms))
         assert rests[:9] == [True] * 9
         assert rests.count(False) == 10, "one a second"
@@ -260,7 +260,7 @@ def test_a_socket_paused_for_stuck_topics_tries_once_a_second(others: list[bytes
 def test_a_trial_discards_stuck_topics_and_admits_others() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck")
-        sender.now_ms += PATIENCE_MS
+        sender.now_ms += TOPIC_STUCK_AFTER_MS
         assert not sender.shares.must_pause(sender.now_ms)
         (dropped,) = sender.send((b"stuck", LARGE), (b"new", b"first"))
         assert (dropped.topic, dropped.reason) == (b"stuck", DiscardReason.TOPIC_OVER_SHARE)
@@ -269,7 +269,7 @@ def test_a_trial_discards_stuck_topics_and_admits_others() -> None:
 def test_a_trial_admits_a_topic_newly_over_its_threshold() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck", b"burst")
-        sender.now_ms += PATIENCE_MS
+        sender.now_ms += TOPIC_STUCK_AFTER_MS
         assert not sender.shares.must_pause(sender.now_ms)
         assert sender.send(*[(b"burst", LARGE)] * 60) == []
 
@@ -280,9 +280,9 @@ def test_a_pause_is_short_while_other_topics_are_delivered() -> None:
         sender.deliver(b"other")
         sender.lanes.close_all()
         sender.lanes.drain_closed()
-        sender.pool.tidy()
+        sender.pool.reclaim_idle()
         assert sender.shares.must_pause(sender.now_ms)
-        sender.now_ms += PATIENCE_MS
+        sender.now_ms += TOPIC_STUCK_AFTER_MS
         assert not sender.shares.must_pause(sender.now_ms)
         (dropped,) = sender.send((b"stuck", LARGE))
         assert dropped.reason is DiscardReason.TOPIC_OVER_SHARE
@@ -292,7 +292,7 @@ def test_a_socket_resumes_when_its_topic_is_delivered() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"slow", b"other")
         sender.deliver(b"slow")
-        sender.now_ms += LONGEST_PAUSE_MS
+        sender.now_ms += MAX_SWEEP_PAUSE_MS
         assert not sender.shares.must_pause(sender.now_ms)
 
 
@@ -368,7 +368,7 @@ def test_chunks_of_a_name_are_reassigned_when_it_gets_a_number() -> None:
         assert sender.held() == {number: held[b"late"], b"other": 1}
         adopted = ChunkPool(slab, INPUT_ROW)
         TopicShares(adopted, TopicTable(slab), lambda _: 16)
-        assert set(adopted.holdings.listed()) <= {number, b"other"}
+        assert set(adopted.holdings.by_topic()) <= {number, b"other"}
 
 
 def test_a_thousand_refusals_of_stuck_topics_inspect_few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,22 +376,22 @@ def test_a_thousand_refusals_of_stuck_topics_inspect_few_chunks(monkeypatch: pyt
         sender = Sender(slab)
         stuck = TOPICS[:60]
         sender.stick(stuck, 2 * CHUNKS // len(stuck))
-        looks = 0
-        reclaim, among = sender.pool.reclaim, sender.pool.reclaim_among
+        inspections = 0
+        reclaim, among = sender.pool.reclaim, sender.pool.reclaim_settled
 
         def counted_reclaim(target_free: int) -> None:
-            nonlocal looks
-            looks += LOOKS_UNDER_PRESSURE
+            nonlocal inspections
+            inspections += MAX_INSPECTIONS_PER_RECLAIM
             reclaim(target_free)
 
-        def counted_reclaim_among(chunks: Sequence[int]) -> None:
-            nonlocal looks
-            looks += len(chunks)
+        def counted_reclaim_settled(chunks: Sequence[int]) -> None:
+            nonlocal inspections
+            inspections += len(chunks)
             among(chunks)
 
         monkeypatch.setattr(sender.pool, "reclaim", counted_reclaim)
-        monkeypatch.setattr(sender.pool, "reclaim_among", counted_reclaim_among)
+        monkeypatch.setattr(sender.pool, "reclaim_settled", counted_reclaim_settled)
         for _ in range(20):
             sender.now_ms += 50
             assert len(sender.send(*[(topic, LARGE) for topic in stuck])) == len(stuck)
-        assert 0 < looks < 1000 * LOOKS_PER_MS + 2 * LOOKS_UNDER_PRESSURE * 1000 / LONGEST_PAUSE_MS
+        assert 0 < inspections < 1000 * INSPECTIONS_PER_MS + 2 * MAX_INSPECTIONS_PER_RECLAIM * 1000 / MAX_SWEEP_PAUSE_MS

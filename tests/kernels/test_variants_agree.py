@@ -148,7 +148,7 @@ def _wait_for_both(pure: Variant, compiled: Variant) -> list[Segment]:
 def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> Any:
     """Number a batch of each segment separately, and then one batch of all."""
     table = PartitionTable(it.slab)
-    table.ensure(1, 2)
+    table.ensure_entry(1, 2)
     table.store_next_sequence(1, 2, 2**31 - 1 - which % 40, lay.LAST_EPOCH - amount % 3)
     batches = [*([segment] for segment in segments), segments]
     entry = table.entry_at(1, 2)

@@ -178,7 +178,7 @@ def test_refused_logging_leaves_the_new_config_unconfirmed(bench: Bench, monkeyp
     def refuse(*_: object) -> None:
         raise OSError("no log file")
 
-    monkeypatch.setattr("bruce_mp.pipeline.process_shell.renew_logging", refuse)
+    monkeypatch.setattr("bruce_mp.pipeline.process_shell.apply_logging_config", refuse)
     bench.supervisor.send(NewConfig(7, CONFIG))
     with pytest.raises(OSError, match="no log file"):
         bench.shell.run()

@@ -114,7 +114,7 @@ class DeadlyWorld(World):
 def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
     """A slab that counts placements and sequence numbers as stores, beside its words."""
     with new_slab(GEOMETRY) as made:
-        place, store = runs.place, tables.store_next_sequence
+        place, store = runs.write_placement, tables.store_next_sequence
 
         def tick() -> None:
             words: object = made.words
@@ -129,7 +129,7 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
             tick()
             store(*arguments)
 
-        monkeypatch.setattr(runs, "place", deadly_place)
+        monkeypatch.setattr(runs, "write_placement", deadly_place)
         for module in (tables, segments):
             monkeypatch.setattr(module, "store_next_sequence", deadly_store)
         yield made

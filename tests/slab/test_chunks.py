@@ -13,18 +13,18 @@ from bruce_mp.kernels.pure.segments import set_state
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import (
-    DRY_MS,
-    LOOKS_PER_ALLOCATION,
+    INSPECTIONS_PER_ALLOCATION,
+    SEARCH_PAUSE_MS,
     STUCK_AFTER_MS,
     ChunkPool,
-    chunk_heads,
+    chunk_headers,
     is_settled,
-    used_heads,
+    used_chunk_headers,
 )
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.handover_tickets import HandoverTickets
 from bruce_mp.slab.layout import ChunkState, RunState
-from bruce_mp.slab.runs import Segment, read_run, segment_words, split
+from bruce_mp.slab.runs import Segment, read_run, segment_words, split_run
 from support.crash_images import crash_images
 from support.examples import examples
 from support.slabs import INPUT_ROW, SMALL, new_slab, slab_file
@@ -76,8 +76,8 @@ class PoolMachine(RuleBasedStateMachine):
             self.seal(chunk)
         for allocation in (*self.fresh.values(), *self.sealed.values()):
             set_state(self.slab, [segment for segment, _ in allocation.runs], RunState.DELIVERED)
-        self.pool.release_seals()
-        self.now_ms += DRY_MS
+        self.pool.allow_reclaim()
+        self.now_ms += SEARCH_PAUSE_MS
         assert [self.pool.allocate(1, self.now_ms) is not None for _ in range(CHUNKS)] == [True] * CHUNKS
         assert self.pool.allocate(1, self.now_ms) is None
         assert self.pool.free_count == 0
@@ -94,7 +94,7 @@ class PoolMachine(RuleBasedStateMachine):
             taken[chunk : chunk + allocation.span] = b"\1" * allocation.span
         return bytes(span) in taken
 
-    @rule(span=st.integers(1, 5), step_ms=st.sampled_from([0, DRY_MS, STUCK_AFTER_MS]))
+    @rule(span=st.integers(1, 5), step_ms=st.sampled_from([0, SEARCH_PAUSE_MS, STUCK_AFTER_MS]))
     def allocate(self, span: int, step_ms: int) -> None:
         self.now_ms += step_ms
         possible = self.room_for(span)
@@ -118,12 +118,12 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def stuck_ones_are_sealed(self) -> None:
         if hasattr(self, "pool"):
-            spans = {chunk: span for chunk, state, span, _ in chunk_heads(self.slab) if state is ChunkState.SEALED}
+            spans = {chunk: span for chunk, state, span, _ in chunk_headers(self.slab) if state is ChunkState.SEALED}
             assert self.pool.stuck_count <= sum(spans.values())
 
     def forget_reclaimed(self) -> None:
         """Check that the pool reclaimed only sealed, released and settled chunks."""
-        heads = {chunk: generation for chunk, state, _, generation in chunk_heads(self.slab) if state}
+        heads = {chunk: generation for chunk, state, _, generation in chunk_headers(self.slab) if state}
         for chunk, allocation in list(self.sealed.items()):
             if heads.get(chunk) != allocation.generation:
                 assert allocation.settled
@@ -151,7 +151,7 @@ class PoolMachine(RuleBasedStateMachine):
             return
         segment, unsettled = data.draw(st.sampled_from(runs))
         if cut and read_run(self.slab, segment.chunk, segment.run).state is not RunState.SPLIT:
-            split(self.slab, segment.chunk, segment.run)
+            split_run(self.slab, segment.chunk, segment.run)
             unsettled.clear()
             unsettled.update(segment_words(self.slab, segment))
         for at in data.draw(st.sets(st.sampled_from(sorted(unsettled)))):
@@ -171,7 +171,7 @@ class PoolMachine(RuleBasedStateMachine):
     def land(self) -> None:
         """Land the batch in the landing zone."""
         self.slab.longs[landing.base_at(self.slab) >> 3] = self.arrival
-        self.pool.release_seals()
+        self.pool.allow_reclaim()
         self.sealed.update(self.fresh)
         self.fresh = {}
 
@@ -190,7 +190,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not hasattr(self, "slab"):
             return
         self.forget_reclaimed()
-        spans = {chunk: (span, generation) for chunk, state, span, generation in chunk_heads(self.slab) if state}
+        spans = {chunk: (span, generation) for chunk, state, span, generation in chunk_headers(self.slab) if state}
         assert spans == {chunk: (known.span, known.generation) for chunk, known in self.used.items()}
         assert self.pool.free_count == CHUNKS - sum(span for span, _ in spans.values())
         for chunk, known in self.used.items():
@@ -209,9 +209,9 @@ def test_a_full_pool_rescans_only_after_a_delay() -> None:
         for chunk in chunks:
             assert chunk is not None
             pool.seal(chunk)
-        pool.release_seals()
-        assert pool.allocate(CHUNKS, DRY_MS - 1) is None
-        assert pool.allocate(CHUNKS, DRY_MS) == 0
+        pool.allow_reclaim()
+        assert pool.allocate(CHUNKS, SEARCH_PAUSE_MS - 1) is None
+        assert pool.allocate(CHUNKS, SEARCH_PAUSE_MS) == 0
 
 
 def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
@@ -232,8 +232,8 @@ def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
         slab = Slab(path)
         pool = ChunkPool(slab, INPUT_ROW)
         assert {pool.allocate(1, 0) for _ in range(11)} == {*range(10), None}
-        pool.release_seals()
-        assert pool.allocate(1, DRY_MS) in range(10, CHUNKS)
+        pool.allow_reclaim()
+        assert pool.allocate(1, SEARCH_PAUSE_MS) in range(10, CHUNKS)
         slab.close()
 
 
@@ -260,19 +260,19 @@ def test_a_span_partly_released_by_a_crash_is_released_again() -> None:
         items = [(i, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
         segment = lane.close_run(HandoverTickets(slab, INPUT_ROW))
-        split(slab, 0, segment.run)
+        split_run(slab, 0, segment.run)
         set_state(slab, [segment], RunState.DELIVERED)
         pool.seal(0)
-        pool.release_seals()
+        pool.allow_reclaim()
         area = range(slab.chunks_at, slab.geometry.file_size)
         images = crash_images(slab, [area], lambda: pool.allocate(CHUNKS, 0))
         assert len(images) > 8
         for _ in images:
             again = ChunkPool(slab, INPUT_ROW)
             again.seal(0)  # in the last images the chunk is open again
-            again.release_seals()
+            again.allow_reclaim()
             assert again.allocate(CHUNKS, 0) == 0
-            assert [state for _, state, _, _ in chunk_heads(slab)] == [ChunkState.OPEN]
+            assert [state for _, state, _, _ in chunk_headers(slab)] == [ChunkState.OPEN]
 
 
 def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
@@ -283,7 +283,7 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     lane.use_chunk(chunk, span)
     lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
     pool.seal(chunk)
-    pool.release_seals()
+    pool.allow_reclaim()
     return lane.close_run(HandoverTickets(slab, INPUT_ROW))
 
 
@@ -310,7 +310,7 @@ def test_stuck_chunks_do_not_delay_the_reclaim_of_others() -> None:
         for _ in range(600):
             filled(slab, pool, 1, 0)
         filled(slab, pool, 1, STUCK_AFTER_MS + 1)
-        pool.tidy()
+        pool.reclaim_idle()
         assert pool.stuck_count == 600
         set_state(slab, [filled(slab, pool, 1, STUCK_AFTER_MS + 1) for _ in range(50)], RunState.DELIVERED)
         before = pool.free_count
@@ -325,7 +325,7 @@ def test_stuck_chunks_are_reclaimed_together_when_settled() -> None:
         old = [filled(slab, pool, 1, 0) for _ in range(600)]
         for _ in range(100):
             filled(slab, pool, 1, STUCK_AFTER_MS + 1)
-        pool.tidy()
+        pool.reclaim_idle()
         set_state(slab, old, RunState.DELIVERED)
         pool.reclaim(1024)
         assert (pool.stuck_count, pool.free_count) == (0, 924)
@@ -336,9 +336,9 @@ def test_an_input_may_have_more_stuck_chunks_than_its_share() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         held = [filled(slab, pool, 1, 0) for _ in range(64)]
         pool = ChunkPool(slab, INPUT_ROW, [INPUT_ROW, INPUT_ROW + 1])
-        pool.release_seals()
+        pool.allow_reclaim()
         assert pool.allocate(1, STUCK_AFTER_MS + 1) is None
-        pool.tidy()
+        pool.reclaim_idle()
         assert (pool.stuck_count, pool.usable, pool.free_count) == (64, 0, 0)
         set_state(slab, held, RunState.DELIVERED)
         pool.reclaim(1)
@@ -349,9 +349,9 @@ def test_reserved_chunks_are_not_spared() -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         assert (pool.can_spare(57), pool.can_spare(58)) == (True, False)
-        pool.secure(60)
+        pool.reserve(60)
         assert (pool.can_spare(4), pool.can_spare(5)) == (True, False)
-        pool.secure(1)
+        pool.reserve(1)
         for _ in range(40):
             pool.allocate(1, 0)
         assert (pool.can_spare(17), pool.can_spare(18)) == (True, False)
@@ -366,19 +366,19 @@ def test_reserved_adjacent_chunks_are_not_spared() -> None:
             assert chunk is not None
             if chunk % (10 if chunk < 100 else 2):
                 pool.seal(chunk)
-        pool.release_seals()
+        pool.allow_reclaim()
         pool.reclaim(1024)
-        pool.secure(90, 9)
+        pool.reserve(90, 9)
         assert pool.free_spans(9, 100) == 10
         assert not pool.can_spare(4)
-        pool.secure(72, 9)
+        pool.reserve(72, 9)
         assert pool.can_spare(4)
 
 
 def test_a_free_slab_spares_adjacent_chunks() -> None:
     with new_slab(replace(SMALL, chunks=1024)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
-        pool.secure(90, 9)
+        pool.reserve(90, 9)
         assert pool.can_spare(32)
 
 
@@ -386,12 +386,12 @@ def test_a_span_may_cover_reclaimed_and_unused_chunks() -> None:
     """The span becomes free only at a later inspection, behind other chunks."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
-        for _ in range(LOOKS_PER_ALLOCATION + 1):
+        for _ in range(INSPECTIONS_PER_ALLOCATION + 1):
             filled(slab, pool, 1, 0)
         set_state(slab, [filled(slab, pool, 3, 0)], RunState.DELIVERED)
         pool = ChunkPool(slab, INPUT_ROW)  # has taken none of the rest
-        pool.release_seals()
-        first = LOOKS_PER_ALLOCATION + 1
+        pool.allow_reclaim()
+        first = INSPECTIONS_PER_ALLOCATION + 1
         assert pool.allocate(CHUNKS - first, 0) == first
 
 
@@ -402,7 +402,7 @@ def test_used_heads_lists_the_heads_of_occupied_spans() -> None:
         firsts = [pool.allocate(span, 0) for span in (1, 3, 1, 2)]
         assert None not in firsts
         spans = dict(zip(firsts, (1, 3, 1, 2), strict=True))
-        assert {chunk: span for chunk, _, span, _ in used_heads(slab)} == spans
+        assert {chunk: span for chunk, _, span, _ in used_chunk_headers(slab)} == spans
         for chunk, field, value in (
             (firsts[0], lay.CHUNK_STATE, 77),
             (firsts[2], lay.CHUNK_SPAN, CHUNKS),
@@ -414,9 +414,9 @@ def test_used_heads_lists_the_heads_of_occupied_spans() -> None:
             else:
                 slab.words[at >> 2] = value
             del spans[chunk]
-            heads = list(chunk_heads(slab))
-            assert list(used_heads(slab)) == [head for head in heads if head[1] is not ChunkState.FREE]
-            assert {chunk: span for chunk, _, span, _ in used_heads(slab)} == spans
+            heads = list(chunk_headers(slab))
+            assert list(used_chunk_headers(slab)) == [head for head in heads if head[1] is not ChunkState.FREE]
+            assert {chunk: span for chunk, _, span, _ in used_chunk_headers(slab)} == spans
             assert {state for first, state, _, _ in heads if first == chunk} == {ChunkState.FREE}
 
 
@@ -429,7 +429,7 @@ def test_free_spans_counts_the_disjoint_spans_of_each_gap(used: list[bool], span
             assert chunk is not None
             if not used[chunk]:
                 pool.seal(chunk)
-        pool.release_seals()
-        pool.tidy()
+        pool.allow_reclaim()
+        pool.reclaim_idle()
         gaps = "".join("x" if is_used else " " for is_used in used).split("x")
         assert pool.free_spans(span, limit) == min(limit, sum(len(gap) // span for gap in gaps))

@@ -16,9 +16,16 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool, is_settled
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import arrivals_from, batches_of, close_open_runs, find, sweep, sweep_filled
+from bruce_mp.slab.recovery import (
+    close_open_runs,
+    copied_arrivals,
+    inspect_segment,
+    rebuild_batches,
+    sweep,
+    sweep_filled,
+)
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import Segment, is_current, place, segment_words, split, unpack_segments
+from bruce_mp.slab.runs import Segment, is_current, segment_words, split_run, unpack_segments, write_placement
 from bruce_mp.telemetry.books import held_by_topic, read_books
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab
@@ -41,9 +48,9 @@ def fill(slab: Slab) -> list[Segment]:
     sender.lanes.ingest(large, [(0, len(large))], sender.base, 1)
     segments = sender.close_all()
     for segment in segments[1::2]:
-        split(slab, segment.chunk, segment.run)
+        split_run(slab, segment.chunk, segment.run)
     for number, segment in enumerate(segments):
-        place(slab, segment, 0, 10 * number, 0, opens_batch=True)
+        write_placement(slab, segment, 0, 10 * number, 0, opens_batch=True)
     kernels.set_state(slab, segments, HELD)
     sender.receive([datagram(b"t1", b"still open")])
     return segments
@@ -63,11 +70,11 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: kernels.split_at(slab, segment, 1, 1000),
         lambda: kernels.time_span(slab, segment),
         lambda: kernels.messages(slab, segment, b"t", 100),
-        lambda: find(slab, segment),
+        lambda: inspect_segment(slab, segment),
         lambda: is_current(slab, segment),
         lambda: segment_words(slab, segment),
-        lambda: split(slab, segment.chunk, segment.run),
-        lambda: place(slab, segment, 1, 2, 3, opens_batch=True),
+        lambda: split_run(slab, segment.chunk, segment.run),
+        lambda: write_placement(slab, segment, 1, 2, 3, opens_batch=True),
         lambda: ProcessRow(slab, DISPATCHER_ROW).settle([segment], RunState.DELIVERED, 0, {1: 1}),
     ]
 
@@ -76,10 +83,10 @@ def sweeps(slab: Slab) -> list[Callable[[], object]]:
     """Return the readers without ownership and the recovery steps, which may not even raise SlabError."""
     return [
         lambda: list(all_runs(slab)),
-        lambda: batches_of(sweep(slab, {RunState.IN_FLIGHT})),
+        lambda: rebuild_batches(sweep(slab, {RunState.IN_FLIGHT})),
         lambda: sweep(slab, set(RunState)),
         lambda: sweep_filled(slab),
-        lambda: arrivals_from(slab, 0),
+        lambda: copied_arrivals(slab, 0),
         lambda: held_by_topic(slab),
         lambda: read_books(slab),
         lambda: [is_settled(slab, chunk) for chunk in range(slab.geometry.chunks)],
@@ -91,7 +98,7 @@ def sweeps(slab: Slab) -> list[Callable[[], object]]:
 def fill_up(slab: Slab) -> None:
     """Allocate as a later input would, which must succeed."""
     pool = ChunkPool(slab, INPUT_ROW)
-    pool.release_seals()
+    pool.allow_reclaim()
     for now_ms in range(slab.geometry.chunks):
         pool.allocate(1 + now_ms % 2, 10 * now_ms)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import chunk_heads
-from bruce_mp.slab.file import Geometry, Slab, create, lock
+from bruce_mp.slab.chunks import chunk_headers
+from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.layout import ChunkState
 from bruce_mp.slab.rows import ProcessRow
 from support.examples import examples
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 def test_a_new_slab_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=12345)
+    create_slab(path, SMALL, now_ms=12345)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_blocks * 512 >= SMALL.file_size
     assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
     slab = Slab(path)
     assert slab.geometry == SMALL
-    assert slab.signed(lay.SUPER_PRODUCER_ID) == -1
-    assert slab.signed(lay.SUPER_CREATED_MS) == 12345
+    assert slab.read_signed(lay.SUPER_PRODUCER_ID) == -1
+    assert slab.read_signed(lay.SUPER_CREATED_MS) == 12345
     assert landing.landed_lengths(slab) == []
-    assert {state for _, state, _, _ in chunk_heads(slab)} == {ChunkState.FREE}
+    assert {state for _, state, _, _ in chunk_headers(slab)} == {ChunkState.FREE}
     slab.close()
 
 
@@ -44,7 +44,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     path.write_bytes(b"precious")
     with pytest.raises(SlabError, match="already; it is not overwritten"):
-        create(path, SMALL, now_ms=0)
+        create_slab(path, SMALL, now_ms=0)
     assert path.read_bytes() == b"precious"
     assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
 
@@ -55,13 +55,13 @@ def test_a_full_file_system_is_reported_at_creation(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     with pytest.raises(SlabError, match=r"needs \d+ MiB, but its file system has only \d+ MiB free; make slab.size"):
-        create(tmp_path / "slab", SMALL, now_ms=0)
+        create_slab(tmp_path / "slab", SMALL, now_ms=0)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SlabError, match="cannot be made: No such file"):
-        create(tmp_path / "missing" / "slab", SMALL, now_ms=0)
+        create_slab(tmp_path / "missing" / "slab", SMALL, now_ms=0)
     with pytest.raises(SlabError, match="cannot be opened: No such file"):
         Slab(tmp_path / "missing")
 
@@ -78,7 +78,7 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
 )
 def test_an_invalid_superblock_is_refused(tmp_path: Path, at: int, data: bytes, text: str) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     with path.open("r+b") as file:
         file.seek(at)
         file.write(data)
@@ -89,7 +89,7 @@ def test_an_invalid_superblock_is_refused(tmp_path: Path, at: int, data: bytes, 
 @pytest.mark.parametrize("size", [0, 8, 4096, SMALL.file_size - 1, SMALL.file_size + 1])
 def test_a_file_of_the_wrong_size_is_refused(tmp_path: Path, size: int) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     os.truncate(path, size)
     with pytest.raises(SlabError, match="slab"):
         Slab(path)
@@ -97,22 +97,22 @@ def test_a_file_of_the_wrong_size_is_refused(tmp_path: Path, size: int) -> None:
 
 def test_a_lock_lasts_while_any_copy_is_open(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
-    first = lock(path)
+    create_slab(path, SMALL, now_ms=0)
+    first = lock_exclusive(path)
     inherited = os.dup(first)
     os.close(first)
     with pytest.raises(SlabError, match="belongs to a daemon that is running"):
-        lock(path)
+        lock_exclusive(path)
     os.close(inherited)
-    os.close(lock(path))
+    os.close(lock_exclusive(path))
 
 
 def test_two_mappings_share_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     one, other = Slab(path), Slab(path)
     one.store_signed(lay.SUPER_PRODUCER_ID, -(2**63))
-    assert other.signed(lay.SUPER_PRODUCER_ID) == -(2**63)
+    assert other.read_signed(lay.SUPER_PRODUCER_ID) == -(2**63)
     one.words[lay.SUPER_IDEMPOTENCE >> 2] = 2
     assert other.view[lay.SUPER_IDEMPOTENCE] == 2
     one.close()
@@ -121,7 +121,7 @@ def test_two_mappings_share_the_memory(tmp_path: Path) -> None:
 
 def test_close_tolerates_an_open_view(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     row = ProcessRow(slab, 0)
     slab.close()
@@ -166,9 +166,9 @@ def test_landed_places_contain_the_landed_datagrams() -> None:
         places = landing.landed_places(slab)
         assert [bytes(slab.view[at : at + length]) for at, length in places] == data
         assert [at for at, _ in places] == [landing.slot_at(slab, slot) for slot in range(3)]
-        landing.empty(slab, 3)
+        landing.empty_slots(slab, 3)
         assert landing.landed_places(slab) == []
         put_in_landing_zone(slab, [b"z"] * SMALL.landing_slots)
         assert landing.landed_lengths(slab) == [1] * SMALL.landing_slots
-        landing.empty(slab, SMALL.landing_slots)
+        landing.empty_slots(slab, SMALL.landing_slots)
         assert landing.landed_lengths(slab) == []

@@ -10,7 +10,7 @@ from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import producer_id
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.runs import place
+from bruce_mp.slab.runs import write_placement
 from bruce_mp.slab.tables import PartitionTable
 from support.slabs import Input, datagram, new_slab
 
@@ -34,7 +34,7 @@ OTHERS = (
 def slab() -> Iterator[Slab]:
     with new_slab() as made:
         partitions = PartitionTable(made)
-        partitions.ensure(1, 0)
+        partitions.ensure_entry(1, 0)
         partitions.store_next_sequence(1, 0, 77, 5)
         producer_id.store_producer(made, 4711)
         yield made
@@ -45,21 +45,21 @@ def fill(slab: Slab, state: RunState, sequence: int) -> None:
     sender.receive([datagram(), datagram()])
     segments = sender.close_all()
     for segment in segments:
-        place(slab, segment, 0, sequence, 0, opens_batch=True)
+        write_placement(slab, segment, 0, sequence, 0, opens_batch=True)
     kernels.set_state(slab, segments, state_word(state, 1))
 
 
 def test_a_new_producer_id_starts_all_partitions_at_zero(slab: Slab) -> None:
-    assert producer_id.is_numbering(slab)
-    assert slab.signed(lay.SUPER_PRODUCER_ID) == 4711
-    assert PartitionTable(slab).current(1, 0) == (0, 0)
+    assert producer_id.is_idempotent(slab)
+    assert slab.read_signed(lay.SUPER_PRODUCER_ID) == 4711
+    assert PartitionTable(slab).epoch_and_sequence(1, 0) == (0, 0)
 
 
 @pytest.mark.parametrize("state", BUILT)
 def test_sequence_numbers_in_use_keep_the_producer_id(slab: Slab, state: RunState) -> None:
     fill(slab, state, 3)
     producer_id.reset_idempotence(slab)
-    assert producer_id.is_numbering(slab)
+    assert producer_id.is_idempotent(slab)
 
 
 @pytest.mark.parametrize(("state", "sequence"), [*((state, -1) for state in BUILT), *((state, 3) for state in OTHERS)])
@@ -68,11 +68,11 @@ def test_idempotence_is_negotiated_again_without_sequence_numbers_in_use(
 ) -> None:
     fill(slab, state, sequence)
     producer_id.reset_idempotence(slab)
-    assert not producer_id.is_numbering(slab)
+    assert not producer_id.is_idempotent(slab)
 
 
 def test_missing_idempotence_support_is_not_remembered(slab: Slab) -> None:
-    producer_id.stop(slab)
+    producer_id.disable_idempotence(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 2
     producer_id.reset_idempotence(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 0

@@ -15,7 +15,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs, read_each
 from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import Found, sweep
+from bruce_mp.slab.recovery import FoundSegment, sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import is_current, segment_records, segment_words
 from bruce_mp.telemetry.books import held_by_topic, read_books
@@ -65,7 +65,7 @@ def own(path: Path) -> None:
             row.settle([segment], RunState.DELIVERED, 0, {Counter.MsgDelivered: segment.records})
 
 
-def pin(path: Path) -> list[Found]:
+def pin(path: Path) -> list[FoundSegment]:
     """Return runs that stay unchanged, whole and split, large and small."""
     slab = Slab(path)
     owner = Input(slab, topics=[(b"t1", 3), (b"t2", 1), (PINNED, 2)])
@@ -79,7 +79,7 @@ def pin(path: Path) -> list[Found]:
     return found
 
 
-def check(slab: Slab, found: Found) -> None:
+def check(slab: Slab, found: FoundSegment) -> None:
     """Check that a segment is sound while its generation lasts."""
     try:
         words = {slab.words[at] for at in segment_words(slab, found.segment)}

@@ -12,8 +12,8 @@ from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import SentBatch, arrivals_from, batches_of, close_open_runs, find, sweep
-from bruce_mp.slab.runs import Segment, next_sequence, place, segment_records, split
+from bruce_mp.slab.recovery import SentBatch, close_open_runs, copied_arrivals, inspect_segment, rebuild_batches, sweep
+from bruce_mp.slab.runs import Segment, next_sequence, segment_records, split_run, write_placement
 from bruce_mp.telemetry.books import read_books
 from support.examples import examples
 from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
@@ -80,7 +80,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
             left -= head.records
         batches.append(SentBatch(topic, plan.partition, plan.epoch, sequence, tuple(segments)))
         for index, segment in enumerate(segments):
-            place(slab, segment, plan.partition, sequence, plan.epoch, opens_batch=index == 0)
+            write_placement(slab, segment, plan.partition, sequence, plan.epoch, opens_batch=index == 0)
             sequence = next_sequence(sequence, segment.records)
         kernels.set_state(slab, segments, HELD)
     return batches
@@ -108,7 +108,7 @@ def test_batches_are_recovered_with_their_boundaries(some: list[Plan], run_lengt
         sent = [batch for plan in some for batch in send(slab, sender, plan, run_length)]
         found = sweep(slab, {RunState.IN_FLIGHT}, 4)
         order.shuffle(found)
-        batches = batches_of(found)
+        batches = rebuild_batches(found)
         in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
         assert spelled_out(slab, batches) == spelled_out(slab, in_order_of_place)
         assert [batch.records for batch in batches] == [batch.records for batch in in_order_of_place]
@@ -127,7 +127,7 @@ def test_acknowledged_batches_leave_others_unchanged(some: list[Plan], run_lengt
         for index in acknowledged:
             kernels.set_state(slab, in_order_of_place[index].segments, RunState.DELIVERED)
         left = [batch for index, batch in enumerate(in_order_of_place) if index not in acknowledged]
-        assert spelled_out(slab, batches_of(sweep(slab, {RunState.IN_FLIGHT}))) == spelled_out(slab, left)
+        assert spelled_out(slab, rebuild_batches(sweep(slab, {RunState.IN_FLIGHT}))) == spelled_out(slab, left)
 
 
 def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None:
@@ -150,10 +150,10 @@ def test_find_equals_sweep(slab: Slab) -> None:
     [whole] = sender.close_all()
     parts = [part for _, part in kernels.split_by_partition(slab, whole, [8, 9])]
     for part in parts:
-        place(slab, part, 9, 5, 3, opens_batch=True)
-    assert [find(slab, part) for part in parts] == sweep(slab, set(RunState))
+        write_placement(slab, part, 9, 5, 3, opens_batch=True)
+    assert [inspect_segment(slab, part) for part in parts] == sweep(slab, set(RunState))
     with pytest.raises(SlabError):
-        find(slab, parts[0]._replace(first=2**32 - 8))
+        inspect_segment(slab, parts[0]._replace(first=2**32 - 8))
 
 
 def test_open_runs_of_a_dead_input_are_recounted(slab: Slab) -> None:
@@ -169,7 +169,7 @@ def test_open_runs_of_a_dead_input_are_recounted(slab: Slab) -> None:
     assert closed.segment == found.segment
     assert closed.segment.payload == 6
     assert slab.words[(at + lay.RUN_LARGEST) >> 2] == 5
-    assert slab.signed(at + lay.RUN_MIN_TIMESTAMP) == -7
+    assert slab.read_signed(at + lay.RUN_MIN_TIMESTAMP) == -7
 
 
 def test_an_open_run_without_records_is_closed_empty(slab: Slab) -> None:
@@ -187,9 +187,9 @@ def test_arrivals_include_settled_records(slab: Slab) -> None:
     for _ in range(4):
         sender.receive([datagram(), datagram()])
         kernels.set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
-    assert arrivals_from(slab, 0) == set(range(8))
-    assert arrivals_from(slab, 5) == {5, 6, 7}
-    assert arrivals_from(slab, 8) == set()
+    assert copied_arrivals(slab, 0) == set(range(8))
+    assert copied_arrivals(slab, 5) == {5, 6, 7}
+    assert copied_arrivals(slab, 8) == set()
     assert {content.state for content in contents(slab)} == {RunState.DELIVERED}
 
 
@@ -200,7 +200,7 @@ def test_damage_in_a_split_run_hides_only_its_later_records(slab: Slab) -> None:
     first, second = sender.lanes.drain_closed()
     assert first.chunk == second.chunk
     kernels.set_state(slab, [first, second], HELD)
-    split(slab, first.chunk, first.run)
+    split_run(slab, first.chunk, first.run)
     _, (damaged, _), _ = segment_records(slab, first)
     slab.words[(slab.chunk_at(first.chunk) + damaged + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
     found = [part.segment for part in sweep(slab, {RunState.IN_FLIGHT})]

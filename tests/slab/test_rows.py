@@ -12,7 +12,7 @@ from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, ProcessRow
-from bruce_mp.slab.runs import Segment, read_record, read_run, segment_records, segment_words, split
+from bruce_mp.slab.runs import Segment, read_record, read_run, segment_records, segment_words, split_run
 from support.crash_images import CrashImages, crash_images
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone
 
@@ -48,7 +48,7 @@ def in_flight(slab: Slab) -> list[Segment]:
     sender.receive([datagram(b"t1", b"a"), datagram(b"t1", b"b"), datagram(b"t2", b"c"), datagram(b"t2", b"d")])
     sender.receive([datagram(b"new", b"x", partition_key=key) for key in (0, 1, 0)])
     shared, whole, cut = sender.close_all()
-    split(slab, cut.chunk, cut.run)
+    split_run(slab, cut.chunk, cut.run)
     _, (_, part), _ = split_by_partition(slab, shared, [4, 5])
     segments = [whole, cut, part]
     set_state(slab, segments, state_word(RunState.IN_FLIGHT, 0))
@@ -89,7 +89,7 @@ def test_settle_is_atomic_at_any_store(slab: Slab) -> None:
     row = ProcessRow(slab, DISPATCHER_ROW)
     row.counters[DELIVERED] = 100
     before = set(words(slab, segments))
-    raises = {DELIVERED: sum(segment.records for segment in segments), 3: 7}
+    increments = {DELIVERED: sum(segment.records for segment in segments), 3: 7}
     outcomes = []
 
     def check() -> None:
@@ -97,12 +97,14 @@ def test_settle_is_atomic_at_any_store(slab: Slab) -> None:
         assert again.version % 2 == 0
         settled = set(words(slab, segments)) == {RunState.DISCARDED}
         assert settled or set(words(slab, segments)) == before
-        assert (again.counters[DELIVERED], again.counters[3]) == ((100 + raises[DELIVERED], 7) if settled else (100, 0))
+        assert (again.counters[DELIVERED], again.counters[3]) == (
+            (100 + increments[DELIVERED], 7) if settled else (100, 0)
+        )
         assert not settled or reasons(slab, segments) == {REASON}
         outcomes.append(settled)
 
     images = crash_images(
-        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle(segments, RunState.DISCARDED, REASON, raises)
+        slab, regions(slab, DISPATCHER_ROW), lambda: row.settle(segments, RunState.DISCARDED, REASON, increments)
     )
     assert len(images) > 15
     check_each_image(slab, DISPATCHER_ROW, images, check)
@@ -127,7 +129,7 @@ def test_land_is_atomic_at_any_store(slab: Slab) -> None:
         assert again.version % 2 == (1 if landed else 0)  # the books stay open until the batch is landed
         outcomes.append(not landed)
 
-    images = crash_images(slab, regions(slab, INPUT_ROW), lambda: row.land(4, {0: 4}))
+    images = crash_images(slab, regions(slab, INPUT_ROW), lambda: row.commit_landed(4, {0: 4}))
     check_each_image(slab, INPUT_ROW, images, check)
     assert outcomes[0] is False
     assert outcomes[-1] is True
@@ -215,7 +217,7 @@ def test_the_heartbeat_repeats(slab: Slab) -> None:
     times = iter([10, 11])
     row.start_heartbeat(lambda _, callback: calls.append(callback), lambda: next(times))
     at = slab.geometry.rows_at + DISPATCHER_ROW * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
-    assert slab.signed(at) == 10
+    assert slab.read_signed(at) == 10
     calls[0]()
-    assert slab.signed(at) == 11
+    assert slab.read_signed(at) == 11
     assert len(calls) == 2

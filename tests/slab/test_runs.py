@@ -15,15 +15,15 @@ from bruce_mp.slab.runs import (
     name_of,
     next_sequence,
     pack_segments,
-    place,
     read_run,
     runs_of,
     segment_bounds,
     segment_of,
     segment_records,
     segment_words,
-    split,
+    split_run,
     unpack_segments,
+    write_placement,
 )
 from support.crash_images import crash_images
 from support.slabs import Input, datagram, new_slab
@@ -78,12 +78,12 @@ def test_runs_are_stored_consecutively(slab: Slab) -> None:
 @pytest.mark.parametrize("first", [0, 5, LAST_SEQUENCE - 1, LAST_SEQUENCE])
 def test_split_records_inherit_the_fields_of_the_run(slab: Slab, first: int) -> None:
     whole = a_run(slab)
-    place(slab, whole, 2, first, 9, opens_batch=True)
+    write_placement(slab, whole, 2, first, 9, opens_batch=True)
     set_state(slab, [whole], state_word(RunState.IN_FLIGHT, 6))
     run_at = slab.chunk_at(whole.chunk) + whole.run
     slab.view[run_at + lay.RUN_ATTEMPTS] = 3
     for _ in range(2):
-        split(slab, whole.chunk, whole.run)
+        split_run(slab, whole.chunk, whole.run)
         records = [record for _, record in segment_records(slab, whole)]
         assert {record.word for record in records} == {state_word(RunState.IN_FLIGHT, 6)}
         assert {(record.partition, record.epoch, record.attempts) for record in records} == {(2, 9, 3)}
@@ -95,23 +95,23 @@ def test_split_records_inherit_the_fields_of_the_run(slab: Slab, first: int) -> 
 
 def test_a_run_without_a_partition_can_be_split(slab: Slab) -> None:
     whole = a_run(slab)
-    split(slab, whole.chunk, whole.run)
+    split_run(slab, whole.chunk, whole.run)
     placements = {(record.partition, record.sequence, record.epoch) for _, record in segment_records(slab, whole)}
     assert placements == {(-1, -1, -1)}
 
 
 def test_a_crash_during_a_split_leaves_the_run_whole_or_split(slab: Slab) -> None:
     whole = a_run(slab)
-    place(slab, whole, 2, 5, 9, opens_batch=True)
+    write_placement(slab, whole, 2, 5, 9, opens_batch=True)
     set_state(slab, [whole], state_word(RunState.QUEUED, 6))
     area = range(slab.chunks_at, slab.geometry.file_size)
-    images = crash_images(slab, [area], lambda: split(slab, whole.chunk, whole.run))
+    images = crash_images(slab, [area], lambda: split_run(slab, whole.chunk, whole.run))
     words_of = []
     for _ in images:
         words = segment_words(slab, whole)
         assert {slab.words[at] for at in words} == {state_word(RunState.QUEUED, 6)}
         words_of.append(len(words))
-        split(slab, whole.chunk, whole.run)
+        split_run(slab, whole.chunk, whole.run)
         assert [record.sequence for _, record in segment_records(slab, whole)] == [5, 6, 7]
     assert words_of == [1] * (len(images) - 1) + [3]
 
@@ -120,14 +120,14 @@ def test_a_crash_during_a_split_leaves_the_run_whole_or_split(slab: Slab) -> Non
 def test_place_writes_partition_sequence_and_epoch(slab: Slab, is_split: bool) -> None:
     whole = a_run(slab)
     if is_split:
-        split(slab, whole.chunk, whole.run)
-    place(slab, whole, 7, LAST_SEQUENCE, 1, opens_batch=True)
-    place(slab, whole, 1, LAST_SEQUENCE, 2, opens_batch=False)
-    split(slab, whole.chunk, whole.run)
+        split_run(slab, whole.chunk, whole.run)
+    write_placement(slab, whole, 7, LAST_SEQUENCE, 1, opens_batch=True)
+    write_placement(slab, whole, 1, LAST_SEQUENCE, 2, opens_batch=False)
+    split_run(slab, whole.chunk, whole.run)
     records = [record for _, record in segment_records(slab, whole)]
     assert [record.sequence for record in records] == [LAST_SEQUENCE, 0, 1]
     assert {(record.partition, record.epoch, record.flags) for record in records} == {(1, 2, lay.FLAG_PARTITION_KEY)}
-    place(slab, whole, 4, -1, -1, opens_batch=False)
+    write_placement(slab, whole, 4, -1, -1, opens_batch=False)
     assert {(r.partition, r.sequence, r.epoch) for _, r in segment_records(slab, whole)} == {(4, -1, -1)}
 
 
@@ -137,7 +137,7 @@ def test_segment_words_cover_whole_and_split_runs(slab: Slab) -> None:
     assert len(segment_words(slab, whole)) == 1
     with pytest.raises(SlabError, match="must be split first"):
         segment_words(slab, part)
-    split(slab, whole.chunk, whole.run)
+    split_run(slab, whole.chunk, whole.run)
     assert len(segment_words(slab, whole)) == 3
     assert segment_words(slab, part) == segment_words(slab, whole)[:1]
     for step in (-8, 4, 2**31):

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Geometry, Slab, create, keep_off, lock
+from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive, lock_shared
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import split
+from bruce_mp.slab.runs import split_run
 from bruce_mp.slab.salvage import Salvage
 from support.crash_images import crash_images
 from support.examples import examples
@@ -25,7 +25,7 @@ from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, put_in_landing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bruce_mp.slab.salvage import ChunkCounts, Kept
+    from bruce_mp.slab.salvage import ChunkCounts, SalvagedRecord
 
 TOPICS = [(b"t1", 3), (b"t2", 1)]
 HELD = [state for state in RunState if state not in lay.SETTLED and state is not RunState.SPLIT]
@@ -39,7 +39,7 @@ class Found:
         salvage = Salvage(path, is_live=is_live)
         self.geometry = salvage.slab.geometry
         self.chunks: ChunkCounts = salvage.chunks()
-        self.records: list[Kept] = list(salvage.records(settled=settled))
+        self.records: list[SalvagedRecord] = list(salvage.records(settled=settled))
         pairs = [salvage.body(kept) for kept in self.records]
         self.values = [pair.value for pair in pairs if pair]
         self.topics = [kept.topic for kept in self.records]
@@ -51,7 +51,7 @@ class Found:
 
 def fill(path: Path, geometry: Geometry = SMALL) -> None:
     """Fill three chunks: t1 with two runs of two records, t2 with one run of one, a topic without a number."""
-    create(path, geometry, now_ms=0)
+    create_slab(path, geometry, now_ms=0)
     slab = Slab(path)
     sender = Input(slab, linger_ms=0, topics=TOPICS)
     for batch in ([(b"t1", b"0"), (b"t1", b"1")], [(b"t2", b"2")], [(b"t1", b"3"), (b"t1", b"4")], [(b"new", b"5")]):
@@ -117,7 +117,7 @@ def test_held_records_are_found_in_every_state(
         segments = [] if leave_open else sender.close_all()
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
-                split(slab, segment.chunk, segment.run)
+                split_run(slab, segment.chunk, segment.run)
             kernels.set_state(slab, [segment], state_word(state, 1))
         for settled in (False, True):
             found = Found(path, settled=settled)
@@ -136,12 +136,12 @@ def test_held_records_are_found_in_every_state(
 
 def test_states_of_whole_and_split_runs_are_read(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"%d" % number) for number in range(3)] + [datagram(b"t2", b"x")])
     first, second = sender.close_all()
-    split(slab, first.chunk, first.run)
+    split_run(slab, first.chunk, first.run)
     parts = kernels.split_at(slab, first, 1, 1000)
     assert parts[0] is not None
     kernels.set_state(slab, [parts[0]], state_word(RunState.IN_FLIGHT, 2))
@@ -175,7 +175,7 @@ def test_salvage_never_writes_to_the_file(tmp_path: Path) -> None:
 
 def test_a_crash_at_any_store_neither_loses_nor_duplicates_records(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"a")])
@@ -344,7 +344,7 @@ def test_any_damage_raises_only_slab_errors(flips: list[tuple[int, int]]) -> Non
         sender = Input(slab, topics=TOPICS)
         sender.receive([datagram(b"t1", bytes(300), partition_key=number) for number in range(9)] + [datagram(b"new")])
         for segment in sender.close_all()[::2]:
-            split(slab, segment.chunk, segment.run)
+            split_run(slab, segment.chunk, segment.run)
         put_in_landing_zone(slab, [b"landed"])
         hot = [*range(lay.PAGE), *range(SMALL.topics_at, SMALL.topics_at + 600)]
         hot += [*range(SMALL.landing_at, SMALL.landing_at + 200)]
@@ -363,24 +363,24 @@ def test_any_damage_raises_only_slab_errors(flips: list[tuple[int, int]]) -> Non
 
 def test_salvage_excludes_daemons_but_not_other_readers(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
-    first, second = keep_off(path), keep_off(path)
+    create_slab(path, SMALL, now_ms=0)
+    first, second = lock_shared(path), lock_shared(path)
     assert first is not None
     assert second is not None
     with pytest.raises(SlabError, match="belongs to a daemon"):
-        lock(path)
+        lock_exclusive(path)
     os.close(first)
     os.close(second)
-    mine = lock(path)
-    assert keep_off(path) is None
+    mine = lock_exclusive(path)
+    assert lock_shared(path) is None
     os.close(mine)
     with pytest.raises(SlabError, match="cannot be opened"):
-        keep_off(tmp_path / "nothing")
+        lock_shared(tmp_path / "nothing")
 
 
 def test_a_record_of_a_reused_chunk_is_not_returned(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"first"), datagram(b"t1", b"second")])
@@ -390,7 +390,7 @@ def test_a_record_of_a_reused_chunk_is_not_returned(tmp_path: Path) -> None:
     kept = next(records)
     assert salvage.body(kept) == (b"", b"first", b"")
     kernels.set_state(slab, segments, RunState.DELIVERED)
-    sender.pool.release_seals()
+    sender.pool.allow_reclaim()
     sender.pool.reclaim(SMALL.chunks)
     for _ in range(SMALL.chunks):
         sender.pool.allocate(1, 1)
@@ -403,7 +403,7 @@ def test_a_record_of_a_reused_chunk_is_not_returned(tmp_path: Path) -> None:
 
 def test_a_transaction_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "slab"
-    create(path, SMALL, now_ms=0)
+    create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"a")])

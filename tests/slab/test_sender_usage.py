@@ -33,24 +33,24 @@ def test_usage_of_a_user_sums_all_inputs(slab: Slab) -> None:
         table.record_received(LARGEST_UID, 7, 1)
         table.record_received(0, 7, 10)
         table.record_received(TCP_USER, 7, 100)
-    found = [[table.used(user, 7) for user in (1000, LARGEST_UID, 0, TCP_USER, 5)] for table in tables]
+    found = [[table.received_in(user, 7) for user in (1000, LARGEST_UID, 0, TCP_USER, 5)] for table in tables]
     assert found == [[6, 3, 30, 300, 0]] * 3
 
 
 def test_a_window_starts_at_zero(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
     table.record_received(1000, 7, 5)
-    assert (table.used(1000, 7), table.used(1000, 8)) == (5, 0)
+    assert (table.received_in(1000, 7), table.received_in(1000, 8)) == (5, 0)
     table.record_received(1000, 8, 2)
-    assert (table.used(1000, 7), table.used(1000, 8)) == (0, 2)
+    assert (table.received_in(1000, 7), table.received_in(1000, 8)) == (0, 2)
 
 
 def test_a_successor_continues_the_table(slab: Slab) -> None:
     SenderTable(slab, INPUT_ROW).record_received(1000, 7, 5)
     successor = SenderTable(slab, INPUT_ROW)
     successor.record_received(1000, 7, 1)
-    assert successor.used(1000, 7) == 6
-    assert SenderTable(slab, INPUT_ROW + 1, ROWS).used(1000, 7) == 6
+    assert successor.received_in(1000, 7) == 6
+    assert SenderTable(slab, INPUT_ROW + 1, ROWS).received_in(1000, 7) == 6
 
 
 def test_a_full_table_evicts_the_least_recently_used_entry(slab: Slab) -> None:
@@ -59,10 +59,10 @@ def test_a_full_table_evicts_the_least_recently_used_entry(slab: Slab) -> None:
         table.record_received(user, 10 + user, 1)
     table.record_received(0, 500, 1)  # heard of again
     table.record_received(9999, 501, 1)
-    assert table.used(0, 500) == table.used(9999, 501) == 1
-    assert table.used(1, 11) == 0
-    assert table.used(2, 12) == 1
-    assert SenderTable(slab, INPUT_ROW).used(9999, 501) == 1
+    assert table.received_in(0, 500) == table.received_in(9999, 501) == 1
+    assert table.received_in(1, 11) == 0
+    assert table.received_in(2, 12) == 1
+    assert SenderTable(slab, INPUT_ROW).received_in(9999, 501) == 1
 
 
 def test_the_last_table_ends_before_the_landing_zone(slab: Slab) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import DRY_MS, ChunkPool, chunk_heads
+from bruce_mp.slab.chunks import SEARCH_PAUSE_MS, ChunkPool, chunk_headers
 from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.shares import Shares, note_owners
+from bruce_mp.slab.shares import Shares, rebuild_table
 from support.examples import examples
 from support.slabs import new_slab, slab_file
 
@@ -46,7 +46,7 @@ class SharingMachine(RuleBasedStateMachine):
 
     @rule(row=st.sampled_from(ROWS), spans=st.lists(st.integers(1, 20), min_size=1, max_size=60))
     def allocate(self, row: int, spans: list[int]) -> None:
-        self.now_ms += DRY_MS
+        self.now_ms += SEARCH_PAUSE_MS
         for span in spans:
             chunk = self.pools[row].allocate(span, self.now_ms)
             if chunk is not None:
@@ -59,8 +59,8 @@ class SharingMachine(RuleBasedStateMachine):
         own = sorted(chunk for chunk, (owner, _) in self.taken.items() if owner == row)
         for chunk in own[: int(len(own) * share)]:
             self.pools[row].seal(chunk)
-        self.pools[row].release_seals()
-        self.pools[row].tidy()
+        self.pools[row].allow_reclaim()
+        self.pools[row].reclaim_idle()
         for chunk, (_, state) in self.heads().items():
             if state == 0:
                 self.taken.pop(chunk, None)
@@ -70,7 +70,7 @@ class SharingMachine(RuleBasedStateMachine):
     def die(self, row: int) -> None:
         """Start a successor, which adopts the chunks and frees those without runs."""
         self.pools[row] = ChunkPool(self.slab, row, ROWS)
-        self.pools[row].release_seals()
+        self.pools[row].allow_reclaim()
         self.free(row, 0)
 
     def forget(self, chunk: int, span: int) -> None:
@@ -80,7 +80,7 @@ class SharingMachine(RuleBasedStateMachine):
         assert not any(at < chunk + span and chunk < at + place[1] for at, place in self.taken.items() if at != chunk)
 
     def heads(self) -> dict[int, tuple[int, int]]:
-        return {chunk: (span, state) for chunk, state, span, _ in chunk_heads(self.slab) if state}
+        return {chunk: (span, state) for chunk, state, span, _ in chunk_headers(self.slab) if state}
 
     @invariant()
     def the_table_tells_whose_each_chunk_is(self) -> None:
@@ -130,9 +130,9 @@ def test_an_input_may_use_nearly_all_chunks_while_others_are_idle() -> None:
         for chunk in range(CHUNKS):
             if slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] == ROWS[0]:
                 greedy.seal(chunk)
-        greedy.release_seals()
-        greedy.tidy()
-        assert at_once + len(list(fill(idle, DRY_MS))) > CHUNKS // 6
+        greedy.allow_reclaim()
+        greedy.reclaim_idle()
+        assert at_once + len(list(fill(idle, SEARCH_PAUSE_MS))) > CHUNKS // 6
 
 
 def test_secured_chunks_stay_until_the_input_tidies_their_share() -> None:
@@ -143,12 +143,12 @@ def test_secured_chunks_stay_until_the_input_tidies_their_share() -> None:
         some = next(chunks for chunks in map(share.chunks_of, share.own) if len(chunks) > 1 and used.issuperset(chunks))
         for chunk in some:
             if chunk == some[-1]:
-                greedy.secure(len(some) - 1)
+                greedy.reserve(len(some) - 1)
             greedy.seal(chunk)
-            greedy.release_seals()
-            greedy.reclaim_among([chunk])
+            greedy.allow_reclaim()
+            greedy.reclaim_settled([chunk])
         assert greedy.own_free == len(some)
-        greedy.tidy()
+        greedy.reclaim_idle()
         assert greedy.own_free == 0
 
 
@@ -159,10 +159,10 @@ def test_shares_freed_by_a_busy_input_go_to_a_waiting_one() -> None:
         list(fill(hungry))
         for chunk in chunks[: len(chunks) // 2]:
             busy.seal(chunk)
-        busy.release_seals()
+        busy.allow_reclaim()
         got = 0
         for at_ms in range(0, 100, 10):  # each time it returns shares that are scarce
-            busy.tidy()
+            busy.reclaim_idle()
             got += len(list(fill(hungry, at_ms)))
         assert got > len(chunks) // 3
 
@@ -202,7 +202,7 @@ def test_the_share_table_can_be_rebuilt_from_the_chunks() -> None:
         table = slice(lay.SUPER_SHARES, lay.SUPER_SHARES + lay.SHARES_MAX)
         before = bytes(slab.view[table])
         slab.view[table] = bytes(lay.SHARES_MAX)
-        note_owners(slab, [(chunk, span) for chunk, state, span, _ in chunk_heads(slab) if state])
+        rebuild_table(slab, [(chunk, span) for chunk, state, span, _ in chunk_headers(slab) if state])
         after = bytes(slab.view[table])
         assert set(after) == {0, *ROWS}
         assert all(new in {0, old} for old, new in zip(before, after, strict=True))

@@ -15,9 +15,9 @@ from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.layout import RunState, state_word
-from bruce_mp.slab.recovery import batches_of, find, sweep
+from bruce_mp.slab.recovery import inspect_segment, rebuild_batches, sweep
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import Segment, is_current, place, segment_records
+from bruce_mp.slab.runs import Segment, is_current, segment_records, write_placement
 from bruce_mp.slab.states import TRANSITIONS, Role
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, SMALL, Input, contents, datagram, slab_file
@@ -131,7 +131,7 @@ class Machine(RuleBasedStateMachine):
             return
         before, held_by = self.state_of(segment)
         if before is RunState.QUEUED and after is RunState.IN_FLIGHT:
-            place(self.slab, segment, 2, self.sequence, 7, opens_batch=True)
+            write_placement(self.slab, segment, 2, self.sequence, 7, opens_batch=True)
             self.sequence += segment.records
         if TRANSITIONS[before][after] is Role.ROUTER:
             to_dispatcher = after in {RunState.ASSIGNED, RunState.ASSIGNED_SENT}
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         assert after == sorted(arrival for arrival, (state, _) in self.states.items() if state not in lay.SETTLED)
         for item in found:
             assert (item.state, item.holder) == self.state_of(item.segment)
-            assert find(self.slab, item.segment) == item
+            assert inspect_segment(self.slab, item.segment) == item
 
     @rule()
     def router_restarts(self) -> None:
@@ -226,7 +226,7 @@ class Machine(RuleBasedStateMachine):
     def batches_keep_their_place(self) -> None:
         if not hasattr(self, "slab"):
             return
-        for batch in batches_of(sweep(self.slab, [RunState.IN_FLIGHT, RunState.RETURNED_SENT])):
+        for batch in rebuild_batches(sweep(self.slab, [RunState.IN_FLIGHT, RunState.RETURNED_SENT])):
             assert (batch.partition, batch.epoch) == (2, 7)
             assert batch.base_sequence >= 0
 

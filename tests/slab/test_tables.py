@@ -81,31 +81,33 @@ def test_a_partly_added_topic_is_not_visible(slab: Slab) -> None:
 def test_next_sequence_numbers_are_stored(slab: Slab) -> None:
     router, dispatcher = PartitionTable(slab), PartitionTable(slab)
     with pytest.raises(KeyError):
-        dispatcher.current(1, 0)
-    assert router.ensure(1, 0)
-    assert router.ensure(1, 7)
-    assert router.ensure(1, 0)
+        dispatcher.epoch_and_sequence(1, 0)
+    assert router.ensure_entry(1, 0)
+    assert router.ensure_entry(1, 7)
+    assert router.ensure_entry(1, 0)
     assert slab.words[lay.SUPER_PARTITION_COUNT >> 2] == 2
     dispatcher.store_next_sequence(1, 7, 2**31 - 1, 5)
-    assert PartitionTable(slab).current(1, 7) == (5, 2**31 - 1)
+    assert PartitionTable(slab).epoch_and_sequence(1, 7) == (5, 2**31 - 1)
     dispatcher.store_next_sequence(1, 7, 0, -1)
-    assert router.current(1, 7) == (-1, 0)
-    assert router.current(1, 0) == (0, 0)
+    assert router.epoch_and_sequence(1, 7) == (-1, 0)
+    assert router.epoch_and_sequence(1, 0) == (0, 0)
 
 
 def test_a_full_partition_table_refuses_new_entries(slab: Slab) -> None:
     table = PartitionTable(slab)
-    assert [table.ensure(1, index) for index in range(SMALL.partitions + 1)] == [True] * SMALL.partitions + [False]
-    assert table.ensure(1, 0)
+    assert [table.ensure_entry(1, index) for index in range(SMALL.partitions + 1)] == [True] * SMALL.partitions + [
+        False
+    ]
+    assert table.ensure_entry(1, 0)
 
 
 def test_sequence_and_epoch_change_together(slab: Slab) -> None:
     table = PartitionTable(slab)
-    table.ensure(1, 0)
+    table.ensure_entry(1, 0)
     table.store_next_sequence(1, 0, 100, 1)
     seen = set()
     for _ in crash_images(slab, TABLES, lambda: table.store_next_sequence(1, 0, 0, 2)):
-        seen.add(PartitionTable(slab).current(1, 0))
+        seen.add(PartitionTable(slab).epoch_and_sequence(1, 0))
     assert seen == {(1, 100), (2, 0)}
 
 
@@ -115,18 +117,18 @@ def test_a_number_that_was_freed_never_means_another_topic(slab: Slab) -> None:
     for turn in range(5):
         names = [b"%d-%d" % (turn, index) for index in range(SMALL.topics - 1)]
         numbers = [writer.add(name, 1 + turn) for name in names]
-        assert writer.room == 0
+        assert writer.free_entries == 0
         assert writer.add(b"one more", 1) == 0
         for number, name in zip(numbers, names, strict=True):
             assert owner.setdefault(number, name) == name
         reader.refresh()
         assert [reader.id_of(name) for name in names] == numbers
         assert [TopicTable(slab).name_of(number) for number in numbers] == names
-        assert reader.known() == dict.fromkeys(names, 1 + turn)
+        assert reader.partition_counts() == dict.fromkeys(names, 1 + turn)
         version = writer.version
         writer.remove(numbers)
         assert writer.version != version
-        assert writer.known() == {}
+        assert writer.partition_counts() == {}
         reader.refresh()
         assert [reader.id_of(name) for name in names] == [0] * len(names)
         with pytest.raises(KeyError):
@@ -137,7 +139,7 @@ def test_a_crash_during_removal_or_replacement_keeps_other_topics(slab: Slab) ->
     table = TopicTable(slab)
     old = [table.add(b"t%d" % index, 3) for index in range(SMALL.topics - 1)]
     for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).remove(old[:2])):
-        known = TopicTable(slab).known()
+        known = TopicTable(slab).partition_counts()
         assert set(known) >= {b"t%d" % index for index in range(2, SMALL.topics - 1)}
         assert set(known.values()) == {3}
     table.remove(old[:2])
@@ -146,35 +148,37 @@ def test_a_crash_during_removal_or_replacement_keeps_other_topics(slab: Slab) ->
         number = found.id_of(b"a longer name")
         assert number not in old
         assert not number or found.partitions_of(number) in {0, 7}
-        assert found.known().keys() - {b"a longer name"} == {b"t%d" % index for index in range(2, SMALL.topics - 1)}
+        assert found.partition_counts().keys() - {b"a longer name"} == {
+            b"t%d" % index for index in range(2, SMALL.topics - 1)
+        }
         assert TopicTable(slab).add(b"a longer name", 7) not in {0, *old}
 
 
 def test_partition_entries_are_reused(slab: Slab) -> None:
     router, dispatcher = PartitionTable(slab), PartitionTable(slab)
     for partition in range(SMALL.partitions):
-        assert router.ensure(1 + partition % 2, partition)
+        assert router.ensure_entry(1 + partition % 2, partition)
     assert router.is_full
     dispatcher.store_next_sequence(2, 1, 10, 4)
     dispatcher.store_next_sequence(2, 3, 10, lay.LAST_EPOCH)  # a topic that takes no sequence numbers
-    router.keep_only({1})
+    router.remove_other_topics({1})
     assert not PartitionTable(slab).is_full
-    assert router.ensure(9, 5)
-    assert dispatcher.current(9, 5) == (5, 0), "a broker may remember the partition: it begins in a later epoch"
-    assert dispatcher.current(1, 0) == (0, 0)
+    assert router.ensure_entry(9, 5)
+    assert dispatcher.epoch_and_sequence(9, 5) == (5, 0), "a broker may remember the partition in epoch 4"
+    assert dispatcher.epoch_and_sequence(1, 0) == (0, 0)
     with pytest.raises(KeyError):
-        PartitionTable(slab).current(2, 1)
-    assert [router.ensure(9, 100 + index) for index in range(8)] == [True] * 7 + [False]
-    assert dispatcher.current(9, 106) == PartitionTable(slab).current(9, 106) == (5, 0)
+        PartitionTable(slab).epoch_and_sequence(2, 1)
+    assert [router.ensure_entry(9, 100 + index) for index in range(8)] == [True] * 7 + [False]
+    assert dispatcher.epoch_and_sequence(9, 106) == PartitionTable(slab).epoch_and_sequence(9, 106) == (5, 0)
 
 
 def test_a_crash_while_partitions_are_freed_keeps_other_partitions(slab: Slab) -> None:
     table = PartitionTable(slab)
     for partition in range(SMALL.partitions):
-        table.ensure(1 + partition % 2, partition)
-    for _ in crash_images(slab, TABLES, lambda: PartitionTable(slab).keep_only({1})):
+        table.ensure_entry(1 + partition % 2, partition)
+    for _ in crash_images(slab, TABLES, lambda: PartitionTable(slab).remove_other_topics({1})):
         found = PartitionTable(slab)
-        assert [found.current(1, partition) for partition in range(0, SMALL.partitions, 2)] == [(0, 0)] * 8
-        found.keep_only({1})  # the next router does it again
-        assert found.ensure(2, 1)
-        assert found.current(2, 1)[0] > 0
+        assert [found.epoch_and_sequence(1, partition) for partition in range(0, SMALL.partitions, 2)] == [(0, 0)] * 8
+        found.remove_other_topics({1})  # the next router does it again
+        assert found.ensure_entry(2, 1)
+        assert found.epoch_and_sequence(2, 1)[0] > 0

@@ -20,7 +20,7 @@ from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import split
+from bruce_mp.slab.runs import split_run
 from bruce_mp.status.pages.queues import QUEUE_OF
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.doc_pages import PAGES, ROOT
@@ -202,8 +202,8 @@ def test_every_ack_counter_exists_from_the_start(daemon: OfflineStatusPages) -> 
 
 def test_legacy_counters_are_sums_of_new_counters(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"news", 9)
-    raises = {Counter.MsgDelivered: 3, discarded(DiscardReason.NO_MEM): 1, discarded(DiscardReason.BAD_TOPIC): 2}
-    daemon.filled.input.land(0, raises)
+    increments = {Counter.MsgDelivered: 3, discarded(DiscardReason.NO_MEM): 1, discarded(DiscardReason.BAD_TOPIC): 2}
+    daemon.filled.input.commit_landed(0, increments)
     page = counters(daemon)
     assert (page["MsgCreate"], page["MsgDestroy"], page["MsgUnprocessedDestroy"]) == (9, 6, 0)
 
@@ -372,7 +372,7 @@ def test_queues_count_messages_by_state(daemon: OfflineStatusPages) -> None:
 
 def test_each_record_of_a_split_run_counts_in_its_queue(daemon: OfflineStatusPages) -> None:
     (segment,) = daemon.filled.receive(b"news", 4, RunState.IN_FLIGHT)
-    split(daemon.slab, segment.chunk, segment.run)
+    split_run(daemon.slab, segment.chunk, segment.run)
     at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
     daemon.slab.words[at] = RunState.DELIVERED
     assert daemon.json("/queues/json")["sending"] == [{"topic": "news", "batch": 0, "send_wait": 0, "ack_wait": 3}]

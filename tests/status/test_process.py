@@ -98,9 +98,9 @@ def test_the_process_serves_pages_and_updates_its_row(
 
 def test_the_process_writes_its_heartbeat(filled: FilledSlab, status: StatusProcess) -> None:
     at = filled.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
-    first = filled.slab.signed(at)
+    first = filled.slab.read_signed(at)
     assert abs(first - time.time() * 1000) < 60_000
-    wait_until(lambda: filled.slab.signed(at) > first, "another heartbeat")
+    wait_until(lambda: filled.slab.read_signed(at) > first, "another heartbeat")
 
 
 def test_discards_travel_from_a_reporter_to_the_page(

@@ -16,7 +16,7 @@ from bruce_mp.ipc.control_messages import Broker, Dispatchers, Drain, PeerDied, 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.fake_daemon import FakeDaemon
 from support.filled_slab import FilledSlab
@@ -90,7 +90,7 @@ def test_a_dead_process_is_restarted_and_the_router_notified(tmp_path: Path, nam
         assert f"Process {name} has died: signal 9" in daemon.text()
         wait_until(lambda: name == "router" or daemon.received_by("router") == [str(PeerDied(name))], "PeerDied")
         slab = Slab(daemon.slab_path)
-        assert total(slab, Counter.ProcessRestarted) == 1
+        assert counter_total(slab, Counter.ProcessRestarted) == 1
         assert daemon.end() == 0
         assert str(PeerDied("router")) not in daemon.received_by("router")
 
@@ -314,7 +314,7 @@ def test_sighup_and_sigusr1_do_not_end_the_daemon(tmp_path: Path) -> None:
         daemon.wait_for(f"Reloaded {daemon.config}: nothing has changed.")
         daemon.signal(signal.SIGUSR1)
         slab = Slab(daemon.slab_path)
-        wait_until(lambda: total(slab, Counter.GotLogfileReopenRequest) == 1, "the counter")
+        wait_until(lambda: counter_total(slab, Counter.GotLogfileReopenRequest) == 1, "the counter")
         assert daemon.end() == 0
 
 
@@ -327,8 +327,8 @@ def test_an_idle_supervisor_sleeps(tmp_path: Path) -> None:
         beat = lay.ROW_HEARTBEAT_MS
         slab = Slab(daemon.slab_path)
         at = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + beat
-        first = slab.signed(at)
-        wait_until(lambda: slab.signed(at) - first > 1500, "two heartbeats")
+        first = slab.read_signed(at)
+        wait_until(lambda: slab.read_signed(at) - first > 1500, "two heartbeats")
         assert process.num_ctx_switches().voluntary - before < 20
         assert daemon.end() == 0
 

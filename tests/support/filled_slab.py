@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import TopicTable
@@ -35,7 +35,7 @@ class FilledSlab:
     """A new slab at `path`; `known` topics have numbers, and 3 partitions each."""
 
     def __init__(self, path: Path, known: tuple[bytes, ...] = ()) -> None:
-        create(path, GEOMETRY, NOW_MS)
+        create_slab(path, GEOMETRY, NOW_MS)
         self.slab = Slab(path)
         self.topics = TopicTable(self.slab)
         for topic in known:
@@ -56,7 +56,7 @@ class FilledSlab:
         ingested = self._lanes.ingest(data, places, self._arrival, NOW_MS)
         assert not ingested.no_room, "the slab of the test is too small"
         self._arrival += count
-        self.input.land(0, {Counter.MsgReceived: count})
+        self.input.commit_landed(0, {Counter.MsgReceived: count})
         if state is None:
             return []
         self._lanes.close_all()

@@ -15,7 +15,7 @@ from bruce_mp.input.process import main
 from bruce_mp.ipc.control_messages import Control, Ready
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links
 from bruce_mp.ipc.start import Start
-from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.telemetry.books import Books, read_books
@@ -56,7 +56,7 @@ class InputProcess:
 
     def __enter__(self) -> Self:
         with self._stack:
-            create(self._directory / "slab", GEOMETRY, 0)
+            create_slab(self._directory / "slab", GEOMETRY, 0)
             self.slab = Slab(self._directory / "slab")
             self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
             self._discards = self._links.receiver(REPORTS)

@@ -16,9 +16,9 @@ from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool
-from bruce_mp.slab.file import Geometry, Slab, create
+from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.recovery import arrivals_from, close_open_runs
+from bruce_mp.slab.recovery import close_open_runs, copied_arrivals
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of
 from bruce_mp.slab.tables import TopicTable
@@ -43,7 +43,7 @@ def slab_file(geometry: Geometry = SMALL) -> Iterator[Path]:
     """Yield a new slab file, which is removed at the end."""
     with TemporaryDirectory(prefix="bruce-slab-") as directory:
         path = Path(directory) / "slab"
-        create(path, geometry, now_ms=0)
+        create_slab(path, geometry, now_ms=0)
         yield path
 
 
@@ -111,7 +111,7 @@ class Input:
         self.now_ms = 1
         close_open_runs(slab, INPUT_ROW)
         if landing.landed_lengths(slab):
-            self.admit(arrivals_from(slab, self.base))
+            self.admit(copied_arrivals(slab, self.base))
 
     @property
     def base(self) -> int:
@@ -127,12 +127,12 @@ class Input:
         places = landing.landed_places(self.slab)
         self.row.open_books()
         ingested = self.lanes.ingest(self.slab.view, places, self.base, self.now_ms, skip)
-        raises = {int(Counter.MsgReceived): len(places)}
+        increments = {int(Counter.MsgReceived): len(places)}
         if ingested.no_room:
-            raises[discarded(DiscardReason.NO_MEM)] = len(ingested.no_room)
+            increments[discarded(DiscardReason.NO_MEM)] = len(ingested.no_room)
         if ingested.rejections:
-            raises[discarded(DiscardReason.MALFORMED)] = len(ingested.rejections)
-        self.row.land(len(places), raises)
+            increments[discarded(DiscardReason.MALFORMED)] = len(ingested.rejections)
+        self.row.commit_landed(len(places), increments)
         return ingested
 
     def close_all(self) -> list[Segment]:

@@ -17,7 +17,7 @@ from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.kernels import Lanes
-from bruce_mp.pipeline.uncounted_appends import finish_stream_input
+from bruce_mp.pipeline.uncounted_appends import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
@@ -87,7 +87,7 @@ class StreamInput:
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[StreamClientState, bytes]] = []
         max_chunks = max_attempt or max(1, slab.geometry.chunks // 2)
-        self.spill_directory = SpillDirectory.of(slab, f"{slab.path}.spill")
+        self.spill_directory = SpillDirectory.for_slab(slab, f"{slab.path}.spill")
         self.spills = Spills(slab, self.row, row, self.spill_directory, max_spill)
         self.spill_feed = SpillFeed(
             self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, sections=self.sections
@@ -118,9 +118,9 @@ class StreamInput:
             senders=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
-        finish_stream_input(slab, self.row, row, self.spill_directory)
+        recover_stream_input(slab, self.row, row, self.spill_directory)
         self.spills.adopt()
-        self.pool.release_seals()
+        self.pool.allow_reclaim()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
         self.barriers.append((client, data))

@@ -13,8 +13,8 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import split
-from bruce_mp.telemetry.books import SPILLED, STAGES, held_by_topic, read_books, total
+from bruce_mp.slab.runs import split_run
+from bruce_mp.telemetry.books import SPILLED, STAGES, counter_total, held_by_topic, read_books
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.crash_images import crash_images
 from support.examples import examples
@@ -69,7 +69,7 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
         expected = {**dict.fromkeys(STAGES.values(), 0), SPILLED: 0}
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
-                split(slab, segment.chunk, segment.run)
+                split_run(slab, segment.chunk, segment.run)
             if state in lay.SETTLED:
                 counter = Counter.MsgDelivered if state is RunState.DELIVERED else discarded(DiscardReason.BAD_TOPIC)
                 settler.settle([segment], state, 0, {counter: segment.records})
@@ -94,8 +94,8 @@ def test_a_counter_is_the_sum_over_all_processes(slab: Slab) -> None:
     ProcessRow(slab, 0).add(Counter.MsgReceived, 1)
     ProcessRow(slab, lay.ROW_COUNT - 1).add(Counter.MsgReceived, 5)
     ProcessRow(slab, 7).add(Counter.MsgDelivered, 2**40)
-    assert total(slab, Counter.MsgReceived) == 6
-    assert total(slab, Counter.MsgDelivered) == 2**40
+    assert counter_total(slab, Counter.MsgReceived) == 6
+    assert counter_total(slab, Counter.MsgDelivered) == 2**40
 
 
 def test_an_inconsistent_reading_is_marked_and_a_consistent_one_balances(slab: Slab) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.latency_histogram import BUCKETS, raises_of, read_delays
+from bruce_mp.telemetry.latency_histogram import BUCKETS, increments_of, read_delays
 from support.filled_slab import FilledSlab
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def filled(tmp_path: Path) -> Iterator[FilledSlab]:
 
 
 def test_raised_counters_are_read_back(filled: FilledSlab) -> None:
-    raises = raises_of({2: 5, BUCKETS - 1: 1}, 35)
-    assert Counter.AckDelayFirst + BUCKETS - 1 in raises
-    for counter, amount in raises.items():
+    increments = increments_of({2: 5, BUCKETS - 1: 1}, 35)
+    assert Counter.AckDelayFirst + BUCKETS - 1 in increments
+    for counter, amount in increments.items():
         filled.input.add(counter, amount)
     buckets, sum_ms = read_delays(filled.slab)
     assert buckets == [0, 0, 5] + [0] * 12 + [1]

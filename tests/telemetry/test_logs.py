@@ -217,7 +217,7 @@ def test_the_repeat_filter_is_bounded() -> None:
     repeats = RepeatFilter()
     for line in range(3000):
         repeats.filter(record(0, line))
-    assert len(repeats._places) == 1000
+    assert len(repeats._sites) == 1000
 
 
 def test_a_line_states_the_number_of_suppressed_lines(path: Path) -> None:

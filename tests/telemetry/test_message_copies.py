@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import FRAME_BYTES, WAITING_BYTES, Copies, Copy, Target, decode_copies
+from bruce_mp.telemetry.message_copies import FRAME_BYTES, MAX_QUEUED_BYTES, Copies, Copy, Target, decode_copies
 
 
 class Link:
@@ -70,7 +70,7 @@ def test_a_full_frame_is_sent_immediately(made: Made) -> None:
 
 def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
     made.link.full = True
-    size = WAITING_BYTES // 8
+    size = MAX_QUEUED_BYTES // 8
     for number in range(10):
         made.copies.add(copy_of(size, number))
     assert made.counted == {Counter.MsgCopyLost: 3}
@@ -81,7 +81,7 @@ def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
 
 
 def test_one_copy_of_any_size_is_accepted(made: Made) -> None:
-    made.copies.add(copy_of(WAITING_BYTES * 2))
+    made.copies.add(copy_of(MAX_QUEUED_BYTES * 2))
     assert len(made.link.copies()) == 1
     assert not made.counted
 

@@ -16,10 +16,10 @@ DELAYS = {0: 2, 3: 1}
 def test_batches_of_a_topic_are_summed() -> None:
     sums = TrafficSums()
     assert not sums
-    sums.delivered(b"news", 3, 500, DELAYS)
-    sums.delivered(b"news", 1, 20, {3: 1})
-    sums.refused(b"news", "NOT_LEADER_FOR_PARTITION")
-    sums.refused(b"clicks", "REQUEST_TIMED_OUT")
+    sums.add_delivered(b"news", 3, 500, DELAYS)
+    sums.add_delivered(b"news", 1, 20, {3: 1})
+    sums.add_error(b"news", "NOT_LEADER_FOR_PARTITION")
+    sums.add_error(b"clicks", "REQUEST_TIMED_OUT")
     events = sums.events()
     assert events == [
         TrafficEvent(b"news", 4, 520, {0: 2, 3: 2}, 1, "NOT_LEADER_FOR_PARTITION"),
@@ -34,7 +34,7 @@ def test_excess_topics_share_an_unnamed_sum(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
     sums = TrafficSums()
     for topic in (b"a", b"b", b"c", b"d", b"a"):
-        sums.delivered(topic, 1, 10, {})
+        sums.add_delivered(topic, 1, 10, {})
     assert {event.topic: event.messages for event in sums.events()} == {b"a": 2, b"b": 1, b"": 2}
 
 

@@ -72,7 +72,7 @@ class ChunkPool(PureChunkPool):
                 if is_settled(&memory, chunk):
                     freed += release_chunk(self, &memory, chunk)
                 elif is_young and <int64_t>load64(at + CHUNK_OPENED_MS) < stuck_before_ms:
-                    self._put_back(queue, chunk)
+                    self._requeue(queue, chunk)
                 else:
                     queue[chunk] = None
         finally:
@@ -108,5 +108,5 @@ cdef int release_chunk(pool, Memory *memory, uint64_t chunk) except -1:
     for body in range(1, span):
         memset(at + <uint64_t>body * CHUNK_BYTES, 0, CHUNK_HEADER)
     store8(at + CHUNK_STATE, CHUNK_FREE)
-    pool._give_up(chunk, span)
+    pool._add_free(chunk, span)
     return span

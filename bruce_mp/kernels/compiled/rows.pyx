@@ -64,18 +64,18 @@ cdef int read_segments(slab, segments, Memory *memory, SegmentRef *refs) except 
     return 0
 
 
-cdef uint64_t write_pairs(uint8_t *row, dict raises) except? 0:
+cdef uint64_t write_pairs(uint8_t *row, dict increments) except? 0:
     """Write the counters with their new values; return their number."""
     cdef uint8_t *at = row + ROW_REDO + REDO_PAIRS
     cdef uint64_t counter
-    for key, amount in raises.items():
+    for key, amount in increments.items():
         counter = key
         if counter >= ROW_COUNTER_CAPACITY:
             raise IndexError(f"There is no counter {counter}.")
         store64(at, counter)
         store64(at + 8, load64(row + ROW_COUNTERS + 8 * counter) + <uint64_t>amount)
         at += PAIR
-    return len(raises)
+    return len(increments)
 
 
 cdef void commit(
@@ -124,7 +124,7 @@ cdef void land_plain(
 class ProcessRow(PureRow):
     """`slab.rows.ProcessRow`."""
 
-    def _transact(self, raises, *, outcome=DELIVERED, reason=0, segments=(), landed=0, landing_base=0):
+    def _transact(self, increments, *, outcome=DELIVERED, reason=0, segments=(), landed=0, landing_base=0):
         cdef Memory memory
         cdef uint64_t count = len(segments), pairs, index, slots = landed
         cdef uint64_t row_at = self._at, landing_at = self._slab.geometry.landing_at
@@ -134,8 +134,8 @@ class ProcessRow(PureRow):
         cdef uint8_t *landing
         cdef uint32_t state = outcome
         cdef uint8_t why = reason
-        if len(raises) > MOST_COUNTERS:
-            raise SlabError(f"One transaction raises at most {MOST_COUNTERS} counters, not {len(raises)}.")
+        if len(increments) > MOST_COUNTERS:
+            raise SlabError(f"One transaction raises at most {MOST_COUNTERS} counters, not {len(increments)}.")
         if slots > self._slab.geometry.landing_slots or count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A transaction is larger than its record.")
         attach(self._slab, &memory)
@@ -150,11 +150,11 @@ class ProcessRow(PureRow):
             store32(redo, 0)
             store32(redo + REDO_OUTCOME, outcome)
             store32(redo + REDO_REASON, reason)
-            store32(redo + REDO_COUNTERS, len(raises))
+            store32(redo + REDO_COUNTERS, len(increments))
             store32(redo + REDO_SEGMENTS, <uint32_t>count)
             store32(redo + REDO_LANDED, landed)
             store64(redo + REDO_BASE, landing_base)
-            pairs = write_pairs(row, dict(raises))
+            pairs = write_pairs(row, dict(increments))
             for index in range(count):
                 write_segment(redo + SEGMENTS_AT + index * SEGMENT, &refs[index])
             landing = <uint8_t *>memory.buffer.buf + landing_at

@@ -421,12 +421,12 @@ class Lanes:
 
     def drain_closed(self) -> list[Segment]:
         """Return the runs closed since the last call, in order.  The caller must have landed the last batch."""
-        self._pool.release_seals()
+        self._pool.allow_reclaim()
         return self._closed.drain()
 
     def drain_ready(self, now_ms: int) -> list[Segment]:
         """Return the closed runs if their publication is due.  The caller must have landed the last batch."""
         if now_ms >= self.publish_ms:
             return self.drain_closed()
-        self._pool.release_seals()
+        self._pool.allow_reclaim()
         return []

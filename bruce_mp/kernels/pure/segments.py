@@ -17,7 +17,7 @@ from bruce_mp.slab.runs import (
     segment_bounds,
     segment_records,
     segment_words,
-    split,
+    split_run,
 )
 from bruce_mp.slab.tables import store_next_sequence
 
@@ -75,7 +75,7 @@ def write_sequence(
     With `opens_batch` the first record is the first of a record batch.
     """
     for segment in segments:
-        runs.place(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
+        runs.write_placement(slab, segment, partition, sequence, epoch, opens_batch=opens_batch)
         sequence, opens_batch = next_sequence(sequence, segment.records), False
 
 
@@ -114,7 +114,7 @@ def _assign_one(
 def bind_partition(slab: Slab, segments: Iterable[Segment], partitions: Iterable[int]) -> None:
     """Bind each segment to its partition; sequence numbers follow with the batch."""
     for segment, partition in zip(segments, partitions, strict=True):
-        runs.place(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
+        runs.write_placement(slab, segment, partition, NO_SEQUENCE, NO_SEQUENCE, opens_batch=False)
 
 
 def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) -> list[tuple[int, Segment]]:
@@ -135,7 +135,7 @@ def split_by_partition(slab: Slab, segment: Segment, partitions: Sequence[int]) 
         parts[-1][1].append((offset, record.payload))
     if len(parts) == 1:
         return [(parts[0][0], segment)]
-    split(slab, segment.chunk, segment.run)
+    split_run(slab, segment.chunk, segment.run)
     return [(partition, _part(segment, members)) for partition, members in parts]
 
 
@@ -157,7 +157,7 @@ def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Seg
         (members if left >= 0 and len(members) < records and not rest else rest).append((offset, record.payload))
     if not rest or not members:
         return (segment, None) if members else (None, segment)
-    split(slab, segment.chunk, segment.run)
+    split_run(slab, segment.chunk, segment.run)
     return _part(segment, members), _part(segment, rest)
 
 
@@ -167,5 +167,5 @@ def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segmen
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]
     if len(parts) == 1:
         return [(parts[0][0], segment)]
-    split(slab, segment.chunk, segment.run)
+    split_run(slab, segment.chunk, segment.run)
     return [(fits, _part(segment, members)) for fits, members in parts]

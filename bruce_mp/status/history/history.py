@@ -106,15 +106,15 @@ class History:
         """Read all counters, MsgReceived last: no message may appear settled before it appears received."""
         return _CounterSample(
             now_ms,
-            total(self._slab, Counter.MsgDelivered),
+            counter_total(self._slab, Counter.MsgDelivered),
             self._discarded(),
             tuple(read_delays(self._slab)[0]),
-            total(self._slab, Counter.MsgReceived),
-            total(self._slab, Counter.MsgCopyLost),
+            counter_total(self._slab, Counter.MsgReceived),
+            counter_total(self._slab, Counter.MsgCopyLost),
         )
 
     def _discarded(self) -> tuple[int, ...]:
-        return tuple(total(self._slab, discarded(reason)) for reason in _REASONS)
+        return tuple(counter_total(self._slab, discarded(reason)) for reason in _REASONS)
 
     def discards_in_last_minute(self) -> dict[DiscardReason, int]:
         """Return the discards of the last minute by reason, without reasons that did not occur."""

@@ -80,7 +80,7 @@ def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
     return {
         "pid": slab.words[(row + lay.ROW_PID) >> 2],
         "version": __version__,
-        "since": slab.signed(row + lay.ROW_STARTED_MS) // 1000,
+        "since": slab.read_signed(row + lay.ROW_STARTED_MS) // 1000,
         "now": now_ms // 1000,
     }
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLAINED, were_discarded
+from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLANATIONS, discard_sentence
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
@@ -256,7 +256,7 @@ def _losses(evidence: Evidence) -> Iterator[str]:
 def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
     for reason, count in evidence.losses.items():
         if reason in reasons:
-            yield f"{were_discarded(count)} within the last minute, {reason.name}: {EXPLAINED[reason]}."
+            yield f"{discard_sentence(count)} within the last minute, {reason.name}: {EXPLANATIONS[reason]}."
 
 
 def _expired(evidence: Evidence) -> Iterator[str]:

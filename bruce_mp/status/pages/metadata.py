@@ -28,8 +28,8 @@ class MetadataPage(Page, frozen=True, kw_only=True):
 def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
     return MetadataPage(
         **{**read_header(slab, now_ms), "now": now_ms},
-        last_updated=slab.signed(lay.SUPER_METADATA_UPDATED_MS),
-        last_modified=slab.signed(lay.SUPER_METADATA_MODIFIED_MS),
+        last_updated=slab.read_signed(lay.SUPER_METADATA_UPDATED_MS),
+        last_modified=slab.read_signed(lay.SUPER_METADATA_MODIFIED_MS),
     )
 
 

@@ -13,7 +13,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.status.pages.exposition import Family, Sample, histogram, limit_series
 from bruce_mp.status.pages.health import assess_health
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_delays
@@ -102,9 +102,9 @@ def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, h
     yield _answers(slab)
     yield from _compression(compression)
     for name, (counter, meaning) in SIMPLE.items():
-        yield Family(name, "counter", meaning, [Sample(total(slab, counter))])
+        yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
     for name, (label, meaning, parts) in LABELLED.items():
-        samples = [Sample(total(slab, counter), {label: value}) for value, counter in parts.items()]
+        samples = [Sample(counter_total(slab, counter), {label: value}) for value, counter in parts.items()]
         yield Family(name, "counter", meaning, samples)
 
 
@@ -127,10 +127,10 @@ def _daemon(evidence: Evidence) -> Iterator[Family]:
 def _books(slab: Slab, books: Books) -> Iterator[Family]:
     """Yield the families of the books: counters as of now, held counts and balance as of `books`."""
     balanced = books.balanced or not books.consistent
-    reasons = {reason.name: total(slab, discarded(reason)) for reason in DiscardReason}
-    yield _counter("bruce_messages_received_total", "Messages received.", total(slab, Counter.MsgReceived))
+    reasons = {reason.name: counter_total(slab, discarded(reason)) for reason in DiscardReason}
+    yield _counter("bruce_messages_received_total", "Messages received.", counter_total(slab, Counter.MsgReceived))
     yield _counter(
-        "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", total(slab, Counter.MsgDelivered)
+        "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", counter_total(slab, Counter.MsgDelivered)
     )
     yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
     duplicates = total(slab, Counter.PossibleDuplicateMsg)
@@ -191,7 +191,7 @@ def _brokers(cluster: ClusterReport) -> Iterator[Family]:
 
 
 def _answers(slab: Slab) -> Family:
-    values = {row.name: total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
+    values = {row.name: counter_total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
     seen = {name: value for name, value in values.items() if value}
     return _labelled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
 

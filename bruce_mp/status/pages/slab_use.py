@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import is_settled, used_heads
+from bruce_mp.slab.chunks import is_settled, used_chunk_headers
 from bruce_mp.slab.holdings import TopicKey, topic_of_chunk
 from bruce_mp.slab.tables import TopicTable
 
@@ -70,7 +70,7 @@ class _SizeSums:
 
 def read_slab_use(slab: Slab) -> SlabUse:
     sums: dict[int, _SizeSums] = {}
-    for chunk, _, span, _ in used_heads(slab):
+    for chunk, _, span, _ in used_chunk_headers(slab):
         largest = lay.CHUNK_BYTES << (span - 1).bit_length()
         sums.setdefault(largest, _SizeSums()).add(span * lay.CHUNK_BYTES, is_settled=is_settled(slab, chunk))
     return SlabUse(
@@ -85,7 +85,7 @@ def read_slab_use(slab: Slab) -> SlabUse:
 def largest_topics(slab: Slab) -> dict[bytes, float]:
     """Return the topics that hold most of the slab, each with its ratio of the slab, the largest first."""
     held = Tally[TopicKey]()
-    for chunk, _, span, _ in used_heads(slab):
+    for chunk, _, span, _ in used_chunk_headers(slab):
         topic = topic_of_chunk(slab, chunk)
         if topic is not None and not is_settled(slab, chunk):
             held[topic] += span

@@ -110,7 +110,7 @@ def read_topics(
 ) -> list[TopicLine]:
     """List every topic that the router knows, or that has traffic or held messages."""
     held = _held(groups)
-    known = TopicTable(slab).known()
+    known = TopicTable(slab).partition_counts()
     paused, discarded = _paused(cluster), _discarded(reports)
     return [
         _line(

@@ -210,7 +210,7 @@ class ProcessGroup:
 
     def _heartbeat(self, child: ManagedProcess) -> int:
         slab = self._resources.slab
-        return slab.signed(slab.geometry.rows_at + child.start.row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS)
+        return slab.read_signed(slab.geometry.rows_at + child.start.row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS)
 
     def _on_started(self, child: ManagedProcess) -> None:
         log.info("Process %s has started.", child.name, extra=child.about)

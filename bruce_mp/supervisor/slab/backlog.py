@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.telemetry.books import held_by_topic, spilled
+from bruce_mp.telemetry.books import held_by_topic, spilled_total
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -28,7 +28,7 @@ def held_messages(slab: Slab) -> dict[str, int]:
         name = _name(table, topic)
         held[name] = held.get(name, 0) + sum(stages.values())
     held[LANDED] = len(landed_lengths(slab))
-    held[SPILLED] = spilled(slab)
+    held[SPILLED] = spilled_total(slab)
     return {name: count for name, count in held.items() if count}
 
 

@@ -14,18 +14,18 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError, StartError
-from bruce_mp.pipeline.uncounted_appends import finish_stream_input
+from bruce_mp.pipeline.uncounted_appends import recover_stream_input
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.chunks import used_heads
-from bruce_mp.slab.file import Geometry, Slab, create, lock
+from bruce_mp.slab.chunks import used_chunk_headers
+from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.producer_id import reset_idempotence
 from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
-from bruce_mp.slab.shares import note_owners
-from bruce_mp.slab.spill import released_in, spilled_in
+from bruce_mp.slab.shares import rebuild_table
+from bruce_mp.slab.spill import released_messages, spilled_messages
 from bruce_mp.supervisor.slab.backlog import held_messages, plural
 from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.clock import wall_ms
@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class LockedSlab(NamedTuple):
-    """A mapped slab. The descriptor `lock` holds the lock until its last copy is closed."""
+    """A mapped slab. The descriptor `lock_exclusive` holds the lock until its last copy is closed."""
 
     slab: Slab
-    lock: int
+    lock_exclusive: int
 
 
 def acquire_slab(path: Path, size: int, largest_datagram: int) -> LockedSlab:
@@ -70,7 +70,7 @@ def acquire_slab(path: Path, size: int, largest_datagram: int) -> LockedSlab:
 
 def _create(path: Path, geometry: Geometry) -> None:
     try:
-        create(path, geometry, wall_ms())
+        create_slab(path, geometry, wall_ms())
     except SlabError:
         if not path.exists():  # another daemon may have created it first
             raise
@@ -95,7 +95,7 @@ def _check_ownership(path: Path) -> None:
 def _open_locked(path: Path) -> int | None:
     """Return the descriptor that holds the lock, or None if the file does not exist."""
     try:
-        return lock(path)
+        return lock_exclusive(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -182,16 +182,16 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
 
     Call this before any process starts. Stream workers of the previous daemon are recovered first.
     """
-    heads = [(chunk, span) for chunk, _, span, _ in used_heads(slab)]
+    heads = [(chunk, span) for chunk, _, span, _ in used_chunk_headers(slab)]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
     for index in _STREAM_ROWS:
         row = ProcessRow(slab, index)
-        if index in owners or row.version & 1 or spilled_in(slab, index) or released_in(slab, index):
-            finish_stream_input(slab, row, index, spills)
+        if index in owners or row.version & 1 or spilled_messages(slab, index) or released_messages(slab, index):
+            recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
         _reassign_chunks(slab, [chunk for chunk, _ in heads], rows)
-    note_owners(slab, heads)
+    rebuild_table(slab, heads)
 
 
 _STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
@@ -209,12 +209,12 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
             HandoverTickets(slab, successor).catch_up(tickets.get(slab.view[owner_at], 0))
             slab.view[owner_at] = successor
     if successor in _STREAM_ROWS:
-        ProcessRow(slab, successor).count(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
+        ProcessRow(slab, successor).commit_counted(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
 
 
 def _check_chunks(slab: Slab) -> None:
     """Read all runs and records as the processes do. Raise SlabError or ValueError for a damaged one."""
-    for chunk, _, _, _ in used_heads(slab):
+    for chunk, _, _, _ in used_chunk_headers(slab):
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:
                 for _, record in records_of(slab, chunk, offset, run):

@@ -14,7 +14,7 @@ from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.landing import landed_lengths
-from bruce_mp.slab.spill import released_in
+from bruce_mp.slab.spill import released_messages
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     STREAM_SETTING,
@@ -118,7 +118,10 @@ def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
 def _rows_with_spill(slab: Slab) -> Iterator[int]:
     """Yield the rows with spilled messages of complete attempts: only a worker with the same row can deliver them."""
     for row in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
-        if released_in(slab, row) or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2]:
+        if (
+            released_messages(slab, row)
+            or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2]
+        ):
             yield row
 
 

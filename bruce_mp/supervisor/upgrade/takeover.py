@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import __version__
-from bruce_mp.slab.chunks import used_heads
+from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.supervisor.processes.process_group import HEAD_START_S
 from bruce_mp.supervisor.slab.slab_setup import recover_after_upgrade
 from bruce_mp.supervisor.upgrade.previous_generation import PreviousGeneration
@@ -52,7 +52,9 @@ class Takeover:
         if not self._has_old_processes:
             return  # the old processes ended before the `execve`, so this is an ordinary start
         group.load_programs(time.monotonic() + _LOADING_S)
-        for _ in used_heads(slab):  # touches the pages that the recovery reads, so that the kernel maps them now
+        for _ in used_chunk_headers(
+            slab
+        ):  # touches the pages that the recovery reads, so that the kernel maps them now
             pass
         self._previous.end_senders()
         self._no_input_since = time.monotonic()

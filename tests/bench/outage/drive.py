@@ -26,7 +26,7 @@ from bench.outage.sites import client_of
 from bench.outage.watcher import Watcher
 from bruce_mp.config.sections import Delivery
 from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import QUICK_PAUSES, Daemon
 from support.kafka_reader import read_topics
@@ -171,6 +171,6 @@ def _wait_for_flow(watcher: Watcher, observed: Observed) -> None:
 def _pauses(daemon: Daemon) -> int:
     slab = Slab(daemon.slab_path)
     try:
-        return total(slab, Counter.PauseStarted)
+        return counter_total(slab, Counter.PauseStarted)
     finally:
         slab.close()

@@ -43,12 +43,12 @@ class Flow:
     def run(self, seconds: int, received: int = 0, delivered: int = 0, bucket: int = 0, lost: int = 0) -> None:
         for _ in range(seconds):
             self.now_ms += 1000
-            raises = {
+            increments = {
                 Counter.MsgReceived: received,
                 Counter.MsgDelivered: delivered,
                 discarded(DiscardReason.BUG): lost,
             }
-            self.filled.input.land(0, {**raises, Counter.AckDelayFirst + bucket: delivered})
+            self.filled.input.commit_landed(0, {**increments, Counter.AckDelayFirst + bucket: delivered})
             self.history.sample(self.now_ms)
 
 
@@ -134,7 +134,7 @@ def test_broker_traffic_covers_a_minute_and_an_hour(filled: FilledSlab) -> None:
     history.sample(now_ms)
     for _ in range(300):
         now_ms += 1000
-        row.land(0, {Counter.MsgDelivered: 5, Counter.AckDelayFirst + 1: 5})
+        row.commit_landed(0, {Counter.MsgDelivered: 5, Counter.AckDelayFirst + 1: 5})
         history.sample(now_ms)
     row.add(Counter.AckErrorFirst + 1 + 6, 3)
     row.add(Counter.AckErrorFirst + 1, 50)  # no error
@@ -153,7 +153,7 @@ def test_broker_traffic_covers_a_minute_and_an_hour(filled: FilledSlab) -> None:
 def test_broker_history_restarts_when_the_slot_changes_its_broker(filled: FilledSlab) -> None:
     row, history = give_slot(filled, 7), BrokerHistory(filled.slab)
     history.sample(NOW_MS)
-    row.land(0, {Counter.MsgDelivered: 500})
+    row.commit_landed(0, {Counter.MsgDelivered: 500})
     give_slot(filled, 8)
     history.sample(NOW_MS + 20_000)
     assert history.traffic(2, NOW_MS + 30_000).delivered == 0

@@ -10,7 +10,7 @@ from bruce_mp import __version__, kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import split
+from bruce_mp.slab.runs import split_run
 from bruce_mp.telemetry.broker_status import (
     ALL_PARTITIONS,
     CONNECTED,
@@ -113,7 +113,7 @@ def test_the_page_lists_a_broker_with_its_dispatcher(daemon: OfflineStatusPages)
 def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: OfflineStatusPages) -> None:
     give_slot(daemon, 1, 3)
     (segment,) = daemon.filled.receive(b"news", 4, RunState.QUEUED)
-    split(daemon.slab, segment.chunk, segment.run)
+    split_run(daemon.slab, segment.chunk, segment.run)
     at = (daemon.slab.chunk_at(segment.chunk) + segment.first + lay.RECORD_WORD) >> 2
     daemon.slab.words[at] = state_word(RunState.IN_FLIGHT, 3)
     (line,) = daemon.json("/brokers/json")["brokers"]

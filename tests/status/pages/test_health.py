@@ -179,17 +179,17 @@ def test_outdated_statuses_are_ignored(daemon: OfflineStatusPages) -> None:
 
 def test_a_refused_topic_is_a_problem(daemon: OfflineStatusPages) -> None:
     topics = well(daemon).filled.topics
-    topics.note_refusal(topics.id_of(b"clicks"), 29)
+    topics.store_refusal(topics.id_of(b"clicks"), 29)
     assert only_problem(daemon).startswith(
         "The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): our user may not"
     )
-    topics.note_refusal(topics.id_of(b"clicks"), 0)
+    topics.store_refusal(topics.id_of(b"clicks"), 0)
     assert daemon.json("/healthz")["ready"]
 
 
 def test_many_refused_topics_are_summarized(daemon: OfflineStatusPages) -> None:
     for number in range(20):
-        daemon.filled.topics.note_refusal(daemon.filled.topics.add(b"topic %d" % number, 1), 29)
+        daemon.filled.topics.store_refusal(daemon.filled.topics.add(b"topic %d" % number, 1), 29)
     problems = well(daemon).json("/healthz", 503)["problems"]
     assert len(problems) == 11
     assert problems[-1].startswith("The brokers refuse 20 topics in all")
@@ -219,7 +219,7 @@ def shares(texts: list[str]) -> list[str]:
 def test_settled_messages_occupy_no_space(daemon: OfflineStatusPages) -> None:
     for _ in range(32):
         daemon.filled.receive(b"news", 1, RunState.DISCARDED)
-    daemon.filled.input.land(0, {discarded(DiscardReason.BUG): 32})
+    daemon.filled.input.commit_landed(0, {discarded(DiscardReason.BUG): 32})
     assert well(daemon).json("/healthz")["slab_in_use"] == 0
 
 
@@ -261,5 +261,5 @@ def test_unwritten_copies_are_a_warning_for_an_hour(daemon: OfflineStatusPages, 
 
 
 def test_discards_before_the_status_process_started_are_not_reported(daemon: OfflineStatusPages) -> None:
-    daemon.filled.input.land(0, {discarded(DiscardReason.NO_MEM): 3, Counter.MsgReceived: 3})
+    daemon.filled.input.commit_landed(0, {discarded(DiscardReason.NO_MEM): 3, Counter.MsgReceived: 3})
     assert well(daemon).json("/healthz")["ready"]

@@ -53,7 +53,9 @@ def test_the_overview_shows_flow_and_history(daemon: OfflineStatusPages) -> None
     history.sample(daemon.steady_ms)
     for _ in range(20):
         daemon.steady_ms += 1000
-        daemon.filled.input.land(0, {Counter.MsgReceived: 10, Counter.MsgDelivered: 8, Counter.AckDelayFirst: 8})
+        daemon.filled.input.commit_landed(
+            0, {Counter.MsgReceived: 10, Counter.MsgDelivered: 8, Counter.AckDelayFirst: 8}
+        )
         history.sample(daemon.steady_ms)
     page = ask(daemon)
     assert page["flow"]["seconds"] == pytest.approx(5, abs=1)
@@ -136,8 +138,8 @@ def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages
 
 def test_the_overview_shows_discards_with_samples(daemon: OfflineStatusPages) -> None:
     daemon.histories.history.sample(daemon.steady_ms)
-    raises = {discarded(DiscardReason.MALFORMED): 8, discarded(DiscardReason.NO_MEM): 2, Counter.MsgReceived: 10}
-    daemon.filled.input.land(0, raises)
+    increments = {discarded(DiscardReason.MALFORMED): 8, discarded(DiscardReason.NO_MEM): 2, Counter.MsgReceived: 10}
+    daemon.filled.input.commit_landed(0, increments)
     samples = tuple(b"bad %d" % number for number in range(9))
     events = [
         DiscardEvent(DiscardReason.MALFORMED, b"", 8, 0, 0, samples),

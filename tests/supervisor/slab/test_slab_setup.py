@@ -8,8 +8,8 @@ import pytest
 
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Geometry, Slab, create
-from bruce_mp.slab.file import lock as take_lock
+from bruce_mp.slab.file import Geometry, Slab, create_slab
+from bruce_mp.slab.file import lock_exclusive as take_lock
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import runs_of
@@ -74,7 +74,7 @@ def test_an_empty_slab_of_the_configured_size_keeps_its_counters(path: Path) -> 
 
 
 def test_an_empty_slab_of_another_size_is_replaced(path: Path) -> None:
-    create(path, Geometry(chunks=16), 0)
+    create_slab(path, Geometry(chunks=16), 0)
     assert take(path).geometry == Geometry.for_size(SIZE, DATAGRAM)
     assert not list(others(path))
 
@@ -92,7 +92,7 @@ def test_an_unfinished_transaction_is_completed(path: Path, caplog: pytest.LogCa
     segments = filled.receive(b"clicks", 3)
     row = ProcessRow(filled.slab, lay.ROW_FIRST_DISPATCHER)
     row.begin(4711, 0)
-    row._redo = lambda: None  # type: ignore[method-assign]  # it dies when the record is valid
+    row._apply_redo = lambda: None  # type: ignore[method-assign]  # it dies when the record is valid
     row.settle(segments, RunState.DELIVERED, 0, {Counter.MsgDelivered: 3})
     row.counters.release()
     filled.close()
@@ -221,7 +221,7 @@ def test_messages_of_a_former_worker_are_counted_once() -> None:
         for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
             worker = StreamInput(slab, row=row)
             worker.feed((worker.connect(), datagram() * messages))
-        assign_chunks(slab, (WORKER_ROW,), SpillDirectory.of(slab, f"{slab.path}.spill"))
+        assign_chunks(slab, (WORKER_ROW,), SpillDirectory.for_slab(slab, f"{slab.path}.spill"))
         for _ in range(2):
             StreamInput(slab)
         books = read_books(slab)
