@@ -296,8 +296,8 @@ RECEIVED: Final = [GOOD[0], BAD[0], *GOOD[1:4], BAD[1], GOOD[4]]
     [
         (ProcessRow, "open_books", 1),
         *[(PureLanes, "_append", number) for number in range(1, 5)],
-        (ProcessRow, "land", 1),
-        (ProcessRow, "_redo", 1),
+        (ProcessRow, "commit_landed", 1),
+        (ProcessRow, "_apply_redo", 1),
     ],
 )
 def test_a_death_at_any_call_keeps_and_counts_each_message_once(
@@ -331,7 +331,7 @@ def test_arrival_numbers_continue_after_a_recovery(slab: Slab, monkeypatch: pyte
     life = Life(slab)
     life.receive(*GOOD)
     with monkeypatch.context() as patch:
-        die_on_call(patch, ProcessRow, "land", 1)
+        die_on_call(patch, ProcessRow, "commit_landed", 1)
         with pytest.raises(Died):
             life.receive(*GOOD)
     next_life = Life(slab)
@@ -503,8 +503,8 @@ def test_messages_landed_without_credentials_are_admitted(slab: Slab) -> None:
     [
         (ProcessRow, "open_books", 1),
         *[(PureLanes, "_append", number) for number in range(1, 4)],
-        (ProcessRow, "land", 1),
-        (ProcessRow, "_redo", 1),
+        (ProcessRow, "commit_landed", 1),
+        (ProcessRow, "_apply_redo", 1),
     ],
 )
 def test_recovery_applies_the_allow_list_to_landed_messages(
