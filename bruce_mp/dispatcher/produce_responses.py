@@ -108,7 +108,7 @@ class ResponseHandler:
             queue.drain()
         else:
             _log_error(batch, rule, topic)
-            self.traffic.refused(topic, rule.name)
+            self.traffic.add_error(topic, rule.name)
             self._on_refused(queue, batch, ack, rule, topic)
         queue.clear_doubt()
 

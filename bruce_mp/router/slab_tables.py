@@ -58,11 +58,11 @@ class SlabTables:
 
         `topics_in_use` returns topics that keep their entries.
         """
-        is_full = not self.topics.room or self.partitions.is_full
+        is_full = not self.topics.free_entries or self.partitions.is_full
         if not is_full or now_ms < self._next_sweep_ms:
             return []
         in_use = topics_in_use()
-        known = {self.topics.id_of(name): name for name in self.topics.known()}
+        known = {self.topics.id_of(name): name for name in self.topics.partition_counts()}
         deleted = {topic: name for topic, name in known.items() if name not in existing and topic not in in_use}
         if deleted:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
@@ -74,7 +74,7 @@ class SlabTables:
         self._freed_names = deleted
         if deleted:
             self.topics.remove(deleted)
-            self.partitions.remove_other_topics(set(map(self.topics.id_of, self.topics.known())))
+            self.partitions.remove_other_topics(set(map(self.topics.id_of, self.topics.partition_counts())))
             _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
 
     def report_full(self, what: str, consequence: str, now_ms: int) -> None:
