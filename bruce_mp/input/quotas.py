@@ -84,7 +84,7 @@ class SenderQuotas:
     def remaining(self, user: int, now_ms: int) -> int | None:
         """Return how many more messages of a user the quota admits in this interval; None without a limit."""
         limit = None if self.rules.limits is None else self.rules.limits.limit_for(user)
-        return None if limit is None else max(0, limit - self._table.used(user, self._interval_index(now_ms)))
+        return None if limit is None else max(0, limit - self._table.received_in(user, self._interval_index(now_ms)))
 
     def next_interval_ms(self, now_ms: int) -> int:
         """Return the start of the next interval."""
