@@ -37,7 +37,7 @@ __all__ = [
     "FoundSegment",
     "SentBatch",
     "close_open_runs",
-    "find",
+    "inspect_segment",
     "partition_counts_from",
     "sweep",
     "sweep_filled",
