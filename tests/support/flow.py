@@ -13,7 +13,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import unpack_parcels
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
-from bruce_mp.slab.chunks import is_settled, used_heads
+from bruce_mp.slab.chunks import is_settled, used_chunk_headers
 from bruce_mp.slab.layout import RunState
 from bruce_mp.telemetry.books import read_books
 from support.fake_broker import BY_RECORD, Written
@@ -263,7 +263,7 @@ class World(Machine):
 
     def is_settled(self) -> bool:
         """Return True if all received messages are delivered or discarded."""
-        return not self.doorbells and all(is_settled(self.slab, chunk) for chunk, *_ in used_heads(self.slab))
+        return not self.doorbells and all(is_settled(self.slab, chunk) for chunk, *_ in used_chunk_headers(self.slab))
 
     def check(self, *, duplicates: bool = False, stands_in: bool = True) -> None:
         """Check that the logs have every received, undiscarded message once and in order.
