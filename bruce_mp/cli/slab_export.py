@@ -110,7 +110,7 @@ def compare_with_books(salvage: Salvage, held: int) -> list[str]:
 
 def _spilled_warning(salvage: Salvage) -> list[str]:
     """Return a sentence about messages in spill files, which an export omits."""
-    count = spilled(salvage.slab)
+    count = spilled_total(salvage.slab)
     text = f"{count:,} messages of fenced attempts are in spill files (input.streams.spill_dir), and are not written."
     return [text] if count else []
 

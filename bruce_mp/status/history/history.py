@@ -14,7 +14,7 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, increases, per_s
-from bruce_mp.telemetry.books import total
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import read_delays
 

@@ -133,7 +133,7 @@ def _books(slab: Slab, books: Books) -> Iterator[Family]:
         "bruce_messages_delivered_total", "Messages that Kafka acknowledged.", counter_total(slab, Counter.MsgDelivered)
     )
     yield _labelled("bruce_messages_discarded_total", "counter", "Messages discarded, by reason.", "reason", reasons)
-    duplicates = total(slab, Counter.PossibleDuplicateMsg)
+    duplicates = counter_total(slab, Counter.PossibleDuplicateMsg)
     yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", duplicates)
     yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
     yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))

@@ -226,7 +226,7 @@ def test_settled_messages_occupy_no_space(daemon: OfflineStatusPages) -> None:
 # --- losses -----------------------------------------------------------------------------------------------------------
 def discard(daemon: OfflineStatusPages, reason: DiscardReason, count: int) -> dict[str, Any]:
     daemon.histories.history.sample(daemon.now_ms)
-    daemon.filled.input.land(0, {discarded(reason): count, Counter.MsgReceived: count})
+    daemon.filled.input.commit_landed(0, {discarded(reason): count, Counter.MsgReceived: count})
     page: dict[str, Any] = daemon.client.get("/healthz").get_json()
     return page
 

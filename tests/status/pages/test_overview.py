@@ -127,7 +127,7 @@ def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages
     said = BrokerStatus(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
     daemon.broker_status.record([said], daemon.now_ms)
     daemon.histories.brokers.sample(daemon.steady_ms)
-    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).land(
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).commit_landed(
         0, {Counter.MsgDelivered: 100, Counter.AckErrorFirst + 8: 4}
     )
     daemon.steady_ms += 9200
