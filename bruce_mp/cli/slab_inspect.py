@@ -166,7 +166,7 @@ def _processes(slab: Slab) -> Iterator[LastProcess]:
         at = slab.geometry.rows_at + row * lay.ROW_BYTES
         incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
         if incarnation:
-            times = slab.read_signed(at + lay.ROW_STARTED_MS), slab.signed(at + lay.ROW_HEARTBEAT_MS)
+            times = slab.read_signed(at + lay.ROW_STARTED_MS), slab.read_signed(at + lay.ROW_HEARTBEAT_MS)
             yield LastProcess(row_name(row), slab.words[(at + lay.ROW_PID) >> 2], incarnation, *times)
 
 

@@ -100,7 +100,7 @@ class Backpressure:
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
     """Return how many messages of at most `span` chunks fit, at two spans each for smaller ones between them."""
-    pool.secure(2 * batch * span, span)
+    pool.reserve(2 * batch * span, span)
     return pool.free_spans(span, 2 * batch) // 2
 
 

@@ -125,7 +125,7 @@ class History:
 
     def copies_lost_in_last_hour(self) -> int:
         """Return the number of copies that were not written in the last hour. Their files stay incomplete."""
-        now = total(self._slab, Counter.MsgCopyLost)
+        now = counter_total(self._slab, Counter.MsgCopyLost)
         with self._lock:
             before = self._hour.first
         return now - before.copies_lost if before else 0

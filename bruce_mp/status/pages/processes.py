@@ -71,7 +71,7 @@ def read_processes(slab: Slab, now_ms: int) -> ProcessesPage:
 def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     at = slab.geometry.rows_at + row * lay.ROW_BYTES
     pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
-    last_sign_ms = max(slab.read_signed(at + lay.ROW_HEARTBEAT_MS), slab.signed(at + lay.ROW_STARTED_MS))
+    last_sign_ms = max(slab.read_signed(at + lay.ROW_HEARTBEAT_MS), slab.read_signed(at + lay.ROW_STARTED_MS))
     age_ms = max(0, now_ms - last_sign_ms)
     process = _live_process(pid)
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
