@@ -105,7 +105,7 @@ class Streams(Section, frozen=True):
                 "Parent of the spill files' directory. Absent: the slab's; for a slab below `/dev/shm` "
                 "`$STATE_DIRECTORY` of systemd, else `/var/tmp`."
             ),
-            restart("what waits in spill files is looked for there"),
+            restart("the daemon looks there for messages in spill files"),
         ]
         | None
     ) = None

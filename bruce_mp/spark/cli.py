@@ -254,12 +254,12 @@ def _fleet(parser: ArgumentParser) -> None:
 
 
 def _run_fleet(args: Namespace) -> int:
-    from bruce_mp.spark.pipelines.fleet import collect_fleet, read_hosts, worst  # noqa: PLC0415 - PySpark is slow
+    from bruce_mp.spark.pipelines.fleet import collect_fleet, rank_daemons, read_hosts  # noqa: PLC0415 - PySpark is slow
 
     hosts = read_hosts(args.daemons, args.hosts)
     spark = _session(args)
     stop = _stop_event()
-    print(worst(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
+    print(rank_daemons(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
     return ExitCode.OK
 
 

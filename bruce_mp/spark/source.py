@@ -57,7 +57,9 @@ class BruceDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         if overwrite:
-            raise OptionError("Output mode 'complete' cannot replace what a topic has: use .outputMode('append').")
+            raise OptionError(
+                "Output mode 'complete' cannot replace the messages of a topic: use .outputMode('append')."
+            )
         return StreamWriter(self._parse_and_check(schema))
 
     def _parse_and_check(self, schema: StructType) -> SinkOptions:

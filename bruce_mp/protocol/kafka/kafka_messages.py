@@ -1,8 +1,8 @@
 """The messages of kafka-python, without its clients.
 
 An import of a part of `kafka` runs `kafka/__init__.py`, which loads producer, consumer and admin client with their
-networking: 6 MB in each process, all unused.  So this module registers `kafka` as a package whose `__init__` has not
-run.  The first access to a name of the package runs `__init__`, so other code in the process can use
+networking: 6 MB in each process, all unused.  So this module registers `kafka` as a package without running its
+`__init__`.  The first access to a name of the package runs `__init__`, so other code in the process can use
 `kafka.KafkaConsumer`.
 
 Separate because it changes the import system, and the encoding of messages does not depend on that.

@@ -88,30 +88,30 @@ class _ResponseReader:
         self.data = data
         self.at = at
 
-    def number(self, kind: Struct) -> int:
+    def read_number(self, kind: Struct) -> int:
         (value,) = kind.unpack_from(self.data, self.at)
         self.at += kind.size
         return int(value)
 
-    def count(self) -> int:
+    def read_count(self) -> int:
         """Read the length of an array; -1 if it is null."""
-        return self.number(I32)
+        return self.read_number(I32)
 
-    def text_length(self) -> int:
+    def read_text_length(self) -> int:
         """Read the length of a string; -1 if it is null."""
-        return self.number(I16)
+        return self.read_number(I16)
 
-    def read(self, size: int) -> bytes:
+    def read_bytes(self, size: int) -> bytes:
         start, self.at = self.at, self.at + size
         if not start <= self.at <= len(self.data):
             raise LookupError(f"a field of {size} bytes exceeds the frame")
         return self.data[start : self.at]
 
-    def text(self) -> str | None:
-        size = self.text_length()
-        return None if size < 0 else self.read(size).decode()
+    def read_text(self) -> str | None:
+        size = self.read_text_length()
+        return None if size < 0 else self.read_bytes(size).decode()
 
-    def tags(self) -> dict[int, bytes]:
+    def read_tags(self) -> dict[int, bytes]:
         """Read the tags at the end of a structure, by number; empty in versions without tags."""
         return {}
 
@@ -119,7 +119,7 @@ class _ResponseReader:
 class _FlexibleReader(_ResponseReader):
     """Reads the flexible versions, 9 and later (KIP-482)."""
 
-    def uvarint(self) -> int:
+    def read_uvarint(self) -> int:
         first = self.data[self.at]
         if first < 0x80:  # the common case
             self.at += 1
@@ -132,33 +132,33 @@ class _FlexibleReader(_ResponseReader):
                 return value
         raise LookupError("an unsigned varint does not end")
 
-    def count(self) -> int:
-        return self.uvarint() - 1
+    def read_count(self) -> int:
+        return self.read_uvarint() - 1
 
-    def text_length(self) -> int:
-        return self.uvarint() - 1
+    def read_text_length(self) -> int:
+        return self.read_uvarint() - 1
 
-    def tags(self) -> dict[int, bytes]:
-        count = self.uvarint()
-        return {self.uvarint(): self.read(self.uvarint()) for _ in range(count)} if count else {}
+    def read_tags(self) -> dict[int, bytes]:
+        count = self.read_uvarint()
+        return {self.read_uvarint(): self.read_bytes(self.read_uvarint()) for _ in range(count)} if count else {}
 
 
 def _response(reader: _ResponseReader, version: int) -> ProduceResponse:
     reader.at += CORRELATION_ID_BYTES
-    reader.tags()
+    reader.read_tags()
     acks: list[PartitionAck] = []
-    for _ in range(reader.count()):
+    for _ in range(reader.read_count()):
         _read_topic(reader, PARTITION_LAYOUTS[version], acks)
-    throttle_ms = reader.number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
-    endpoints = reader.tags().get(ENDPOINTS_TAG)
+    throttle_ms = reader.read_number(I32) if version >= FIRST_VERSION_WITH_THROTTLING else 0
+    endpoints = reader.read_tags().get(ENDPOINTS_TAG)
     return ProduceResponse(tuple(acks), throttle_ms, {} if endpoints is None else _endpoints(endpoints))
 
 
 def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[PartitionAck]) -> None:
     """Append the acks of one topic."""
     head, end = layout.head, layout.errorless_end
-    topic, data = reader.read(reader.text_length()), reader.data
-    for _ in range(reader.count()):
+    topic, data = reader.read_bytes(reader.read_text_length()), reader.data
+    for _ in range(reader.read_count()):
         fields = head.unpack_from(data, reader.at)
         reader.at += head.size
         if data.startswith(end, reader.at):
@@ -166,30 +166,30 @@ def _read_topic(reader: _ResponseReader, layout: _PartitionLayout, acks: list[Pa
             acks.append(PartitionAck(topic, *fields))
         else:
             acks.append(_read_errors(PartitionAck(topic, *fields), reader))
-    reader.tags()
+    reader.read_tags()
 
 
 def _read_errors(ack: PartitionAck, reader: _ResponseReader) -> PartitionAck:
     """Return the ack with its record errors and the hinted leader."""
-    errors = tuple([_record_error(reader) for _ in range(reader.count())])
-    message = reader.text()
-    leader = reader.tags().get(LEADER_TAG)
+    errors = tuple([_record_error(reader) for _ in range(reader.read_count())])
+    message = reader.read_text()
+    leader = reader.read_tags().get(LEADER_TAG)
     node, epoch = (NO_BROKER, -1) if leader is None else LEADER.unpack_from(leader)
     return replace(ack, record_errors=errors, error_message=message, leader=node, leader_epoch=epoch)
 
 
 def _record_error(reader: _ResponseReader) -> tuple[int, str | None]:
-    index, message = reader.number(I32), reader.text()
-    reader.tags()
+    index, message = reader.read_number(I32), reader.read_text()
+    reader.read_tags()
     return index, message
 
 
 def _endpoints(data: bytes) -> dict[int, BrokerAddress]:
     reader = _FlexibleReader(data)
-    return dict([_endpoint(reader) for _ in range(reader.count())])
+    return dict([_endpoint(reader) for _ in range(reader.read_count())])
 
 
 def _endpoint(reader: _ResponseReader) -> tuple[int, BrokerAddress]:
-    node, host, port, rack = reader.number(I32), reader.text(), reader.number(I32), reader.text()
-    reader.tags()
+    node, host, port, rack = reader.read_number(I32), reader.read_text(), reader.read_number(I32), reader.read_text()
+    reader.read_tags()
     return node, broker_address(node, host, port, rack)

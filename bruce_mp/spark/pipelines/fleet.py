@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Worst", "collect_fleet", "fetch_rows", "read_hosts", "worst"]
+__all__ = ["FleetRanking", "collect_fleet", "fetch_rows", "rank_daemons", "read_hosts"]
 
 ROW: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
 """The columns of a sample, by `kind`:
@@ -66,17 +66,17 @@ def collect_fleet(
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     display = progress or Progress("fleet")
-    place = f"{absolute_path(output)}/samples"
+    samples_path = f"{absolute_path(output)}/samples"
     fetch = F.udf(fetch_rows, f"array<struct<{ROW}>>", useArrow=False).asNondeterministic()
     for number in range(1, rounds + 1):
         began = time.time()
-        asked = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
-        answers = asked.select(F.lit(int(began * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
-        answers.repartition(1).write.mode("append").parquet(place)
+        daemons = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
+        answers = daemons.select(F.lit(int(began * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
+        answers.repartition(1).write.mode("append").parquet(samples_path)
         display.show(f"round {number} of {rounds}, {len(hosts)} daemons")
         if number < rounds and _wait(stop, began + every_s - time.time()):
             break
-    return spark.read.parquet(place)
+    return spark.read.parquet(samples_path)
 
 
 def _wait(stop: Event | None, seconds: float) -> bool:
@@ -153,7 +153,7 @@ _READERS: Final = (_counters, _queues, _discards, _problems)
 
 # --- the ranking -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Worst:
+class FleetRanking:
     """The worst daemons, topics and reasons: at most 20 rows each, the worst first."""
 
     daemons: Sequence[Mapping[str, Any]]
@@ -170,24 +170,24 @@ class Worst:
         )
 
 
-def worst(samples: DataFrame) -> Worst:
+def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
     A daemon's discards before its first sample do not count, except in the ranking of topics, which counts whole
     periods.
     """
-    steps = _steps(samples).cache()
+    increases = _counter_increases(samples).cache()
     try:
-        daemons = _worst_rows(_by_daemon(samples, steps), ["discarded", "unreachable", "held"])
+        daemons = _worst_rows(_by_daemon(samples, increases), ["discarded", "unreachable", "held"])
         topics = _worst_rows(_by_topic(samples), ["discarded", "held"])
-        sums = _expressions("sum(step) as discarded", "count(distinct daemon) as daemons")
-        reasons = steps.groupBy("reason").agg(*sums)
-        return Worst(daemons, topics, _worst_rows(reasons.where("discarded > 0"), ["discarded"]))
+        sums = _expressions("sum(increase) as discarded", "count(distinct daemon) as daemons")
+        reasons = increases.groupBy("reason").agg(*sums)
+        return FleetRanking(daemons, topics, _worst_rows(reasons.where("discarded > 0"), ["discarded"]))
     finally:
-        steps.unpersist()
+        increases.unpersist()
 
 
-def _steps(samples: DataFrame) -> DataFrame:
+def _counter_increases(samples: DataFrame) -> DataFrame:
     """Return daemon, reason and the rise of its counter of discards; a counter that fell restarted with a new slab."""
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
         "daemon", "at_ms", "substring(name, 11) as reason", "value"
@@ -197,20 +197,20 @@ def _steps(samples: DataFrame) -> DataFrame:
     first = samples.groupBy("daemon").agg(*_expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
     known = counters.selectExpr("*", f"{before} as before").join(first, "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
-    return known.selectExpr("daemon", "reason", f"if(value >= {base}, value - {base}, value) as step")
+    return known.selectExpr("daemon", "reason", f"if(value >= {base}, value - {base}, value) as increase")
 
 
-def _by_daemon(samples: DataFrame, steps: DataFrame) -> DataFrame:
+def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
     stages = samples.where("kind = 'counter' and startswith(name, 'held ')").groupBy("daemon", "at_ms")
     held = stages.agg(*_expressions("sum(value) as held")).groupBy("daemon").agg(*_expressions("max(held) as held"))
-    seen = samples.groupBy("daemon").agg(
+    failures = samples.groupBy("daemon").agg(
         *_expressions(
             "count(*) filter (where kind = 'unreachable') as unreachable",
             "max_by(name, at_ms) filter (where kind in ('problem', 'unreachable')) as problem",
         )
     )
-    risen = steps.groupBy("daemon").agg(*_expressions("sum(step) as discarded"))
-    joined = seen.join(held, "daemon", "left").join(risen, "daemon", "left").fillna(0)
+    discarded = increases.groupBy("daemon").agg(*_expressions("sum(increase) as discarded"))
+    joined = failures.join(held, "daemon", "left").join(discarded, "daemon", "left").fillna(0)
     return joined.select("daemon", "discarded", "held", "unreachable", "problem")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.spark.errors import OptionError
-from bruce_mp.spark.pipelines.fleet import ROW, Worst, collect_fleet, fetch_rows, read_hosts, worst
+from bruce_mp.spark.pipelines.fleet import ROW, FleetRanking, collect_fleet, fetch_rows, rank_daemons, read_hosts
 from bruce_mp.spark.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_tasks_collect_samples_and_append_to_the_table(spark: SparkSession, tmp_
             hosts = [address, "127.0.0.1:1"]
             samples = collect_fleet(spark, hosts, str(tmp_path), rounds=2, every_s=0, progress=quiet)
     assert samples.count() == 4 * (9 + 1)
-    found = worst(samples)
+    found = rank_daemons(samples)
     assert found.topics == [{"topic": "t", "discarded": 4, "held": 6}]
     by_name = {row["daemon"]: row for row in found.daemons}
     assert by_name[address] == {
@@ -112,6 +112,6 @@ def test_counter_increases_are_computed_across_slab_replacements(spark: SparkSes
         counter(1, "a", "NO_MEM", 100), counter(2, "a", "NO_MEM", 130), counter(2, "a", "LONG_MSG", 7),
         counter(3, "a", "NO_MEM", 5), counter(1, "b", "NO_MEM", 50), counter(2, "b", "NO_MEM", 50),
     ]  # fmt: skip
-    found: Worst = worst(spark.createDataFrame(rows, f"at_ms long, daemon string, {ROW}"))
+    found: FleetRanking = rank_daemons(spark.createDataFrame(rows, f"at_ms long, daemon string, {ROW}"))
     assert [(row["daemon"], row["discarded"]) for row in found.daemons] == [("a", 42), ("b", 0)]
     assert [(row["reason"], row["discarded"]) for row in found.reasons] == [("NO_MEM", 35), ("LONG_MSG", 7)]
