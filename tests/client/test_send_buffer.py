@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import DataObject
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data())
 def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataObject) -> None:
     outgoing = SendBuffer()

@@ -84,7 +84,7 @@ def test_info_names_the_reason_and_its_number() -> None:
     assert info_of(DiscardReason.NO_MEM) == "NO_MEM"
 
 
-@examples(150)
+@examples(75)
 @given(line=lines)
 def test_a_formatted_line_parses_back(line: DiscardLine) -> None:
     data = format_line(line)
@@ -118,7 +118,7 @@ def test_an_invalid_line_is_rejected(found: bytes, put: bytes, text: str) -> Non
         parse_line(PLAIN.replace(found, put, 1))
 
 
-@examples(150)
+@examples(75)
 @given(data=st.binary(max_size=100), start=st.integers(0, 100), end=st.integers(0, 100))
 def test_garbage_raises_only_remote_protocol_error(data: bytes, start: int, end: int) -> None:
     line = PLAIN[:start] + data + PLAIN[end:]

@@ -69,7 +69,7 @@ def test_a_quiet_topic_is_tried_again_after_the_pause() -> None:
     assert tries(trials, [GOOD, GOOD], MAX_SKIP_S) == [0, 1]
 
 
-@examples(100)
+@examples(50)
 @given(st.lists(st.tuples(st.integers(0, 120), st.floats(0, 2 * MAX_SKIP_S)), max_size=300))
 def test_no_pause_exceeds_its_limits(batches: list[tuple[int, float]]) -> None:
     trials, now, skipped, since = CompressionTrials(), 0.0, 0, 0.0

@@ -529,7 +529,7 @@ def test_remaining_records_of_a_batch_are_settled_in_bounded_transactions(
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 3}
 
 
-@examples(60)
+@examples(30)
 @given(
     batches=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     poison=st.sets(st.integers(1, 60), max_size=12),
@@ -617,7 +617,7 @@ def test_a_rejected_explicit_timestamp_is_discarded_and_not_replaced(make: MakeW
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}
 
 
-@examples(60)
+@examples(30)
 @given(
     batches=st.lists(st.lists(st.sampled_from([5, AHEAD_MS]), min_size=1, max_size=8), min_size=1, max_size=8),
     losses=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), max_size=3),

@@ -114,7 +114,7 @@ sizes = st.integers(0, 200) | st.integers(0, LARGEST - 100) | st.sampled_from([8
 
 
 @given(st.integers(0, 2**32), st.lists(st.lists(sizes, min_size=1, max_size=BATCH), max_size=60))
-@examples(60)
+@examples(30)
 def test_block_mode_admits_only_messages_that_find_room(seed: int, arriving: list[list[int]]) -> None:
     """Messages of any size and topic arrive; those in the slab are delivered at random times, in any order."""
     rng = random.Random(seed)

@@ -19,7 +19,7 @@ SEGMENT = 24
 
 
 @given(st.lists(parcels, max_size=5))
-@examples(100)
+@examples(50)
 def test_packed_parcels_unpack_unchanged(sent: list[Parcel]) -> None:
     assert [parcel._replace(segments=list(parcel.segments)) for parcel in unpack_parcels(pack_parcels(sent))] == sent
 
@@ -32,7 +32,7 @@ def test_the_layout_matches_the_documentation() -> None:
 
 
 @given(st.binary(max_size=200))
-@examples(300)
+@examples(150)
 def test_garbage_is_unpacked_or_raises_only_slab_error(data: bytes) -> None:
     try:
         found = unpack_parcels(data)
@@ -42,7 +42,7 @@ def test_garbage_is_unpacked_or_raises_only_slab_error(data: bytes) -> None:
 
 
 @given(st.lists(parcels, min_size=1, max_size=3), st.data())
-@examples(100)
+@examples(50)
 def test_a_truncated_message_is_never_accepted_as_complete(sent: list[Parcel], data: st.DataObject) -> None:
     whole = pack_parcels(sent)
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))]

@@ -63,7 +63,7 @@ def nulls(records: list[KafkaRecord]) -> list[KafkaRecord]:
     ]
 
 
-@examples(80)
+@examples(40)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
 @example(runs=[LARGEST] * 3)
 def test_encode_equals_the_reference_encoder(runs: list[list[KafkaRecord]]) -> None:

@@ -44,7 +44,7 @@ def slab() -> Iterator[Slab]:
         yield made
 
 
-@examples(60)
+@examples(30)
 @given(
     batches=st.lists(st.lists(messages, min_size=1, max_size=8), min_size=1, max_size=5),
     linger_ms=st.sampled_from([0, 25]),

@@ -103,7 +103,7 @@ def test_message_sets_omit_record_headers(message_format: MessageFormat) -> None
 
 
 @pytest.mark.parametrize("message_format", FORMATS)
-@examples(60)
+@examples(30)
 @given(runs=st.lists(lists, min_size=1, max_size=3))
 def test_encode_message_set_equals_kafka_python(runs: list[list[KafkaRecord]], message_format: MessageFormat) -> None:
     records = [record for run in runs for record in run]

@@ -128,7 +128,7 @@ def test_documented_vectors_parse_as_the_reference_parser(data: bytes) -> None:
     assert outcomes([data], 7, b"", bytes(70000)) == [parse_message(data)]
 
 
-@examples(150)
+@examples(75)
 @given(
     datagrams=st.lists(good | damaged() | st.binary(max_size=80), max_size=8),
     first_arrival=st.integers(0, 2**40),
@@ -141,7 +141,7 @@ def test_parse_equals_the_reference_parser(
     assert outcomes(datagrams, first_arrival, before, after) == [parse_message(data) for data in datagrams]
 
 
-@examples(100)
+@examples(50)
 @given(data=damaged(), behind=damaged())
 def test_bytes_after_a_message_do_not_change_it(data: bytes, behind: bytes) -> None:
     """A slot of the landing zone still holds the bytes of an earlier datagram."""

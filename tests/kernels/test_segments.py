@@ -83,7 +83,7 @@ def check_parts(slab: Slab, whole: Segment, parts: list[Segment]) -> None:
     assert claim(slab, parts, MINE, MINE) == parts
 
 
-@examples(60)
+@examples(30)
 @given(sizes=payloads, count=st.integers(0, 13), limit=st.integers(0, 2500))
 def test_split_at_takes_as_many_records_as_fit(sizes: list[int], count: int, limit: int) -> None:
     with new_slab() as slab:
@@ -96,7 +96,7 @@ def test_split_at_takes_as_many_records_as_fit(sizes: list[int], count: int, lim
         assert taken in {len(sizes), count} or sum(sizes[: taken + 1]) > limit
 
 
-@examples(60)
+@examples(30)
 @given(keys=partition_keys, partitions=st.lists(st.integers(0, 5), min_size=1, max_size=5))
 def test_split_by_partition_uses_the_unsigned_key(keys: list[int], partitions: list[int]) -> None:
     with new_slab() as slab:

@@ -47,7 +47,7 @@ messages = st.lists(
 )
 
 
-@examples(80)
+@examples(40)
 @given(sent=messages, kept=st.integers(0, 20))
 @example(sent=[framed(SHORTEST_FENCE)], kept=0)
 def test_whole_messages_are_split_and_a_partial_one_remains(sent: list[bytes], kept: int) -> None:
@@ -59,7 +59,7 @@ def test_whole_messages_are_split_and_a_partial_one_remains(sent: list[bytes], k
     assert found.size == (100 if kept >= 4 else 0)
 
 
-@examples(80)
+@examples(40)
 @given(sent=messages, cuts=st.lists(st.integers(0, 2000), max_size=30), bytewise=st.booleans())
 @example(sent=[framed(SHORTEST_FENCE)], cuts=[], bytewise=True)
 def test_a_stream_split_anywhere_yields_the_datagrams(sent: list[bytes], cuts: list[int], bytewise: bool) -> None:

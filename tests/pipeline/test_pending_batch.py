@@ -94,7 +94,7 @@ limits = st.builds(
 )
 
 
-@examples(80)
+@examples(40)
 @given(runs=runs, limits=limits)
 def test_batches_follow_the_configured_limits(runs: list[tuple[int, list[int]]], limits: BatchLimits) -> None:
     with new_slab() as slab:
@@ -156,7 +156,7 @@ def test_a_completing_run_is_split_only_when_required(*, is_cut: bool, batches: 
         assert len(sizes_of(slab, builder.flush())) == 4 - len(batches[0])
 
 
-@examples(60)
+@examples(30)
 @given(runs=runs, limits=limits)
 def test_a_batch_that_keeps_runs_whole_is_complete_at_the_same_limits(
     runs: list[tuple[int, list[int]]], limits: BatchLimits

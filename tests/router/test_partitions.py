@@ -37,7 +37,7 @@ def designated(key: int, known: Collection[int], available: Collection[int]) -> 
     return next((partition for partition in walk if partition in available), None)
 
 
-@examples(300)
+@examples(150)
 @given(known=st.sets(st.integers(0, 50), min_size=1, max_size=20), data=st.data())
 def test_a_key_selects_from_all_known_partitions_and_skips_leaderless_ones(
     known: set[int], data: st.DataObject

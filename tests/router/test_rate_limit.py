@@ -49,7 +49,7 @@ runs = st.lists(
 )
 
 
-@examples(300)
+@examples(150)
 @given(runs=runs, interval_ms=st.integers(1, 20_000), max_count=st.integers(0, 50))
 def test_windows_match_the_model(runs: list[tuple[int, int, int]], interval_ms: int, max_count: int) -> None:
     """Runs come from several inputs, so that some are looked at after others that arrived later."""

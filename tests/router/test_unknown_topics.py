@@ -192,7 +192,7 @@ STEPS = st.lists(
 )
 
 
-@examples(60)
+@examples(30)
 @given(steps=STEPS)
 def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps: list[tuple[str, object]]) -> None:
     """And messages of known topics never wait for those of unknown ones."""

@@ -197,7 +197,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert is_settled(self.slab, chunk) == known.settled
 
 
-PoolMachine.TestCase.settings = examples(60, steps=60)
+PoolMachine.TestCase.settings = examples(30, steps=60)
 TestPool = PoolMachine.TestCase
 
 
@@ -420,7 +420,7 @@ def test_used_heads_lists_the_heads_of_occupied_spans() -> None:
             assert {state for first, state, _, _ in heads if first == chunk} == {ChunkState.FREE}
 
 
-@examples(60)
+@examples(30)
 @given(used=st.lists(st.booleans(), min_size=64, max_size=64), span=st.integers(1, 9), limit=st.integers(0, 70))
 def test_free_spans_counts_the_disjoint_spans_of_each_gap(used: list[bool], span: int, limit: int) -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:

@@ -114,7 +114,7 @@ def headers(slab: Slab) -> list[int]:
     return places
 
 
-@examples(120)
+@examples(60)
 @given(
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255), st.booleans()), min_size=1, max_size=6),
 )
@@ -142,7 +142,7 @@ def refused_or_done(action: Callable[[], object]) -> None:
 numbers = st.sampled_from([0, 1, 7, 8, 64, 2**31, 2**32 - 1, 2**32 - 8]) | st.integers(0, 2**32 - 1)
 
 
-@examples(80)
+@examples(40)
 @given(fields=st.lists(st.none() | st.integers(-100, 100) | numbers, min_size=6, max_size=6), which=st.integers(0, 10))
 def test_damaged_segments_raise_only_slab_errors(fields: list[int | None], which: int) -> None:
     with new_slab() as slab:

@@ -100,7 +100,7 @@ def spelled_out(slab: Slab, batches: list[SentBatch]) -> list[tuple[int, int, in
     ]
 
 
-@examples(80)
+@examples(40)
 @given(some=plans, run_length=st.integers(1, 9), order=st.randoms(use_true_random=False))
 def test_batches_are_recovered_with_their_boundaries(some: list[Plan], run_length: int, order: Random) -> None:
     with new_slab() as slab:

@@ -336,7 +336,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         Salvage(tmp_path / "slab", is_live=False)
 
 
-@examples(80)
+@examples(40)
 @given(flips=st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 255)), min_size=1, max_size=20))
 def test_any_damage_raises_only_slab_errors(flips: list[tuple[int, int]]) -> None:
     with slab_file() as path:

@@ -181,7 +181,7 @@ nasty = st.binary(min_size=1, max_size=40)
 
 
 @given(topic=nasty)
-@examples(200)
+@examples(100)
 def test_a_topic_is_shown_reversibly(topic: bytes) -> None:
     assert topic_bytes(topic_text(topic)) == topic
     assert json.loads(json.dumps(topic_text(topic))) == topic_text(topic)

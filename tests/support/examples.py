@@ -19,8 +19,8 @@ _NAME: Final = "deep"
 def register_profiles() -> None:
     """Register the profiles that `--hypothesis-profile` can name, and load the one that serves without it."""
     settings.register_profile(_NAME, max_examples=DEEP, deadline=None)
-    settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
-    settings.load_profile("untimed")
+    settings.register_profile("quick", max_examples=50, deadline=None)  # a busy machine is no failure
+    settings.load_profile("quick")
 
 
 def examples(count: int, *, steps: int = 50) -> settings:

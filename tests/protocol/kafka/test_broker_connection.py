@@ -484,7 +484,7 @@ def test_a_frame_over_the_limit_is_refused() -> None:
 
 
 @given(data=st.binary(max_size=400), at=st.integers(0, 400))
-@examples(250)
+@examples(125)
 def test_random_bytes_fail_the_connection_without_an_exception(data: bytes, at: int) -> None:
     connection = negotiating()
     stream = versions(KAFKA_2_8)[: at % 60] + data
@@ -493,7 +493,7 @@ def test_random_bytes_fail_the_connection_without_an_exception(data: bytes, at: 
 
 
 @given(edits=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), min_size=1, max_size=4))
-@examples(250)
+@examples(125)
 def test_mutated_responses_yield_acks_or_failures(edits: list[tuple[int, int]]) -> None:
     connection = ready()
     sent = [produce(connection).correlation_id for _ in range(3)]

@@ -27,7 +27,7 @@ def test_kafka_python_decompresses_every_codec(codec: Codec) -> None:
 
 
 @given(codec=st.sampled_from(Codec), data=st.binary(max_size=2000))
-@examples(150)
+@examples(75)
 def test_compressed_data_decompresses_unchanged(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, None, data)) == data
 

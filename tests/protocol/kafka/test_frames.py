@@ -23,7 +23,7 @@ def drain(reader: FrameReader) -> list[bytes]:
 
 
 @given(frames=st.lists(st.binary(min_size=4, max_size=50), max_size=8), step=st.integers(1, 60))
-@examples(100)
+@examples(50)
 def test_frames_are_read_when_the_stream_is_split_anywhere(frames: list[bytes], step: int) -> None:
     stream = b"".join(map(framed, frames))
     reader, found = FrameReader(), []

@@ -278,7 +278,7 @@ def test_every_truncated_response_is_refused(decode: Decoder, version: int, fram
 
 
 @given(which=st.sampled_from(SOUND), edits=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=6))
-@examples(400)
+@examples(200)
 def test_mutations_are_refused_or_read(which: tuple[Decoder, int, bytes], edits: list[tuple[int, int]]) -> None:
     decode, version, frame = which
     mutated = bytearray(frame)
@@ -289,7 +289,7 @@ def test_mutations_are_refused_or_read(which: tuple[Decoder, int, bytes], edits:
 
 
 @given(which=st.sampled_from(SOUND), data=st.binary(max_size=200))
-@examples(200)
+@examples(100)
 def test_random_bytes_are_refused_or_read(which: tuple[Decoder, int, bytes], data: bytes) -> None:
     with suppress(RemoteProtocolError):
         which[0](data, which[1])

@@ -43,7 +43,7 @@ def encoded_by_kafka_python(
 
 
 @given(version=st.sampled_from(VERSIONS), number=st.integers(0, 2**31 - 1), client=st.text(max_size=30), data=DATA)
-@examples(100)
+@examples(50)
 def test_encode_produce_equals_kafka_python(version: int, number: int, client: str, data: list[PartitionData]) -> None:
     ours = b"".join(encode_produce(version, number, client, data, acks=-1, timeout_ms=10_000))
     assert ours == encoded_by_kafka_python(version, number, client or None, data)

@@ -115,7 +115,7 @@ acks = st.builds(
 topics = st.builds(Topic, name=st.text(max_size=200), partition_responses=st.lists(acks, max_size=5))
 
 
-@examples(100)
+@examples(50)
 @given(version=st.sampled_from(VERSIONS), sent=st.lists(topics, max_size=4), throttle_ms=numbers)
 def test_decode_produce_equals_kafka_python(version: int, sent: list[Any], throttle_ms: int) -> None:
     frame = encoded(version, sent, throttle_ms)
@@ -193,7 +193,7 @@ def test_an_invalid_broker_address_is_refused(node: int, host: str, port: int) -
         decode_produce(frame, 12)
 
 
-@examples(200)
+@examples(100)
 @given(
     version=st.sampled_from(VERSIONS), edits=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 255)), max_size=6)
 )

@@ -60,13 +60,13 @@ def headers_of(record: Any) -> tuple[tuple[bytes, bytes | None], ...]:
 
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), codec=st.sampled_from(Codec))
-@examples(80)
+@examples(40)
 def test_kafka_python_reads_written_batches(records: list[KafkaRecord], codec: Codec) -> None:
     assert read_by_kafka_python(batch_of(records, codec)) == numbered(records)
 
 
 @given(records=st.lists(RECORDS, min_size=1, max_size=20), base=st.integers(0, 2**31 - 1))
-@examples(150)
+@examples(75)
 def test_written_batches_equal_kafka_python(records: list[KafkaRecord], base: int) -> None:
     producer = Producer(4711, 3, base)
     theirs = DefaultRecordBatchBuilder(2, 0, False, *producer, 1 << 20)
@@ -93,7 +93,7 @@ def test_header_fields_match_the_arguments() -> None:
 
 # --- our own round trip -----------------------------------------------------------------------------------------------
 @given(st.lists(INT64, min_size=1, max_size=6), st.sampled_from(Codec))
-@examples(80)
+@examples(40)
 @example([-1, 1 << 62, -(1 << 63), (1 << 63) - 1], Codec.NONE)
 def test_any_timestamp_survives(times: list[int], codec: Codec) -> None:
     records = [KafkaRecord(time, None, b"v") for time in times]
@@ -148,7 +148,7 @@ def test_any_damage_after_the_leader_epoch_is_detected(at: int) -> None:
 
 
 @given(st.binary(max_size=300))
-@examples(300)
+@examples(150)
 def test_random_bytes_are_refused(data: bytes) -> None:
     if data:
         with pytest.raises(RemoteProtocolError):
@@ -156,7 +156,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 
 @given(section=st.binary(max_size=60), count=st.integers(1, 2**31 - 1))
-@examples(300)
+@examples(150)
 def test_random_records_with_a_valid_crc_are_read_or_refused(section: bytes, count: int) -> None:
     batch = the_batch(whole_batch(section, count, 0, 0))
     with suppress(RemoteProtocolError):

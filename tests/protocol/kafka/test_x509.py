@@ -54,7 +54,7 @@ def test_invalid_base64_is_refused() -> None:
 
 
 @pytest.mark.process
-@examples(300)
+@examples(150)
 @given(data=st.data())
 def test_a_damaged_certificate_is_read_or_refused(authority: Authority, data: st.DataObject) -> None:
     der = bytearray(ssl.PEM_cert_to_DER_cert(authority.certificate.read_text()))
