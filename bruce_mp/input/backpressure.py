@@ -99,7 +99,10 @@ class Backpressure:
 
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Return how many messages of at most `span` chunks fit, at two spans each for smaller ones between them."""
+    """Return how many messages of at most `span` chunks fit, in the worst case.
+
+    Each may need two spans, because smaller messages may split the free chunks.
+    """
     pool.reserve(2 * batch * span, span)
     return pool.free_spans(span, 2 * batch) // 2
 

@@ -30,7 +30,7 @@ class Portion(NamedTuple):
 
 
 class StreamBatch:
-    """Messages that are appended together, with the client and section of each consecutive group.
+    """Messages of several clients that are appended together; each call of `add` adds a group with one section.
 
     A batch of an `attempt` has only messages of that attempt.  With `is_explicit` all messages keep their timestamps.
     """
@@ -59,7 +59,7 @@ class StreamBatch:
     def sender(self, index: int) -> tuple[StreamClientState, ConnectionSection]:
         return self._senders[bisect_right(self._starts, index) - 1]
 
-    def why_no_room(self, dropped: NoRoom) -> DiscardReason:
+    def discard_reason(self, dropped: NoRoom) -> DiscardReason:
         """Return the reason for the discard of a message without room."""
         return DiscardReason.ABANDONED_ATTEMPT if self.overflows else dropped.reason
 
@@ -74,7 +74,7 @@ class StreamBatch:
         return sum(map(_length, self.places))
 
     def counts_by_section(self) -> Iterable[tuple[StreamClientState, ConnectionSection, int]]:
-        """Yield the client, the section and the number of messages of each consecutive group."""
+        """Yield the client, the section and the number of messages of each group."""
         ends = [*self._starts[1:], len(self.places)]
         for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):
             yield client, section, end - start

@@ -22,7 +22,7 @@ __all__ = ["StreamRate", "stream_coalescing_for"]
 LONGEST_US: Final = 6000
 UNBATCHED_US: Final = 2000
 """Longest nap if any topic is not batched, so that its messages reach the broker within 5 ms."""
-_ANY_NUMBER: Final = 1 << 30
+_UNLIMITED: Final = 1 << 30
 
 
 class StreamRate(ArrivalRate):
@@ -40,4 +40,4 @@ def stream_coalescing_for(config: Config) -> Coalescing:
     shortest_ms = shortest_linger_ms(config)
     longest_us = min(LONGEST_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_US
     # Twice the room of datagrams: a full send buffer makes a stream's client wait, and refuses no message.
-    return Coalescing(longest_us, _ANY_NUMBER, 2 * send_buffer_limit())
+    return Coalescing(longest_us, _UNLIMITED, 2 * send_buffer_limit())

@@ -344,7 +344,7 @@ class StreamAdmission:
 
     def _tally(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
         """Return the amount by which a batch raises each counter, and add its messages to their sections."""
-        increments = tally_ingested(len(batch.places), ingested, map(batch.why_no_room, ingested.no_room))
+        increments = tally_ingested(len(batch.places), ingested, map(batch.discard_reason, ingested.no_room))
         for client, section, count in batch.counts_by_section():
             section.received += count
             increments[client.kind.forwarded] += count
@@ -438,7 +438,7 @@ class StreamAdmission:
         for dropped in ingested.no_room:
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
-            reason = batch.why_no_room(dropped)
+            reason = batch.discard_reason(dropped)
             report_no_room(self._reporter, dropped, buffer, batch.places[index], reason)
             section.discard(reason)
             increments[client.kind.forwarded] -= 1
