@@ -1,4 +1,4 @@
-"""Read chunks that the reader does not own: their owner may free and reopen a chunk during a read."""
+"""Reading of chunks that another process owns, and may free and reopen during the read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ T = TypeVar("T")
 
 
 def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
-    """Yield the items that `read(chunk)` finds in each chunk in use.
+    """Yield the items that `read(chunk)` finds in each chunk in use, up to a SlabError of `read`.
 
-    If the owner reopens a chunk during the read, discard the items found and read the chunk again.  A chunk that is
-    free, or about to be, yields nothing: a release clears the number of runs before it overwrites the headers of the
-    span's other chunks, which lie within records.  `read` may raise SlabError at damage; the items before the damage
-    count.
+    If the owner reopens a chunk during the read, the items are discarded and the chunk is read again.  A chunk that its
+    owner frees yields nothing, because its number of runs is then 0.
     """
     for chunk, _, _, generation in used_chunk_headers(slab):
         yield from _read_stable(slab, chunk, generation, read)
@@ -36,11 +34,11 @@ def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], 
     at, words = slab.chunk_at(chunk), slab.words
     for _ in range(_READ_TRIES):
         found = until_damage(read(chunk))
-        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]
+        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # a release stores 0 before it overwrites any record
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    # A chunk that is reopened again and again holds no run that was there when the read began.
+    # A chunk that is reopened so often holds no run that was there when the read began.
     return []
 
 
@@ -48,7 +46,7 @@ _READ_TRIES: Final = 3
 
 
 def until_damage(items: Iterable[T]) -> list[T]:
-    """Return the items before a damaged one."""
+    """Return the items before the first SlabError."""
     found: list[T] = []
     try:
         for item in items:
@@ -61,6 +59,6 @@ def until_damage(items: Iterable[T]) -> list[T]:
 def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
     """Yield (chunk, offset, run) for every run in the slab.
 
-    Only the fields of one run header are consistent with each other; a reader of records uses `read_each`.
+    The headers are consistent in themselves, but their chunks may be reopened; a reader of records uses `read_each`.
     """
     return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))

@@ -1,13 +1,12 @@
 """The chunks of one input: allocation, sealing, reclaim.
 
-Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which has a lock, says
-which chunks an input may use.  A chunk is free again when all its runs are settled.  The pool detects that lazily: when
-it needs memory, it inspects a few of the oldest sealed chunks, instead of counting on every message.  The generation of
-an allocation is unique in the life of the slab, because no two inputs share numbers.  So an old segment is
-recognised as stale.
+Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which uses a lock,
+decides which chunks an input may use.  The pool may free a sealed chunk when all its runs are settled.  It detects that
+lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each allocation gets a generation that is
+unique in the life of the slab, so that a reader recognises a segment of an earlier one as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
-leader.  The pool inspects stuck chunks less often than the others, which are likely to become free soon.
+leader.  The pool inspects stuck chunks less often than the others, which are likely to be settled soon.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ INSPECTIONS_PER_SECOND: Final = 4096
 SEARCH_PAUSE_MS: Final = 5
 STUCK_AFTER_MS: Final = 5000
 STUCK_DIVISOR: Final = 8
-"""One inspection in this number is of a stuck chunk, while there are other sealed chunks."""
+"""The part of the inspections that stuck chunks get, as a divisor, while there are other sealed chunks."""
 _SPARE_PART: Final = 0.1
 _SLACK: Final = 1.25
 """Surplus over the size of the spans needed, because not all free chunks are neighbours."""
@@ -61,11 +60,11 @@ class ChunkWatcher(Protocol):
         """Handle the opening of a chunk."""
 
     def released(self, chunk: int) -> None:
-        """Handle the coming release of a chunk while its records are still readable."""
+        """Handle the release of a chunk, before the pool overwrites its records."""
 
 
 class ChunkPool:
-    """The chunks of input row `owner`, rebuilt from their headers; `allocate` and `seal` work in constant time.
+    """The chunks of input row `owner`, restored from their headers; `allocate` and `seal` take constant time.
 
     `peers` are the rows of all inputs that share the slab.  The pool notifies the `watcher` of each chunk that it
     opens, and of each settled chunk before it frees the chunk.
@@ -113,7 +112,7 @@ class ChunkPool:
             self._add_share(share)
         generations = _free_generations(self._slab)
         for chunk, _, span, generation in used_chunk_headers(self._slab):
-            generations[chunk : chunk + span] = [generation] * span  # chunks within a span may look like headers
+            generations[chunk : chunk + span] = [generation] * span  # bytes within a span may look like a header
             self._mark_used(chunk, span, used=1)
             if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
                 self.seal(chunk)
@@ -151,7 +150,7 @@ class ChunkPool:
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
-        """Take a share, or several for a larger span; False if none is obtainable."""
+        """Claim a share, or several for a larger span; False if none is obtainable."""
         if span > self._shares.size:
             return self._claim_shares_for_span(span)
         share = self._shares.claim_one()
@@ -191,7 +190,7 @@ class ChunkPool:
         return chunk
 
     def _find_after_inspection(self, span: int, now_ms: int) -> int | None:
-        """Inspect more chunks, with a pause after a vain search, so that a full slab does not consume the CPU."""
+        """Inspect more chunks, with a pause after a failure, so that a full slab does not consume the CPU."""
         if now_ms < self._search_pause_ends_ms:
             return None
         self._reclaim(INSPECTIONS_WHEN_EMPTY * span)
@@ -201,7 +200,7 @@ class ChunkPool:
         return chunk
 
     def _find_or_extend(self, span: int) -> int | None:
-        """Find a place for a span, partly in newly taken shares if necessary."""
+        """Find a free span, if necessary with chunks of newly claimed shares."""
         chunk = self._find(span)
         return self._find(span) if chunk is None and self._claim_share(span) else chunk
 
@@ -212,7 +211,7 @@ class ChunkPool:
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # Entries of chunks that a span has taken are stale.  Freed spans are not listed; `_refill` finds them.
+        # The list may contain chunks that a span uses now, and lacks freed spans, which `_refill` finds.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:
@@ -226,7 +225,7 @@ class ChunkPool:
         at = self._slab.chunk_at(chunk)
         generation, self._next_generation = self._next_generation, self._generation_after(self._next_generation)
         head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
-        lay.CHUNK_HEAD.pack_into(self._slab.view, at, *head)
+        lay.CHUNK.pack_into(self._slab.view, at, *head)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 
     def seal(self, chunk: int) -> None:
@@ -235,23 +234,22 @@ class ChunkPool:
         self._unreclaimable.append(chunk)
 
     def allow_reclaim(self) -> None:
-        """Allow the reclaim of sealed chunks, after the batch in the landing zone is landed.
+        """Allow the reclaim of sealed chunks, after the commit of the batch in the landing zone.
 
-        If an earlier reclaim reused a chunk with settled records of that batch, recovery could not see that they were
-        copied.
+        Recovery needs the records of that batch until then, also settled ones, to see which datagrams were copied.
         """
         self._sealed.update(dict.fromkeys(self._unreclaimable))
         self._unreclaimable = []
 
     def reclaim(self, target_free: int) -> None:
         """Inspect sealed chunks until `target_free` chunks are free or a bound is reached."""
-        looks = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
-        while looks > 0 and self.free_count < target_free:
-            self._reclaim(min(looks, INSPECTIONS_PER_STEP))
-            looks -= INSPECTIONS_PER_STEP
+        inspections = min(len(self._sealed) + len(self._stuck), MAX_INSPECTIONS_PER_RECLAIM)
+        while inspections > 0 and self.free_count < target_free:
+            self._reclaim(min(inspections, INSPECTIONS_PER_STEP))
+            inspections -= INSPECTIONS_PER_STEP
 
     def reclaim_settled(self, chunks: Iterable[int]) -> None:
-        """Free those of the given chunks that are sealed and settled."""
+        """Free those of the given sealed chunks that are settled."""
         for queue in (self._sealed, self._stuck):
             some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in some:
@@ -261,7 +259,7 @@ class ChunkPool:
             self.stuck_count -= freed if queue is self._stuck else 0
 
     def reclaim_idle(self) -> None:
-        """Reclaim settled chunks without need of memory, and return empty shares when shares are scarce.
+        """Reclaim settled chunks, and return empty shares when shares are scarce.
 
         The input calls this once a second, because another input may need the memory.
         """
@@ -271,9 +269,9 @@ class ChunkPool:
                 self._return_share(share)
 
     def reserve(self, chunks: int, span: int = 1) -> None:
-        """Take obtainable shares until `chunks` chunks and one span of neighbours are free here.
+        """Claim shares until `chunks` chunks and one span of `span` are free, if enough shares are obtainable.
 
-        They are reserved for the next messages; optional larger spans do not get them.
+        They are reserved for the next messages; `can_spare` refuses them to optional larger spans.
         """
         self._reserved, self._reserved_span = chunks, span
         self._obtain(chunks)
@@ -281,9 +279,9 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Report if an optional larger span would leave the secured chunks and the last usable tenth free.
+        """Report if an optional larger span would leave the reserved chunks and a tenth of the usable chunks free.
 
-        If neighbours were secured, scattered free chunks do not count for them.
+        If a span was reserved, only neighbouring chunks count for it.
         """
         if self.free_count - span < self.usable * _SPARE_PART:
             return False
@@ -292,14 +290,14 @@ class ChunkPool:
         return self._obtain(self._reserved + span)
 
     def _can_spare_neighbours(self, span: int) -> bool:
-        """Report if the secured spans stay available wherever the pool takes a span of this size."""
+        """Report if the reserved spans stay free wherever the pool allocates a span of this size."""
         size = self._reserved_span
         touched = (span - 2) // size + 2
         spans = self._reserved // size + touched
         return self._obtain(int(spans * size * _SLACK)) and self.free_spans(size, spans) == spans
 
     def _obtain(self, chunks: int) -> bool:
-        """Take shares until `chunks` chunks are free here; False if they cannot be had."""
+        """Claim shares until `chunks` chunks are free; False if too few are obtainable."""
         while self.own_free < chunks and self._claim_share(1):
             pass
         return self.own_free >= chunks
@@ -319,13 +317,13 @@ class ChunkPool:
         young = min(len(self._sealed), looks - looks // STUCK_DIVISOR)
         return self._inspect_queue(self._sealed, young) + self._inspect_stuck(looks - young)
 
-    def _inspect_stuck(self, looks: int) -> int:
-        """Inspect the first stuck chunks, free the settled ones and return how many came free.
+    def _inspect_stuck(self, inspections: int) -> int:
+        """Inspect the first stuck chunks, free the settled ones and return their number.
 
-        If all of them were settled, continue with the next: chunks that got stuck together become free together.
+        If all of them were settled, inspect more: chunks that got stuck together are often settled together.
         """
         freed = 0
-        while looks and freed < MAX_INSPECTIONS_PER_RECLAIM:
+        while inspections and freed < MAX_INSPECTIONS_PER_RECLAIM:
             before = len(self._stuck)
             looks = min(looks, before)
             freed += self._inspect_queue(self._stuck, looks)
@@ -337,7 +335,7 @@ class ChunkPool:
     def _inspect_queue(self, queue: _Queue, looks: int) -> int:
         """Free the settled ones of a queue's first chunks and requeue the others; return how many came free."""
         freed = 0
-        for _ in range(looks):
+        for _ in range(inspections):
             chunk, _ = queue.popitem(last=False)
             if is_settled(self._slab, chunk):
                 freed += self._release(chunk)
@@ -374,7 +372,7 @@ class ChunkPool:
             self._free.append(chunk)
         if self._shares.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
-                if self.own_free - self._shares.size >= self._reserved:  # a peer would take what the next messages need
+                if self.own_free - self._shares.size >= self._reserved:  # else a peer could take the reserved chunks
                     self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:
@@ -384,7 +382,7 @@ class ChunkPool:
 
 
 def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (chunk, state, span, generation) of every free chunk and of every span, in order of place.
+    """Yield (chunk, state, span, generation) of every free chunk and of every span, in order of position.
 
     A damaged header counts as free, because none of its fields can be trusted.
     """
@@ -397,7 +395,7 @@ def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
     """Return (state, span, generation) of a chunk that should have a header."""
-    head = lay.CHUNK_HEAD.unpack_from(slab.view, slab.chunk_at(chunk))
+    head = lay.CHUNK.unpack_from(slab.view, slab.chunk_at(chunk))
     magic, generation, state, _, _, span = head[:6]
     if magic != lay.CHUNK_MAGIC or state not in _HEADER_STATES or not 1 <= span <= slab.geometry.chunks - chunk:
         return ChunkState.FREE, 1, 0
@@ -408,7 +406,7 @@ _HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.
 
 
 def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield the same for chunks in use only, without an inspection of each free one.
+    """Yield (chunk, state, span, generation) of every chunk or span in use, without reading the free ones.
 
     A chunk that was opened after the call may be missing.
     """
@@ -423,7 +421,7 @@ def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]
 
 
 def _free_generations(slab: Slab) -> list[int]:
-    """Return the last generation of each free chunk, by chunk; the entries of other chunks have no meaning."""
+    """Return the last generation of each chunk; the numbers of chunks within a span have no meaning."""
     first, step = slab.chunks_at >> 2, lay.CHUNK_BYTES >> 2
     magics = slab.words[first::step].tolist()
     generations = slab.words[first + (lay.CHUNK_GENERATION >> 2) :: step].tolist()
@@ -440,11 +438,11 @@ def last_arrival(slab: Slab, chunk: int) -> int:
     return slab.longs[(slab.chunk_at(chunk) + lay.CHUNK_LAST_ARRIVAL) >> 3]
 
 
-# --- settled or not --------------------------------------------------------------------------------------------------
+# --- settlement ------------------------------------------------------------------------------------------------------
 def is_settled(slab: Slab, chunk: int) -> bool:
-    """Report if every record of a chunk is delivered or discarded.  A damaged chunk never is, so it stays in place.
+    """Report if every record of a chunk is delivered or discarded; False for a damaged chunk, which stays in place.
 
-    The pool calls this several times for every chunk, so it reads only the runs' state words and sizes.
+    It reads only the state words and sizes of runs, because the pool calls it several times for each chunk.
     """
     words, start = slab.words, slab.chunk_at(chunk)
     at, end = start + lay.CHUNK_HEADER, start + words[(start + lay.CHUNK_SPAN) >> 2] * lay.CHUNK_BYTES

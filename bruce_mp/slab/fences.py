@@ -1,9 +1,9 @@
 """Runs of fenced attempts in the slab, held back until their client declares the attempt complete.
 
-A fenced attempt shares no chunk, and its chunks' headers carry its number before the first run.  Its runs stay OPEN, so
-only their input touches them.  The release of an attempt begins with one store to the input's row.  A successor finds
-an incomplete attempt before that store; after the store, it hands over the runs that remain.  The same store decides
-for the spill file of the attempt.
+The chunks of a fenced attempt hold no other messages, and their headers have its number.  Its runs stay OPEN, so only
+their input may change them.  The release of an attempt begins with one store to the input's row.  If the input dies
+before that store, its successor discards the attempt; after the store, it releases the rest of it.  The same holds for
+the spill file of the attempt.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["assign_chunk", "attempt_of", "finish_release", "release_attempt", "u
 
 
 def attempt_of(slab: Slab, chunk: int) -> int:
-    """Return the number of the attempt that a chunk belongs to; 0 = none."""
+    """Return the number of the attempt that a chunk belongs to, 0 for none."""
     return slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]
 
 
 def assign_chunk(slab: Slab, chunk: int, attempt: int) -> None:
-    """Assign a chunk that has no run yet to an attempt."""
+    """Assign a chunk to an attempt, before its first run."""
     slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] = attempt
 
 
@@ -51,7 +51,7 @@ def release_attempt(
 
 
 def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
-    """Finish a release that the dead input of a row began.  Call it after the tickets have caught up.
+    """Finish a release that the dead input of a row began, after `HandoverTickets.catch_up`.
 
     `spills` maps the numbers of attempts to the spill files of the row.
     """
@@ -66,18 +66,17 @@ def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> Non
 
 
 def unreleased_segments(slab: Slab, row: int) -> list[Segment]:
-    """Return the runs of attempts that this row's input holds back, by arrival, and settle the empty ones."""
+    """Return the OPEN runs of attempts of a row's input in order of arrival, and settle the empty ones."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
         is_ours = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] == row
         if not is_ours or run.state is not RunState.OPEN or not attempt_of(slab, chunk):
             continue
         if not run.records:
-            slab.words[(slab.chunk_at(chunk) + offset) >> 2] = (
-                RunState.DELIVERED
-            )  # nothing to deliver: its chunk can go
+            # An empty run has nothing to deliver, and its chunk can be reclaimed.
+            slab.words[(slab.chunk_at(chunk) + offset) >> 2] = RunState.DELIVERED
             continue
-        with suppress(SlabError):  # a damaged run stays in place, as everywhere
+        with suppress(SlabError):  # a damaged run stays in place
             payload = sum(record.payload for _, record in records_of(slab, chunk, offset, run))
             found.append((run.first_arrival, segment_of(chunk, offset, run)._replace(payload=payload)))
     return [segment for _, segment in sorted(found)]

@@ -30,7 +30,7 @@ __all__ = ["Geometry", "Slab", "create_slab", "lock_exclusive", "lock_shared"]
 
 @dataclass(frozen=True)
 class Geometry:
-    """The sizes that decide every offset in the file, in bytes where they are not counts."""
+    """The numbers from which the offsets of the file's parts follow; `landing_slot_size` is in bytes."""
 
     chunks: int
     topics: int = 4096
@@ -81,7 +81,7 @@ class Geometry:
 
     @classmethod
     def for_size(cls, size: int, largest_datagram: int) -> Geometry:
-        """Return the geometry for `size` bytes of chunks and datagrams up to `largest_datagram` bytes."""
+        """Return the geometry for `size` bytes of chunks and datagrams of up to `largest_datagram` bytes."""
         slot = lay.align(max(largest_datagram, 64), 64)
         slots = max(4, min(64, (4 << 20) // slot))
         return cls(chunks=max(16, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot)
@@ -131,7 +131,7 @@ class Slab:
         self.longs[offset >> 3] = value & 0xFFFFFFFFFFFFFFFF
 
     def populate(self) -> None:
-        """Map up to 1 GiB of the chunks now, so that the first message in each page does not pay for the page fault."""
+        """Map up to 1 GiB of the chunks now, so that no message waits for a page fault."""
         length = min(self.geometry.file_size - self.chunks_at, _MAX_POPULATED)
         with suppress(OSError):  # Linux before 5.14 lacks this advice
             self._map.madvise(_MADV_POPULATE_WRITE, self.chunks_at, length)
@@ -146,10 +146,10 @@ class Slab:
 
 
 _MAX_POPULATED: Final = 1 << 30
-"""The kernel populates this amount in a fraction of a second; the rest of a larger slab is mapped on first use."""
+"""Bytes that the kernel populates in a fraction of a second; it maps the rest of a larger slab on first use."""
 _MADV_POPULATE_WRITE: Final = 23
 _MAP_NORESERVE: Final = 0x4000
-"""`mmap.MAP_NORESERVE` (Python 3.13 and later): a private copy needs memory only for its own stores."""
+"""`mmap.MAP_NORESERVE` of Python 3.13: a private copy uses memory only for its own stores."""
 
 
 def _open(path: Path, mode: int) -> int:
@@ -169,12 +169,12 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     except OSError as error:
         remedy = f"{creation_remedy(error, path.parent)}, or set another slab.path."
-        raise SlabError(f"The slab {path} cannot be made: {error.strerror}. {remedy}") from error
+        raise SlabError(f"The slab {path} cannot be created: {error.strerror}. {remedy}") from error
     try:
         _initialize(descriptor, geometry, now_ms)
         os.link(draft, path)
     except FileExistsError as error:
-        raise SlabError(f"There is a slab at {path} already; it is not overwritten.") from error
+        raise SlabError(f"A slab exists already at {path}; the daemon does not overwrite it.") from error
     except OSError as error:
         raise SlabError(_creation_error(path, geometry, error)) from error
     finally:
@@ -208,11 +208,11 @@ def _counts(geometry: Geometry) -> tuple[int, ...]:
 
 def _creation_error(path: Path, geometry: Geometry, error: OSError) -> str:
     if error.errno != errno.ENOSPC:
-        return f"The slab {path} cannot be made: {error.strerror}."
+        return f"The slab {path} cannot be created: {error.strerror}."
     free = os.statvfs(path.parent)
     return (
         f"The slab {path} needs {geometry.file_size >> 20} MiB, but its file system has only "
-        f"{free.f_bavail * free.f_frsize >> 20} MiB free; make slab.size smaller or slab.path another file system."
+        f"{free.f_bavail * free.f_frsize >> 20} MiB free; reduce slab.size, or set slab.path to another file system."
     )
 
 
@@ -229,14 +229,14 @@ def _read_geometry(path: Path, descriptor: int) -> Geometry:
     geometry = Geometry(chunks, topics, partitions, slots, slot_size)
     agrees = chunk == lay.CHUNK_BYTES and rows == lay.ROW_COUNT and size == geometry.file_size
     if not agrees or os.fstat(descriptor).st_size != size:
-        raise SlabError(f"{path} is damaged: its superblock does not agree with its size.")
+        raise SlabError(f"{path} is damaged: its superblock does not match its size.")
     return geometry
 
 
 def lock_exclusive(path: Path) -> int:
-    """Take the lock of the slab at `path` and return the descriptor that holds it.
+    """Lock the slab at `path` for a daemon and return the descriptor that holds the lock.
 
-    Raises SlabError when a living daemon holds it.  The lock ends when the last copy of the descriptor is closed.
+    Raises SlabError when a running daemon holds it.  The lock ends when the last copy of the descriptor is closed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -249,9 +249,9 @@ def lock_exclusive(path: Path) -> int:
 
 
 def lock_shared(path: Path) -> int | None:
-    """Keep daemons away from the slab at `path` while the returned descriptor is open.
+    """Lock the slab at `path` for a reader, against daemons, and return the descriptor that holds the lock.
 
-    Return None when a living daemon has the slab.  Raises SlabError when the file cannot be opened.
+    Return None when a running daemon uses the slab.  Raises SlabError when the file cannot be opened.
     """
     descriptor = _open(path, os.O_RDONLY)
     try:

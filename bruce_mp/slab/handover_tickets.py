@@ -1,9 +1,8 @@
-"""Tickets: the order in which an input hands runs over, which lets a sweep take a snapshot.
+"""Tickets: the order in which an input hands runs over, which makes a sweep a snapshot.
 
-Without them, a router that sweeps the slab while an input fills it could find a run and miss an older one of the same
-lane: it reads the older run's chunk before the hand-over.  So each run gets the next ticket, and the input's row has
-the last ticket.  A router that reads the row before its sweep finds every run up to that ticket, and leaves later runs
-to their doorbells.
+A router sweeps the slab while inputs fill it.  It could find a run and miss an older one of the same lane, if it read
+the older run's chunk before the hand-over.  So each run gets the next ticket, and the input's row stores the last one.
+The router reads the rows before its sweep and ignores runs with later tickets, for which frames arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The chunks of an input by topic, with the pauses between sweeps for more."""
+"""The chunks of an input by topic, and the pauses between the sweeps of `TopicShares`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ TopicKey = int | bytes
 INSPECTIONS_PER_SWEEP: Final = 256
 MIN_SWEEP_PAUSE_MS: Final = 5
 MAX_SWEEP_PAUSE_MS: Final = 80
-"""Pauses after sweeps that free nothing; they double up to this value, so that a stuck topic costs little."""
+"""The pause after a sweep that frees nothing doubles up to this value, so that a stuck topic costs little CPU."""
 
 
 class SweepPause:
-    """The time until the next sweep; it doubles with each sweep that frees nothing."""
+    """The pause before the next sweep; it doubles with each sweep that frees nothing."""
 
     __slots__ = ("duration_ms", "ends_ms")
 
@@ -55,7 +55,7 @@ class Holding:
         self.chunks: OrderedDict[int, int] = OrderedDict()
         self.held = self.freed = 0
         self.alpha: int | None = None
-        """None before the first use, and after a change of the configuration."""
+        """The topic's factor, see `TopicShares`; None until `TopicShares` reads it from the config."""
         self.pause = SweepPause()
 
 
@@ -66,17 +66,17 @@ class Holdings:
         self._by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         self.freed = 0
-        """Number of chunks of all topics that became free."""
+        """Number of chunks that became free, of all topics."""
         self.numbered = 0
-        """Count of the listed topics that have a number."""
+        """Number of the listed topics that have a number."""
 
     @property
     def max_inspections(self) -> int:
-        """Return an upper bound on the inspections of one sweep for each topic."""
+        """Return the maximum number of inspections of one sweep over every topic."""
         return min(len(self._topics), len(self._by_topic) * INSPECTIONS_PER_SWEEP)
 
     def holding_of(self, topic: TopicKey) -> Holding:
-        """Return the holding of a topic; without chunks, a new, unlisted one."""
+        """Return the holding of a topic, or an empty one that is not listed."""
         return self._by_topic.get(topic) or Holding()
 
     def by_topic(self) -> dict[TopicKey, Holding]:
@@ -93,7 +93,7 @@ class Holdings:
         self._topics[chunk] = topic
 
     def remove(self, chunk: int) -> None:
-        """Discharge a chunk that is free again; chunks without a topic are not listed."""
+        """Remove a freed chunk from the holding of its topic, if it has one."""
         topic = self._topics.pop(chunk, None)
         if topic is None:
             return
@@ -106,20 +106,20 @@ class Holdings:
             self.numbered -= isinstance(topic, int)
 
     def assign_number(self, name: bytes, number: int) -> None:
-        """Charge the chunks of a name to the number that its topic has now."""
+        """Charge the chunks of a topic name to the number that the router gave it."""
         before, holding = self._by_topic.pop(name), self.holding_of(number)
         for chunk, span in before.chunks.items():
             self.add(number, holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Charge a chunk of a predecessor or of a released attempt to the topic of its first run."""
+        """Charge a chunk of a predecessor, or of a released attempt, to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
             self.add(topic, self.holding_of(topic), chunk, span)
 
 
 def topic_of_chunk(slab: Slab, chunk: int) -> TopicKey | None:
-    """Return the topic of a chunk's first run; None without a run, with damage or in a fenced attempt that is open."""
+    """Return the topic of a chunk's first run; None for a damaged chunk, without a run, and for an open attempt."""
     at, words = slab.chunk_at(chunk), slab.words
     run_at = at + lay.CHUNK_HEADER
     if not words[(at + lay.CHUNK_RUNS) >> 2]:

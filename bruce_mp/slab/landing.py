@@ -1,8 +1,8 @@
 """The landing zone: slots in shared memory that the kernel fills with datagrams.
 
-`recvmmsg()` stores bytes into the slots and lengths into the message headers before it returns.  So a process that dies
-at the next instruction loses nothing.  The datagram in slot i has the arrival number base + i.  Its record in a lane
-carries the same number, and recovery compares the two to find complete copies.
+`recvmmsg()` stores bytes into the slots and lengths into the message headers before it returns, so a process that dies
+after that loses nothing.  The datagram in slot i has the arrival number base + i, and so has its record in a lane.  By
+this number, recovery finds the datagrams that lanes have a copy of.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 SO_TIMESTAMP: Final = 29
-"""Linux' number, like the next; Python's socket module lacks both."""
+"""A constant of Linux that Python's socket module lacks, like the next."""
 SCM_CREDENTIALS: Final = 2
 NO_USER: Final = 0xFFFFFFFF
 """User and group of a sender without credentials; no user or group has this number."""
@@ -73,13 +73,13 @@ def landed_lengths(slab: Slab) -> list[int]:
 
 
 def landed_places(slab: Slab) -> list[tuple[int, int]]:
-    """Return (file offset, length) of the datagrams in the landing zone, slot by slot, as the parser expects them."""
+    """Return (file offset, length) of the datagrams in the landing zone, slot by slot."""
     first, step = slab.geometry.landing_slots_at, slab.geometry.landing_slot_size
     return list(zip(count_from(first, step), landed_lengths(slab), strict=False))
 
 
 def places_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
-    """Return the first `count` of `landed_places`, with length 0 for datagrams longer than `longest`."""
+    """Return (file offset, length) of the first `count` datagrams, with length 0 for those longer than `longest`."""
     places = landed_places(slab)[:count]
     if max(map(_length_of, places), default=0) < longest:
         return places
@@ -111,9 +111,9 @@ def request_credentials(slab: Slab, slots: int) -> None:
 
 
 def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
-    """Return the senders of the first `count` datagrams; None if their receiver did not ask for senders.
+    """Return the senders of the first `count` datagrams; None if the receiver did not call `request_senders`.
 
-    A control message may hold something else, where a service manager has set options on the socket.
+    Other control messages count as unknown senders: a service manager may have set options on the socket.
     """
     if not all(_control_lengths(slab, count).tolist()):
         return None
@@ -132,7 +132,7 @@ def _control_lengths(slab: Slab, slots: int) -> memoryview[int]:
 
 
 def _control_kinds(slab: Slab, count: int) -> list[int]:
-    """Return level and type of control messages, each pair as one number."""
+    """Return level and type of each control message as one number."""
     first, step = (control_at(slab, 0) + _KIND_AT) >> 3, lay.CONTROL_BYTES >> 3
     return slab.longs[first : first + count * step : step].tolist()
 
@@ -150,7 +150,7 @@ _CREDENTIALS_AT: Final = (16, 20, 24)
 
 
 def empty_slots(slab: Slab, slots: int) -> None:
-    """Empty the first `slots` slots, as part of a transaction that a redo may repeat."""
+    """Empty the first `slots` slots; a transaction may repeat this."""
     _lengths(slab, slots)[:] = memoryview(_EMPTY * slots)
 
 

@@ -1,8 +1,8 @@
-"""The layout of the slab file: every offset, width and state code, and nothing else.
+"""The layout of the slab file: offsets, sizes and state codes.
 
-The slab is one memory-mapped file and the only truth: every process can be rebuilt from it alone.  All integers are
-little-endian (the native order of the supported machines) and naturally aligned.  So a store of 4 or 8 bytes through a
-cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
+The slab is one memory-mapped file, from which every process can rebuild its state.  All integers are little-endian (the
+native order of the supported machines) and naturally aligned.  A store of 4 or 8 bytes through a cast memoryview is one
+machine instruction, so SIGKILL leaves the old value or the new one.
 
     offset 0                superblock       one page
     TOPICS                  topic table      one writer: the router
@@ -10,21 +10,22 @@ cast memoryview is one machine instruction, which SIGKILL cannot cut in two.
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
     SENDERS                 senders          a table for each input (slab/sender_usage.py); one writer each: the input
     LANDING                 landing zone     one writer: the datagram input
-    CHUNKS                  chunks           one writer each: the input that has their share; run words: the run's owner
+    CHUNKS                  chunks           one writer each: the input with their share; state words: the run's owner
 
-A *chunk* (8 KiB) has a chunk header, followed by *runs* without gaps.  A run is a run header, the topic's name if the
-router has not numbered the topic yet, then *records*.  A record is a record header, the key, the value, the record
-headers as the client sent them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of neighbouring
-chunks with one header.
+A *chunk* (8 KiB) consists of a chunk header and *runs* without gaps.  A run consists of a run header, the topic's name
+if the router has not numbered the topic yet, and *records*.  A record consists of a record header, the key, the value,
+the record headers as the client sent them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of
+neighbouring chunks with one header.
 
 Each part has one writer:
 
 * the input writes a chunk's header and, while the run is OPEN, everything in the run;
 * after the hand-over, the owner named by the run's state word writes the headers of the run and its records;
 * a run becomes SPLIT when its records get different partitions or batches.  After that each record's own state word
-  names its owner, and the word of the SPLIT run never changes again.
+  names its owner, and the state word of the SPLIT run never changes again.
 
-A hand-over is one store to a state word, before a frame names the place.  Change LAYOUT_VERSION with any change here.
+A hand-over is one store to a state word, before a frame names the run.  Increment LAYOUT_VERSION with any incompatible
+change.
 """
 
 from __future__ import annotations
@@ -40,45 +41,45 @@ PAGE: Final = 4096
 SUPER_MAGIC: Final = b"BRUCESLB"
 SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, chunks, topics, partitions, rows, landing slots, landing slot size"""
-SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none yet
-SUPER_IDEMPOTENCE: Final = 84  # u32: 0 not known yet, 1 the brokers support it, 2 they do not
+SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
+SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = the brokers support it, 2 = they do not
 SUPER_CREATED_MS: Final = 88  # i64
 SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
 SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete
-SUPER_TOPICS_VERSION: Final = 104  # u32, goes up when an entry of the topic table changes
-SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch in which a new entry of the partition table begins
+SUPER_TOPICS_VERSION: Final = 104  # u32, incremented when an entry of the topic table changes
+SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the partition table
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
 SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
-SUPER_SHARES: Final = 1024  # a byte for each share of the chunks: the row of the input that has it, 0 = free
+SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
 SHARES_MAX: Final = 1024
 
 # --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
 TOPIC_ENTRY: Final = 272
 TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a topic and is never numbered
-TOPIC_PARTITIONS: Final = 0  # u32, how many partitions the metadata knows
+TOPIC_PARTITIONS: Final = 0  # u32, number of partitions by the metadata
 TOPIC_NAME_LENGTH: Final = 4  # u32
 TOPIC_NAME: Final = 8
-TOPIC_REFUSAL: Final = 260  # u32, the error code if the last answer for the topic was a fatal one, else 0 (dispatchers)
-TOPIC_NUMBER: Final = 264  # u32, stored last: place in the table + k x its capacity; 0 = the place is free
-TOPIC_LAST_NUMBER: Final = 268  # u32, the number that this place had last, 0 = none yet
+TOPIC_REFUSAL: Final = 260  # u32, the error code of the last answer if it was fatal, else 0; written by dispatchers
+TOPIC_NUMBER: Final = 264  # u32, stored last: index of the entry + k x capacity of the table; 0 = free
+TOPIC_LAST_NUMBER: Final = 268  # u32, the last number of the entry, 0 = none
 
 # --- partition table -------------------------------------------------------------------------------------------------
 PARTITION_ENTRY: Final = 16
 PARTITION: Final = Struct("<Iiii")
-"""topic id (0 = the entry is free), partition, next sequence number, producer epoch it belongs to"""
-PARTITION_NEXT_SEQUENCE: Final = 8  # with the epoch behind it one aligned 8-byte store
-LAST_EPOCH: Final = 32767  # Kafka's epochs have 16 bits; a partition in this one has no sequence numbers
+"""topic id (0 = the entry is free), partition, next sequence number, its producer epoch"""
+PARTITION_NEXT_SEQUENCE: Final = 8  # stored with the epoch in one aligned 8-byte store
+LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; in it, batches have no sequence numbers
 
 # --- process rows ----------------------------------------------------------------------------------------------------
 ROW_COUNT: Final = 96
 ROW_PID: Final = 0  # u32
-ROW_INCARNATION: Final = 4  # u32, one more at each start of the process
+ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64
-ROW_VERSION: Final = 16  # u64, odd while the counters change: a reader that sees an odd or changed version reads again
+ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at an odd or changed version
 ROW_STARTED_MS: Final = 24  # i64
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
-ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, those of its predecessors included
+ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
 ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
@@ -86,16 +87,16 @@ ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, se
 ROW_REDO_BYTES: Final = 36 * 1024
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 
-# Words of a stream input's row that its transactions change with the counters, among which they lie: see slab/spill.py.
+# Counters of a stream input's row for its spill files (slab/spill.py); its transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
 SPILL_IN: Final = 440  # messages that went into spill files
-SPILL_OUT: Final = 441  # messages that came out again, into lanes or discarded
+SPILL_OUT: Final = 441  # messages that left spill files, into lanes or discarded
 SPILL_RELEASED: Final = 442  # messages of complete attempts in spill files
-SPILL_FEEDING: Final = 443  # attempt number of the file being fed into lanes, 0 = none
-SPILL_FED_ATTEMPT: Final = 444  # the attempt of which messages were put into lanes last
-SPILL_FED_OFFSET: Final = 445  # how far in its file
-SPILL_FED_COUNT: Final = 446  # and how many messages those are
-SPILL_BYTES: Final = 447  # bytes that the file system has set aside for spill files
+SPILL_FEEDING: Final = 443  # attempt number of the file that is being fed into lanes, 0 = none
+SPILL_FED_ATTEMPT: Final = 444  # attempt number of the file from which messages were fed last
+SPILL_FED_OFFSET: Final = 445  # offset behind those messages in the file
+SPILL_FED_COUNT: Final = 446  # number of messages before that offset
+SPILL_BYTES: Final = 447  # bytes reserved in the file system for spill files
 
 ROW_SUPERVISOR: Final = 0
 ROW_ROUTER: Final = 1
@@ -110,20 +111,20 @@ SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), window, 
 SENDERS_PER_INPUT: Final = 64
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
-LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of slot 0 of the batch that is in the landing zone
+LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of the datagram in slot 0
 LANDING_HEADERS: Final = 64
 MMSGHDR_BYTES: Final = 64  # struct mmsghdr on 64-bit Linux
-MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: the room for control messages, then the length of those received
-MMSGHDR_LENGTH: Final = 56  # msg_len in it: the length of the received datagram
+MMSGHDR_CONTROL_LENGTH: Final = 40  # u64: size of the control buffer; after a receive, bytes used
+MMSGHDR_LENGTH: Final = 56  # u32, msg_len: the length of the received datagram
 IOVEC_BYTES: Final = 16
-CONTROL_BYTES: Final = 32  # room for a control message with the sender's credentials: 16 bytes, then pid, uid, gid
-LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: this slot holds nothing
+CONTROL_BYTES: Final = 32  # a control message with the sender's credentials: a 16-byte header, then pid, uid, gid
+LANDING_EMPTY: Final = 0xFFFFFFFF  # in msg_len: the slot is empty
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
 CHUNK_BYTES: Final = 8192
 CHUNK_MAGIC: Final = 0x4B4E4843  # "CHNK"
 CHUNK_HEADER: Final = 64
-CHUNK_HEAD: Final = Struct("<IIBBHIIIqQ")
+CHUNK: Final = Struct("<IIBBHIIIqQ")
 """magic, generation, state, owner input, 0, span, runs, attempt, opened ms, last arrival"""
 CHUNK_GENERATION: Final = 4
 CHUNK_STATE: Final = 8
@@ -131,32 +132,32 @@ CHUNK_OWNER: Final = 9
 CHUNK_SPAN: Final = 12
 CHUNK_RUNS: Final = 16
 CHUNK_ATTEMPT: Final = 20  # u32, the fenced attempt of its runs, 0 = none; stored before its first run
-CHUNK_OPENED_MS: Final = 24  # i64, on the steady clock of that daemon's life
+CHUNK_OPENED_MS: Final = 24  # i64, on the steady clock of the daemon that opened it
 CHUNK_LAST_ARRIVAL: Final = 32  # u64: no record in the chunk has a greater arrival number
 
 
 @unique
 class ChunkState(IntEnum):
-    """The life of a chunk; only the input that owns it changes it."""
+    """The state of a chunk; only the input that owns the chunk changes it."""
 
     FREE = 0
     OPEN = 1
     SEALED = 2
     """Closed to further runs."""
     BODY = 3
-    """Within a span, after its first chunk: has no header."""
+    """A chunk of a span after the first one; it has no header."""
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 RUN_HEADER: Final = 88
 RUN_MAGIC: Final = 0x214E5552  # "RUN!"
 RUN: Final = Struct("<IIIIIiihBBqIiIHBBIIQqQ")
-"""word, generation, count, size, topic id, partition, sequence, epoch, flags, attempts, arrived ms, payload bytes,
-partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest timestamp,
-ticket"""
+"""state word, generation, count, size, topic id, partition, sequence, epoch, flags, attempts, arrived ms, payload
+bytes, partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest
+timestamp, ticket"""
 RUN_WORD: Final = 0  # u32: state | holder << 8
 RUN_GENERATION: Final = 4
-RUN_COUNT: Final = 8  # with the size behind it one aligned 8-byte store: the commit of an append
+RUN_COUNT: Final = 8  # stored with the size in one aligned 8-byte store, which commits an append
 RUN_SIZE: Final = 12  # header included, a multiple of 8
 RUN_TOPIC: Final = 16
 RUN_PARTITION: Final = 20  # -1 = undesignated
@@ -167,25 +168,25 @@ RUN_ATTEMPTS: Final = 31
 RUN_ARRIVED_MS: Final = 32
 RUN_PAYLOAD: Final = 40  # sum of key, value and header bytes
 RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = mixed or none
-RUN_PARTITION_COUNT: Final = 48  # of a PartitionKey lane, also a mixed one; 0 = its keys were not cut by a count
-RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, where RUN_TOPIC is 0
+RUN_PARTITION_COUNT: Final = 48  # of a PartitionKey lane, also a mixed one; 0 = none
+RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, if RUN_TOPIC is 0
 RUN_REASON: Final = 54
 RUN_LARGEST: Final = 56  # the largest payload of a record
 RUN_MAGIC_AT: Final = 60
 RUN_FIRST_ARRIVAL: Final = 64
 RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
-RUN_TICKET: Final = 80  # u64, counts the runs in the order in which an input handed them over
+RUN_TICKET: Final = 80  # u64, the number of the run in the order of the input's hand-overs
 
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
-"""word, flags, attempts, reason, explicit timestamp, key length, value length, partition key, partition, sequence,
-epoch, record headers length, timestamp, arrival"""
-RECORD_WORD: Final = 0  # counts only in a SPLIT run
+"""state word, flags, attempts, reason, explicit timestamp, key length, value length, partition key, partition,
+sequence, epoch, record headers length, timestamp, arrival"""
+RECORD_WORD: Final = 0  # valid only in a SPLIT run
 RECORD_FLAGS: Final = 4
 RECORD_ATTEMPTS: Final = 5
 RECORD_REASON: Final = 6
-RECORD_EXPLICIT: Final = 7  # u8, 1: the client insists on its timestamp
+RECORD_EXPLICIT: Final = 7  # u8, 1: the daemon must not replace the client's timestamp
 RECORD_KEY_LENGTH: Final = 8
 RECORD_VALUE_LENGTH: Final = 12
 RECORD_PARTITION_KEY: Final = 16
@@ -193,7 +194,7 @@ RECORD_PARTITION: Final = 20
 RECORD_SEQUENCE: Final = 24
 RECORD_EPOCH: Final = 28
 RECORD_HEADERS_LENGTH: Final = 30
-RECORD_TIMESTAMP: Final = 32  # i64, the client's or the arrival time
+RECORD_TIMESTAMP: Final = 32  # i64, the client's timestamp or the arrival time
 RECORD_ARRIVAL: Final = 40
 
 ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`
@@ -201,8 +202,8 @@ ARRIVAL_SOURCE_BITS: Final = 20
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
-FLAG_BATCH_START: Final = 2  # the first record of this run or record opens a record batch that was sent
-FLAG_ADMITTED: Final = 4  # on a run: its records are counted against the topic's rate limit
+FLAG_BATCH_START: Final = 2  # the record, or the run's first one, begins a built record batch
+FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its records
 
 
 @unique
@@ -218,7 +219,7 @@ class RunState(IntEnum):
     ASSIGNED = 3
     """Handed over to the dispatcher of slot `holder`, not claimed."""
     QUEUED = 4
-    """Dispatcher of slot `holder`, never sent: free to join any batch."""
+    """Dispatcher of slot `holder`, never sent: may join any batch."""
     IN_FLIGHT = 5
     """Dispatcher of slot `holder`; in a record batch that was built: partition, sequence and boundaries are final."""
     RETURNED = 6
@@ -232,7 +233,7 @@ class RunState(IntEnum):
     DELIVERED = 10
     DISCARDED = 11
     SPLIT = 12
-    """Each record's own word counts."""
+    """The state word of each record is valid instead."""
 
 
 SETTLED: Final = frozenset({RunState.DELIVERED, RunState.DISCARDED})
@@ -251,7 +252,7 @@ def state_word(state: RunState, holder: int = 0) -> int:
 def stream_arrival(number: int, source: int) -> int:
     """Return the arrival number of message `number` of a stream input, received from `source` (20 bits).
 
-    It grows with the message number, never equals one of a landing zone, and names the source.
+    Arrival numbers grow with the message number, differ from all numbers of a landing zone, and include the source.
     """
     return ARRIVAL_STREAM | number << ARRIVAL_SOURCE_BITS | source
 
@@ -264,6 +265,6 @@ def stream_number(arrival: int) -> int:
 assert SUPER_SHARES + SHARES_MAX <= PAGE
 assert RUN.size == RUN_HEADER
 assert RECORD.size == RECORD_HEADER
-assert CHUNK_HEAD.size <= CHUNK_HEADER
+assert CHUNK.size <= CHUNK_HEADER
 assert SUPERBLOCK.size <= SUPER_PRODUCER_ID
 assert ROW_BYTES % 64 == 0

@@ -1,7 +1,8 @@
-"""The producer id of a slab, and the decision between idempotent and plain batches.
+"""The producer id of a slab, and the decision between batches with and without sequence numbers.
 
-Each daemon asks the brokers again for idempotence and takes a new producer id, under which all partitions begin at 0.
-But a numbered batch keeps its numbers until it is settled, so nothing changes while the slab holds one.
+Each daemon requests a new producer id from the brokers, under which the sequence numbers of all partitions begin at 0.
+If the slab holds a batch with sequence numbers, the daemon keeps the producer id, because the numbers stay valid only
+under it.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _BUILT: Final = (RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SEN
 
 
 def is_idempotent(slab: Slab) -> bool:
-    """Return True if batches have sequence numbers, so that brokers recognise repeated batches."""
+    """Return True if batches have sequence numbers, by which brokers recognise repeated batches."""
     return slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CAN
 
 
 def reset_idempotence(slab: Slab) -> None:
-    """Make the next daemon ask the brokers again, unless numbers are in use.  No other process may run yet."""
+    """Let the router request a new producer id, unless a batch has sequence numbers (supervisor only, at its start)."""
     if not any(found.sequence >= 0 for found in sweep(slab, _BUILT)):
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNDECIDED
 
 
 def store_producer(slab: Slab, producer_id: int) -> None:
-    """Store the producer id and number all batches that follow; no earlier batch has numbers (router only)."""
+    """Store the producer id, so that later batches get sequence numbers; none may have one yet (router only)."""
     PartitionTable(slab).reset()
     slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CAN
 
 
 def disable_idempotence(slab: Slab) -> None:
-    """Send batches without numbers: brokers lack idempotence or `required_acks` forbids it (router only)."""
+    """Omit sequence numbers, because brokers lack idempotence or `required_acks` forbids it (router only)."""
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CANNOT

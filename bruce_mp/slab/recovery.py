@@ -1,8 +1,8 @@
-"""Recovery from the slab: the work that a process finds there when it starts.
+"""Recovery from the slab: the records that a starting process takes over from its predecessor.
 
-`sweep` visits every record that is not settled, as segments of equal state words.  Only an input calls
-`close_open_runs`, because it alone may finish runs that its predecessor left open.  `rebuild_batches` rebuilds record
-batches with the boundaries of their first send.
+`sweep` finds records by state and holder, as segments of equal state words.  `close_open_runs` serves an input, which
+alone may finish runs that its predecessor left open.  `rebuild_batches` restores record batches with the boundaries of
+their first send.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class FoundSegment(NamedTuple):
-    """A segment of records with the same state word, and the fields of its first header."""
+    """A segment of records with the same state word, and the header fields of the run or of the first record."""
 
     segment: Segment
     word: int
@@ -85,7 +85,7 @@ class SentBatch(NamedTuple):
 
 
 def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
-    """Return a segment of equal state words with its run's header fields; in a split run, its first record's."""
+    """Return a segment of equal state words with the fields of its run's header, or of its first record if split."""
     run = read_run(slab, segment.chunk, segment.run)
     if run.state is not RunState.SPLIT:
         placement = (run.partition, run.sequence, run.epoch)
@@ -96,7 +96,7 @@ def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
 
 
 def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[FoundSegment]:
-    """Return all segments in one of `states` (held by `holder`, if given), in order of arrival."""
+    """Return the segments in one of `states` in order of arrival; with `holder`, only those that it holds."""
     found = [
         item
         for item in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
@@ -109,7 +109,7 @@ def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -
 def sweep_filled(slab: Slab) -> list[FoundSegment]:
     """Return the runs that inputs have handed over.
 
-    The result is a snapshot: if it has a run, it has all older runs of the same lane.
+    The result is a snapshot: if it includes a run, it includes all older runs of the same lane.
     """
     last = last_tickets(slab)
     return [found for found in sweep(slab, {RunState.FILLED}) if _is_within(slab, found.segment, last)]
@@ -134,13 +134,13 @@ def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterat
 
 
 def _size_if_skipped(slab: Slab, at: int, states: Collection[RunState]) -> int:
-    """Return the size of a sound run in none of the states, else 0.  Most of a slab needs only these four reads."""
+    """Return the size of a sound run in none of the states, else 0, with four reads for most runs of a slab."""
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
     state, size = words[at >> 2] & 0xFF, words[(at + lay.RUN_SIZE) >> 2]
-    is_other = state in _UNSPLIT and state not in states
-    return size if is_other and size >= lay.RUN_HEADER and not size & 7 else 0
+    is_skipped = state in _UNSPLIT and state not in states
+    return size if is_skipped and size >= lay.RUN_HEADER and not size & 7 else 0
 
 
 _UNSPLIT: Final = frozenset(RunState) - {RunState.SPLIT}
@@ -154,7 +154,7 @@ def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[
         )
         return
     part: list[tuple[int, Record]] = []
-    for at, record in until_damage(records_of(slab, chunk, offset, run)):  # finds a damaged record's neighbours too
+    for at, record in until_damage(records_of(slab, chunk, offset, run)):  # the records before a damaged one are found
         if part and not _continues(part[-1][1], record):
             yield _found_segment(chunk, offset, run, part)
             part = []
@@ -164,7 +164,7 @@ def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[
 
 
 def _continues(last: Record, record: Record) -> bool:
-    """Report if a record continues the segment of the one before it in a split run."""
+    """Report if a record of a split run belongs to the segment of the record before it."""
     same = record.word == last.word and record.partition == last.partition and record.epoch == last.epoch
     in_sequence = record.sequence == -1 or record.sequence == next_sequence(last.sequence, 1)
     return same and in_sequence and not record.flags & lay.FLAG_BATCH_START
@@ -211,7 +211,7 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 
 
 def close_open_runs(slab: Slab, owner: int) -> None:
-    """Hand over the runs that the dead input of row `owner` left open, with new sums, but not fenced attempts."""
+    """Hand over the runs that the dead input of row `owner` left open, with recounted sums, except fenced attempts."""
     mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
     tickets = HandoverTickets(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
@@ -235,15 +235,15 @@ def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, ru
 
 
 def copied_arrivals(slab: Slab, base: int) -> frozenset[int]:
-    """Return the arrival numbers of the landing zone with this base that have records, settled ones included."""
+    """Return the arrival numbers from `base` on of datagrams that lanes have a copy of, settled or not."""
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 
 
 def partition_counts_from(slab: Slab, base: int) -> dict[int, int]:
-    """Return the partition count by which a dead input cut each topic of the landing zone with this base.
+    """Return the partition count that a dead input used for each topic in the landing zone with this base.
 
-    Its successor uses the same counts.  Otherwise a key of an earlier message might join a lane with later ones.
+    Its successor uses the same counts, so that messages of one key stay in one lane.
     """
     return dict(read_each(slab, lambda chunk: _partition_counts_in(slab, chunk, base)))
 
@@ -257,7 +257,7 @@ def _partition_counts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[in
 
 
 def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
-    """Return the appended, uncounted records of row `owner`'s dead stream input, settled ones included."""
+    """Return the records that row `owner`'s dead stream input appended but did not count, settled ones included."""
     first = lay.stream_arrival(counted, 0)
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if _owner_of(slab, chunk) == owner else ())
     return list(found)

@@ -1,16 +1,16 @@
 """Process rows: counters with one writer each, and transactions that a crash cannot leave half done.
 
-A process that settles records must change two things at once: the records' state words and its counters.  So it first
-writes a *redo record*, with the new absolute values of the counters and the segments with their outcome.  Then it marks
-that record valid, applies it, and marks it void.  After a crash the successor or the supervisor applies a valid redo
-record again, so every step of it may run twice.
+A process that settles records changes their state words and its counters in one transaction.  It first writes a *redo
+record*: the new values of the counters, and the segments with their outcome.  Then it marks the redo record valid,
+applies it, and marks it void.  After a crash, the successor or the supervisor applies a valid redo record again, so
+every step must be repeatable.
 
-`version` is odd during a transaction, so that a reader of the books recognises a snapshot that is inconsistent.  The
-input's version stays odd from `open_books` until the input has landed its batch, even if the input dies in between.
+`version` is odd during a transaction, so that a reader of the books detects an inconsistent snapshot.  An input's
+version stays odd from `open_books` until it commits the batch, even if the input dies in between.
 
-A redo record: u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 landing slots
-that it empties, u64 landing base after that (where it empties none: a stream input's counted arrivals, 0 = unchanged);
-then pairs of (u64 counter index, u64 value); then segments as in `runs.SEGMENT`.
+A redo record consists of u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 number
+of landing slots to empty, u64 next landing base (without slots to empty: a stream input's counted arrivals, 0 =
+unchanged), pairs of (u64 counter index, u64 value), and segments as in `runs.SEGMENT`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ class ProcessRow:
         self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
         self._apply_redo()
         if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
-            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1  # opened for a batch that was never received
+            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += (
+                1  # the predecessor called `open_books`, but received no batch
+            )
 
     def begin(self, pid: int, now_ms: int) -> int:
-        """Store the start of the process and return its incarnation, one more at each start."""
+        """Store the pid and start time of the process, and return its incarnation."""
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
@@ -74,7 +76,7 @@ class ProcessRow:
     def start_heartbeat(
         self, call_later: Callable[[float, Callable[[], None]], object], now_ms: Callable[[], int]
     ) -> None:
-        """Store the time now, and again every second by way of `call_later(seconds, callback)`."""
+        """Store the time now and every second; `call_later(seconds, callback)` is the loop's timer."""
 
         def beat() -> None:
             self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, now_ms())
@@ -91,8 +93,8 @@ class ProcessRow:
     ) -> None:
         """Settle segments and raise counters, both or neither.
 
-        Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments (the caller cuts) and for a
-        segment that disagrees with its headers.
+        Raises SlabError, and changes nothing, for more than MAX_SETTLED_SEGMENTS segments and for a segment that
+        disagrees with its headers.
         """
         if len(segments) > MAX_SETTLED_SEGMENTS:
             raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
@@ -109,10 +111,7 @@ class ProcessRow:
         return self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3]
 
     def commit_counted(self, arrivals: int, increments: Mapping[int, int]) -> None:
-        """Mark a stream input's arrivals below number `arrivals` as counted and raise counters, both or neither.
-
-        If the input dies between append and count, the books stay open until its successor has counted the rest.
-        """
+        """Mark a stream input's arrivals below number `arrivals` as counted and raise counters, both or neither."""
         self._transact(increments, landing_base=arrivals)
 
     def open_books(self) -> None:
@@ -132,11 +131,11 @@ class ProcessRow:
         if len(increments) > _MAX_COUNTERS:
             raise SlabError(f"One transaction raises at most {_MAX_COUNTERS} counters, not {len(increments)}.")
         for segment in segments:
-            segment_words(self._slab, segment)  # refuse unsettleable segments before the record becomes valid
+            segment_words(self._slab, segment)  # raises before the redo record becomes valid
         at, view = self._at + lay.ROW_REDO, self._slab.view
         _REDO.pack_into(view, at, 0, outcome, reason, len(increments), len(segments), landed, landing_base)
         pairs = b"".join(
-            [_PAIR.pack(counter, self.counters[counter] + more & _MASK) for counter, more in increments.items()]
+            [_PAIR.pack(counter, self.counters[counter] + amount & _MASK) for counter, amount in increments.items()]
         )
         view[at + _REDO.size : at + _REDO.size + len(pairs)] = pairs
         packed = pack_segments(segments)
@@ -162,7 +161,7 @@ class ProcessRow:
             self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
         elif landing_base:
             self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = landing_base
-        # The record is voided last.  In the other order, a crash in between would leave the version odd for good.
+        # The redo record becomes void last.  In the other order, a crash in between would leave the version odd.
         self._slab.longs[version] += 1
         self._slab.words[at >> 2] = 0
 
@@ -173,8 +172,8 @@ _SEGMENTS_AT: Final = _REDO.size + _MAX_COUNTERS * _PAIR.size
 def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, reason: int) -> None:
     """Store the outcome of segments that this process holds.
 
-    In a repeated transaction, a segment may be settled already, reclaimed, and its memory owned by another process.
-    Such a segment is skipped.  One that is not settled cannot be reclaimed during the call.
+    A repeated transaction skips segments that are settled already, because another process may own their memory now.
+    Segments that are not settled cannot be reclaimed during the call.
     """
     for segment in segments:
         try:
@@ -182,7 +181,7 @@ def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, rea
         except SlabError:
             continue
         places = [at for at in places if slab.words[at] & 0xFF not in lay.SETTLED]
-        if is_current(slab, segment):  # conclusive only after the words were seen unsettled
+        if is_current(slab, segment):  # checked after the words, because only unsettled segments stay current
             for at in places:
                 _store_reason(slab, at, segment, reason)
                 slab.words[at] = outcome

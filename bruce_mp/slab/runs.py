@@ -1,8 +1,8 @@
-"""Locations in the slab: runs, records, and segments of them.
+"""Runs, records and segments in the slab.
 
-A `Segment` names consecutive records of one run by location and generation.  Segments travel in pipes and queues and
-own nothing.  Each location is checked against the headers before the walk through memory.  `SlabError` reports a
-location that disagrees with its headers; a stale generation has its own message, because chunks are normally reused.
+A `Segment` names neighbouring records of one run by location and generation.  Frames and queues carry segments, which
+own nothing.  The functions check each location against the headers before they read records there.  SlabError reports a
+location that disagrees with its headers; a stale generation has its own message, because chunks are reused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEGMENT: Final = Struct("<IIIIII")
 class Segment(NamedTuple):
     """`records` neighbouring records of the run at byte `run` of `chunk`, the first at byte `first`.
 
-    `payload` is the sum of their key, value and header bytes, as clients send them; Kafka's format never takes more.
+    `payload` is the sum of their key, value and header bytes, as clients send them.
     """
 
     chunk: int
@@ -140,12 +140,12 @@ def unpack_segments(data: bytes | memoryview) -> list[Segment]:
 
 
 def is_current(slab: Slab, segment: Segment) -> bool:
-    """Report if the segment's chunk still has the generation that the segment names."""
+    """Report if the segment's chunk still has the segment's generation."""
     return slab.words[(slab.chunk_at(segment.chunk) + lay.CHUNK_GENERATION) >> 2] == segment.generation
 
 
 def arrived_ms(slab: Slab, segment: Segment) -> int:
-    """Return the arrival time of the run's first message, in ms on the steady clock of that daemon's life."""
+    """Return the arrival time of the run's first message, in ms on the steady clock of the daemon that received it."""
     return slab.longs[(slab.chunks_at + segment.chunk * lay.CHUNK_BYTES + segment.run + lay.RUN_ARRIVED_MS) >> 3]
 
 
@@ -164,7 +164,7 @@ _KNOWN_STATES: Final = frozenset(RunState)
 
 
 def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """Return file offsets of a run and its chunk's end.  Raises SlabError without a run of this generation."""
+    """Return the file offsets of a run and of the end of its span.  Raises SlabError without a sound run header."""
     at = slab.chunk_at(chunk)
     words = slab.words
     span = words[(at + lay.CHUNK_SPAN) >> 2]
@@ -181,7 +181,7 @@ def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
 
 
 def read_record(slab: Slab, chunk: int, offset: int) -> Record:
-    """Return the header of the record at byte `offset` of `chunk`; the caller has checked its run."""
+    """Return the header of the record at byte `offset` of `chunk`, without any check."""
     return Record._make(lay.RECORD.unpack_from(slab.view, slab.chunks_at + chunk * lay.CHUNK_BYTES + offset))
 
 
@@ -196,7 +196,7 @@ def runs_of(slab: Slab, chunk: int) -> Iterator[tuple[int, Run]]:
 
 
 def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
-    """Return the topic name behind a run's header, written because the topic had no number."""
+    """Return the topic name behind a run's header, of a topic without a number."""
     at = slab.chunk_at(chunk) + offset + lay.RUN_HEADER
     return bytes(slab.view[at : at + run.name_length])
 
@@ -269,15 +269,15 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
     name = slab.words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
     starts_run = first == at + lay.RUN_HEADER + lay.align(name)
     if not starts_run or slab.words[(at + lay.RUN_COUNT) >> 2] != segment.records:
-        raise SlabError("A part of a run was taken for the whole; it must be split first.")
+        raise SlabError(f"The segment is part of a run of chunk {segment.chunk} that is not split.")
     return [at >> 2]
 
 
 def split_run(slab: Slab, chunk: int, offset: int) -> None:
-    """Copy a run's header fields to each of its records; after that the records' headers count.
+    """Copy a run's header fields to each of its records, whose headers are valid from then on.
 
-    Only the run's owner may call this; a second call changes nothing.  One store at the end makes the run SPLIT, so a
-    crash before it leaves the run whole.
+    Only the run's owner may call this; a second call changes nothing.  The last store makes the run SPLIT, so a crash
+    before it leaves the run whole.
     """
     run = read_run(slab, chunk, offset)
     if run.state is RunState.SPLIT:
@@ -299,13 +299,13 @@ _PLACEMENT: Final = Struct("<iih")
 
 
 NO_SEQUENCE: Final = -1
-"""Epoch and sequence number where brokers do not recognise repeated batches."""
+"""Epoch and sequence number of batches without sequence numbers."""
 
 
 def next_sequence(sequence: int, count: int) -> int:
     """Return the sequence number `count` records after `sequence`; numbers wrap from 2^31 - 1 to 0.
 
-    -1, no number, stays -1.
+    NO_SEQUENCE stays NO_SEQUENCE.
     """
     return (sequence + count) & 0x7FFFFFFF if sequence >= 0 else sequence
 
@@ -315,7 +315,7 @@ def write_placement(
 ) -> None:
     """Write the final partition and sequence numbers of a segment that joins a record batch.
 
-    A whole run has them in its header, a split run in each record's.
+    A whole run stores them in its header, a split run in each record's header.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run

@@ -1,14 +1,12 @@
-"""A slab file in any condition: its readable records and a list of its damage.
+"""Salvage of a slab file in any condition: its readable records and a list of its damage.
 
-This module serves operators with a damaged file, or with one that no daemon reads any more.  The mapping is private, so
-nothing here reaches the file.  Stores to the mapping are part of the reading: they finish a dead process's transaction
-or repair a count.
+This module serves `bruce slab`.  The mapping is private, so its stores never reach the file; they only finish a dead
+process's transaction or repair a count.
 
-Damage is a sentence in a list, not an exception: the reader skips the part that it names and continues.  Memory that
-was overwritten with zeros looks like unused memory; only the books show that messages are missing.
+The reader skips damaged parts and lists each as a sentence.  Memory that was overwritten with zeros looks like unused
+memory; then only the books show that messages are missing.
 
-Records come in order of arrival.  Each run is already in order, so the runs are merged, and only runs that were filled
-at the same time are open together.
+Records come in order of arrival, by a merge of the runs, each of which is in order.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ __all__ = ["ChunkCounts", "LandedDatagram", "LandingZone", "RecordBody", "Salvag
 class SalvagedRecord(NamedTuple):
     """A record in the slab, with the location of its bytes.
 
-    `topic` is empty where the name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
+    `topic` is empty if the name is lost.  `partition_key` is None for an AnyPartition message.  The key is at file
     offsets `key_at` to `value_at`, the value from there to `headers_at`, the record headers from there to `end`.
     """
 
@@ -75,7 +73,7 @@ class RecordBody(NamedTuple):
 
 
 class LandedDatagram(NamedTuple):
-    """A datagram in the landing zone, `length` bytes at file offset `at`; a slot may hold only the first of them."""
+    """A datagram of `length` bytes at file offset `at` in the landing zone; a longer one than its slot is truncated."""
 
     arrival: int
     at: int
@@ -83,14 +81,14 @@ class LandedDatagram(NamedTuple):
 
 
 class LandingZone(NamedTuple):
-    """The number of datagrams in the landing zone, and those without a record, in order of arrival."""
+    """The number of datagrams in the landing zone, and the datagrams without a record, in order of arrival."""
 
     landed: int
     pending: list[LandedDatagram]
 
 
 class ChunkCounts(NamedTuple):
-    """Numbers of chunks that are free, in use (bodies of spans included) or without a sound header."""
+    """Numbers of chunks that are free, in use (those within spans included) or without a sound header."""
 
     free: int
     used: int
@@ -113,8 +111,8 @@ _HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
 class Salvage:
     """The slab at `path`; `damage` grows during the reading.
 
-    With `is_live`, a living daemon has the slab.  Then the copy is not finished or repaired, and the result may be a
-    moment old.  Otherwise the copy is in the state that the next daemon would see.  Raises SlabError for an unreadable
+    With `is_live`, a running daemon uses the slab: the copy keeps its unfinished transactions, and the result may be a
+    moment old.  Otherwise they are finished, as the next daemon would do.  Raises SlabError for an unreadable
     file.
     """
 
@@ -129,7 +127,7 @@ class Salvage:
         self.slab.close()
 
     def _finish_transactions(self) -> None:
-        """Apply the valid redo records of killed processes, as the next daemon would before it delivers anything."""
+        """Apply the valid redo records of dead processes, as the next daemon would."""
         for index in range(lay.ROW_COUNT):
             try:
                 ProcessRow(self.slab, index).counters.release()
@@ -146,22 +144,22 @@ class Salvage:
             for chunk, state, _, generation in chunk_headers(self.slab)
             if state is ChunkState.FREE and not generation and self._is_marked_used(chunk)
         ]
-        self.damage += [f"Chunk {chunk} has no sound header; it was passed over." for chunk in unsound]
+        self.damage += [f"Chunk {chunk} has no sound header; it was skipped." for chunk in unsound]
         return ChunkCounts(self.slab.geometry.chunks - used - len(unsound), used, len(unsound))
 
     def _is_marked_used(self, chunk: int) -> bool:
-        """Report if a chunk's state byte is not FREE.  Chunks that were never opened, or only partly, say FREE."""
+        """Report if a chunk's state byte is not FREE."""
         return self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
 
     # --- records -----------------------------------------------------------------------------------------------------
 
     def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
-        """Yield the held records, with `settled` also the settled ones, in order of arrival."""
-        places = sorted(self._places(settled=settled), reverse=True)
+        """Yield the records in order of arrival; with `settled` also those that are delivered or discarded."""
+        locations = sorted(self._locations(settled=settled), reverse=True)
         heap: list[_HeapEntry] = []
-        while places or heap:
-            while places and (not heap or places[-1].first_arrival <= heap[0][0]):
-                self._push(heap, len(places), self._records_in(places.pop()))
+        while locations or heap:
+            while locations and (not heap or locations[-1].first_arrival <= heap[0][0]):
+                self._push(heap, len(locations), self._records_in(locations.pop()))
             if heap:
                 _, number, kept, rest = heappop(heap)
                 if settled or kept.state not in lay.SETTLED:
@@ -174,7 +172,7 @@ class Salvage:
         if kept is not None:
             heappush(heap, (kept.arrival, number, kept, rest))
 
-    def _places(self, *, settled: bool) -> Iterator[_RunLocation]:
+    def _locations(self, *, settled: bool) -> Iterator[_RunLocation]:
         for found in read_each(self.slab, self._runs_in):
             if isinstance(found, str):
                 self.damage.append(found)
@@ -186,18 +184,18 @@ class Salvage:
             for offset, run in runs_of(self.slab, chunk):
                 yield run, _RunLocation(run.first_arrival, chunk, offset, run.generation)
         except SlabError as error:
-            yield f"{error} It was skipped, with everything behind it in the chunk."
+            yield f"{error} It was skipped, with the rest of the chunk."
 
-    def _records_in(self, place: _RunLocation) -> Iterator[SalvagedRecord]:
-        _, chunk, offset, generation = place
+    def _records_in(self, location: _RunLocation) -> Iterator[SalvagedRecord]:
+        _, chunk, offset, generation = location
         try:
             run = read_run(self.slab, chunk, offset)
             topic = self._topic_of(chunk, offset, run)
             for at, record in records_of(self.slab, chunk, offset, run):
                 yield self._salvaged(chunk, topic, run, at, record)
         except SlabError as error:
-            if self._generation(chunk) == generation:  # else a living daemon has reclaimed it
-                self.damage.append(f"{error} It was skipped, with everything behind it in the run.")
+            if self._generation(chunk) == generation:  # else a running daemon has reclaimed it
+                self.damage.append(f"{error} It was skipped, with the rest of the run.")
 
     def _generation(self, chunk: int) -> int:
         return self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
@@ -211,11 +209,11 @@ class Salvage:
             name = b""
         if not name and run.topic not in self._nameless:
             self._nameless.add(run.topic)
-            self.damage.append(f"The name of topic number {run.topic} is lost; its messages come without one.")
+            self.damage.append(f"The name of topic number {run.topic} is lost; its messages are listed without one.")
         return name
 
     def _salvaged(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> SalvagedRecord:
-        speaks = record if run.state is RunState.SPLIT else run
+        header = record if run.state is RunState.SPLIT else run
         key_at = self.slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
         value_at = key_at + record.key_length
         headers_at = value_at + record.value_length
@@ -223,9 +221,9 @@ class Salvage:
             chunk,
             run.generation,
             topic,
-            RunState(speaks.word & 0xFF),
-            speaks.reason,
-            speaks.attempts,
+            RunState(header.word & 0xFF),
+            header.reason,
+            header.attempts,
             record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None,
             record.timestamp,
             record.arrival,
@@ -236,7 +234,7 @@ class Salvage:
         )
 
     def body(self, kept: SalvagedRecord) -> RecordBody | None:
-        """Return the bytes of a record; None if a living daemon has reused its memory."""
+        """Return the bytes of a record; None if a running daemon has reused its memory."""
         view = self.slab.view
         found = RecordBody(
             bytes(view[kept.key_at : kept.value_at]),
@@ -248,9 +246,9 @@ class Salvage:
     # --- landing zone ------------------------------------------------------------------------------------------------
 
     def landing_zone(self) -> LandingZone:
-        """Return the contents of the landing zone, and those datagrams that no lane has a copy of."""
+        """Return the number of datagrams in the landing zone, and those that no lane has a copy of."""
         base = self.slab.longs[landing.base_at(self.slab) >> 3]
-        places = landing.landed_places(self.slab)
-        copied = copied_arrivals(self.slab, base) if places else frozenset()
-        found = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(places, base))
-        return LandingZone(len(places), [item for item in found if item.arrival not in copied])
+        locations = landing.landed_places(self.slab)
+        copied = copied_arrivals(self.slab, base) if locations else frozenset()
+        found = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(locations, base))
+        return LandingZone(len(locations), [item for item in found if item.arrival not in copied])

@@ -1,9 +1,8 @@
 """Messages of each sending user: a table for each input, in shared memory.
 
-Each input process writes only its own row's table and reads the tables of all inputs.  So a quota holds for the whole
-daemon, whatever processes receive a user's messages.  Inputs that receive at the same moment may exceed it together. A
-table outlives its process, so the death of a process does not renew a quota.  The table is no part of the books: a
-crash may leave its sums one batch short.
+An input writes only its own table and reads the tables of all inputs, so a quota holds for the whole daemon.  Inputs
+that receive at the same moment may exceed it together.  A table outlives its process, so a process that dies does not
+reset a quota.  The table is not part of the books: a crash may leave its sums one batch short.
 
 A full table reuses the entry of the user with the oldest last message.
 """
@@ -25,8 +24,8 @@ __all__ = ["SenderSums", "SenderTable", "read_senders"]
 class SenderSums(NamedTuple):
     """Sums of one user since the creation of the slab.
 
-    `received` counts all messages, `not_allowed` and `over_quota` those of them that were discarded, `refused` counts
-    connections.  `waited` counts how often the input did not read a connection because of the quota.
+    `received` counts all messages; `not_allowed` and `over_quota` count the discarded ones.  `refused` counts
+    connections.  `waited` counts the times that the quota suspended reading from a connection.
     """
 
     received: int = 0
@@ -46,7 +45,7 @@ class SenderTable:
         self._entries = {key: place for place, key in _keys(self._longs, self._own) if key}
 
     def received_in(self, user: int, window: int) -> int:
-        """Return the messages that all inputs received from a user within the window of time of this number."""
+        """Return the number of messages that all inputs received from a user within a numbered window of time."""
         return sum(self._received_by(table, user + _KEY_OFFSET, window) for table in self._all)
 
     def _received_by(self, table: int, key: int, window: int) -> int:
@@ -112,7 +111,7 @@ def _table_at(slab: Slab, row: int) -> int:
 
 
 def _keys(longs: memoryview[int], table: int) -> list[tuple[int, int]]:
-    """Return index and key of each entry of a table."""
+    """Return the index in `longs` and the key of each entry of a table."""
     end = table + lay.SENDERS_PER_INPUT * _WORDS
     return list(zip(range(table, end, _WORDS), longs[table:end:_WORDS].tolist(), strict=True))
 

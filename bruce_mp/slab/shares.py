@@ -5,10 +5,10 @@ free.  An input takes a share when it runs out of chunks, under a file lock that
 dies.  It returns an empty share with one store when shares are scarce.  A dead input's shares stay with its row, for
 its successor.
 
-Half of the slab is guaranteed to the inputs that hold messages, in equal parts; the rest goes to any of them.  So an
-input whose clients wait for a full slab cannot take the room of one whose messages would be discarded.  An input that
-holds nothing keeps an eighth of its part, so that the others may use nearly all of the slab.  When it receives
-messages, it takes the shares that the others return, up to its part.
+Half of the slab is guaranteed to the inputs, in equal parts; the rest goes to any of them.  So an input whose clients
+wait while the slab is full cannot take the memory of an input that would have to discard messages.  For an input
+without any share, an eighth of its part is kept free, so that the others may use nearly all of the slab.  When it
+receives messages, it claims the shares that the others return, up to its part.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Shares", "rebuild_table"]
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
 _IDLE_DIVISOR: Final = 8
-"""An input that holds nothing keeps its guaranteed shares divided by this number."""
+"""An input without shares is guaranteed its part divided by this number."""
 _SCARCE_DIVISOR: Final = 4
-"""Free shares are scarce below all shares divided by this number."""
+"""Shares are scarce if fewer are free than all shares divided by this number."""
 
 
 class Shares:
-    """The shares as input row `owner` sees them; `peers` are the rows of all inputs of the daemon."""
+    """The shares of input row `owner`; `peers` are the rows of all inputs of the daemon."""
 
     def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = ()) -> None:
         chunks = slab.geometry.chunks
@@ -50,7 +50,7 @@ class Shares:
         self._guaranteed = self.count // (2 * (len(self._others) + 1))
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
         self._known_obtainable: int | None = None
-        """Cached `obtainable`, valid only without other inputs and until this input takes or returns a share."""
+        """Cached `obtainable`, used only without other inputs, until this input claims or releases a share."""
 
     def __del__(self) -> None:
         if getattr(self, "_lock_file", -1) >= 0:
@@ -75,12 +75,12 @@ class Shares:
         return (self.count - 1) * self.size + self._last_size - others * self.size
 
     def _guaranteed_to(self, has: int) -> int:
-        """Return the number of shares that are kept for another input, which has `has` of them."""
+        """Return the number of shares that an input with `has` shares can count on."""
         return self._guaranteed if has else -(-self._guaranteed // _IDLE_DIVISOR)
 
     @property
     def obtainable(self) -> int:
-        """Return the number of chunks that this input could take now."""
+        """Return the number of chunks in shares that this input could claim now."""
         if self._known_obtainable is not None:
             return self._known_obtainable
         table = bytes(self._table)
@@ -106,7 +106,7 @@ class Shares:
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 
     def claim_one(self) -> int | None:
-        """Take the first free share and return it; None when none is obtainable."""
+        """Claim the first free share and return it; None if none is obtainable."""
         with self._lock() as is_locked:
             table = bytes(self._table)
             if not is_locked or self._claimable(table) < 1:
@@ -116,7 +116,7 @@ class Shares:
             return share
 
     def claim(self, shares: Sequence[int]) -> bool:
-        """Take all these shares; False, and none taken, if one is not obtainable."""
+        """Claim all these shares; if one is not obtainable, claim none and return False."""
         with self._lock() as is_locked:
             table = bytes(self._table)
             if not is_locked or self._claimable(table) < len(shares) or any(table[share] for share in shares):
@@ -126,7 +126,7 @@ class Shares:
             return True
 
     def release(self, share: int) -> None:
-        """Return a share without chunks in use."""
+        """Make a share free; the caller has checked that none of its chunks is in use."""
         self._set_owner(share, 0)
 
     def _set_owner(self, share: int, owner: int) -> None:
@@ -135,7 +135,7 @@ class Shares:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Hold the lock of all inputs; yield False if its holder, perhaps stopped in a debugger, keeps it too long."""
+        """Hold the lock of all inputs; yield False after 5 ms, because its holder may be stopped in a debugger."""
         if self._lock_file < 0:
             yield True
             return
@@ -158,9 +158,9 @@ class Shares:
 
 
 def rebuild_table(slab: Slab, heads: Sequence[tuple[int, int]]) -> None:
-    """Rewrite the table for chunks in use, pairs of chunk and span, from the owners in their headers.
+    """Rewrite the table from the owners of the chunks in use; `heads` are pairs of chunk and span.
 
-    The supervisor calls this before it starts the inputs, because no other process may change the table then.
+    The supervisor calls this before it starts the inputs, so that no other process changes the table.
     """
     shares = Shares(slab, 0)
     table = bytearray(shares.count)

@@ -1,18 +1,18 @@
 """Spill files: the messages of fenced attempts beyond their part of the slab, one file for each attempt.
 
-A file begins with a header page.  Blocks follow: the arrival time of some messages, and the clients' frames of these
-messages, byte for byte, in order of arrival.  When the messages are fed back, the timestamp policy uses this arrival
-time.  The header says if the client insists on its own timestamps.
+A file consists of a header page and blocks.  A block consists of an arrival time and the frames of some messages, as
+the client sent them, in order of arrival.  When a worker feeds the messages into lanes, the timestamp policy uses this
+arrival time.  The header states if the daemon must keep the client's timestamps.
 
-A live file has one writer, the stream worker with the row in the header.  Each store to a header is one small
-`pwrite()`, which SIGKILL cannot cut in two.
+A file has one writer, the stream worker of the row in the header.  Each store to the header is one small `pwrite()`,
+which SIGKILL cannot cut in two.
 
     OPEN ──release──▶ RELEASED ──everything is in lanes──▶ removed
       └──abandoned──▶ removed
 
-The row's release word in the slab decides when an attempt is complete; the state here follows it.  The messages of a
-released file before `offset` are back in the slab.  After a death of the worker some messages beyond `offset` may be
-in lanes already: `landed` has their indexes, counted from `offset`.
+An attempt is complete once the row's release word in the slab names it; then the worker releases the file.  The
+messages of a released file before `offset` are back in the slab.  After the death of a worker, some messages behind
+`offset` may be in lanes as well: `landed` has their indexes, counted from `offset`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SEAL: Final = Struct("<QQQ")
 """state (0 open, 1 released), messages, end of the data; written when the attempt is complete"""
 _SEAL_AT: Final = 64
 _PROGRESS: Final = Struct("<QQQ")
-"""offset of the next frame, messages before it, the offset that `landed` counts from (0 = none landed)"""
+"""offset of the next frame, messages before it, offset from which `landed` counts (0 = none landed)"""
 _PROGRESS_AT: Final = 128
 _LANDED_AT: Final = 1024
 _DATA_AT: Final = 4096
@@ -62,11 +62,11 @@ _GROUP_AND_OTHERS: Final = 0o077
 
 BLOCK_HEADER: Final = _BLOCK.size
 MAX_SLICE_MESSAGES: Final = 8 * (_DATA_AT - _LANDED_AT)
-"""Maximum number of messages in a slice: the header has a bit for each."""
+"""Maximum number of messages that a worker feeds at once: the header has a bit for each."""
 
 
 class SpillFile:
-    """The file of one attempt.  Raises OSError when the file system refuses."""
+    """The file of one attempt.  Its methods raise OSError as the file system does."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -94,7 +94,7 @@ class SpillFile:
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, is_explicit: bool) -> SpillFile:
-        """Create the file of an attempt, with mode 0600.  With `is_explicit` its messages keep their timestamps."""
+        """Create the file of an attempt, with mode 0600; with `is_explicit`, its messages keep their timestamps."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         head = bytearray(_DATA_AT)
@@ -111,17 +111,17 @@ class SpillFile:
 
     @property
     def remaining(self) -> int:
-        """Number of messages of a released file that are not back in the slab."""
+        """Return the number of messages of a released file that are not back in the slab."""
         return max(0, self.messages - self.fed - len(self.landed))
 
     @property
     def is_exhausted(self) -> bool:
-        """True if all messages of a released file are back in the slab."""
+        """Return True if all messages of a released file are back in the slab."""
         return self.offset >= self.end
 
     @property
     def size(self) -> int:
-        """Bytes of all blocks, with their headers."""
+        """Return the bytes of all blocks, with their headers."""
         return self.end - _DATA_AT
 
     def reserve(self, size: int) -> None:
@@ -146,7 +146,7 @@ class SpillFile:
         self._store(_SEAL_AT, _SEAL.pack(0, self.messages, self.end))
 
     def release(self) -> None:
-        """Store that the attempt is complete, after the release word of the row says so."""
+        """Store that the attempt is complete, after the store to the row's release word."""
         self._store(_SEAL_AT, _SEAL.pack(1, self.messages, self.end))
         self.is_released = True
 
@@ -163,13 +163,13 @@ class SpillFile:
         self._store(_PROGRESS_AT, _PROGRESS.pack(self.offset, self.fed, self.offset))
 
     def read(self, room: memoryview) -> int:
-        """Read frames of one block from `offset` on, and set `arrived_ms`; return the bytes read, 0 for damage."""
+        """Read frames of one block from `offset` on, and set `arrived_ms`; return the bytes read, 0 if damaged."""
         if not self._enter_block():
             return 0
         return os.preadv(self._descriptor, [room[: self._block_end - self.offset]], self.offset)
 
     def _enter_block(self) -> bool:
-        """Find the block of `offset`, and skip its header.  Return False if a header on the way is damaged."""
+        """Find the block of `offset`, and skip its header.  Return False if a block header is damaged."""
         while self._block_end <= self.offset < self.end:
             header = os.pread(self._descriptor, _BLOCK.size, self._block_end).ljust(_BLOCK.size, b"\0")
             begin = self._block_end + _BLOCK.size
@@ -187,7 +187,7 @@ class SpillFile:
 
     @property
     def is_closed(self) -> bool:
-        """True once the file is closed."""
+        """Return True once the file is closed."""
         return self._descriptor < 0
 
     def close(self) -> None:
@@ -222,14 +222,14 @@ class SpillDirectory:
         return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
 
     def _create_directory(self) -> None:
-        """Create the directory.  Refuse an existing one that other users can write to: its parent may be public."""
+        """Create the directory, or check that only the daemon's user has access, because its parent may be public."""
         with suppress(FileExistsError):
             self.path.mkdir(0o700)
         found = self.path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _GROUP_AND_OTHERS:
             raise SlabError(
-                f"{self.path} is not a directory of the daemon's user alone. Remove it, or set "
-                "input.streams.spill_dir to a directory in which the daemon may make one."
+                f"{self.path} is not a directory that only the daemon's user can access. Remove it, or set "
+                "input.streams.spill_dir to a directory in which the daemon may create one."
             )
 
     def files(self, row: int) -> dict[int, SpillFile]:
@@ -255,7 +255,7 @@ class SpillDirectory:
         return lost
 
     def remove(self) -> None:
-        """Remove all files and the directory, before an empty slab is removed."""
+        """Remove all files and the directory, for an empty slab that is about to be removed."""
         for file in self._open_all():
             file.remove()
         with suppress(OSError):
@@ -273,17 +273,17 @@ class SpillDirectory:
 
 
 def wrapping_delta(amount: int) -> int:
-    """Return the unsigned addend that changes a 64-bit word by `amount`."""
+    """Return the unsigned addend that changes a 64-bit counter by `amount`, which may be negative."""
     return amount & _MASK
 
 
 def spilled_messages(slab: Slab, row: int) -> int:
-    """Return the number of a row's messages in spill files, by the books."""
+    """Return the number of a row's messages in spill files, by its counters."""
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MASK
 
 
 def released_messages(slab: Slab, row: int) -> int:
-    """Return the number of a row's spilled messages of attempts that are complete or about to be, by the books."""
+    """Return the number of a row's messages in spill files of complete attempts, by its counters."""
     return _counter(slab, row, lay.SPILL_RELEASED)
 
 

@@ -2,13 +2,13 @@
 
     OPEN -> FILLED -> ROUTED -> ASSIGNED -> QUEUED -> IN_FLIGHT -> DELIVERED
 
-is the path of an ordinary message.  A dispatcher that gives up its messages returns them.  Messages that it never sent
-go on as ROUTED.  Those in a record batch that was built go through ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT again, with
-partition, sequence numbers and boundaries kept.  DISCARDED is final, as DELIVERED is.  A SPLIT run is final too: its
-records go on separately, each from the state that the run was in.
+is the path of an ordinary message.  A dispatcher that stops sending returns its messages to the router.  Those that it
+never sent become ROUTED again.  Those in a built record batch pass through ROUTED_SENT, ASSIGNED_SENT and IN_FLIGHT,
+and keep partition, sequence numbers and batch boundaries.  DELIVERED and DISCARDED are final.  SPLIT is final for the
+run: each of its records continues from the state that the run had.
 
-Each state names the one process that may store the next, so no state word has two writers.  A restarted process finds
-its records by their state and holder.  A router has a new incarnation, with which it stores the same state again.
+One process may store the next state of each state, so no state word has two writers.  A restarted process finds its
+records by state and holder.  A restarted router stores the same state again, with its new incarnation as the holder.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Role(Enum):
 TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
     RunState.OPEN: {
         RunState.FILLED: Role.INPUT,
-        RunState.DELIVERED: Role.INPUT,  # a run without records that a dead input left
+        RunState.DELIVERED: Role.INPUT,  # an empty run of a dead input
     },
     RunState.FILLED: {RunState.ROUTED: Role.ROUTER},
     RunState.ROUTED: {
-        RunState.ROUTED: Role.ROUTER,  # taken over from its predecessor
+        RunState.ROUTED: Role.ROUTER,  # claimed from the predecessor
         RunState.ASSIGNED: Role.ROUTER,
         RunState.DISCARDED: Role.ROUTER,
         RunState.SPLIT: Role.ROUTER,
@@ -55,12 +55,12 @@ TRANSITIONS: Final[Mapping[RunState, Mapping[RunState, Role]]] = {
         RunState.DELIVERED: Role.DISPATCHER,
         RunState.DISCARDED: Role.DISPATCHER,
         RunState.RETURNED_SENT: Role.DISPATCHER,
-        RunState.SPLIT: Role.DISPATCHER,  # the broker refused the batch as too large: it is cut
+        RunState.SPLIT: Role.DISPATCHER,  # the broker refused the batch as too large
     },
     RunState.RETURNED: {RunState.ROUTED: Role.ROUTER},
     RunState.RETURNED_SENT: {RunState.ROUTED_SENT: Role.ROUTER},
     RunState.ROUTED_SENT: {
-        RunState.ROUTED_SENT: Role.ROUTER,  # taken over from its predecessor
+        RunState.ROUTED_SENT: Role.ROUTER,  # claimed from the predecessor
         RunState.ASSIGNED_SENT: Role.ROUTER,
         RunState.DISCARDED: Role.ROUTER,
     },

@@ -1,9 +1,8 @@
-"""A private mapping of a slab file, also with a damaged superblock.
+"""A private mapping of a slab file, even with a damaged superblock.
 
-Only the superblock says where the parts of the file lie, but few numbers can vary.  The sizes of all tables are fixed,
-except for the landing zone's slots, which follow from the largest datagram.  So if the superblock contradicts itself,
-the repair searches for the first chunk and for the slot size that puts it there.  A slab of another layout version is
-never guessed at, because it needs a program with that version.
+The offsets of the file's parts follow from the superblock.  All tables have fixed sizes except the landing zone, whose
+slots depend on the largest datagram.  So if the superblock is inconsistent, the repair searches the file for the first
+chunk header, and computes the slot size that leads to its offset.  It rejects a slab of another layout version.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def open_private(path: Path) -> tuple[Slab, list[str]]:
 
 
 def _geometry(path: Path, error: SlabError) -> Geometry:
-    """Return the geometry of a file that `Slab` refused.  Raises `error` again if the file does not reveal one."""
+    """Return the geometry of a file that `Slab` rejected with `error`.  Raises `error` if none can be computed."""
     if not path.is_file() or path.stat().st_size < lay.PAGE:
         raise error
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
@@ -57,7 +56,7 @@ def _geometry(path: Path, error: SlabError) -> Geometry:
 
 
 def _from_superblock(fields: tuple[int, ...]) -> Geometry | None:
-    """Return the superblock's own geometry if it is consistent, in a shortened file or beside other damaged fields."""
+    """Return the superblock's geometry if it is consistent, for a file that is only too short; else None."""
     _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = fields
     geometry = Geometry(chunks, topics, partitions, slots, slot_size)
     agrees = (chunk, rows, size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
@@ -65,7 +64,7 @@ def _from_superblock(fields: tuple[int, ...]) -> Geometry | None:
 
 
 def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
-    """Return the geometry with chunks from the first chunk header in the file on."""
+    """Return the geometry in which the first chunk is at the first chunk header of the file."""
     landing_at = Geometry(chunks=1).landing_at
     heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_chunk_header(data, at))
     first = next(heads, None)
@@ -77,7 +76,7 @@ def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
 
 
 def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
-    magic, _, state, owner, _, span = lay.CHUNK_HEAD.unpack_from(data, at)[:6]
+    magic, _, state, owner, _, span = lay.CHUNK.unpack_from(data, at)[:6]
     owned = 0 <= owner - lay.ROW_FIRST_INPUT < lay.INPUT_ROWS
     return magic == lay.CHUNK_MAGIC and state in _HEADER_STATES and owned and span > 0
 
@@ -86,7 +85,7 @@ _HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.
 
 
 def _candidate_geometries(first: int) -> Iterator[Geometry]:
-    """Yield the geometries that a daemon may have chosen, with chunks from `first` on."""
+    """Yield the geometries of `Geometry.for_size` in which the first chunk is at offset `first`."""
     for slots in range(1, MAX_LANDING_SLOTS + 1):
         room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
         for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
@@ -102,7 +101,7 @@ def _has_slot_size(data: mmap.mmap, geometry: Geometry) -> bool:
 
 
 def _repair_topic_count(slab: Slab) -> list[str]:
-    """Recount the topics if their number is impossible; the first entry without a name ends the table."""
+    """Count the topics if the superblock's number is impossible; the first entry without a name ends the table."""
     at = lay.SUPER_TOPIC_COUNT >> 2
     if 1 <= slab.words[at] <= slab.geometry.topics:
         return []
@@ -110,7 +109,7 @@ def _repair_topic_count(slab: Slab) -> list[str]:
     while count < slab.geometry.topics and 1 <= _name_length(slab, count) <= lay.TOPIC_NAME_MAX:
         count += 1
     slab.words[at] = count
-    return [f"The superblock does not say how many topics there are; {count - 1} were found."]
+    return [f"The superblock has an impossible number of topics; the table has {count - 1}."]
 
 
 def _name_length(slab: Slab, topic: int) -> int:

@@ -4,10 +4,10 @@ The router is the only writer of both, with two exceptions.  A partition's next 
 dispatcher that owns the partition, and any dispatcher records a topic's refusal.  An entry is complete before the store
 that makes it visible.
 
-A topic keeps its number while it has an entry.  The entry of a topic that is gone and holds no messages may pass to
-another topic, under another number: the place in the table plus a multiple of its capacity.  So a number never comes to
-mean another topic.  A partition that loses its entry and gets one again begins in a producer epoch that it has not had.
-Otherwise a broker that remembers the partition would take its first messages for repetitions.
+A topic keeps its number while it has an entry.  If the topic is gone and holds no messages, the router may reuse the
+entry for another topic, under another number: the index of the entry plus a multiple of the capacity.  So no number
+ever means another topic.  A partition that gets an entry again begins in a producer epoch that it has not had, because the
+broker would take messages with earlier sequence numbers of the same epoch for repetitions.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class TopicTable:
                 self._read_numbers[index] = self._read_entry(number)
 
     def _numbers(self) -> list[int]:
-        """Return the number in each entry; the first is never used."""
+        """Return the number in each entry; the first entry is never used."""
         first = (self._slab.geometry.topics_at + lay.TOPIC_NUMBER) >> 2
         step = lay.TOPIC_ENTRY >> 2
         return self._slab.words[first : first + self._slab.words[lay.SUPER_TOPIC_COUNT >> 2] * step : step].tolist()
 
     def _read_entry(self, topic: int) -> int:
-        """Read an entry and return its number; 0 if the router changes entry and version during the read."""
+        """Read an entry and return its number; 0 if the router changed the entry during the read."""
         if not topic:
             return 0
         at = self._at(topic)
@@ -81,7 +81,7 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """Return a number that grows with every change of the table, so that readers can skip an unchanged one."""
+        """Return the number of changes of the table, so that readers can skip an unchanged one."""
         return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
 
     def id_of(self, name: bytes) -> int:
@@ -101,7 +101,7 @@ class TopicTable:
 
     @property
     def free_entries(self) -> int:
-        """Return how many more topics can be numbered."""
+        """Return the number of further topics that can have an entry."""
         return self._slab.geometry.topics - 1 - len(self._names)
 
     def has(self, topic: int) -> bool:
@@ -110,7 +110,7 @@ class TopicTable:
         return topic in self._names
 
     def was_freed(self, topic: int) -> bool:
-        """Report if a topic had this number and is gone."""
+        """Report if the number belonged to a topic that is gone."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def ids(self) -> dict[bytes, int]:
@@ -122,7 +122,7 @@ class TopicTable:
         return {name: self.partitions_of(topic) for name, topic in self._ids.items()}
 
     def partitions_of(self, topic: int) -> int:
-        """Return the number of partitions that the router has seen of the topic."""
+        """Return the topic's number of partitions by the metadata, 0 if unknown."""
         return self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2]
 
     def refusals(self) -> dict[bytes, int]:
@@ -169,7 +169,7 @@ class TopicTable:
         return next((index for index in range(1, len(self._read_numbers)) if not self._read_numbers[index]), 0)
 
     def _next_number(self, index: int) -> int:
-        """Return a number that an entry has not had."""
+        """Return a number that the entry has not had."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._slab.geometry.topics if last else index
         return number if number <= _MAX_NUMBER else index
@@ -215,7 +215,7 @@ class PartitionTable:
 
     @property
     def is_full(self) -> bool:
-        """Report if no further partition can have an entry."""
+        """Report if the table has no free entry."""
         return not self._free and self._count >= self._slab.geometry.partitions
 
     def ensure_entry(self, topic: int, partition: int) -> bool:
@@ -234,7 +234,7 @@ class PartitionTable:
         return True
 
     def remove_other_topics(self, topics: Collection[int]) -> None:
-        """Free the entries of all other topics (router only)."""
+        """Free the entries of partitions of all other topics (router only)."""
         others = {key: index for key, index in self._entries.items() if key[0] not in topics}
         first_at = lay.SUPER_FIRST_EPOCH >> 2
         first = self._slab.words[first_at]
@@ -268,7 +268,7 @@ class PartitionTable:
             self.store_next_sequence(topic, partition, 0, 0)
 
     def _index_of(self, topic: int, partition: int) -> int:
-        """Return the index of the entry.  New ones are at the end, or where another was freed."""
+        """Return the index of an entry, and read entries that the router has added if necessary."""
         index = self._entries.get((topic, partition))
         if index is not None:
             return index
@@ -279,5 +279,5 @@ class PartitionTable:
 
 
 def store_next_sequence(slab: Slab, entry: int, sequence: int, epoch: int) -> None:
-    """Store a partition's next sequence number, with its epoch, in one instruction; `entry` is a file offset."""
+    """Store a partition's next sequence number and epoch in one instruction; `entry` is a file offset."""
     slab.longs[(entry + lay.PARTITION_NEXT_SEQUENCE) >> 3] = sequence | (epoch & 0xFFFFFFFF) << 32

@@ -2,15 +2,15 @@
 
 The rule is that of shared-memory switches (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 packet switches", 1998): a topic may hold at most `alpha` times the free memory.  A single stuck topic then fills `alpha
-/ (1 + alpha)` of the memory.  However many are stuck, a part stays free.
+/ (1 + alpha)` of the memory.  Some memory stays free for any number of stuck topics.
 
-That part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it a topic may hold at
-most a quarter of the free memory.  A topic that holds nothing gets one span of any size that is free, because a large
-message would otherwise wait for ever in an empty slab.
+That part shrinks with each stuck topic, so the last eighth of the memory is a reserve: within it, a topic may hold at
+most a quarter of the free memory.  A topic without chunks gets one span of any size that is free, because a large
+message would otherwise never fit.
 
-Chunks are counted when a lane gets them and when the pool reclaims them: constant work for each chunk, none for each
-message.  The pool reclaims lazily.  So it refuses a topic only after a bounded inspection of the topic's oldest chunks
-and the oldest of all.
+Chunks are counted when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool reclaims
+lazily, so `TopicShares` refuses a topic only after it has inspected some of the topic's oldest chunks and of the oldest
+chunks of all.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ RESERVE_ALPHA_DIVISOR: Final = 4
 """Within the reserve a topic may hold the free memory divided by this number."""
 TOPIC_STUCK_AFTER_MS: Final = 1000
 INSPECTIONS_PER_MS: Final = 50
-"""Inspections for all stuck topics together: where they are many, the pause of each may exceed `MAX_SWEEP_PAUSE_MS`."""
+"""Limit for all stuck topics together; if there are many, the pause of each may exceed `MAX_SWEEP_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
 TRIAL_MESSAGES: Final = 8
 """Messages of a trial: see `TopicShares.must_pause`."""
 
 
 class _Excess(NamedTuple):
-    """The start of a topic's time over its threshold, and the counts of freed chunks then: its own and all."""
+    """The last time that a topic over its threshold freed chunks, and the numbers of freed chunks then."""
 
     since_ms: int
     freed: int
@@ -52,12 +52,12 @@ class _Excess(NamedTuple):
 class TopicShares:
     """Allocates chunks of a pool to topics, each of which holds no more than its threshold.
 
-    `alpha_of` gives the factor of a topic by name; 0 = no threshold.
+    `alpha_of` returns the factor of a topic by name; 0 = no threshold.
 
-    Where the senders of all topics share a socket that `blocks`, a topic over its threshold may only be slower than its
-    senders.  It gets its chunk, and the socket has to rest: see `must_pause`.  The topic is refused once it is stuck:
-    none of its chunks becomes free for a second, while another topic holds nothing or frees chunks.  Where all topics
-    are stuck the socket rests, but for a trial each second, which refuses stuck topics and admits new ones.
+    If `blocks` is set, the input slows its senders down instead of discarding messages.  Then a topic over its threshold
+    gets its chunk, but the input must pause: see `must_pause`.  The topic is refused once it is stuck: none of its
+    chunks becomes free for a second, while another topic holds nothing or frees chunks.  If all topics are stuck, the
+    input pauses except for a trial each second, which refuses stuck topics and admits new ones.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:
@@ -69,7 +69,7 @@ class TopicShares:
         self._pause = SweepPause()
         self._next_trial_ms = 0
         self.is_on_trial = False
-        """True while the socket takes a trial turn, which refuses stuck topics even if all of them are stuck."""
+        """True during a trial, which refuses stuck topics even if all topics are stuck."""
         self.has_refused = False
         """True if the last `allocate` failed because of the topic's threshold, not for want of memory."""
         self.on_topics_changed()
@@ -90,7 +90,7 @@ class TopicShares:
                 holdings.assign_number(name, number)
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """Return the first of `span` neighbouring chunks for a topic, opened and empty; None when it gets none."""
+        """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None; see `has_refused`."""
         holding = self._pool.holdings.holding_of(topic)
         self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._may_exceed(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
@@ -103,9 +103,9 @@ class TopicShares:
         return self._is_allowed(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a refused topic may resume, for a message of `span` chunks or a larger amount.
+        """Report if a refused topic may resume with a message of `span` chunks.
 
-        A retry parses all waiting messages, so it is not worth less than half of the topic's holding.
+        The topic needs room for half of its holding, because a retry parses all waiting messages.
         """
         holding = self._pool.holdings.holding_of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
@@ -113,41 +113,41 @@ class TopicShares:
     def must_pause(self, now_ms: int) -> bool:
         """Report if a topic is over its threshold without being stuck, so that the input should receive nothing.
 
-        If nothing becomes free, the answer is False now and then, for a *trial* of `TRIAL_MESSAGES` messages.  Without
-        it, the first message of another topic would wait behind those of the stuck topics for ever.
+        If nothing becomes free, the result is False once a second, for a *trial* of `TRIAL_MESSAGES` messages.  Without
+        it, messages of other topics would stay behind those of the stuck topics in the socket's queue.
         """
         self.is_on_trial = False
         for topic in list(self._excesses):
             if self._is_allowed(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
-        pressing = [topic for topic in list(self._excesses) if self._may_exceed(topic, now_ms)]
-        self.is_on_trial = bool(pressing) and self._is_trial_due(pressing, now_ms)
-        return bool(pressing) and not self.is_on_trial
+        waiting = [topic for topic in list(self._excesses) if self._may_exceed(topic, now_ms)]
+        self.is_on_trial = bool(waiting) and self._is_trial_due(waiting, now_ms)
+        return bool(waiting) and not self.is_on_trial
 
-    def _is_trial_due(self, pressing: list[TopicKey], now_ms: int) -> bool:
-        is_due = now_ms >= self._next_trial_ms and all(self._is_stuck(topic, now_ms) for topic in pressing)
+    def _is_trial_due(self, waiting: list[TopicKey], now_ms: int) -> bool:
+        is_due = now_ms >= self._next_trial_ms and all(self._is_stuck(topic, now_ms) for topic in waiting)
         if is_due:
             self._next_trial_ms = now_ms + TRIAL_INTERVAL_MS
         return is_due
 
     def _is_stuck(self, topic: TopicKey, now_ms: int) -> bool:
-        """Report if none of a pressed topic's chunks became free within the patience."""
+        """Report if none of the topic's chunks became free within `TOPIC_STUCK_AFTER_MS`."""
         return now_ms - self._excesses[topic].since_ms >= TOPIC_STUCK_AFTER_MS
 
     def _may_exceed(self, topic: TopicKey, now_ms: int) -> bool:
-        """Record a topic over its threshold; False if it is stuck, or if no other topic waits because of it."""
+        """Record a topic over its threshold, and report if it gets a chunk nevertheless, because it is not stuck."""
         if not self.blocks:
             return False
-        holdings, press = self._pool.holdings, self._excesses.get(topic)
+        holdings, excess = self._pool.holdings, self._excesses.get(topic)
         freed = holdings.holding_of(topic).freed
-        if press is None or press.freed != freed:
-            press = self._excesses[topic] = _Excess(now_ms, freed, holdings.freed)
+        if excess is None or excess.freed != freed:
+            excess = self._excesses[topic] = _Excess(now_ms, freed, holdings.freed)
         if not self._is_stuck(topic, now_ms):
             return True
-        return not self.is_on_trial and holdings.freed == press.freed_in_all and not self._is_any_idle()
+        return not self.is_on_trial and holdings.freed == excess.freed_in_all and not self._is_any_idle()
 
     def _is_any_idle(self) -> bool:
-        """Report if a numbered topic holds no chunks, so all its messages are delivered."""
+        """Report if a numbered topic holds no chunks, because all its messages are settled."""
         return self._pool.holdings.numbered < len(self._topics)
 
     def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
@@ -156,10 +156,10 @@ class TopicShares:
         return self._sweep(holding, now_ms) and self._is_within(topic, holding, span)
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
-        """Compare what a topic would hold with its threshold."""
+        """Report if a topic with `span` more chunks is within its threshold, without a sweep."""
         held = holding.held + span
         if not holding.held or held * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
-            return True  # quick: counts no obtainable shares
+            return True  # the usual case, which needs no count of obtainable shares
         free = self._pool.free_count - span
         if held * RESERVE_ALPHA_DIVISOR <= free:
             return True

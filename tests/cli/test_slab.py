@@ -288,7 +288,7 @@ def test_inspect_continues_after_damage(path: Path, capsys: pytest.CaptureFixtur
     assert main(["slab", "inspect", str(path)]) == 1
     out = capsys.readouterr().out
     assert "\n  clicks: 2 messages " in out
-    assert "does not agree with its size. It was read with 15 chunks from byte " in out
+    assert "does not match its size. It was read with 15 chunks from byte " in out
 
 
 def test_a_damaged_chunk_is_in_the_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

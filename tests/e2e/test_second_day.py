@@ -151,7 +151,7 @@ def test_an_unwritable_slab_directory_is_reported(daemon: Daemon) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
     text = refused(daemon, slab__path=closed / "slab")
-    assert f"The slab {closed / 'slab'} cannot be made: Permission denied" in text
+    assert f"The slab {closed / 'slab'} cannot be created: Permission denied" in text
 
 
 def test_an_impossible_run_directory_is_reported(daemon: Daemon) -> None:

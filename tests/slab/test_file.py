@@ -43,7 +43,7 @@ def test_a_new_slab_is_empty(tmp_path: Path) -> None:
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     path.write_bytes(b"precious")
-    with pytest.raises(SlabError, match="already; it is not overwritten"):
+    with pytest.raises(SlabError, match="already at .*; the daemon does not overwrite it"):
         create_slab(path, SMALL, now_ms=0)
     assert path.read_bytes() == b"precious"
     assert [entry.name for entry in tmp_path.iterdir()] == ["slab"]
@@ -60,7 +60,7 @@ def test_a_full_file_system_is_reported_at_creation(tmp_path: Path, monkeypatch:
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(SlabError, match="cannot be made: No such file"):
+    with pytest.raises(SlabError, match="cannot be created: No such file"):
         create_slab(tmp_path / "missing" / "slab", SMALL, now_ms=0)
     with pytest.raises(SlabError, match="cannot be opened: No such file"):
         Slab(tmp_path / "missing")

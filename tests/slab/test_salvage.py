@@ -219,7 +219,7 @@ def test_a_chunk_without_a_valid_header_is_skipped(tmp_path: Path) -> None:
     found = Found(path)
     assert found.values == [b"0", b"1", b"3", b"4", b"5"]
     assert found.chunks == (SMALL.chunks - 3, 2, 1)
-    assert found.damage == ["Chunk 1 has no sound header; it was passed over."]
+    assert found.damage == ["Chunk 1 has no sound header; it was skipped."]
 
 
 def test_a_damaged_run_hides_only_later_runs_of_its_chunk(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_damaged_run_hides_only_later_runs_of_its_chunk(tmp_path: Path) -> Non
     assert found.values == [b"0", b"1", b"2", b"5"]
     [text] = found.damage
     assert text.startswith("The run at byte ")
-    assert text.endswith("of chunk 0 is damaged. It was skipped, with everything behind it in the chunk.")
+    assert text.endswith("of chunk 0 is damaged. It was skipped, with the rest of the chunk.")
 
 
 def test_a_damaged_record_hides_only_later_records_of_its_run(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_messages_survive_the_loss_of_their_topic_name(tmp_path: Path) -> None:
     found = Found(path)
     assert found.values == ALL
     assert found.topics == [b"", b"", b"t2", b"", b"", b"new"]
-    assert found.damage == ["The name of topic number 1 is lost; its messages come without one."]
+    assert found.damage == ["The name of topic number 1 is lost; its messages are listed without one."]
 
 
 @pytest.mark.parametrize("count", [0, 10_000, 2**32 - 1])
@@ -263,7 +263,7 @@ def test_topics_are_recounted_when_the_count_is_invalid(tmp_path: Path, count: i
     overwrite(path, lay.SUPER_TOPIC_COUNT, count.to_bytes(4, "little"))
     found = Found(path)
     assert set(found.topics) == {b"t1", b"t2", b"new"}
-    assert found.damage == ["The superblock does not say how many topics there are; 2 were found."]
+    assert found.damage == ["The superblock has an impossible number of topics; the table has 2."]
 
 
 @pytest.mark.parametrize("page", [bytes(lay.PAGE), os.urandom(lay.PAGE), b"BRUCESLX"])
@@ -291,7 +291,7 @@ def test_a_truncated_file_is_read_up_to_its_end(tmp_path: Path) -> None:
     os.truncate(path, SMALL.chunks_at + 2 * lay.CHUNK_BYTES + 100)
     found = Found(path)
     assert found.values == [b"0", b"1", b"2", b"3", b"4"]
-    assert "its superblock does not agree with its size. It was read with 2 chunks" in found.damage[0]
+    assert "its superblock does not match its size. It was read with 2 chunks" in found.damage[0]
 
 
 def test_an_extended_file_is_read_by_its_superblock(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_file_truncated_before_its_chunks_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     fill(path)
     os.truncate(path, SMALL.chunks_at)
-    with pytest.raises(SlabError, match="does not agree with its size"):
+    with pytest.raises(SlabError, match="does not match its size"):
         Salvage(path, is_live=False)
 
 

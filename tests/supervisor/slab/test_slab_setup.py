@@ -211,7 +211,7 @@ def test_a_slab_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_missing_slab_directory_is_reported(path: Path) -> None:
-    with pytest.raises(SlabError, match="cannot be made"):
+    with pytest.raises(SlabError, match="cannot be created"):
         take(path.parent / "nowhere" / "slab")
 
 
