@@ -6,8 +6,8 @@ that makes it visible.
 
 A topic keeps its number while it has an entry.  If the topic is gone and holds no messages, the router may reuse the
 entry for another topic, under another number: the index of the entry plus a multiple of the capacity.  So no number
-ever means another topic.  A partition that gets an entry again begins in a producer epoch that it has not had, because the
-broker would take messages with earlier sequence numbers of the same epoch for repetitions.
+ever means another topic.  A partition that gets an entry again begins in a producer epoch that it has not had.
+Otherwise the broker would take its messages for repetitions of those with the same sequence numbers.
 """
 
 from __future__ import annotations
