@@ -1,4 +1,4 @@
-"""bruce_mp: the daemon that every host with something to say to Kafka should run."""
+"""bruce_mp: a daemon that delivers messages from programs of its host to Kafka."""
 
 from typing import Final
 

@@ -29,17 +29,18 @@ __all__ = [
 
 @unique
 class ExitCode(IntEnum):
-    """The exit statuses of `bruce`.  As in its predecessors, 1 is a mistake in the set-up."""
+    """The exit statuses of `bruce`."""
 
     OK = 0
     SETUP = 1
+    """A mistake in the set-up, such as a wrong configuration or a missing directory."""
     USAGE = 2
     UNBALANCED = 3
     """`bruce check`: the books do not balance."""
     UNREADABLE = 4
     """`bruce check` and `bruce status`: the daemon did not respond, or its answers were inconsistent."""
     BOOT_LOOP = 70
-    """A process of the daemon failed at boot again and again."""
+    """A process of the daemon failed repeatedly during its start."""
 
 
 @unique
@@ -82,11 +83,11 @@ class StartError(BruceError):
 
 
 class SlabError(BruceError):
-    """A slab file is damaged, has another layout or is locked, or a record in it is unsound."""
+    """A slab file is damaged, has another layout version or is locked, or a record in it is damaged."""
 
 
 class ProtocolError(BruceError):
-    """Base of the two protocol errors; never raised itself."""
+    """Base of the two protocol errors; the code raises only these."""
 
     def __init__(self, text: str) -> None:
         if type(self) is ProtocolError:
@@ -95,7 +96,7 @@ class ProtocolError(BruceError):
 
 
 class LocalProtocolError(ProtocolError):
-    """A caller requested an act that the protocol does not allow."""
+    """The caller requested an operation that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -115,7 +116,7 @@ class AttemptEndedError(RemoteProtocolError):
 
 
 def creation_remedy(error: OSError, directory: object) -> str:
-    """Return the remedy for a failed creation in `directory`, as the beginning of a sentence."""
+    """Return the remedy for a failed creation of a file in `directory`, as the beginning of a sentence."""
     if error.errno == errno.ENOENT:
-        return f"Make the directory {directory}, with write permission for the daemon's user"
+        return f"Create the directory {directory}, with write permission for the daemon's user"
     return f"Give the daemon's user write permission in {directory}"

@@ -1,7 +1,4 @@
-"""Sums and samples of bounded size for arbitrary client input.
-
-The sources of discard events and the reports share them.
-"""
+"""Sums and samples of bounded size, for discard events and reports: clients control their contents."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 MAX_TOPICS: Final = 1000
-"""Limit of discard kinds in one flush, and of topics in one report."""
+"""Maximum number of discard kinds in one flush, and of topics in one report."""
 MAX_SAMPLES: Final = 25
-"""Limit of samples of one kind."""
+"""Maximum number of samples of one kind."""
 
 
 class RecentSamples:
@@ -64,7 +61,7 @@ class CountedTimeRange:
 
 
 def bounded_entry(table: dict[_Key, _Value], key: _Key, rest: _Key, make: Callable[[], _Value]) -> _Value:
-    """Return the value of `key` and make it the newest. In a full table, a new key shares the value of `rest`."""
+    """Return or create the value of `key` and make it the newest. In a full table, new keys share that of `rest`."""
     value = table.pop(key, None)
     if value is None and len(table) >= MAX_TOPICS:
         key = rest

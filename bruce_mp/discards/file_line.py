@@ -1,12 +1,12 @@
-"""Line format of the discard file: one line for a discarded message or a possible duplicate.
+"""The line format of the discard file: one line for a discarded message or a possible duplicate.
 
     now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
 
 This is Dory's line; LEN counts the bytes between the brackets. Three additions allow a message to be sent again from
 its line:
 
-* ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers skip unknown fields behind `msg`, and
-  this one does too.
+* ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers of Dory's
+  lines skip unknown fields behind `msg`.
 * ` hdrs: K:V,K:V,...` behind that holds record headers: keys and values in base64, `-` for a null value.
 * In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
   for any client data. Topics that Kafka allows contain no such byte.

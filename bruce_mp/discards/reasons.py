@@ -21,10 +21,10 @@ PARSED: Final = frozenset(DiscardReason) - {
     DiscardReason.UNCLEAN_DISCONNECT,
     DiscardReason.SENDER_NOT_ALLOWED,
 }
-"""Reasons of messages that were parsed, so that topic, key and value are known."""
+"""Reasons of parsed messages, whose topic, key and value are known."""
 
 BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
-"""Reasons that reports list by topic: the topic itself was valid."""
+"""Reasons that reports list by topic, because the topic was valid."""
 
 BY_CLIENTS: Final = frozenset(DiscardReason) - PARSED | {DiscardReason.BAD_TOPIC, DiscardReason.LONG_MSG}
 """Reasons that clients can correct."""
@@ -60,6 +60,6 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
 
 
 def discard_sentence(count: int, topic: str = "") -> str:
-    """Return subject and verb of a sentence about discards."""
-    what = "1 message" if count == 1 else f"{count} messages"
-    return f"{what}{f' of topic {topic}' if topic else ''} {'was' if count == 1 else 'were'} discarded"
+    """Return a sentence with the number of discarded messages, without its full stop."""
+    subject = "1 message" if count == 1 else f"{count} messages"
+    return f"{subject}{f' of topic {topic}' if topic else ''} {'was' if count == 1 else 'were'} discarded"

@@ -1,9 +1,9 @@
 """Discard events at their source: summed for the report, copied for the discard file, and logged.
 
-`DiscardReporter` runs in a process of the message path. It sums events in memory and sends the sums a few times a
-second, so a flood of bad messages costs additions and a few frames. It never blocks, and its memory is bounded. Sums
-that the link refuses wait for the next flush, and beyond MAX_TOPICS kinds the empty topic name collects the rest.
-`reports` receives the sums.
+A `DiscardReporter` runs in each process that discards messages. It sums events in memory and sends the sums twice a
+second to the status process (`reports`), so a flood of bad messages costs additions and a few frames. It never blocks,
+and its memory is bounded. Sums that the link refuses wait for the next flush. Beyond MAX_TOPICS kinds, the empty topic
+name collects the sums.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class FileCopies(NamedTuple):
 class DiscardReporter:
     """Collector of discard events, one in each process that discards messages.
 
-    A report shows `prefix_size` bytes of a bad message. `is_logged` also writes discards to the log. `file` is None
-    without a discard file.
+    A report shows `prefix_size` bytes of a bad message. With `is_logged`, discards are also logged. `file` is None if
+    the config sets no discard file.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class DiscardReporter:
 
     @property
     def keeps_copies(self) -> bool:
-        """Return True with a discard file: callers then call `copy` and `copy_duplicates`."""
+        """Return True if the config sets a discard file; callers then call `copy` and `copy_duplicates`."""
         return self._file is not None
 
     @property
@@ -135,7 +135,7 @@ class DiscardReporter:
             self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.max_bytes]))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
-        """Record the sender of bad messages; the oldest entry makes room for a new one."""
+        """Record the sender of bad messages; a new sender replaces the oldest of MAX_SAMPLES."""
         before = self._senders.pop((reason, peer), None)
         if before is None and len(self._senders) >= MAX_SAMPLES:
             del self._senders[next(iter(self._senders))]
@@ -173,7 +173,7 @@ class DiscardReporter:
         )
 
     def flush(self) -> None:
-        """Log and send the sums. Processes call this a few times a second; it costs nothing without events."""
+        """Log and send the sums. Processes call this twice a second; it costs nothing without events."""
         self._log_discards()
         has_sums = bool(self._discards or self._duplicates)
         if has_sums and self._sender.send_bytes(encode_events(self._events())):
@@ -187,8 +187,8 @@ class DiscardReporter:
     def _log_discards(self) -> None:
         """Log the discards since the last flush, one line for each reason and topic."""
         for (reason, topic), count in self._unlogged.items():
-            what = discard_sentence(count, topic.decode("utf-8", "backslashreplace"))
-            _LOG.error("%s: %s (%s).", what, reason.name, EXPLANATIONS[reason], extra={"about": (reason, topic)})
+            sentence = discard_sentence(count, topic.decode("utf-8", "backslashreplace"))
+            _LOG.error("%s: %s (%s).", sentence, reason.name, EXPLANATIONS[reason], extra={"about": (reason, topic)})
         self._unlogged.clear()
 
     def _events(self) -> Iterator[Event]:

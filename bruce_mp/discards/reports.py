@@ -1,8 +1,7 @@
-"""Discard reports by period, as operators read them.
+"""Discard reports by period, in the status process.
 
-Reports live in the status process and are pure: the caller passes the time. Period n begins n intervals after `epoch`.
-The first event, reader or timer after the end of a period finishes its report. No recorded event is lost by that, for
-any number of elapsed periods.
+The caller passes the time. The first event, reader or timer after the end of a period finishes its report. Then the
+report of the current period begins; periods without events in between have no report.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Discards and possible duplicates of messages in the slab: settling, counting, reporting and copying.
+"""Discards and possible duplicates of messages in the slab: settlement, counters, reports and copies.
 
-Router, dispatchers and stream workers use `Discards`; `ProcessReporter` serves the input, too.
+Router, dispatchers and stream workers use `Discards`. The datagram input uses only `ProcessReporter`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp import kernels
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Discards", "ProcessReporter"]
-
-_AT_ONCE: Final = MAX_SETTLED_SEGMENTS
 
 
 class ProcessReporter(DiscardReporter):
@@ -54,7 +52,7 @@ class ProcessReporter(DiscardReporter):
 
 
 class Discards:
-    """Discards segments on behalf of one process."""
+    """A discarder of segments for one process."""
 
     def __init__(self, slab: Slab, row: ProcessRow, reporter: DiscardReporter) -> None:
         self._slab = slab
@@ -66,11 +64,11 @@ class Discards:
     ) -> None:
         """Discard claimed segments, and raise `counter` by the number of their messages.
 
-        Segments that fit into one transaction, such as a record batch, are settled all or none.
+        One transaction settles up to MAX_SETTLED_SEGMENTS segments, and so a whole record batch.
         """
         segments = list(segments)
-        for start in range(0, len(segments), _AT_ONCE):
-            some = segments[start : start + _AT_ONCE]
+        for start in range(0, len(segments), MAX_SETTLED_SEGMENTS):
+            some = segments[start : start + MAX_SETTLED_SEGMENTS]
             for segment in some:
                 self._report(segment, reason, topic)
             records = sum(segment.records for segment in some)
@@ -87,7 +85,7 @@ class Discards:
             self._reporter.copy(reason, self._messages(segment, topic))
 
     def _span(self, segment: Segment) -> kernels.TimeSpan:
-        """Return the range of timestamps, without damaged records, which count nevertheless."""
+        """Return the range of client timestamps, or zeros for a damaged segment."""
         try:
             return kernels.time_span(self._slab, segment)
         except SlabError:

@@ -1,6 +1,6 @@
-"""Refusal of damaged records in the slab.
+"""Quarantine of damaged records in the slab.
 
-Damaged records stay in place with their owner, because their contents cannot be trusted.  All other records go on.
+Damaged records stay in place with their owner, because their contents cannot be trusted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def quarantine(row: ProcessRow, error: SlabError) -> None:
-    """Count and log a damaged place, which stays as it is."""
+    """Count and log damaged records; `error` names their location."""
     row.add(Counter.RefusedDamagedPlace)
     _LOG.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
 
@@ -41,7 +41,7 @@ def is_sound(slab: Slab, segment: Segment) -> bool:
 
 
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments whose state words can be stored, and refuse the others."""
+    """Return the segments whose state words can be stored, and quarantine the others."""
     sound: list[Segment] = []
     for segment in segments:
         try:

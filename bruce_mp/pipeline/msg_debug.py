@@ -1,7 +1,4 @@
-"""Message debugging in router and dispatchers: copies of the messages of chosen topics.
-
-Without a chosen topic, the cost is one flag check for each segment.
-"""
+"""Message debugging in router and dispatchers: copies of the messages of chosen topics."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ __all__ = ["WireTap", "create_tap"]
 
 
 class WireTap:
-    """Copies messages of chosen topics."""
+    """A tap that copies the messages of chosen topics to the status process."""
 
     def __init__(self, slab: Slab, copies: Copies) -> None:
         self._slab = slab
@@ -52,7 +49,7 @@ class WireTap:
         self._copies.flush()
 
     def copy(self, target: Target, topic: bytes, segments: Iterable[Segment]) -> None:
-        """Copy claimed segments of a chosen topic; skip damaged ones, which their owner reports."""
+        """Copy claimed segments if their topic is chosen; skip damaged ones, which their owner reports."""
         if not self._chosen.covers(topic):
             return
         now_ms = wall_ms()
@@ -67,5 +64,5 @@ class WireTap:
 
 
 def create_tap(slab: Slab, links: Links, row: ProcessRow) -> WireTap:
-    """Build the tap of a process."""
+    """Create the tap of a process."""
     return WireTap(slab, Copies(links.sender(COPIES), row.add))

@@ -1,11 +1,10 @@
 """Batch building with three limits: age, number of messages and bytes; the first one reached completes the batch.
 
-The rules are those of the reference (behaviour, "Flush rule of one batch"), applied to segments.  `add` cuts a segment
-that does not fit at the message that reaches the limit.  `add_whole` adds it uncut to the batch that it completes; this
-serves batches that only time their messages, because a cut costs work for every message of the run.
+`add` splits a segment that does not fit at the message that reaches the limit.  `add_whole` adds it unsplit to the
+batch that it completes, because a split costs work for each message of the run.
 
-Ages count from the arrival of the first message at the input, not from the client's timestamp, which may lie anywhere.
-Used by the router for batches of a topic, by the dispatchers for all others.
+The age of a batch counts from the arrival of its first message at the input.  The router uses this class for batches of
+one topic, the dispatchers for all others.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class PendingBatch:
 
     @property
     def due_ms(self) -> int | None:
-        """The time at which the age limit is reached, on the caller's clock; None if empty or without that limit."""
+        """Return the time at which the batch reaches its age limit, in ms; None if it is empty or has no such limit."""
         return self._due_ms if self._due_ms < _UNLIMITED else None
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
@@ -64,7 +63,7 @@ class PendingBatch:
         return done
 
     def add_whole(self, segment: Segment, arrived: int, now_ms: int) -> list[Segment]:
-        """Add a segment uncut, with its arrival time; return the batch if complete, else an empty list."""
+        """Add a segment unsplit, with its arrival time; return the batch if complete, else an empty list."""
         self._join(segment, arrived, now_ms)
         if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
             return []
@@ -82,9 +81,8 @@ class PendingBatch:
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
         head, rest = split_at(self._slab, segment, *room)
         if head is None and not self._segments:
-            head, rest = split_at(
-                self._slab, segment, 1, _UNLIMITED
-            )  # a message larger than the limit forms its own batch
+            # A message larger than the limit forms its own batch.
+            head, rest = split_at(self._slab, segment, 1, _UNLIMITED)
         if head is not None:
             self._join(head, arrived, now_ms)
         if self._segments:
@@ -92,7 +90,7 @@ class PendingBatch:
         return rest
 
     def _join(self, segment: Segment, arrived: int, now_ms: int) -> None:
-        came_ms = min(arrived, now_ms)  # an arrival time of an earlier daemon may lie in the future
+        came_ms = min(arrived, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
         self._due_ms = min(self._due_ms, came_ms + self._age_ms)
         self._segments.append(segment)
         self._records += segment.records

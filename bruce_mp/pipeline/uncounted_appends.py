@@ -1,8 +1,7 @@
 """Recovery of a dead stream worker's row by its successor or the supervisor.
 
-A stream worker can die after it appended messages and before it counted them; they are counted.  Fenced attempts that
-were not complete are discarded, in the slab and in spill files.  Spilled messages of complete attempts stay in their
-files for the next worker of the row.
+The recovery counts the messages that the worker appended but did not count.  It discards incomplete fenced attempts, in
+the slab and in spill files.  Spilled messages of complete attempts stay in their files for the next worker of the row.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
-    """Close the runs that the dead process of row `index` left open, and count its uncounted messages.
+    """Close the open runs of the dead process of row `index`, count its uncounted messages, and end its attempts.
 
-    Repeating this is harmless. A fenced attempt in the middle of its release is released; the others are discarded.
+    A fenced attempt in the middle of its release is released; the others are discarded. The function may run twice.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)
@@ -54,14 +53,14 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
-    """Update the header of the last fed file to the progress in the row."""
+    """Store the progress of the row in the header of the file that was fed last."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
     if file is not None and file.is_released and file.offset < offset <= file.end:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
 def _record_half_fed_slice(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
-    """Store the messages of a half-fed slice that are in lanes, and return their counter increments."""
+    """Store the indexes of the messages that are in lanes in the half-fed file, and return counter increments."""
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
         spills[feeding].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})

@@ -55,9 +55,9 @@ class TopicShares:
     `alpha_of` returns the factor of a topic by name; 0 = no threshold.
 
     If `blocks` is set, the input slows its senders down instead of discarding messages.  Then a topic over its
-    threshold gets its chunk, but the input must pause: see `must_pause`.  The topic is refused once it is stuck: none of its
-    chunks becomes free for a second, while another topic holds nothing or frees chunks.  If all topics are stuck, the
-    input pauses except for a trial each second, which refuses stuck topics and admits new ones.
+    threshold gets its chunk, but the input must pause: see `must_pause`.  The topic is refused once it is stuck: none
+    of its chunks becomes free for a second, while another topic holds nothing or frees chunks.  If all topics are
+    stuck, the input pauses except for a trial each second, which refuses stuck topics and admits new ones.
     """
 
     def __init__(self, pool: ChunkPool, topics: TopicTable, alpha_of: Callable[[bytes], int]) -> None:

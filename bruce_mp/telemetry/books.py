@@ -1,8 +1,7 @@
 """The books: received = delivered + discarded (by reason) + held (by stage), read from the slab.
 
 Held messages are counted from the state words of the records, never computed as the difference. A reading is consistent
-when no transaction was open and no process row changed while the records were counted. `read_books` makes a few
-attempts.
+if no transaction was open and no process row changed during the count.
 """
 
 from __future__ import annotations
@@ -47,9 +46,9 @@ STAGES: Final[dict[RunState, str]] = {
     RunState.QUEUED: "queued",
     RunState.IN_FLIGHT: "in_flight",
 }
-"""Stage that holds a record in each state."""
+"""Stage of a record in each state; the names stand for input, router, and the dispatcher's two stages."""
 SPILLED: Final = "spill"
-"""Stage of messages that are not in the slab: see slab/spill.py."""
+"""Stage of messages in spill files, which are not in the slab."""
 
 _MAX_READINGS: Final = 5
 
@@ -66,12 +65,12 @@ class Books(msgspec.Struct, frozen=True):
 
     @property
     def balanced(self) -> bool:
-        """Return True if the sum accounts for every received message."""
+        """Return True if received = delivered + discarded + held."""
         return self.received == self.delivered + sum(self.discarded.values()) + sum(self.held.values())
 
 
 def read_books(slab: Slab) -> Books:
-    """Read the books, and retry until a reading is consistent or `_MAX_READINGS` attempts are used."""
+    """Read the books, up to `_MAX_READINGS` times until a reading is consistent."""
     books = _read_once(slab)
     for _ in range(_MAX_READINGS - 1):
         if books.consistent:
@@ -107,7 +106,7 @@ def _versions(slab: Slab) -> list[int]:
 
 
 def counter_by_row(slab: Slab, counter: int) -> list[int]:
-    """A counter of each process."""
+    """Return a counter of each process."""
     return _row_integers(slab, lay.ROW_COUNTERS + 8 * counter)
 
 
@@ -117,7 +116,7 @@ def counter_total(slab: Slab, counter: int) -> int:
 
 
 def spilled_total(slab: Slab) -> int:
-    """Return how many messages of fenced attempts are in spill files."""
+    """Return the number of messages in spill files."""
     return counter_total(slab, lay.SPILL_IN) - counter_total(slab, lay.SPILL_OUT)
 
 
@@ -130,10 +129,7 @@ def _count_held(slab: Slab) -> dict[str, int]:
 
 
 def held_by_topic(slab: Slab) -> dict[bytes | int, dict[str, int]]:
-    """Count the records that the daemon holds by topic and stage.
-
-    The key is the topic's number, or its name if it has no number yet.
-    """
+    """Count the held records by topic and stage; the key of a topic is its number, or its name if it has none."""
     held: dict[bytes | int, dict[str, int]] = {}
     for topic, state, records in read_each(slab, lambda chunk: _counts_in(slab, chunk)):
         if state in STAGES:
@@ -154,7 +150,7 @@ def _counts_in(slab: Slab, chunk: int) -> Iterator[tuple[bytes | int, RunState, 
 
 
 def balance_line(books: Books) -> str:
-    """Return the balance, with `!=` if the books do not balance.
+    """Return the equation of the books, with `!=` if they do not balance.
 
     received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 (queued 1)
     """

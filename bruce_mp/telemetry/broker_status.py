@@ -1,7 +1,7 @@
 """Broker status that dispatchers and router report to the status process once a second.
 
-It covers connections, pauses and their reasons, but no counts of waiting messages: the status process takes these from
-the slab. Times are in ms since the epoch.
+It covers connections, pauses and their reasons. The status process counts waiting messages itself, in the slab. Times
+are in ms since the epoch.
 
 `dispatcher.connection_status` and `router.cluster_status` publish it, `status.broker_status` keeps the latest reports,
 and the page `/brokers` shows them.
@@ -28,22 +28,22 @@ __all__ = [
 ]
 
 IDLE: Final = "not connected"
-"""No connection: there was nothing to send since the last one was closed, or since the start."""
+"""No connection, because there was nothing to send since the last connection or since the start."""
 CONNECTING: Final = "connecting"
 CONNECTED: Final = "connected"
 FAILED: Final = "failed"
 
 NO_LEADER: Final = "no leader"
-"""State of a pause: the cluster names no leader that is in service."""
+"""State of a pause because the metadata has no available leader."""
 ALL_PARTITIONS: Final = -1
-"""Partition number that stands for the whole topic."""
+"""Partition number of a pause of the whole topic."""
 
 MAX_LISTED_SCOPES: Final = 100
 PUBLISH_EVERY_S: Final = 1.0
 
 
 class PartitionError(msgspec.Struct, frozen=True):
-    """A partition with a retriable error as its last response: the error's name and its first time."""
+    """A partition whose last response was a retriable error: the error's name and its first time."""
 
     topic: bytes
     partition: int
@@ -92,11 +92,11 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     """The router's report about the cluster.
 
     `brokers` lists (node, host, port) from the metadata. `failing_since_ms` is None if the last metadata fetch
-    succeeded; otherwise `error` is the reason, and `needs_operator` is as above. `paused` lists some of the
-    `paused_count` pauses. `producer_error` is the error code of a refused producer id, or 0. `forbidden` lists topics
-    with waiting messages that the brokers hide from the daemon's user. `asking` is the broker of the metadata request
-    in progress, and `asked_in_vain` is the reason why the previous broker's request failed. Both are empty without a
-    request.
+    succeeded; otherwise `error` is the reason, and `needs_operator` is True if only an operator can correct it.
+    `paused` lists some of the `paused_count` pauses. `producer_error` is the error code of a refused producer id, or 0.
+    `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the broker
+    of the metadata request in progress, and `asked_in_vain` is the reason why the previous broker's request failed.
+    Both are empty without a request.
     """
 
     brokers: tuple[tuple[int, str, int], ...]

@@ -1,10 +1,9 @@
-"""Monotonic clock in wall-clock units.
+"""The steady clock: the monotonic clock, offset to the wall clock at the daemon's start.
 
-Lingers, back-offs and ages must not stall for an hour when an administrator sets the clock back. So the daemon reads
-the wall clock once, at its start, and advances from there with the monotonic clock.
+Lingers, back-offs and ages use it, so that they do not stall for an hour when an administrator sets the clock back.
 
-Processes compare such times, for example the arrival of a run with the current time. All of them therefore use the
-supervisor's offset: processes started before and after a change of the clock would otherwise disagree.
+Processes compare such times, for example the arrival of a run with the current time. So all of them use the
+supervisor's offset; otherwise processes started before and after a change of the wall clock would disagree.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ __all__ = ["SteadyClock", "steady", "steady_ms", "wall_ms"]
 
 
 class SteadyClock:
-    """Monotonic clock plus an offset, both in ms."""
+    """The monotonic clock plus an offset, in ms."""
 
     __slots__ = ("offset_ms",)
 
@@ -25,11 +24,11 @@ class SteadyClock:
         self.offset_ms = wall_ms() - time.monotonic_ns() // 1_000_000
 
     def now_ms(self) -> int:
-        """Return ms since the epoch, by the wall clock at the time of the offset. Only differences are exact."""
+        """Return ms since the epoch, by the wall clock at the daemon's start. Only differences are exact."""
         return time.monotonic_ns() // 1_000_000 + self.offset_ms
 
     def ms_of(self, moment: float) -> int:
-        """Return the first ms, as `now_ms` counts them, at which `time.monotonic()` has reached `moment`."""
+        """Convert a time of `time.monotonic()` to ms of this clock, rounded up."""
         return math.ceil(moment * 1000) + self.offset_ms
 
 

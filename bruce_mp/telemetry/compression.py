@@ -1,7 +1,7 @@
-"""Gain and cost of compression by topic and codec, summed in each dispatcher and again in the status process.
+"""Gain and cost of compression by topic and codec.
 
-A dispatcher reports the sums since its last report; the sums of the status process cover its lifetime. Both tables are
-bounded: the empty topic name collects the topics beyond the bound.
+A dispatcher sums them between its reports, and the status process over its lifetime. Both tables are bounded: the empty
+topic name collects the topics beyond MAX_TOPICS.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.

@@ -1,4 +1,4 @@
-"""Send the events that processes report to the status process; `status.events` decodes them."""
+"""The sending end of the reports to the status process; `status.events` decodes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Sums(Protocol):
 
 
 class EventOutput:
-    """The sender of sums, which keep growing until the link accepts them."""
+    """A sender of sums to the status process; the sums grow until the link accepts them."""
 
     def __init__(self, sender: ByteSender, sums: _Sums) -> None:
         self._sender = sender

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["JournalHandler"]
 
 _FIELD_BYTES_MAX: Final = 64 * 1024
-"""Longest value of a field, in bytes; longer ones are cut, so that the datagram fits into the send buffer."""
+"""Maximum bytes of a field's value; a longer one is truncated, so that the datagram fits into the send buffer."""
 
 _PRIORITIES: Final[Mapping[str, int]] = {
     name: number for number, name in enumerate(("EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"))
@@ -25,9 +25,9 @@ _PRIORITIES: Final[Mapping[str, int]] = {
 
 
 class JournalHandler(logging.Handler):
-    """Handler that sends the log records of one process to the journal.
+    """A handler that sends the log records of one process to the journal.
 
-    A record is lost if the journal is absent or busy; later records may succeed.
+    A record is lost if the journal is absent or busy.
     """
 
     def __init__(self, process: str, path: Path) -> None:

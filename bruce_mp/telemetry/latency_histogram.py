@@ -1,7 +1,8 @@
 """Latency from receipt to acknowledgement: a histogram in the counters of the dispatchers' rows.
 
-The latency of a message starts with the first message of its run. The transaction that settles a batch also adds to the
-histogram, so it counts exactly the delivered messages. The buckets are fixed, because the counters outlive the program.
+The latency of a message counts from the arrival of the first message of its run. The transaction that settles a batch
+also updates the histogram, so it counts exactly the delivered messages. The bounds never change, because the counters
+in the slab outlive the program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
 
 
 def increments_of(delays: Mapping[int, int], waited_ms: int) -> dict[int, int]:
-    """Return the counter increments for `delays`, messages by bucket, whose delays add up to `waited_ms`."""
+    """Return counter increments for `delays` (number of messages by bucket) with the sum `waited_ms`."""
     return {Counter.AckDelayFirst + bucket: messages for bucket, messages in delays.items()} | {
         Counter.AckDelayMs: waited_ms
     }
@@ -39,10 +40,10 @@ def read_delays(slab: Slab) -> tuple[list[int], int]:
 
 
 def percentile(buckets: Sequence[int], share: float) -> float | None:
-    """Return the quantile `share` (0 to 1) of the delays in ms, or None without messages.
+    """Return the quantile `share` (0 to 1) of the latencies in ms, or None without messages.
 
-    Messages count as evenly spread within a bucket, as in Prometheus' `histogram_quantile`. The last bound stands for
-    all delays beyond it.
+    It interpolates within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies
+    above it.
     """
     wanted = share * sum(buckets)
     if not wanted:

@@ -3,7 +3,7 @@
     2031-05-17 09:30:00.123 UTC bruce[router 1234] WARNING: Broker 3 at kafka3:9092 closed the connection.
     {"time":"2031-05-17T09:30:00.123Z","level":"WARNING","process":"router","pid":1234,"message":"Broker 3 at ..."}
 
-Clients choose topic names, so a line feed or an escape sequence in a name must not forge a line.
+Clients choose topic names, so control characters are escaped: otherwise a line feed in a name could forge a line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter that escapes control characters from clients and appends the number of suppressed records."""
+    """Formatter that escapes control characters and appends the number of suppressed records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         more = getattr(record, "more", 0)

@@ -1,10 +1,10 @@
 """Log handlers of a daemon process, and rate limiting of repeated records. `log_lines.py` formats the lines.
 
-Each process writes its own lines, whole lines at a time. It reopens the log file after log rotation has moved it.
-Without a configured destination, warnings and errors still go to standard error: a daemon must not fail in silence.
+Each process opens its own log file, appends whole lines, and reopens the file after log rotation has moved it. Without
+a configured destination, warnings and errors go to standard error.
 
-The log writes one record per source line in 30 s; the next record reports the number of suppressed ones. A caller that
-logs about several things from one source line separates them with `extra={"about": ...}`.
+The log passes one record per source line in 30 s; the next one reports the number of suppressed records. A caller that
+logs about several subjects from one source line separates them with `extra={"about": ...}`.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ _JOURNAL: Final = Path("/run/systemd/journal/socket")
 def set_up_logging(config: Logging, process: str) -> None:
     """Configure the root logger for `process` (for example "router").
 
-    Raise StartError if the log file cannot be opened. An absent syslog or journal may appear later; lines are lost
-    until then.
+    Raise StartError if the log file cannot be opened. Without syslog or the journal, lines are lost until it appears.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -67,10 +66,10 @@ def set_up_logging(config: Logging, process: str) -> None:
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
-    for what, wanted, place in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNAL)):
-        if wanted and not place.is_socket():
-            text = f"There is no {what} at {place}: log lines for it are lost until it appears."
-            root.warning(text, extra={"about": what})
+    for name, is_enabled, path in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNAL)):
+        if is_enabled and not path.is_socket():
+            text = f"There is no {name} at {path}: log lines for it are lost until it appears."
+            root.warning(text, extra={"about": name})
             if process == "supervisor" and not config.stdout_stderr:  # the warning may reach no other destination
                 sys.stderr.write(f"bruce: {text}\n")
 
@@ -110,10 +109,7 @@ def _stream(stream: TextIO, line: logging.Formatter, *, lowest: int = 0, highest
 
 
 class _LogFile(WatchedFileHandler):
-    """Log file handler.
-
-    While the file cannot be written (full disk, no directory), lines are lost without other effects.
-    """
+    """A handler of the log file; lines are lost while the file cannot be written (full disk, no directory)."""
 
     def __init__(self, config: LogFile) -> None:
         self._mode = config.mode
@@ -138,7 +134,7 @@ class _LogFile(WatchedFileHandler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Report the error on standard error, once in 30 s."""
+        """Report an OSError on standard error, once in 30 s."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)
@@ -159,8 +155,8 @@ def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:
         handler = _LogFile(config)
     except OSError as error:
         raise StartError(
-            f"The log file {config.path} cannot be opened: {error.strerror}. Make its directory, with write permission "
-            "for the daemon's user, or set another logging.file.path."
+            f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, with write "
+            "permission for the daemon's user, or set another logging.file.path."
         ) from error
     handler.setFormatter(line)
     return handler
@@ -170,7 +166,7 @@ class _SysLog(SysLogHandler):
     priority_map = {name: name.lower() for name in _LEVELS}  # noqa: RUF012 - as the base class has it
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Drop the line: syslog may be back for the next one."""
+        """Drop the line; the next one may reach syslog again."""
 
 
 def _syslog(process: str) -> logging.Handler:
@@ -186,9 +182,9 @@ def _journal(process: str) -> logging.Handler:
 
 
 class RepeatFilter(logging.Filter):
-    """Rate limiter: passes one record in 30 s for each source line and `about` key.
+    """A filter that passes one record in 30 s for each source line and `about` key.
 
-    `record.more` counts the suppressed records.
+    It sets `more` of a passed record to the number of suppressed ones.
     """
 
     def __init__(self) -> None:
@@ -198,21 +194,21 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is to be written."""
         key = (record.pathname, record.lineno, getattr(record, "about", None))
-        place = self._sites.get(key)
-        if place is None:
+        site = self._sites.get(key)
+        if site is None:
             self._add(key, _LogSite(record.created))
             return True
-        if 0 <= record.created - place.written_s < _REPEAT_INTERVAL_S:
-            place.suppressed += 1
+        if 0 <= record.created - site.written_s < _REPEAT_INTERVAL_S:
+            site.suppressed += 1
             return False
-        record.more = place.suppressed
-        place.written_s, place.suppressed = record.created, 0
+        record.more = site.suppressed
+        site.written_s, site.suppressed = record.created, 0
         return True
 
-    def _add(self, key: tuple[str, int, object], place: _LogSite) -> None:
+    def _add(self, key: tuple[str, int, object], site: _LogSite) -> None:
         if len(self._sites) >= _MAX_SITES:
             del self._sites[next(iter(self._sites))]
-        self._sites[key] = place
+        self._sites[key] = site
 
 
 class _LogSite:

@@ -1,8 +1,8 @@
-"""Copies of messages on the way from a process of the message path to the files that the status process writes.
+"""Copies of messages for the discard file and the debug files, which the status process writes.
 
-A copy belongs in one file: the discard file or a debug file. `Copies` runs in the process that holds the message. It
-never blocks, and its memory is bounded. Copies that the link refuses wait for the next flush; copies beyond the bound
-are dropped and counted. The status process counts copies that it cannot write. Delivery does not depend on copies.
+`Copies` runs in the process that holds the message. It never blocks, and its memory is bounded. Copies that the link
+refuses wait for the next flush; copies beyond the bound are dropped and counted. The status process counts copies that
+it cannot write. Delivery does not depend on copies.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -19,15 +19,15 @@ from bruce_mp.telemetry.counters import Counter
 __all__ = ["ByteSender", "Copies", "Copy", "Target", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
-"""Size at which waiting copies are sent without waiting for the next flush."""
+"""Size of the queued copies at which they are sent before the next flush."""
 MAX_QUEUED_BYTES: Final = 8 << 20
-"""Largest total size of waiting copies; a single larger copy is accepted."""
+"""Maximum size of the queued copies; a single larger copy is accepted."""
 _OVERHEAD: Final = 100
 
 
 @unique
 class Target(IntEnum):
-    """File that a copy belongs in."""
+    """The file for a copy."""
 
     DISCARDS = 0
     MSG_RECEIVE = 1
@@ -72,7 +72,7 @@ class ByteSender(Protocol):
 
 
 class Copies:
-    """Copies that one process makes. `count(counter, amount)` adds to a counter of the process."""
+    """The queue of one process's copies. `count(counter, amount)` adds to a counter of the process."""
 
     def __init__(self, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         self._sender = sender
@@ -98,7 +98,7 @@ class Copies:
             self.flush()
 
     def flush(self) -> None:
-        """Send the queued copies. Processes call this a few times a second; an empty queue costs nothing."""
+        """Send the queued copies. Processes call this twice a second."""
         if self._waiting:
             self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
             if not self._is_link_full:

@@ -1,7 +1,7 @@
-"""Traffic by topic, summed in a dispatcher between its reports to the status process, once a second.
+"""Traffic by topic, which a dispatcher reports to the status process once a second.
 
-The slab's counters have the exact totals over all topics; these sums split them by topic, and a report may be lost. The
-table is bounded: the empty topic name collects the topics beyond the bound.
+The slab's counters have the exact totals over all topics. A report of these sums by topic may be lost. The table is
+bounded: the empty topic name collects the topics beyond MAX_TOPICS.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -21,8 +21,7 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
     """Messages of a topic that a broker acknowledged, and error responses for the topic.
 
     `size` sums the bytes of keys, values and headers. `delays` counts messages by latency bucket, see
-    `latency_histogram`. `last_error` is empty without an error. `topic` is empty for the sum of the topics beyond the
-    bound.
+    `latency_histogram`. `last_error` is empty without an error.
     """
 
     topic: bytes

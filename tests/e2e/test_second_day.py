@@ -196,7 +196,7 @@ def test_a_run_directory_open_to_others_is_refused(daemon: Daemon) -> None:
 def test_an_impossible_log_file_is_reported(daemon: Daemon) -> None:
     place = daemon.directory / "no" / "bruce.log"
     text = refused(daemon, logging__file__enable="true", logging__file__path=place)
-    assert f"The log file {place} cannot be opened: No such file or directory. Make its directory" in text
+    assert f"The log file {place} cannot be opened: No such file or directory. Create its directory" in text
 
 
 def test_a_second_daemon_is_refused_and_the_first_undisturbed(tmp_path: Path, broker: DevBroker) -> None:

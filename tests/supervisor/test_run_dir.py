@@ -51,5 +51,5 @@ def test_a_link_to_a_run_directory_is_refused(path: Path) -> None:
 
 
 def test_a_missing_parent_of_the_run_directory_is_named(path: Path) -> None:
-    with pytest.raises(StartError, match=f"Make the directory {path},"):
+    with pytest.raises(StartError, match=f"Create the directory {path},"):
         acquire_run_dir(path / "bruce")
