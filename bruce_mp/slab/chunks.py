@@ -312,10 +312,10 @@ class ChunkPool:
             found, at = found + (end - at) // span, end
         return found
 
-    def _reclaim(self, looks: int) -> int:
+    def _reclaim(self, inspections: int) -> int:
         """Inspect the oldest sealed and stuck chunks, free the settled ones and return how many came free."""
-        young = min(len(self._sealed), looks - looks // STUCK_DIVISOR)
-        return self._inspect_queue(self._sealed, young) + self._inspect_stuck(looks - young)
+        young = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
+        return self._inspect_queue(self._sealed, young) + self._inspect_stuck(inspections - young)
 
     def _inspect_stuck(self, inspections: int) -> int:
         """Inspect the first stuck chunks, free the settled ones and return their number.
@@ -325,15 +325,15 @@ class ChunkPool:
         freed = 0
         while inspections and freed < MAX_INSPECTIONS_PER_RECLAIM:
             before = len(self._stuck)
-            looks = min(looks, before)
-            freed += self._inspect_queue(self._stuck, looks)
-            if before - len(self._stuck) < looks:
+            inspections = min(inspections, before)
+            freed += self._inspect_queue(self._stuck, inspections)
+            if before - len(self._stuck) < inspections:
                 break
         self.stuck_count -= freed
         return freed
 
-    def _inspect_queue(self, queue: _Queue, looks: int) -> int:
-        """Free the settled ones of a queue's first chunks and requeue the others; return how many came free."""
+    def _inspect_queue(self, queue: _Queue, inspections: int) -> int:
+        """Free the settled ones of a queue's first chunks and requeue the others; return the number of freed chunks."""
         freed = 0
         for _ in range(inspections):
             chunk, _ = queue.popitem(last=False)
