@@ -313,7 +313,7 @@ class ChunkPool:
         return found
 
     def _reclaim(self, inspections: int) -> int:
-        """Inspect the oldest sealed and stuck chunks, free the settled ones and return how many came free."""
+        """Inspect the oldest sealed and stuck chunks, free the settled ones and return their number."""
         young = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
         return self._inspect_queue(self._sealed, young) + self._inspect_stuck(inspections - young)
 

@@ -106,7 +106,7 @@ def control_at(slab: Slab, slot: int) -> int:
 
 
 def request_credentials(slab: Slab, slots: int) -> None:
-    """Make the kernel store the sender of the next datagram in each of the first `slots` slots."""
+    """Offer a control buffer in each of the first `slots` slots, in which the kernel stores the datagram's sender."""
     _control_lengths(slab, slots)[:] = memoryview(_CONTROL_LENGTH * slots)
 
 

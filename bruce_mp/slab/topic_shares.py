@@ -71,7 +71,7 @@ class TopicShares:
         self.is_on_trial = False
         """True during a trial, which refuses stuck topics even if all topics are stuck."""
         self.has_refused = False
-        """True if the last `allocate` failed because of the topic's threshold, not for want of memory."""
+        """True if the last `allocate` failed because of the topic's threshold, not because the memory was full."""
         self.on_topics_changed()
 
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
@@ -82,7 +82,7 @@ class TopicShares:
             holding.pause = SweepPause()
 
     def on_topics_changed(self) -> None:
-        """Charge chunks to the numbers of topics that have got one."""
+        """Charge the chunks of named topics to their numbers, if the router has numbered them."""
         holdings = self._pool.holdings
         for name in [each for each in holdings.by_topic() if isinstance(each, bytes)]:
             number = self._topics.id_of(name)
