@@ -269,7 +269,7 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
     name = slab.words[(at + lay.RUN_NAME_LENGTH) >> 2] & 0xFFFF
     starts_run = first == at + lay.RUN_HEADER + lay.align(name)
     if not starts_run or slab.words[(at + lay.RUN_COUNT) >> 2] != segment.records:
-        raise SlabError(f"The segment is part of a run of chunk {segment.chunk} that is not split.")
+        raise SlabError(f"A segment names a part of a run of chunk {segment.chunk}, which must be split first.")
     return [at >> 2]
 
 

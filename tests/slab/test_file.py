@@ -54,7 +54,7 @@ def test_a_full_file_system_is_reported_at_creation(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
-    with pytest.raises(SlabError, match=r"needs \d+ MiB, but its file system has only \d+ MiB free; make slab.size"):
+    with pytest.raises(SlabError, match=r"needs \d+ MiB, but its file system has only \d+ MiB free; reduce slab.size"):
         create_slab(tmp_path / "slab", SMALL, now_ms=0)
     assert list(tmp_path.iterdir()) == []
 
