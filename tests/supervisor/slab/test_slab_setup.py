@@ -191,7 +191,7 @@ def test_a_lock_on_a_removed_file_is_not_accepted(path: Path, monkeypatch: pytes
         place.unlink()
         return descriptor
 
-    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.lock", lock_after_removal)
+    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup.lock_exclusive", lock_after_removal)
     slab = take(path)
     assert slab.geometry == Geometry.for_size(SIZE, DATAGRAM)
     assert path.exists()
