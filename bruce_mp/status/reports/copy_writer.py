@@ -34,7 +34,7 @@ class CopyFile(Protocol):
     """Destination of copies. Only the writer thread may call `write`."""
 
     def write(self, copies: Sequence[Copy]) -> None:
-        """Write the copies and count the lines. Raise FileTroubleError if some were not written."""
+        """Write the copies and count the lines. Raise FileWriteError if some were not written."""
 
 
 class DiscardFile:
@@ -45,7 +45,7 @@ class DiscardFile:
         self._count = count
 
     def prepare(self) -> None:
-        """Open the file now, so that errors show at the start. Raise FileTroubleError."""
+        """Open the file now, so that errors show at the start. Raise FileWriteError."""
         self._file.prepare()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class CopyWriter:
         self._thread.start()
 
     def replace_file(self, discards: DiscardFile | None) -> None:
-        """Write copies that are offered later to another file, or to none."""
+        """Write copies that are queued after this call to another file, or to none."""
         self._queue.put(_FileChange(discards))
 
     def stop(self) -> None:
@@ -110,7 +110,7 @@ class CopyWriter:
         self._thread.join(_STOP_S)
 
     def enqueue(self, data: bytes) -> None:
-        """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond WAITING_BYTES."""
+        """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond `MAX_QUEUED_BYTES`."""
         with self._lock:
             has_room = not self._waiting or self._waiting + len(data) <= MAX_QUEUED_BYTES
             self._waiting += len(data) if has_room else 0

@@ -49,7 +49,7 @@ class MessageDebug:
     """Topic selection and debug files.
 
     `now` is a monotonic clock in seconds; `count(counter, amount)` adds to a counter of the status process. Methods
-    that start debugging raise FileTroubleError if old files cannot be removed.
+    that start debugging raise FileWriteError if old files cannot be removed.
     """
 
     def __init__(

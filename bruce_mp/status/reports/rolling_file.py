@@ -35,7 +35,7 @@ class FileWriteError(BruceError):
 
 
 def open_private(path: Path) -> int:
-    """Open a file for appending and return its descriptor. Raise FileTroubleError."""
+    """Open a file for appending and return its descriptor. Raise FileWriteError."""
     try:
         path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         descriptor = os.open(path, _FLAGS, _MODE)
@@ -79,13 +79,13 @@ class RollingFile:
         self._size = 0
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Append lines and rotate as needed. On FileTroubleError, each line is written whole or not at all."""
+        """Append lines and rotate as needed. On FileWriteError, each line is written whole or not at all."""
         for line in lines:
             self._prepare(len(line))
             self._append(line)
 
     def prepare(self) -> None:
-        """Open the file, and rotate it if it is full. Raise FileTroubleError."""
+        """Open the file, and rotate it if it is full. Raise FileWriteError."""
         self._prepare(0)
         self._remove_oldest()
 
