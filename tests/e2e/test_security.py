@@ -170,7 +170,7 @@ def test_messages_without_permission_wait_for_it(
         deliver(load, daemon)
         for text in (words, "refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"):
             daemon.wait_for(lambda text=text: text in problems(daemon), "a red page", TIMEOUT_S)  # type: ignore[misc]
-        assert "Allow our user IDEMPOTENT_WRITE on the cluster" in daemon.log()
+        assert "Allow the daemon's user IDEMPOTENT_WRITE on the cluster" in daemon.log()
         assert "(ACL WRITE)" in daemon.log()
         books = daemon.still_books()
         assert (books.received, books.delivered, books.discarded) == (load.total, 0, {})
