@@ -25,7 +25,6 @@ from bruce_mp.telemetry.counters import Counter, discarded
 from support import processes
 from support.daemon import Daemon
 from support.daemon_runs import Sender
-from support.ports import ReservedPort
 from support.traffic import Load, Seen, assert_all_there
 
 if TYPE_CHECKING:
@@ -337,25 +336,6 @@ def test_an_outage_of_all_brokers_loses_nothing_despite_stale_metadata(stage: St
     for node in (1, 2, 3):
         stage.broker.broker_up(node)
     stage.delivered(load, sender=sender)
-
-
-def test_brokers_with_new_addresses_are_found_by_the_bootstrap_list(tmp_path: Path) -> None:
-    """None of the metadata's addresses is left; the configuration names one valid address."""
-    port = ReservedPort()
-    with DevBroker(brokers=2) as broker, Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port.number}") as daemon:
-        stage = Stage(daemon, broker)
-        load = stage.load()
-        stage.delivered(load)
-        load = stage.load()
-        for node in (1, 2):
-            broker.broker_down(node)
-        sender = stage.send(load)
-        sender.join()
-        stage.daemon.wait_for(lambda: stage.grown(Counter.GetMetadataFail) > 0, "a fetch that fails", 30)
-        broker.broker_up(1, port=port.number)
-        broker.broker_up(2, port=0)
-        stage.delivered(load, sender=sender)
-    port.release()
 
 
 def test_a_silent_former_leader_delays_messages_only_for_the_configured_time(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_an_exception_in_the_attempt_block_discards_its_messages(tmp_path: Path,
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-@pytest.mark.parametrize("victim", ["worker", "daemon"])
+@pytest.mark.parametrize("victim", ["worker", pytest.param("daemon", marks=pytest.mark.soak)])
 def test_a_death_before_or_after_the_end_frame_keeps_an_attempt_atomic(
     tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
 ) -> None:
@@ -195,7 +195,7 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_in_order(tmp_path: Pa
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-@pytest.mark.parametrize("victim", ["worker", "daemon"])
+@pytest.mark.parametrize("victim", [pytest.param("worker", marks=pytest.mark.soak), "daemon"])
 def test_a_death_keeps_an_attempt_larger_than_the_slab_atomic(
     tmp_path: Path, broker: DevBroker, victim: str, is_ended: bool
 ) -> None:

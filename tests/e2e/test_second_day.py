@@ -69,22 +69,6 @@ def test_messages_wait_for_a_broker_that_starts_later(tmp_path: Path, broker: De
     assert_all_there(load, read_back(broker, TOPICS))
 
 
-def test_a_broker_that_returns_on_another_port_is_found(tmp_path: Path, broker: DevBroker, port: int) -> None:
-    """The bootstrap list names both ports."""
-    load = Load(TOPICS, senders=1, messages=300, largest=3000)
-    with Daemon(tmp_path, f"{broker.bootstrap},127.0.0.1:{port}") as daemon:
-        send(daemon, 100, "red")
-        daemon.wait_settled(100)
-        broker.broker_down(1)
-        for sender in start_senders(load, daemon.socket_path):
-            assert sender.wait(60) == 0
-        broker.broker_up(1, port=port)
-        assert daemon.wait_settled(load.total + 100).discarded == {}
-    arrived = read_back(broker, TOPICS)
-    arrived["red"] = [record for record in arrived["red"] if b":" in (record.value or b"")]
-    assert_all_there(load, arrived)
-
-
 def test_a_whole_cluster_that_returns_on_other_ports_is_found(tmp_path: Path, port: int) -> None:
     """None of the known addresses is left; the one in the bootstrap list is valid for the new cluster."""
     load = Load(TOPICS, senders=2, messages=300, largest=3000)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -132,37 +130,7 @@ def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_pa
     assert sum(map(len, broker.fetch("green"))) == 10
 
 
-def test_a_second_sigterm_hurries_the_shutdown(tmp_path: Path, broker: DevBroker) -> None:
-    with Daemon(tmp_path, broker.bootstrap) as daemon:
-        lose_broker(daemon, broker)
-        with DatagramClient(daemon.socket_path) as client:
-            client.send("red", b"held")
-        daemon.wait_for(lambda: sum(daemon.books().held.values()) == 1, "the message", 10)
-        os.kill(daemon.pid, signal.SIGTERM)
-        daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the shutdown", 10)
-        started = time.monotonic()
-        assert daemon.terminate() == 0
-        assert time.monotonic() - started < 10  # of 30
-        assert "Second shutdown request" in daemon.log()
-        assert "1 message could not be delivered" in daemon.log()
-        assert daemon.slab_path.exists()
-
-
 # --- involuntary ends ------------------------------------------------------------------------------------------------
-
-
-def test_five_failed_boots_end_the_daemon_with_the_reason(tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path, "127.0.0.1:1")
-    daemon.run_dir.mkdir(mode=0o700)
-    in_the_way = daemon.run_dir / "router-runs.ipc"
-    in_the_way.mkdir()
-    ended = run_until_exit(daemon.config_path)
-    assert ended.code == 70
-    assert "Process router failed 5 times in a row before it was ready; last: " in ended.text
-    assert f"The socket {in_the_way} cannot be created: " in ended.text
-    assert "Check that path" in ended.text
-    assert "Traceback" not in ended.text
-    assert not daemon.socket_path.exists()
 
 
 @pytest.mark.parametrize(
@@ -251,21 +219,6 @@ def block_settings(max_delay_ms: int = 30_000) -> dict[str, object]:
         "topic_share.alpha": 0,  # with thresholds, a socket whose topics are all stuck discards some each second
         "delivery.shutdown_max_delay_ms": max_delay_ms,
     }
-
-
-def test_blocked_senders_lose_no_message(tmp_path: Path, broker: DevBroker) -> None:
-    load = Load(TOPICS, senders=1, messages=8000, smallest=100, largest=40_000)
-    with Daemon(tmp_path, broker.bootstrap, block_settings()) as daemon:
-        lose_broker(daemon, broker)
-        sender = Sender(load, daemon.socket_path)
-        sender.start()
-        wait_until_blocked(daemon, sender)
-        broker.broker_up(1)
-        sender.join()
-        assert sender.refusal is None
-        books = daemon.wait_settled(load.total)
-        assert (books.received, books.discarded) == (load.total, {})
-        assert_all_there(load, read_back(broker, TOPICS))
 
 
 def test_shutdown_accounts_for_messages_of_blocked_senders(tmp_path: Path, broker: DevBroker) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -17,9 +16,6 @@ from bruce_mp.client import Client, DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.slab.file import Slab
-from bruce_mp.spark.ledger import TaskAttempt
-from bruce_mp.spark.options import SinkOptions
-from bruce_mp.spark.task import run_task
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.kafka_cluster import KafkaCluster
@@ -199,18 +195,6 @@ def test_explicit_timestamps_are_kept_until_the_next_attempt(tmp_path: Path, bro
         found = in_broker(broker)
         assert found[b"old"] == 12345
         assert found[b"new"] > now_ms() - HOUR_MS
-
-
-@pytest.mark.parametrize("fence", [True, False])
-def test_rows_that_spark_backfills_keep_their_old_timestamps(tmp_path: Path, broker: DevBroker, *, fence: bool) -> None:
-    old_ms = [0, 12345, 1_500_000_000_000]
-    times = pa.array([1000 * each for each in old_ms], pa.timestamp("us", "UTC"))
-    rows = pa.record_batch({"value": pa.array([b"%d" % each for each in old_ms]), "timestamp": times})
-    with daemon_in(tmp_path, broker, **DEFAULT) as daemon:
-        options = SinkOptions(str(daemon.directory / "in.stream"), TOPIC, fence=fence)
-        assert run_task(options, TaskAttempt("backfill", -1, 0, 0), [rows]).delivered == len(old_ms)
-        assert in_broker(broker) == {b"%d" % each: each for each in old_ms}
-        assert counted(daemon, Counter.InputAgentReplaceTimestamp) == 0
 
 
 @pytest.mark.parametrize(("refusals", "delivered"), [(1, 1), (2, 0)])
