@@ -52,7 +52,9 @@ class Variant:
         put_in_landing_zone(self.slab, datagrams)
         self.row.open_books()
         ingested = self.lanes.ingest_landed(len(datagrams), 8000, now_ms)
-        self.row.land(len(datagrams), {0: len(datagrams), 5: len(ingested.rejections), 6: ingested.any_partition})
+        self.row.commit_landed(
+            len(datagrams), {0: len(datagrams), 5: len(ingested.rejections), 6: ingested.any_partition}
+        )
         self.lanes.close_due(now_ms)
         return ingested, self.lanes.drain_closed()
 

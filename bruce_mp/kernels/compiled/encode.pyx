@@ -133,7 +133,7 @@ def encode(slab, segments, *, keeps_empty=False):
     out.empty_value = 0 if keeps_empty else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
-        runs.refuse(slab, listed)
+        runs.raise_damage(slab, listed)
     return Encoded(data, out.records, out.first_timestamp, out.max_timestamp)
 
 
@@ -171,7 +171,7 @@ def record_batch(slab, segments, producer, *, keeps_empty=False):
     out.empty_value = 0 if keeps_empty else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
-        runs.refuse(slab, listed)
+        runs.raise_damage(slab, listed)
     if not out.records:
         raise LocalProtocolError("A record batch has at least one record, not 0.")
     header = PyBytes_FromStringAndSize(NULL, HEADER_BYTES)

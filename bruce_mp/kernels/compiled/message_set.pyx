@@ -106,5 +106,5 @@ def encode_message_set(slab, segments, message_format, *, keeps_empty=False):
     out.empty_value = 0 if keeps_empty else NULL_LENGTH
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
-        runs.refuse(slab, listed)
+        runs.raise_damage(slab, listed)
     return EncodedSet(data, out.records, out.max_timestamp)

@@ -288,7 +288,7 @@ cdef int whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept nogi
 
 
 cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
-    """Copy a run's header fields to each of its records: see `slab.runs.split`."""
+    """Copy a run's header fields to each of its records: see `slab.runs.split_run`."""
     cdef Bounds whole
     cdef RecordFields fields
     if whole_run(memory, ref, &whole):

@@ -70,7 +70,7 @@ def set_state(slab: Slab, segments: Iterable[Segment], state_word: int) -> None:
 def write_sequence(
     slab: Slab, segments: Iterable[Segment], partition: int, sequence: int, epoch: int, *, opens_batch: bool
 ) -> None:
-    """Write the final partition and sequence numbers of consecutive segments: see `slab.runs.place`.
+    """Write the final partition and sequence numbers of consecutive segments: see `slab.runs.write_placement`.
 
     With `opens_batch` the first record is the first of a record batch.
     """
