@@ -3,8 +3,8 @@
 * A test that uses a real Kafka broker is marked `kafka` by its fixtures, one that uses a browser `browser`; `--fast`
   leaves those out, and says so.
 * A test that starts a process is marked `process`, or else it fails; `--unit` leaves those out, and says so.
-* A test that compares times or CPU with those of other processes is marked `quiet`; `scripts/test` runs it alone, after
-  the parallel tests.
+* A test that compares times or CPU with those of other processes, or needs most of the machine, is marked `quiet`;
+  `scripts/test` runs it alone, after the parallel tests.
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
