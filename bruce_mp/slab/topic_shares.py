@@ -42,7 +42,7 @@ TRIAL_MESSAGES: Final = 8
 
 
 class _Excess(NamedTuple):
-    """The last time that a topic over its threshold freed chunks, and the numbers of freed chunks then."""
+    """The last time that a topic over its threshold freed a chunk; the chunks freed until then, its own and all."""
 
     since_ms: int
     freed: int
@@ -50,7 +50,7 @@ class _Excess(NamedTuple):
 
 
 class TopicShares:
-    """Allocates chunks of a pool to topics, each of which holds no more than its threshold.
+    """An allocator that gives topics chunks of a pool, each up to its threshold.
 
     `alpha_of` returns the factor of a topic by name; 0 = no threshold.
 
@@ -103,9 +103,9 @@ class TopicShares:
         return self._is_allowed(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a refused topic may resume with a message of `span` chunks.
+        """Report if a refused topic may resume: if `span` more chunks, or half of its holding if less, are allowed.
 
-        The topic needs room for half of its holding, because a retry parses all waiting messages.
+        A smaller amount is not worth a retry, which parses all waiting messages.
         """
         holding = self._pool.holdings.holding_of(topic)
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)

@@ -86,22 +86,24 @@ def is_on_stderr(config: Logging) -> bool:
 
 
 def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
-    line = JsonFormatter(process) if config.format == "json" else LineFormatter(process)
+    formatter = JsonFormatter(process) if config.format == "json" else LineFormatter(process)
     if config.stdout_stderr:
-        yield _stream(sys.stdout, line, highest=logging.WARNING - 1)
+        yield _stream_handler(sys.stdout, formatter, highest=logging.WARNING - 1)
     if is_on_stderr(config):
-        yield _stream(sys.stderr, line, lowest=logging.WARNING)
+        yield _stream_handler(sys.stderr, formatter, lowest=logging.WARNING)
     if config.file.enable:
-        yield _file(config.file, line)
+        yield _file_handler(config.file, formatter)
     if config.syslog:
-        yield _syslog(process)
+        yield _syslog_handler(process)
     if config.journald:
-        yield _journal(process)
+        yield _journal_handler(process)
 
 
-def _stream(stream: TextIO, line: logging.Formatter, *, lowest: int = 0, highest: int | None = None) -> logging.Handler:
+def _stream_handler(
+    stream: TextIO, formatter: logging.Formatter, *, lowest: int = 0, highest: int | None = None
+) -> logging.Handler:
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(line)
+    handler.setFormatter(formatter)
     handler.setLevel(lowest)
     if highest is not None:
         handler.addFilter(lambda record: record.levelno <= highest)
@@ -150,7 +152,7 @@ class _LogFile(WatchedFileHandler):
             super().close()
 
 
-def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:
+def _file_handler(config: LogFile, formatter: logging.Formatter) -> logging.Handler:
     try:
         handler = _LogFile(config)
     except OSError as error:
@@ -158,7 +160,7 @@ def _file(config: LogFile, line: logging.Formatter) -> logging.Handler:
             f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, with write "
             "permission for the daemon's user, or set another logging.file.path."
         ) from error
-    handler.setFormatter(line)
+    handler.setFormatter(formatter)
     return handler
 
 
@@ -169,13 +171,13 @@ class _SysLog(SysLogHandler):
         """Drop the line; the next one may reach syslog again."""
 
 
-def _syslog(process: str) -> logging.Handler:
+def _syslog_handler(process: str) -> logging.Handler:
     handler = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
     handler.setFormatter(TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
     return handler
 
 
-def _journal(process: str) -> logging.Handler:
+def _journal_handler(process: str) -> logging.Handler:
     handler = JournalHandler(process, _JOURNAL)
     handler.setFormatter(TextFormatter("%(message)s"))
     return handler
