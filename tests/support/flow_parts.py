@@ -56,7 +56,7 @@ class FakeReporter:
     def record(self, reason: DiscardReason, *_: object, count: int = 1, **__: object) -> None:
         self.discarded[reason] += count
 
-    def show_long(self, _topic: bytes, _values: list[bytes]) -> None:
+    def record_oversized(self, _topic: bytes, _values: list[bytes]) -> None:
         pass
 
     def record_duplicates(self, _topic: bytes, count: int, _least: int, _most: int) -> None:

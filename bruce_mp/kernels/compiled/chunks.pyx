@@ -56,17 +56,17 @@ cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept n
 class ChunkPool(PureChunkPool):
     """`slab.chunks.ChunkPool`."""
 
-    def _inspect_queue(self, queue, looks):
+    def _inspect_queue(self, queue, inspections):
         cdef Memory memory
         cdef int freed = 0, _
         cdef int64_t stuck_before_ms = self._now_ms - STUCK_AFTER_MS
         cdef uint8_t *at
-        if not looks:
+        if not inspections:
             return 0
         attach(self._slab, &memory)
         try:
             is_young = queue is self._sealed
-            for _ in range(looks):
+            for _ in range(inspections):
                 chunk, _none = queue.popitem(last=False)
                 at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
                 if is_settled(&memory, chunk):
