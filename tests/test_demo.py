@@ -188,7 +188,7 @@ def received_from(code: str, directory: Path, count: int) -> Sequence[object]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(path))
         receiver.settimeout(10)
-        code = code.replace("/run/bruce.dgram", str(path))
+        code = code.replace("/run/bruce/in.dgram", str(path))
         subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
         return [parse_message(receiver.recv(65536)) for _ in range(count)]
 

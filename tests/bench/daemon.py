@@ -43,7 +43,7 @@ __all__ = ["MeasuredDaemon", "measured_daemon"]
 
 SETTLE_TIMEOUT_S: Final = 45.0
 WHOLE_S: Final = 120.0
-TO_BE: Final = " to be"
+LOADING: Final = " (loading)"
 """The end of the title of a process that still starts."""
 CALM_S: Final = 1.0
 """Time after which the work of the start, or of the load before, is over."""
@@ -244,7 +244,7 @@ def _is_whole(daemon: Daemon, site: Site) -> bool:
         begun = counter_total(slab, Counter.StartKafkaDispatcher)
     finally:
         slab.close()
-    return begun >= site.brokers and not any(name.endswith(TO_BE) for name in cost.family(daemon.pid))
+    return begun >= site.brokers and not any(name.endswith(LOADING) for name in cost.family(daemon.pid))
 
 
 def _meet_brokers(daemon: Daemon, site: Site) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bench import daemon as module
 from bench.cases import Site
-from bench.daemon import TO_BE, measured_daemon
+from bench.daemon import LOADING, measured_daemon
 from bench.first_message import FirstMessage
 from bench.tools import make_tools
 from support.daemon import Daemon
@@ -33,7 +33,7 @@ class Stopper(FirstMessage):
 
     def _stop_one(self) -> bool:
         titles = self._daemon.pids() if self._daemon.has_process else {}
-        late = [pid for name, pid in titles.items() if name.startswith("dispatcher") and name.endswith(TO_BE)]
+        late = [pid for name, pid in titles.items() if name.startswith("dispatcher") and name.endswith(LOADING)]
         stopped.extend(psutil.Process(pid) for pid in late[-1:])
         for process in stopped:
             process.suspend()
