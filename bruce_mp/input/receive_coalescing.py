@@ -1,6 +1,6 @@
-"""Receive coalescing: the limits of the datagram input's nap between two receives.
+"""Receive coalescing: the limits of an input's nap between two receives.
 
-A wake-up costs more CPU than receiving a message.  While messages come fast, the input naps briefly and then receives
+A wake-up costs more CPU than receiving a message.  While messages come fast, an input naps briefly and then receives
 several at once.  Messages wait in the kernel during a nap, so a nap has limits.  The expected messages must not fill
 the socket's queue, nor a client's send buffer, which the kernel charges for a message until it is received.  A nap must
 not delay a message noticeably.  A client that sets a much smaller send buffer blocks, or gets EAGAIN, sooner than
@@ -18,9 +18,12 @@ from bruce_mp.kernels import NO_COALESCING, Coalescing
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
 
-__all__ = ["LINGER_DIVISOR", "coalescing_for", "send_buffer_limit"]
+__all__ = ["coalescing_for", "stream_coalescing_for"]
 
 LONGEST_US: Final = 5000
+LONGEST_STREAM_US: Final = 6000
+UNBATCHED_US: Final = 2000
+"""Longest nap of a stream worker if any topic is not batched, so that its messages reach the broker within 5 ms."""
 LINGER_DIVISOR: Final = 16
 """The longest delay of a message is the shortest linger divided by this number."""
 QUEUE_DIVISOR: Final = 4
@@ -30,6 +33,7 @@ MIN_QUEUE: Final = 128
 SEND_BUFFER: Final = 212_992
 """Linux' default send buffer in bytes, used if the setting cannot be read."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
+_ANY_NUMBER: Final = 1 << 30
 
 
 def coalescing_for(config: Config, queue: int) -> Coalescing:
@@ -37,10 +41,18 @@ def coalescing_for(config: Config, queue: int) -> Coalescing:
     if queue < MIN_QUEUE:
         return NO_COALESCING
     longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)
-    return Coalescing(longest_us, queue // QUEUE_DIVISOR, send_buffer_limit())
+    return Coalescing(longest_us, queue // QUEUE_DIVISOR, _send_buffer_limit())
 
 
-def send_buffer_limit() -> int:
+def stream_coalescing_for(config: Config) -> Coalescing:
+    """Return the limits for a stream worker."""
+    shortest_ms = shortest_linger_ms(config)
+    longest_us = min(LONGEST_STREAM_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_US
+    # Twice the room of datagrams: a full send buffer makes a stream's client wait, and refuses no message.
+    return Coalescing(longest_us, _ANY_NUMBER, 2 * _send_buffer_limit())
+
+
+def _send_buffer_limit() -> int:
     """Return how many bytes of a client's send buffer the expected messages may take."""
     return min(SEND_BUFFER, _send_buffer()) // QUEUE_DIVISOR
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.sections import ConnectionSection
     from bruce_mp.kernels import NoRoom
 
-__all__ = ["Portion", "StreamBatch"]
+__all__ = ["Part", "Portion", "StreamBatch"]
 
 _length: Final = itemgetter(1)
 
@@ -27,6 +27,10 @@ class Portion(NamedTuple):
     client: StreamClientState
     begin: int
     end: int
+
+
+Part = tuple["StreamClientState", list[tuple[int, int]]]
+"""The offset and length of each message of a client."""
 
 
 class StreamBatch:

@@ -22,7 +22,8 @@ from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.paused_connections import PausedConnections
 from bruce_mp.input.stream_batch import Portion
-from bruce_mp.input.stream_coalescing import StreamRate
+from bruce_mp.input.timestamps import clock_step_ms
+from bruce_mp.kernels import StreamCounters, StreamIntake, StreamSource
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 
@@ -34,13 +35,24 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.streams import StreamAdmission
     from bruce_mp.ipc.loop import Loop
-    from bruce_mp.kernels import Coalescing
+    from bruce_mp.kernels import Coalescing, Lanes, Served, Uncounted
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["StreamConnections"]
 
 _LOG: Final = logging.getLogger(__name__)
+_KINDS: Final = (UNIX, TCP)
+_COUNTERS: Final = StreamCounters(
+    Counter.MsgReceived,
+    Counter.InputAgentProcessAnyPartitionMsg,
+    Counter.InputAgentProcessPartitionKeyMsg,
+    forwarded=(UNIX.forwarded, TCP.forwarded),
+    reads=(UNIX.reads, TCP.reads),
+    got_data=(UNIX.got_data, TCP.got_data),
+)
+_LONGEST_WAIT_MS: Final = 100
+"""Longest time between two reads of the supervisor's control socket."""
 _BUFFER: Final = 1 << 20
 _READ: Final = 256 << 10
 _LEAST_READ: Final = 64 << 10
@@ -72,7 +84,7 @@ class StreamConnections:
         barriers: Barriers,
         sections: Sections,
         senders: SenderQuotas,
-        coalescing: Coalescing,
+        lanes: Lanes,
     ) -> None:
         self._loop = loop
         self._row = row
@@ -90,9 +102,8 @@ class StreamConnections:
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
         self._paused = PausedConnections(loop, self._retry)
-        self._rate = StreamRate(coalescing)
-        self._has_answered = False
-        """True if a client got an answer in this wake-up.  It may send more at once, so the worker does not nap."""
+        self._lanes = lanes
+        self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=_COUNTERS)
         self._is_reading = True
         self._count_connections()
 
@@ -106,9 +117,12 @@ class StreamConnections:
         self._is_reading = False
         self._loop.unwatch(self._epoll)
 
-    def apply_config(self, coalescing: Coalescing) -> None:
+    def apply_limits(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
+        """Apply the limits of naps and messages; `blocks` makes clients wait for room."""
+        self._intake.apply_config(coalescing, longest, blocks=blocks)
+
+    def apply_quotas(self) -> None:
         """Close connections that the reloaded allow lists refuse, and retry paused ones, as quotas may have changed."""
-        self._rate = StreamRate(coalescing)
         self._close_disallowed()
         self._paused.retry_soon()
 
@@ -180,6 +194,7 @@ class StreamConnections:
 
     def _close(self, descriptor: int) -> None:
         connection = self._connections.pop(descriptor)
+        self._intake.discard(descriptor)
         self._admission.abandon(connection.client)
         connection.send_final_frame()
         self._paused.discard(descriptor)
@@ -198,7 +213,6 @@ class StreamConnections:
         """Send a client the answer to a barrier, unless its connection has ended."""
         descriptor = self._descriptors.get(client)
         if descriptor is not None:
-            self._has_answered = True
             connection = self._connections[descriptor]
             connection.outgoing += data
             self._write(descriptor)
@@ -243,19 +257,41 @@ class StreamConnections:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _on_wakeup(self) -> None:
-        """Read all connections; then nap if clients write fast and none waits for an answer or for room."""
-        counted = self._row.counted
-        self._has_answered = False
-        size = self.serve()
-        self._rate.add(self._row.counted - counted, size)
-        if not (self._has_answered or len(self._barriers) or len(self._paused)):
-            self._rate.nap()
+        """Let the intake serve the plain connections, then handle everything that it leaves."""
+        self._lanes.clock_step_ms = clock_step_ms()
+        now_ms, timeout_ms = steady_ms(), self._loop.timeout_ms()
+        wait_ms = _LONGEST_WAIT_MS if timeout_ms is None else min(_LONGEST_WAIT_MS, timeout_ms)
+        served = self._intake.run(self._epoll, now_ms, now_ms + wait_ms)
+        if served.leftovers or served.uncounted is not None:
+            self._finish_round(served)
+        if served.has_others:
+            self.serve()
 
-    def serve(self) -> int:
-        """Handle each epoll event once and admit the received data; return its size in bytes."""
+    def _finish_round(self, served: Served) -> None:
+        """Count the batch that the intake left uncounted, then admit the bytes behind the last whole messages."""
+        for source, data in served.leftovers:
+            self._connections[source.socket.fileno()].client.unprocessed = bytearray(data)
+        if served.uncounted is not None:
+            self._count_uncounted(served.uncounted)
+        for source, _ in served.leftovers:
+            descriptor = source.socket.fileno()
+            if descriptor in self._connections and not self._connections[descriptor].client.is_blocked:
+                self._admit_rest(descriptor)
+
+    def _count_uncounted(self, uncounted: Uncounted) -> None:
+        """Count a batch with rejected messages, messages without room or replaced timestamps."""
+        descriptors = [source.socket.fileno() for source, _ in uncounted.parts]
+        clients = [self._connections[descriptor].client for descriptor in descriptors]
+        parts = list(zip(clients, [places for _, places in uncounted.parts], strict=True))
+        self._admission.count_uncounted(self._buffer, parts, uncounted.ingested, steady_ms())
+        for descriptor in descriptors:
+            self._pause_or_resume(descriptor)
+
+    def serve(self) -> None:
+        """Handle each epoll event once and admit the received data."""
         portions: list[Portion] = []
         read: list[int] = []
-        fill = size = 0
+        fill = 0
         for descriptor, events in self._epoll.poll(0, _EVENTS):
             if descriptor in self._listeners:
                 self._accept(self._listeners[descriptor])
@@ -266,14 +302,13 @@ class StreamConnections:
                 continue
             if fill + _LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
                 self._admit(self._buffer, portions, read)
-                size, portions, read, fill = size + fill, [], [], 0
+                portions, read, fill = [], [], 0
             portion = self._read(descriptor, fill)
             if portion is not None:
                 portions.append(portion)
                 read.append(descriptor)
                 fill = portion.end
         self._admit(self._buffer, portions, read)
-        return size + fill
 
     def _is_readable(self, descriptor: int, events: int) -> bool:
         """Write or close a connection as its events require; return True if the worker should read it."""
@@ -367,6 +402,16 @@ class StreamConnections:
         elif not connection.client.is_blocked and descriptor in self._paused:
             self._paused.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
+        if descriptor in self._connections:
+            self._offer_to_intake(connection)
+
+    def _offer_to_intake(self, connection: Connection) -> None:
+        """Let the intake serve a connection if it is plain."""
+        client = connection.client
+        if self._admission.is_plain(client):
+            self._intake.add(StreamSource(connection.socket, client.section, _KINDS.index(client.kind)))
+        else:
+            self._intake.discard(connection.socket.fileno())
 
     # --- without room ------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from bruce_mp.input.fencing import Fencing
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import rules_for_streams
-from bruce_mp.input.stream_coalescing import stream_coalescing_for
+from bruce_mp.input.receive_coalescing import stream_coalescing_for
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
@@ -82,8 +82,8 @@ class _Worker(InputShell):
             self._on_barrier,
             attempts=self._fencing.attempts,
             release=self._on_release,
-            longest=config.input.max_stream_size + 4,
-            blocks=config.input.streams.when_full == "block",
+            longest=_longest(config),
+            blocks=_blocks(config),
             senders=self._senders,
         )
         self._connections = StreamConnections(
@@ -97,8 +97,9 @@ class _Worker(InputShell):
             barriers=self._barriers,
             sections=self._sections,
             senders=self._senders,
-            coalescing=stream_coalescing_for(config),
+            lanes=self._lanes,
         )
+        self._connections.apply_limits(stream_coalescing_for(config), _longest(config), blocks=_blocks(config))
         self._barrier_watch = BarrierWatch(
             self._loop, self._barriers, self._outcomes, self._publisher, self._connections.close_finished
         )
@@ -116,10 +117,10 @@ class _Worker(InputShell):
 
     def apply_config(self, config: Config, before: Config) -> None:
         super().apply_config(config, before)
-        streams = config.input.streams
-        self._fencing.apply_config(streams)
-        self._admission.apply_limits(config.input.max_stream_size + 4, blocks=streams.when_full == "block")
-        self._connections.apply_config(stream_coalescing_for(config))
+        self._fencing.apply_config(config.input.streams)
+        self._admission.apply_limits(_longest(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), _longest(config), blocks=_blocks(config))
+        self._connections.apply_quotas()
 
     def drain(self, _: Drain) -> None:
         """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""
@@ -171,3 +172,12 @@ class _Worker(InputShell):
     def _watch_new_barriers(self) -> None:
         if self._barriers.has_new:
             self._barrier_watch.start()
+
+
+def _longest(config: Config) -> int:
+    """Return the largest size of a message with its size field."""
+    return config.input.max_stream_size + 4
+
+
+def _blocks(config: Config) -> bool:
+    return config.input.streams.when_full == "block"

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import FencedAttempts
     from bruce_mp.input.quotas import SenderQuotas
-    from bruce_mp.input.stream_batch import Portion
+    from bruce_mp.input.stream_batch import Part, Portion
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
@@ -115,6 +115,12 @@ class StreamAdmission:
         client.postponed = bytearray()
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, 0
         self._row.add(Counter.StreamInputTopicOverShare)
+
+    def is_plain(self, client: StreamClientState) -> bool:
+        """Report if no state of a client and no quota concerns its next messages."""
+        has_state = client.attempt or client.released_spill or client.unprocessed or client.in_quota
+        is_special = client.is_blocked or client.must_close or client.keeps_timestamps
+        return not (has_state or is_special or (self._senders is not None and self._senders.are_active))
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
         """Report if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
@@ -314,6 +320,23 @@ class StreamAdmission:
         ingested = lanes.ingest(
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
+        self._count_appended(buffer, batch, lanes, ingested, now_ms)
+
+    def count_uncounted(self, buffer: memoryview, parts: Collection[Part], ingested: Ingested, now_ms: int) -> None:
+        """Count a batch that the intake appended, with the places of each client's messages."""
+        batch = StreamBatch()
+        for client, places in parts:
+            batch.add(client, places)
+        self._count_appended(buffer, batch, self._lanes, ingested, now_ms)
+        for client, _ in parts:
+            if client.postponed:
+                self._requeue_postponed(client)
+
+    def _count_appended(
+        self, buffer: memoryview, batch: StreamBatch, lanes: Lanes, ingested: Ingested, now_ms: int
+    ) -> None:
+        """Count a batch, and handle its messages without room and its replaced timestamps."""
+        first = self._row.counted
         if ingested.no_room:
             self._lanes.request_publish()  # the lanes of an attempt know only their own runs
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)

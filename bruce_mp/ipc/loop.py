@@ -81,7 +81,7 @@ class Loop:
         gc.freeze()  # the present objects live as long as the process, so the collector need not scan them
         gc.set_threshold(_GC_THRESHOLD)
         while self._running:
-            self._dispatch(self._poller.poll(self._timeout_ms()))
+            self._dispatch(self._poller.poll(self.timeout_ms()))
             self._run_due_timers()
             after_round()
 
@@ -92,7 +92,8 @@ class Loop:
             if self._callbacks.get(source) is callback:
                 callback(events)
 
-    def _timeout_ms(self) -> int | None:
+    def timeout_ms(self) -> int | None:
+        """Return the time until the first timer; None without one."""
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         if not self._timers:

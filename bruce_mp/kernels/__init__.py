@@ -7,6 +7,7 @@ variant.
 
     DatagramReceiver    receives a batch of datagrams into the landing zone
     DatagramIntake      receives datagrams and appends them to lanes, batch by batch; `ArrivalRate` computes its naps
+    StreamIntake        reads the plain connections of a stream worker and appends their messages, round by round
     split_stream        finds the messages in a stream's bytes
     Lanes               parses and validates a batch, appends it to lanes as runs
     count_outcomes      counts the outcomes of stream clients' messages in a chunk
@@ -41,6 +42,7 @@ from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.outcomes import CountedPosition
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
+from bruce_mp.kernels.pure.stream_intake import Served, StreamCounters, Uncounted
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
@@ -67,6 +69,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
         write_sequence,
     )
     from bruce_mp.kernels.pure.split_stream import split_stream
+    from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource
     from bruce_mp.kernels.pure.wait_times import wait_times
 else:
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
@@ -91,6 +94,7 @@ else:
         write_sequence,
     )
     from bruce_mp.kernels.compiled.split_stream import split_stream
+    from bruce_mp.kernels.compiled.stream_intake import StreamIntake, StreamSource
     from bruce_mp.kernels.compiled.wait_times import wait_times
 
 __all__ = [
@@ -114,10 +118,15 @@ __all__ = [
     "RejectedMessage",
     "ReplacedTimestamps",
     "RunHeader",
+    "Served",
     "SplitStop",
+    "StreamCounters",
+    "StreamIntake",
+    "StreamSource",
     "StreamSplit",
     "TimeSpan",
     "TimestampWindow",
+    "Uncounted",
     "WaitTimes",
     "Windows",
     "assign_sequences",

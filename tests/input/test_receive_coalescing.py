@@ -4,10 +4,18 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.config.sections import Batching, BatchLimits, DefaultBatching, RateLimit, RateLimitConfig, TopicRule
+from bruce_mp.config.sections import (
+    Batching,
+    BatchLimits,
+    CombinedBatching,
+    DefaultBatching,
+    RateLimit,
+    RateLimitConfig,
+    TopicRule,
+)
 from bruce_mp.input import receive_coalescing
 from bruce_mp.input.linger import shortest_linger_ms
-from bruce_mp.input.receive_coalescing import coalescing_for
+from bruce_mp.input.receive_coalescing import LONGEST_STREAM_US, UNBATCHED_US, coalescing_for, stream_coalescing_for
 from bruce_mp.kernels import NO_COALESCING, Coalescing
 from support.flow_parts import a_config
 
@@ -17,6 +25,11 @@ if TYPE_CHECKING:
 UNBATCHED: Final = TopicRule(action="none")
 SHORT: Final = {"short": BatchLimits(time_ms=20)}
 BY_TOPIC: Final = TopicRule(action="per_topic", config="short")
+SLOW: Final = Batching(
+    configs={"slow": BatchLimits(time_ms=1000)},
+    combined=CombinedBatching(config="slow"),
+    default=DefaultBatching(action="per_topic", config="slow"),
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +73,15 @@ def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     assert coalescing_for(a_config(batching=batching), 512).longest_us == 625
     unbatched = a_config(batching=Batching(topics={"urgent": UNBATCHED}))
     assert coalescing_for(unbatched, 512).longest_us == 0
+
+
+@pytest.mark.parametrize(
+    ("batching", "longest_us"),
+    [
+        (Batching(), 90_000 // 16),
+        (SLOW, LONGEST_STREAM_US),
+        (Batching(topics={"urgent": UNBATCHED}), UNBATCHED_US),
+    ],
+)
+def test_the_longest_nap_of_a_stream_worker_follows_the_batching(batching: Batching, longest_us: int) -> None:
+    assert stream_coalescing_for(a_config(batching=batching)).longest_us == longest_us

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import socket
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import Pipe
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
+from unittest.mock import patch
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bruce_mp.config.inputs import Input, Streams, UnixStream
 from bruce_mp.config.model import Config
@@ -20,12 +27,12 @@ from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
-from support.slabs import datagram, new_slab
+from support.examples import examples
+from support.slabs import contents, datagram, new_slab
 from support.streams import WORKER_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 GEOMETRY: Final = Geometry(chunks=16, topics=16, partitions=16, landing_slots=4, landing_slot_size=4096)
 CONFIG: Final = Config(
@@ -35,19 +42,31 @@ CONFIG: Final = Config(
 )
 
 
-@pytest.fixture
-def listener(tmp_path: Path) -> Iterator[socket.socket]:
+@contextmanager
+def a_listener(directory: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as found:
-        found.bind(str(tmp_path / "s"))
+        found.bind(str(directory / "s"))
         found.listen()
         yield found
 
 
 @pytest.fixture
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with a_listener(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
 def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_Worker]:
+    with a_worker(tmp_path, listener) as made:
+        yield made
+
+
+@contextmanager
+def a_worker(directory: Path, listener: socket.socket) -> Iterator[_Worker]:
     ours, theirs = Pipe()
     with new_slab(GEOMETRY) as slab, ours, theirs:
-        start = Start("input-1", WORKER_ROW, CONFIG, tmp_path, slab.path, inputs=(WORKER_ROW,), unix_stream=listener)
+        start = Start("input-1", WORKER_ROW, CONFIG, directory, slab.path, inputs=(WORKER_ROW,), unix_stream=listener)
         made = _Worker(start, slab, Control(theirs))
         made._connections._listen()
         yield made
@@ -113,18 +132,77 @@ def test_a_sender_removed_from_the_allow_list_is_disconnected(worker: _Worker, l
         client.close()
 
 
-def test_a_worker_naps_after_messages_but_not_after_an_answer(
-    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that waits for each answer would otherwise send its next message after the nap."""
-    naps: list[int] = []
-    monkeypatch.setattr(worker._connections._rate, "nap", lambda: naps.append(1))
+_frames = st.one_of(
+    st.builds(lambda value: datagram(value=value), st.binary(max_size=60)),
+    st.builds(lambda key: datagram(partition_key=key), st.integers(0, 99)),
+    st.sampled_from([datagram(b"new"), b"\0\0\0\x08\1\1\0\7", encode_barrier(b"01234567", Level.RECEIVED, 1000)]),
+    st.integers(3000, 9000).map(lambda size: datagram(value=bytes(size))),
+)
+
+
+def test_the_intake_forgets_a_closed_connection(worker: _Worker, listener: socket.socket) -> None:
+    """The next connection may get the same descriptor."""
     client = connect(worker, listener)
-    for sent, expected in ((datagram(), 1), (datagram() + encode_barrier(b"01234567", Level.RECEIVED, 1000), 1)):
-        client.sendall(sent)
-        worker._connections._on_wakeup()
-        assert len(naps) == expected
+    client.sendall(datagram())
+    worker._connections._on_wakeup()
+    assert len(worker._connections._intake._sources) == 1
     client.close()
+    worker._connections._on_wakeup()
+    assert not worker._connections._intake._sources
+
+
+@examples(15)
+@given(
+    streams=st.lists(st.lists(_frames, max_size=12), min_size=1, max_size=3),
+    ends=st.lists(st.sampled_from([b"", b"\0\0", b"\0\0\0\1", datagram()[:-1]]), min_size=3, max_size=3),
+    cuts=st.lists(st.integers(1, 4000), min_size=1, max_size=8),
+)
+def test_the_intake_changes_nothing_about_received_messages(
+    streams: list[list[bytes]], ends: list[bytes], cuts: list[int]
+) -> None:
+    """A worker that reads its connections with and without the intake counts and appends the same."""
+    sent = [b"".join(frames) + end for frames, end in zip(streams, ends, strict=False)]
+    with_intake, without = (outcome_of(sent, cuts, uses_intake=uses_intake) for uses_intake in (True, False))
+    assert with_intake == without
+
+
+def outcome_of(
+    sent: list[bytes], cuts: list[int], *, uses_intake: bool
+) -> tuple[dict[str, int], list[tuple[int, int, bytes]]]:
+    """Return the counters and records of a worker after clients sent these bytes in pieces and disconnected."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory()))
+        listening = stack.enter_context(a_listener(directory))
+        worker = stack.enter_context(a_worker(directory, listening))
+        if not uses_intake:
+            stack.enter_context(patch.object(worker._connections, "_offer_to_intake"))
+        clients = [stack.enter_context(connect(worker, listening)) for _ in sent]
+        for client in clients:  # the worker offers a connection to the intake after its first message
+            client.sendall(datagram(value=b"first"))
+        worker._connections._on_wakeup()
+        for number, piece in pieces(sent, cuts):
+            with suppress(BrokenPipeError):  # the worker has closed the connection of malformed data
+                clients[number].sendall(piece)
+            worker._connections._on_wakeup()
+        for client in clients:
+            client.close()
+        worker._connections._on_wakeup()
+        worker._lanes.close_all()
+        worker._lanes.drain_closed()
+        names = {each.name: worker._row.counters[each] for each in Counter if "SocketRead" not in each.name}
+        return names, [(each.arrival, each.partition_key, each.value) for each in contents(worker._slab)]
+
+
+def pieces(sent: list[bytes], cuts: list[int]) -> Iterator[tuple[int, bytes]]:
+    """Cut the bytes of each client, and take the pieces of all clients in turn."""
+    lengths, rests = itertools.cycle(cuts), dict(enumerate(sent))
+    while rests:
+        for number in list(rests):
+            length = next(lengths)
+            yield number, rests[number][:length]
+            rests[number] = rests[number][length:]
+            if not rests[number]:
+                del rests[number]
 
 
 def allowing(uid: int) -> Config:

@@ -3,3 +3,7 @@ from bruce_mp.kernels.compiled.memory cimport *
 cdef void land_plain(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil
+
+cdef void count_plain(
+    Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t arrivals
+) noexcept nogil

@@ -106,19 +106,35 @@ cdef void land_plain(
     Memory *memory, uint8_t *row, uint8_t *landing, uint64_t *counters, uint64_t *amounts, uint64_t landed
 ) noexcept nogil:
     """Land a batch of valid messages, which raises four counters."""
+    cdef uint64_t base = load64(landing + LANDING_BASE_ARRIVAL) + landed
+    write_plain(row, counters, amounts, 4, landed, base)
+    commit(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
+
+
+cdef void count_plain(
+    Memory *memory, uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t arrivals
+) noexcept nogil:
+    """Count a stream input's arrivals below number `arrivals`, all valid, and raise `used` counters."""
+    write_plain(row, counters, amounts, used, 0, arrivals)
+    commit(memory, row, NULL, NULL, 0, used, DELIVERED, 0, 0)
+
+
+cdef void write_plain(
+    uint8_t *row, uint64_t *counters, uint64_t *amounts, int used, uint64_t landed, uint64_t base
+) noexcept nogil:
+    """Write the redo record of a transaction without segments."""
     cdef uint8_t *redo = row + ROW_REDO
     cdef int index
     store32(redo, 0)
     store32(redo + REDO_OUTCOME, DELIVERED)
     store32(redo + REDO_REASON, 0)
-    store32(redo + REDO_COUNTERS, 4)
+    store32(redo + REDO_COUNTERS, used)
     store32(redo + REDO_SEGMENTS, 0)
     store32(redo + REDO_LANDED, <uint32_t>landed)
-    store64(redo + REDO_BASE, load64(landing + LANDING_BASE_ARRIVAL) + landed)
-    for index in range(4):
+    store64(redo + REDO_BASE, base)
+    for index in range(used):
         store64(redo + REDO_PAIRS + index * PAIR, counters[index])
         store64(redo + REDO_PAIRS + index * PAIR + 8, load64(row + ROW_COUNTERS + 8 * counters[index]) + amounts[index])
-    commit(memory, row, landing, NULL, 0, 4, DELIVERED, 0, landed)
 
 
 class ProcessRow(PureRow):

@@ -15,40 +15,49 @@ cdef enum:
     END_KEY = 261
 
 
+cdef enum:               # as `SplitStop`
+    MORE = 0
+    INVALID_SIZE = 1
+    TOO_LARGE = 2
+    BARRIER = 3
+    FENCE = 4
+
+
+cdef int next_stop(uint8_t *base, int64_t at, int64_t end, int64_t longest, int64_t *size) noexcept nogil:
+    """Return the reason to stop at `at`, or WHOLE, and store the size of the message or frame there; 0 = unknown."""
+    cdef int key
+    size[0] = 0
+    if at + SIZE_BYTES > end:
+        return MORE
+    size[0] = <int32_t>big32(base + at)
+    if size[0] < SIZE_BYTES:
+        return INVALID_SIZE
+    if size[0] > longest:
+        return TOO_LARGE
+    if at + size[0] > end:
+        return MORE
+    key = big16(base + at + 4) if size[0] >= HEADER else 0
+    if key == BARRIER_KEY:
+        return BARRIER
+    if key == BEGIN_KEY or key == END_KEY:
+        return FENCE
+    return WHOLE
+
+
 def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
     cdef Py_buffer source
-    cdef uint8_t *base
     cdef int64_t size = 0
-    cdef int key
+    cdef int stop
     cdef list places = []
-    stop = SplitStop.MORE
     PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
     try:
         if at < 0 or end > source.len:
             raise ValueError("The bytes to split lie outside of the buffer.")
-        base = <uint8_t *>source.buf
         while True:
-            size = 0
-            if at + SIZE_BYTES > end:
-                break
-            size = <int32_t>big32(base + at)
-            if size < SIZE_BYTES:
-                stop = SplitStop.INVALID_SIZE
-                break
-            if size > longest:
-                stop = SplitStop.TOO_LARGE
-                break
-            if at + size > end:
-                break
-            key = big16(base + at + 4) if size >= HEADER else 0
-            if key == BARRIER_KEY:
-                stop = SplitStop.BARRIER
-                break
-            if key == BEGIN_KEY or key == END_KEY:
-                stop = SplitStop.FENCE
-                break
+            stop = next_stop(<uint8_t *>source.buf, at, end, longest, &size)
+            if stop != WHOLE:
+                return StreamSplit(places, at, SplitStop(stop), size)
             places.append((at, size))
             at += size
-        return StreamSplit(places, at, stop, size)
     finally:
         PyBuffer_Release(&source)

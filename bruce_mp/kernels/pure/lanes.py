@@ -312,6 +312,11 @@ class Lanes:
         if outside:
             self._replaced.add(topic, outside[0][1], outside[0][0], len(outside))
 
+    @property
+    def has_replaced(self) -> bool:
+        """True if clamping replaced timestamps since the last drain."""
+        return bool(self._replaced)
+
     def drain_replaced(self) -> list[ReplacedTimestamps]:
         """Return and clear the counts of the timestamps that clamping replaced, by topic."""
         return self._replaced.drain()

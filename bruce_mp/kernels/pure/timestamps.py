@@ -54,6 +54,9 @@ class ReplacedCounts:
         first = self._counts.get(topic, ReplacedTimestamps(topic, timestamp, arrival, 0))
         self._counts[topic] = first.plus(messages)
 
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
     def drain(self) -> list[ReplacedTimestamps]:
         """Return and clear the counts."""
         counts, self._counts = self._counts, {}

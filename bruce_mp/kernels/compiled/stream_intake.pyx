@@ -1,0 +1,294 @@
+"""Serve plain stream connections, round by round: see `kernels/pure/stream_intake.py`."""
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdlib cimport free, realloc
+
+from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
+from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
+from bruce_mp.kernels.compiled.lanes cimport IngestBatch, Times, append_groups
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.receive cimport MSG_DONTWAIT
+from bruce_mp.kernels.compiled.rows cimport count_plain
+from bruce_mp.kernels.compiled.split_stream cimport WHOLE, next_stop
+
+from bruce_mp.kernels.pure import stream_intake as pure
+from bruce_mp.slab import layout
+
+
+cdef extern from "<sys/epoll.h>":
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    uint32_t EPOLLIN
+    int epoll_wait(int, epoll_event *, int, int) nogil
+
+
+cdef extern from "<sys/socket.h>":
+    ssize_t recv(int, void *, size_t, int) nogil
+
+
+cdef enum:
+    EVENTS = 512
+    UNIX = 0
+    COUNTERS = 5
+
+assert (EVENTS, UNIX) == (pure.MAX_EVENTS, 0)
+
+cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ, LARGEST_IN_CHUNK = pure.LARGEST_IN_CHUNK
+cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
+cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
+
+
+cdef class StreamSource:
+    """`kernels.pure.stream_intake.StreamSource`."""
+
+    cdef readonly object socket, section
+    cdef readonly int kind
+    cdef uint64_t number
+    cdef int64_t received    # messages that its section does not count yet
+
+    def __init__(self, connection, section, int kind):
+        self.socket, self.section, self.kind = connection, section, kind
+        self.number = section.number
+
+
+cdef struct Place:           # a message in the buffer
+    int64_t at, size
+
+
+cdef struct Read:            # the data of a source in the buffer, with its messages
+    int first, count
+    int64_t begin, at, end
+
+
+cdef class Round:
+    """The reads of a round and their messages."""
+
+    cdef epoll_event events[EVENTS]
+    cdef Read reads[EVENTS]
+    cdef list sources        # of the reads
+    cdef Place *places
+    cdef int room, count
+    cdef int64_t largest, size
+    cdef bint has_others
+
+    def __dealloc__(self):
+        free(self.places)
+
+    cdef int clear(self) except -1:
+        self.sources = []
+        self.count = 0
+        self.largest = self.size = 0
+        self.has_others = False
+        return 0
+
+    cdef int split(self, uint8_t *base, Read *read, int64_t longest) except -1:
+        """Add the messages of a read."""
+        cdef int64_t size
+        read.first, read.at = self.count, read.begin
+        while next_stop(base, read.at, read.end, longest, &size) == WHOLE:
+            if self.count == self.room:
+                self.grow()
+            self.places[self.count].at, self.places[self.count].size = read.at, size
+            self.largest = max(self.largest, size)
+            self.count += 1
+            read.at += size
+        read.count = self.count - read.first
+        self.size += read.end - read.begin
+        return 0
+
+    cdef int grow(self) except -1:
+        cdef int room = max(1024, 2 * self.room)
+        cdef Place *places = <Place *>realloc(self.places, room * sizeof(Place))
+        if places == NULL:
+            raise MemoryError
+        self.places, self.room = places, room
+        return 0
+
+
+class StreamIntake(pure.StreamIntake):
+    """`kernels.pure.stream_intake.StreamIntake`."""
+
+    rate_type = ArrivalRate
+
+    def __init__(self, lanes, pool, row, buffer, *, counters):
+        super().__init__(lanes, pool, row, buffer, counters=counters)
+        if max(*counters[:3], *counters.forwarded, *counters.reads, *counters.got_data) >= ROW_COUNTER_CAPACITY:
+            raise ValueError("The slab has no such counters.")
+        self._round = Round()
+
+    def run(self, epoll, int64_t now_ms, int64_t until_ms):
+        lanes = self._lanes
+        cdef Round served = self._round
+        cdef IngestBatch batch = lanes._batch
+        cdef Times *times = &batch.times
+        cdef ArrivalRate rate = self._rate
+        cdef Memory memory
+        cdef Py_buffer buffer
+        cdef int descriptor = epoll.fileno(), ready, left_ms
+        cdef int64_t offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us, publish_ms = lanes.publish_ms
+        cdef list touched = [], leftovers
+        read_times(lanes, batch)
+        left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+        attach(lanes._slab, &memory)
+        try:
+            PyObject_GetBuffer(self._buffer, &buffer, PyBUF_WRITABLE)
+        except BaseException:
+            release(&memory)
+            raise
+        try:
+            while True:
+                with nogil:
+                    ready = epoll_wait(descriptor, served.events, EVENTS, left_ms)
+                now_us = monotonic_us()
+                now_ms = now_us // 1000 + offset_ms
+                read_ready(self, served, ready, &memory, &buffer)
+                if not served.sources:
+                    return pure.Served([], None, served.has_others)
+                if not have_room(self, served):
+                    return pure.Served(leave(self, served, &buffer, True), None, served.has_others)
+                leftovers = leave(self, served, &buffer, False)
+                rate.add(served.count, served.size)
+                if served.count:
+                    append(lanes, batch, served, &memory, &buffer, self._row._at, now_ms)
+                    if batch.rejections or batch.no_room or lanes.has_replaced:
+                        return pure.Served(leftovers, uncounted(served, batch), served.has_others)
+                    count(self, batch, served, &memory, touched)
+                if batch.times_stale:
+                    read_times(lanes, batch)
+                    publish_ms = lanes.publish_ms
+                left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+                if leftovers or served.has_others or now_ms >= publish_ms or not left_ms:
+                    return pure.Served(leftovers, None, served.has_others)
+                nap_us = rate.nap_us(now_us)
+                if 0 < nap_us < left_ms * 1000:
+                    sleep_us(nap_us)
+                    now_ms = monotonic_us() // 1000 + offset_ms
+                    left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
+        finally:
+            for source in touched:
+                source.section.received += (<StreamSource>source).received
+                (<StreamSource>source).received = 0
+            PyBuffer_Release(&buffer)
+            release(&memory)
+
+
+cdef int read_ready(intake, Round served, int ready, Memory *memory, Py_buffer *buffer) except -1:
+    """Read each ready source once."""
+    cdef dict sources = intake._sources
+    cdef uint8_t *base = <uint8_t *>buffer.buf
+    cdef uint64_t at = intake._row._at
+    cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + at + ROW_COUNTERS)
+    cdef int64_t begin = 0, longest = intake._longest
+    cdef ssize_t got
+    cdef int index, used = 0
+    cdef Read *read
+    served.clear()
+    for index in range(ready):
+        source = sources.get(served.events[index].data.fd)
+        if source is None or served.events[index].events != EPOLLIN:
+            served.has_others = True
+            continue
+        if begin + MIN_READ > buffer.len:
+            continue  # the next round reads it
+        counters[<int>intake._counters.reads[(<StreamSource>source).kind]] += 1
+        got = recv(served.events[index].data.fd, base + begin, min(MAX_READ, buffer.len - begin), MSG_DONTWAIT)
+        if got <= 0:
+            served.has_others = True
+            continue
+        counters[<int>intake._counters.got_data[(<StreamSource>source).kind]] += 1
+        read = &served.reads[used]
+        read.begin, read.end = begin, begin + got
+        served.split(base, read, longest)
+        served.sources.append(source)
+        begin = read.end
+        used += 1
+    return 0
+
+
+cdef bint have_room(intake, Round served) except -1:
+    """See `_have_room` of the base class."""
+    if not served.count or not intake._blocks:
+        return True
+    if served.largest > LARGEST_IN_CHUNK:
+        return False
+    intake._pool.reserve(served.count)
+    return intake._pool.own_free >= served.count
+
+
+cdef list leave(intake, Round served, Py_buffer *buffer, bint everything):
+    """Return the bytes left over, or everything read, and no longer serve those sources."""
+    cdef list found = []
+    cdef uint8_t *base = <uint8_t *>buffer.buf
+    cdef Read *read
+    cdef int index
+    cdef int64_t at
+    for index in range(len(served.sources)):
+        read = &served.reads[index]
+        at = read.begin if everything else read.at
+        if at < read.end:
+            source = served.sources[index]
+            intake.discard(source.socket.fileno())
+            found.append((source, (<char *>base)[at : read.end]))
+    return found
+
+
+cdef int append(
+    lanes, IngestBatch batch, Round served, Memory *memory, Py_buffer *buffer, uint64_t row_at, int64_t now_ms
+) except -1:
+    """Append all messages of a round, and leave the books open."""
+    cdef uint8_t *base = <uint8_t *>memory.buffer.buf
+    cdef uint8_t *row = base + row_at
+    cdef uint64_t arrival = load64(row + ROW_COUNTED)
+    cdef uint64_t number
+    cdef int index, slot
+    store64(row + ROW_VERSION, load64(row + ROW_VERSION) | 1)
+    if load32(base + SUPER_TOPICS_VERSION) != batch.topics_version:
+        lanes._refresh_topics()
+        batch.topics_version = lanes._topics_version
+        batch.times_stale = True
+    batch.begin(served.count)
+    for index in range(len(served.sources)):
+        number = (<StreamSource>served.sources[index]).number
+        for slot in range(served.reads[index].first, served.reads[index].first + served.reads[index].count):
+            batch.add(
+                slot,
+                <uint8_t *>buffer.buf + served.places[slot].at,
+                served.places[slot].size,
+                ARRIVAL_STREAM | (arrival + slot) << ARRIVAL_SOURCE_BITS | number,
+            )
+    append_groups(lanes, batch, base, now_ms)
+    return 0
+
+
+cdef object uncounted(Round served, IngestBatch batch):
+    cdef list parts = []
+    cdef int index, slot
+    for index in range(len(served.sources)):
+        first, end = served.reads[index].first, served.reads[index].first + served.reads[index].count
+        places = [(served.places[slot].at, served.places[slot].size) for slot in range(first, end)]
+        parts.append((served.sources[index], places))
+    return pure.Uncounted(parts, batch.outcome())
+
+
+cdef int count(intake, IngestBatch batch, Round served, Memory *memory, list touched) except -1:
+    """Count a round whose messages are all appended."""
+    cdef uint64_t counters[COUNTERS]
+    cdef uint64_t amounts[COUNTERS]
+    cdef uint64_t row_at = intake._row._at
+    cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
+    cdef StreamSource source
+    cdef int index
+    counters[0], counters[1], counters[2], (counters[3], counters[4]) = intake._counters[:4]
+    amounts[0], amounts[1], amounts[2] = served.count, batch.any_partition, batch.partition_key
+    amounts[3] = amounts[4] = 0
+    for index in range(len(served.sources)):
+        source = served.sources[index]
+        amounts[3 + source.kind] += served.reads[index].count
+        if not source.received:
+            touched.append(source)
+        source.received += served.reads[index].count
+    count_plain(memory, row, counters, amounts, COUNTERS, load64(row + ROW_COUNTED) + served.count)
+    return 0

@@ -1,0 +1,217 @@
+"""Messages from stream connections into lanes, one round of reads after another.
+
+The intake serves *plain* connections: those without a fenced attempt, a quota or an incomplete message.  In a round it
+reads each ready connection once, splits the bytes, appends all messages as one batch and counts them.  The caller does
+everything else: it handles the bytes behind the last whole message, other events, and batches with a message that was
+not simply appended.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
+
+from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
+from bruce_mp.kernels.pure.split_stream import split_stream
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    import socket
+
+    from bruce_mp.kernels.pure.arrival_rate import Coalescing
+    from bruce_mp.kernels.pure.lanes import Ingested, Lanes
+    from bruce_mp.slab.chunks import ChunkPool
+    from bruce_mp.slab.rows import ProcessRow
+
+__all__ = ["Served", "StreamCounters", "StreamIntake", "StreamSource", "Uncounted"]
+
+MIN_READ: Final = 64 << 10
+"""Room in the buffer below which a round reads no further connection."""
+MAX_READ: Final = 256 << 10
+MAX_EVENTS: Final = 512
+LARGEST_IN_CHUNK: Final = lay.CHUNK_BYTES - lay.RECORD_HEADER - lay.RUN_HEADER - lay.CHUNK_HEADER
+"""Size in bytes of the largest message that certainly fits into one chunk."""
+
+
+class SourceSection(Protocol):
+    """The section of a client's messages: the source number of their arrivals, and their count."""
+
+    number: int
+    received: int
+
+
+class StreamSource:
+    """A plain connection with the present section of its client; `kind` is 0 for UNIX and 1 for TCP."""
+
+    __slots__ = ("kind", "section", "socket")
+
+    def __init__(self, connection: socket.socket, section: SourceSection, kind: int) -> None:
+        self.socket = connection
+        self.section = section
+        self.kind = kind
+
+
+class StreamCounters(NamedTuple):
+    """The counters of a round; a pair is for UNIX and TCP."""
+
+    received: int
+    any_partition: int
+    partition_key: int
+    forwarded: tuple[int, int]
+    reads: tuple[int, int]
+    got_data: tuple[int, int]
+
+
+class Uncounted(NamedTuple):
+    """An appended batch that the caller counts: places of each source's messages in the buffer, and the outcome."""
+
+    parts: list[tuple[StreamSource, list[tuple[int, int]]]]
+    ingested: Ingested
+
+
+class Served(NamedTuple):
+    """What the intake leaves to the caller.
+
+    `leftovers` has the bytes of each source whose data does not end with a whole message; it is plain no more.
+    `has_others` is True if an event waits that the intake does not handle.
+    """
+
+    leftovers: list[tuple[StreamSource, bytes]]
+    uncounted: Uncounted | None
+    has_others: bool
+
+
+class _Read(NamedTuple):
+    """A source's data in the buffer: its messages, and the range, of which the bytes from `at` on are left over."""
+
+    source: StreamSource
+    places: list[tuple[int, int]]
+    begin: int
+    at: int
+    end: int
+
+
+class StreamIntake:
+    """Serves the plain connections of a stream worker, which has all connections in one epoll set.
+
+    `buffer` is free for the intake during a call.
+    """
+
+    rate_type: ClassVar = ArrivalRate
+
+    def __init__(
+        self, lanes: Lanes, pool: ChunkPool, row: ProcessRow, buffer: memoryview, *, counters: StreamCounters
+    ) -> None:
+        self._lanes = lanes
+        self._pool = pool
+        self._row = row
+        self._buffer = buffer
+        self._counters = counters
+        self._sources: dict[int, StreamSource] = {}
+
+    def apply_config(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
+        """Apply the limits of naps and messages; `blocks` makes clients wait for room.  No connection stays plain."""
+        self._rate = self.rate_type(coalescing)
+        self._longest = longest
+        self._blocks = blocks
+        self._sources.clear()
+
+    def add(self, source: StreamSource) -> None:
+        """Serve a connection that is plain now."""
+        self._sources[source.socket.fileno()] = source
+
+    def discard(self, descriptor: int) -> None:
+        """Leave a connection to the caller."""
+        self._sources.pop(descriptor, None)
+
+    def run(self, epoll: select.epoll, now_ms: int, until_ms: int) -> Served:
+        """Serve the ready plain connections, round by round.
+
+        The call may wait for data until `until_ms`, while some runs are open, none is due and no closed run has reached
+        its tick: that costs less than a return for each round.  While messages come fast, it naps between two rounds.
+        The pure kernel serves one round, and waits only in a nap before it.
+        """
+        self._nap(now_ms, until_ms)
+        reads, has_others = self._read_ready(epoll)
+        if not reads:
+            return Served([], None, has_others)
+        if not self._have_room([size for read in reads for _, size in read.places]):
+            return Served(self._leave([read._replace(at=read.begin) for read in reads]), None, has_others)
+        leftovers = self._leave([read for read in reads if read.at < read.end])
+        uncounted = self._append(reads, now_ms)
+        return Served(leftovers, uncounted, has_others)
+
+    def _nap(self, now_ms: int, until_ms: int) -> None:
+        """Sleep if that saves CPU and nothing is due earlier."""
+        due_ms = self._lanes.next_due_ms
+        left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
+        nap_us = self._rate.nap_us(time.monotonic_ns() // 1000)
+        if 0 < nap_us < left_ms * 1000:
+            time.sleep(nap_us / 1_000_000)
+
+    def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], bool]:
+        """Read each ready source once; return True as well if another event waits."""
+        reads: list[_Read] = []
+        has_others, begin = False, 0
+        for descriptor, events in epoll.poll(0, MAX_EVENTS):
+            source = self._sources.get(descriptor)
+            if source is None or events != select.EPOLLIN:
+                has_others = True
+            elif begin + MIN_READ <= len(self._buffer):
+                end = begin + self._receive(source, begin)
+                if end > begin:
+                    places, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
+                    reads.append(_Read(source, places, begin, at, end))
+                else:
+                    has_others = True
+                begin = end
+        return reads, has_others
+
+    def _receive(self, source: StreamSource, begin: int) -> int:
+        """Return the number of received bytes; 0 at the end of the data and for an error, which the caller meets."""
+        self._row.add(self._counters.reads[source.kind])
+        try:
+            count = source.socket.recv_into(self._buffer[begin : begin + MAX_READ])
+        except OSError:
+            return 0
+        if count:
+            self._row.add(self._counters.got_data[source.kind])
+        return count
+
+    def _leave(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
+        """Return the bytes left over, and no longer serve their sources."""
+        for read in reads:
+            self.discard(read.source.socket.fileno())
+        return [(read.source, bytes(self._buffer[read.at : read.end])) for read in reads]
+
+    def _have_room(self, sizes: list[int]) -> bool:
+        """Report if all messages certainly find room, where clients wait for room."""
+        if not self._blocks or not sizes:
+            return True
+        self._pool.reserve(len(sizes))
+        return max(sizes) <= LARGEST_IN_CHUNK and self._pool.own_free >= len(sizes)
+
+    def _append(self, reads: list[_Read], now_ms: int) -> Uncounted | None:
+        """Append all messages, and count them if that is all there is to do."""
+        places = [place for read in reads for place in read.places]
+        self._rate.add(len(places), sum(read.end - read.begin for read in reads))
+        if not places:
+            return None
+        sources = [read.source.section.number for read in reads for _ in read.places]
+        first = self._row.counted
+        self._row.open_books()
+        ingested = self._lanes.ingest(self._buffer, places, first, now_ms, sources=sources)
+        if ingested.rejections or ingested.no_room or self._lanes.has_replaced:
+            return Uncounted([(read.source, read.places) for read in reads], ingested)
+        increments = {
+            self._counters.received: len(places),
+            self._counters.any_partition: ingested.any_partition,
+            self._counters.partition_key: ingested.partition_key,
+            **dict.fromkeys(self._counters.forwarded, 0),
+        }
+        for read in reads:
+            read.source.section.received += len(read.places)
+            increments[self._counters.forwarded[read.source.kind]] += len(read.places)
+        self._row.commit_counted(first + len(places), increments)
+        return None

@@ -1,0 +1,233 @@
+"""The intake of streams: it appends and counts the messages of plain connections, and leaves all else to its caller."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from threading import Timer
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.input.sections import ConnectionSection
+from bruce_mp.kernels import ChunkPool, Coalescing, Lanes, ProcessRow, StreamCounters, StreamIntake, StreamSource
+from bruce_mp.protocol.client.barrier import Level, encode_barrier
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.clock import steady_ms
+from bruce_mp.telemetry.counters import Counter
+from support.slabs import CAPACITY, INPUT_ROW, SMALL, Content, contents, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.kernels import Served
+    from bruce_mp.slab.file import Slab
+
+COUNTERS: Final = StreamCounters(
+    Counter.MsgReceived,
+    Counter.InputAgentProcessAnyPartitionMsg,
+    Counter.InputAgentProcessPartitionKeyMsg,
+    forwarded=(Counter.UnixStreamInputForwardMsg, Counter.TcpInputForwardMsg),
+    reads=(Counter.UnixStreamInputSocketRead, Counter.TcpInputSocketRead),
+    got_data=(Counter.UnixStreamInputSocketGotData, Counter.TcpInputSocketGotData),
+)
+BARRIER: Final = encode_barrier(b"01234567", Level.RECEIVED, 1000)
+UNIX, TCP = 0, 1
+GEOMETRY: Final = replace(SMALL, chunks=160)
+CHUNKFUL: Final = bytes(CAPACITY - 60)
+
+
+class Rig:
+    """An intake with connections, whose clients are sockets of the test."""
+
+    def __init__(self, slab: Slab, stack: ExitStack) -> None:
+        self.slab = slab
+        TopicTable(slab).add(b"t1", 3)
+        self.row = ProcessRow(slab, INPUT_ROW)
+        self.pool = ChunkPool(slab, INPUT_ROW)
+        self.lanes = Lanes(slab, self.pool, TopicTable(slab), lambda _: 60_000)
+        self.buffer = memoryview(bytearray(256 << 10))
+        self.intake = StreamIntake(self.lanes, self.pool, self.row, self.buffer, counters=COUNTERS)
+        self.epoll = stack.enter_context(select.epoll())
+        self._stack = stack
+        self.apply()
+
+    def apply(self, *, longest: int = 100_000, blocks: bool = False) -> None:
+        self.intake.apply_config(Coalescing(0, 0, 0), longest, blocks=blocks)
+
+    def connect(
+        self, number: int = 1, kind: int = UNIX, *, is_plain: bool = True
+    ) -> tuple[socket.socket, StreamSource]:
+        client, server = (self._stack.enter_context(each) for each in socket.socketpair())
+        server.setblocking(False)
+        self.epoll.register(server, select.EPOLLIN)
+        source = StreamSource(server, ConnectionSection(number), kind)
+        if is_plain:
+            self.intake.add(source)
+        return client, source
+
+    def run(self, wait_ms: int = 0) -> Served:
+        now_ms = steady_ms()
+        return self.intake.run(self.epoll, now_ms, now_ms + wait_ms)
+
+    def appended(self) -> list[Content]:
+        self.lanes.close_all()
+        self.lanes.drain_closed()
+        return contents(self.slab)
+
+    def values(self) -> list[bytes]:
+        return [each.value for each in self.appended()]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with new_slab(GEOMETRY) as slab, ExitStack() as stack:
+        yield Rig(slab, stack)
+
+
+def test_messages_of_all_plain_connections_are_appended_and_counted(rig: Rig) -> None:
+    (one, first), (two, second) = rig.connect(7), rig.connect(9, TCP)
+    one.sendall(datagram(value=b"a") + datagram(value=b"b", partition_key=5))
+    two.sendall(datagram(value=b"c"))
+    before = rig.row.version
+    assert rig.run() == ([], None, False)
+    assert sorted(rig.values()) == [b"a", b"b", b"c"]
+    assert (rig.row.counted, rig.row.version % 2, rig.row.version > before) == (3, 0, True)
+    assert [rig.row.counters[each] for each in COUNTERS[:3]] == [3, 2, 1]
+    assert [[rig.row.counters[each] for each in pair] for pair in COUNTERS[3:]] == [[2, 1], [1, 1], [1, 1]]
+    assert (first.section.received, second.section.received) == (2, 1)
+
+
+def test_arrivals_bear_the_number_of_their_section(rig: Rig) -> None:
+    client, _ = rig.connect(7)
+    for value in (b"a", b"b"):
+        client.sendall(datagram(value=value))
+        rig.run()
+    mask = (1 << 20) - 1
+    assert [each.arrival & mask for each in rig.appended()] == [7, 7]
+    assert rig.row.counted == 2
+
+
+@pytest.mark.parametrize("rest", [b"\0\0", datagram(value=b"half")[:-1], BARRIER, BARRIER + datagram(), b"\0\0\0\1..."])
+def test_bytes_behind_the_last_whole_message_are_left_to_the_caller(rig: Rig, rest: bytes) -> None:
+    client, source = rig.connect()
+    client.sendall(datagram(value=b"a") + rest)
+    assert rig.run() == ([(source, rest)], None, False)
+    assert rig.values() == [b"a"]
+    client.sendall(datagram(value=b"later"))
+    assert rig.run() == ([], None, True), "the connection is not plain any more"
+    assert rig.row.counted == 1
+
+
+def test_a_message_above_the_limit_is_left_to_the_caller(rig: Rig) -> None:
+    rig.apply(longest=50)
+    client, source = rig.connect()
+    rig.intake.add(source)
+    large = datagram(value=bytes(60))
+    client.sendall(large)
+    assert rig.run() == ([(source, large)], None, False)
+
+
+def test_events_of_other_descriptors_are_left_to_the_caller(rig: Rig) -> None:
+    (plain, _), (other, unread) = rig.connect(), rig.connect(is_plain=False)
+    plain.sendall(datagram(value=b"a"))
+    other.sendall(datagram(value=b"b"))
+    assert rig.run() == ([], None, True)
+    assert rig.values() == [b"a"]
+    assert unread.socket.recv(100) == datagram(value=b"b")
+
+
+def test_the_end_of_a_connection_is_left_to_the_caller(rig: Rig) -> None:
+    client, source = rig.connect()
+    client.sendall(datagram(value=b"a"))
+    client.close()
+    served = rig.run()
+    assert served.has_others
+    assert not served.leftovers
+    rest = source.socket.recv(100)
+    assert rig.values() == ([] if rest else [b"a"]), "its last data is appended, or left unread"
+
+
+def test_a_discarded_connection_is_not_read(rig: Rig) -> None:
+    client, source = rig.connect()
+    rig.intake.discard(source.socket.fileno())
+    client.sendall(datagram())
+    assert rig.run() == ([], None, True)
+    rig.intake.add(source)
+    rig.apply()
+    assert rig.run().has_others, "a changed configuration leaves all connections to the caller"
+
+
+def test_a_batch_with_a_rejected_message_is_left_uncounted(rig: Rig) -> None:
+    client, source = rig.connect()
+    messages = [datagram(value=b"a"), b"\0\0\0\x08\1\1\0\7", datagram(value=b"b")]
+    client.sendall(b"".join(messages))
+    served = rig.run()
+    assert served.uncounted is not None
+    ((found, places),) = served.uncounted.parts
+    assert found is source
+    assert [bytes(rig.buffer[at : at + size]) for at, size in places] == messages
+    assert [each.slot for each in served.uncounted.ingested.rejections] == [1]
+    assert (rig.row.counted, source.section.received, rig.row.counters[Counter.MsgReceived]) == (0, 0, 0)
+    assert rig.row.version % 2 == 1, "the books are open until the caller counts the batch"
+    assert rig.values() == [b"a", b"b"]
+
+
+def test_a_batch_without_room_is_left_uncounted(rig: Rig) -> None:
+    client, _ = rig.connect()
+    uncounted = fill(rig, client).uncounted
+    assert uncounted is not None
+    assert len(uncounted.ingested.no_room) == 1
+
+
+def test_nothing_is_appended_without_certain_room_when_clients_wait(rig: Rig) -> None:
+    rig.apply(blocks=True)
+    client, source = rig.connect()
+    rig.intake.add(source)
+    assert fill(rig, client) == ([(source, datagram(value=CHUNKFUL))], None, False)
+    assert len(rig.values()) == rig.row.counted > 5
+
+
+def fill(rig: Rig, client: socket.socket) -> Served:
+    """Send messages that fill a chunk each, until a call leaves something to its caller."""
+    for _ in range(GEOMETRY.chunks + 1):
+        client.sendall(datagram(value=CHUNKFUL))
+        if (served := rig.run()) != ([], None, False):
+            return served
+    raise AssertionError("the slab is not full")
+
+
+def test_a_message_larger_than_a_chunk_is_left_to_the_caller_when_clients_wait(rig: Rig) -> None:
+    rig.apply(blocks=True)
+    client, source = rig.connect()
+    rig.intake.add(source)
+    large = datagram(value=bytes(CAPACITY + 1))
+    client.sendall(large)
+    assert rig.run() == ([(source, large)], None, False)
+
+
+def test_connections_beyond_the_buffer_are_read_in_the_next_round(rig: Rig) -> None:
+    clients = [rig.connect(number)[0] for number in range(1, 7)]
+    for client in clients:
+        client.sendall(datagram(value=bytes(1000)) * 54)
+    for _ in range(len(clients)):
+        assert rig.run() == ([], None, False)
+    assert rig.row.counted == 54 * len(clients)
+
+
+def test_a_call_waits_for_data_only_while_a_run_is_open(rig: Rig) -> None:
+    client, _ = rig.connect()
+    began = time.monotonic()
+    rig.run(wait_ms=5000)
+    assert time.monotonic() - began < 2
+    client.sendall(datagram(value=b"a"))
+    timer = Timer(0.05, client.sendall, [datagram(value=b"b") + BARRIER])
+    timer.start()
+    leftovers = rig.run(wait_ms=20_000).leftovers or rig.run(wait_ms=20_000).leftovers
+    timer.join()
+    leftovers = leftovers or rig.run().leftovers  # the pure kernel does not wait
+    assert [data for _, data in leftovers] == [BARRIER]
+    assert rig.values() == [b"a", b"b"]
