@@ -1,7 +1,7 @@
 """`bruce send`: send messages from the command line, a file or standard input to the daemon.
 
-Exit status: 0 if the kernel accepted every message, 1 if not, 2 for conflicting options. The number of sent messages
-goes to standard error at the end, also after an error.
+Exit status: 0 if the kernel accepted every message, 1 if not or if `--flush` finds one undelivered, 2 for wrong
+options. The number of sent messages goes to standard error at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=natural_number,
         default=0,
         dest="print_every",
-        help="report each N messages written",
+        help="report the number of written messages after every N messages",
     )
     parser.add_argument(
         "--max-size",
@@ -146,7 +146,7 @@ def run(args: Namespace) -> int:
         return _fail(error)
     finally:
         sent = client.stats().sent if client else 0
-        sys.stderr.write(f"bruce send: {sent} {'message' if sent == 1 else 'messages'} sent to {_place(args)}.\n")
+        sys.stderr.write(f"bruce send: {sent} {'message' if sent == 1 else 'messages'} sent to {_destination(args)}.\n")
     return ExitCode.OK
 
 
@@ -160,7 +160,7 @@ def _client(args: Namespace) -> Client:
     return TcpClient(args.port, timeout=TIMEOUT_S, linger=linger, max_message=MAX_MESSAGE)
 
 
-def _place(args: Namespace) -> str:
+def _destination(args: Namespace) -> str:
     return str(args.socket_path or args.stream_socket_path or f"port {args.port}")
 
 
@@ -184,7 +184,7 @@ def _check_size(message: bytes, args: Namespace) -> None:
     limit = default if args.max_size is None else args.max_size
     if len(message) > limit:
         raise MessageTooLargeError(
-            f"A message of {len(message)} bytes is too large: the daemon accepts {limit}. Send less at once; or raise "
+            f"A message of {len(message)} bytes is too large: the daemon accepts {limit}. Split it; or raise "
             f"{setting} in the daemon's configuration, and give --max-size."
         )
 

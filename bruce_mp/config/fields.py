@@ -79,7 +79,7 @@ class KindRow:
 
 
 def show(value: object) -> str:
-    """Return a value in JSON notation, which is close to TOML's, shortened to 80 characters."""
+    """Return a value in JSON notation, which is close to TOML's; after 80 characters "..." replaces the rest."""
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
 
@@ -114,7 +114,7 @@ def _show_command(command: Sequence[str]) -> str:
 
 
 def _parse_accounts(raw: object) -> object:
-    """Accept numbers as integers, besides strings."""
+    """Convert user and group numbers to strings, so that a list may mix integers and names."""
     if not isinstance(raw, list):
         return raw
     return [str(item) if isinstance(item, int) and not isinstance(item, bool) else item for item in raw]

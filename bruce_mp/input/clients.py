@@ -74,7 +74,7 @@ class StreamClientState:
     """The topic of the first message of `unprocessed`, if it waits because the topic holds its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
     """Messages of such topics that were removed from a batch; they precede `unprocessed`."""
-    in_quota: int = 0
+    counted_in_quota: int = 0
     """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
     must_close: bool = False
     """The client sent malformed data, or its attempt was ended: the worker closes the connection."""

@@ -138,7 +138,7 @@ class Attempt:
         self.section = section
         self.began_ms = now_ms
         self.chunks = 0
-        self.overflows = False
+        self.is_spilling = False
         """True once a message found no room in the attempt's part of the slab: later ones go to the spill file."""
         self.spill: SpillFile | None = None
         self.waiting_since_ms: int | None = None
@@ -160,8 +160,8 @@ class Attempt:
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks for the attempt's lanes; None above the attempt's limit."""
-        self.overflows = self.overflows or not self._attempts.allows(span, self)
-        chunk = None if self.overflows else self._pool.allocate(span, now_ms)
+        self.is_spilling = self.is_spilling or not self._attempts.allows(span, self)
+        chunk = None if self.is_spilling else self._pool.allocate(span, now_ms)
         if chunk is not None:
             fences.assign_chunk(self._attempts.slab, chunk, self.number)
             self.chunks += span
@@ -235,12 +235,12 @@ class FencedAttempts:
         together = sum(each.chunks for each in self._open)
         return attempt.chunks + span <= self._max_chunks and together + span <= self._max_chunks_together
 
-    def overflow_if_possible(self, attempt: Attempt) -> None:
+    def spill_if_possible(self, attempt: Attempt) -> None:
         """Send the further messages of an attempt to its spill file, because a topic in it holds its share.
 
         Without room in spill files the messages stay with their client, because an urgent block exceeds the bound.
         """
-        attempt.overflows = attempt.overflows or self._spills.has_room
+        attempt.is_spilling = attempt.is_spilling or self._spills.has_room
 
     # --- spilling ----------------------------------------------------------------------------------------------------
 
@@ -272,11 +272,11 @@ class FencedAttempts:
         attempt.spill.append(data, messages, arrived_ms)
 
     def find_room(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
-        """Reserve `size` bytes in the spill file of an attempt that overflows.
+        """Reserve `size` bytes in the spill file of an attempt that spills.
 
         Return the room or the limit that the attempt waits for, or the reason for its end if a wait cannot help.
         """
-        assert attempt.spill is not None  # the attempt overflows
+        assert attempt.spill is not None  # the attempt is spilling
         room = self._spills.extend(attempt.spill, size)
         if room is SpillRoom.YES:
             attempt.waiting_since_ms = None
@@ -296,7 +296,7 @@ class FencedAttempts:
                 self._spills.max_bytes >> 20,
                 extra={"about": ("spill full", room)},
             )
-        assert attempt.spill is not None  # the attempt overflows
+        assert attempt.spill is not None  # the attempt is spilling
         if room is SpillRoom.BOUND and attempt.spill.size + size > self._spills.max_bytes:
             return Ending(
                 EndReason.TOO_LARGE,

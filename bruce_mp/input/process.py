@@ -21,7 +21,7 @@ from bruce_mp.input.datagrams import DatagramAdmission
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.quotas import rules_for_datagrams
 from bruce_mp.input.receive_coalescing import coalescing_for
-from bruce_mp.input.timestamps import clock_step_ms, windows_for_datagrams
+from bruce_mp.input.timestamps import wall_offset_ms, windows_for_datagrams
 from bruce_mp.slab.landing import SO_TIMESTAMP
 from bruce_mp.slab.topic_shares import TRIAL_MESSAGES
 from bruce_mp.telemetry.clock import steady_ms
@@ -82,7 +82,7 @@ class _Input(InputShell):
         self._apply_input(start.config)
 
     def recover(self) -> None:
-        self._lanes.clock_step_ms = clock_step_ms()
+        self._lanes.wall_offset_ms = wall_offset_ms()
         self._publisher.publish(self._admission.recover(self._row_index, steady_ms()))
 
     def start(self) -> None:
@@ -158,7 +158,7 @@ class _Input(InputShell):
 
     def _receive(self, limit: int, until_ms: int = 0) -> bool:
         """Receive at most `limit` messages, waiting until `until_ms` for the first; return False if there were none."""
-        self._lanes.clock_step_ms = clock_step_ms()
+        self._lanes.wall_offset_ms = wall_offset_ms()
         try:
             count = self._admission.receive(self._socket.fileno(), limit, steady_ms(), until_ms)
         except OSError as error:

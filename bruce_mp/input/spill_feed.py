@@ -202,14 +202,14 @@ class SpillFeed:
         lanes, file, first = self._lanes, released.file, self._row.counted
         source = 0 if released.section is None else released.section.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
-        kept = lanes.clock_step_ms, lanes.keeps_order
-        lanes.clock_step_ms, lanes.keeps_order = file.arrived_ms - now_ms, True
+        kept = lanes.wall_offset_ms, lanes.keeps_order
+        lanes.wall_offset_ms, lanes.keeps_order = file.arrived_ms - now_ms, True
         try:
             return lanes.ingest(
                 view, places, first, now_ms, skip, sources=[source] * len(places), is_explicit=file.is_explicit
             )
         finally:
-            lanes.clock_step_ms, lanes.keeps_order = kept
+            lanes.wall_offset_ms, lanes.keeps_order = kept
             self._record_replaced()
 
     def _record_replaced(self) -> None:

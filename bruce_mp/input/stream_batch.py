@@ -65,12 +65,12 @@ class StreamBatch:
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
         """Return the reason for the discard of a message without room."""
-        return DiscardReason.ABANDONED_ATTEMPT if self.overflows else dropped.reason
+        return DiscardReason.ABANDONED_ATTEMPT if self.is_spilling else dropped.reason
 
     @property
-    def overflows(self) -> bool:
+    def is_spilling(self) -> bool:
         """Report if the batch's attempt has used up its part of the slab."""
-        return self.attempt is not None and self.attempt.overflows
+        return self.attempt is not None and self.attempt.is_spilling
 
     @property
     def size(self) -> int:

@@ -22,7 +22,7 @@ from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.paused_connections import PausedConnections
 from bruce_mp.input.stream_batch import Portion
-from bruce_mp.input.timestamps import clock_step_ms
+from bruce_mp.input.timestamps import wall_offset_ms
 from bruce_mp.kernels import StreamCounters, StreamIntake, StreamSource
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -258,7 +258,7 @@ class StreamConnections:
 
     def _on_wakeup(self) -> None:
         """Let the intake serve the plain connections, then handle everything that it leaves."""
-        self._lanes.clock_step_ms = clock_step_ms()
+        self._lanes.wall_offset_ms = wall_offset_ms()
         now_ms, timeout_ms = steady_ms(), self._loop.timeout_ms()
         wait_ms = _LONGEST_WAIT_MS if timeout_ms is None else min(_LONGEST_WAIT_MS, timeout_ms)
         served = self._intake.run(self._epoll, now_ms, now_ms + wait_ms)
@@ -272,18 +272,18 @@ class StreamConnections:
         for source, data in served.leftovers:
             self._connections[source.socket.fileno()].client.unprocessed = bytearray(data)
         if served.uncounted is not None:
-            self._count_uncounted(served.uncounted)
+            self._count_intake_batch(served.uncounted)
         for source, _ in served.leftovers:
             descriptor = source.socket.fileno()
             if descriptor in self._connections and not self._connections[descriptor].client.is_blocked:
                 self._admit_rest(descriptor)
 
-    def _count_uncounted(self, uncounted: Uncounted) -> None:
+    def _count_intake_batch(self, uncounted: Uncounted) -> None:
         """Count a batch with rejected messages, messages without room or replaced timestamps."""
         descriptors = [source.socket.fileno() for source, _ in uncounted.parts]
         clients = [self._connections[descriptor].client for descriptor in descriptors]
         parts = list(zip(clients, [places for _, places in uncounted.parts], strict=True))
-        self._admission.count_uncounted(self._buffer, parts, uncounted.ingested, steady_ms())
+        self._admission.count_intake_batch(self._buffer, parts, uncounted.ingested, steady_ms())
         for descriptor in descriptors:
             self._pause_or_resume(descriptor)
 

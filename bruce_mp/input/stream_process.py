@@ -18,7 +18,7 @@ from bruce_mp.input.quotas import rules_for_streams
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.streams import StreamAdmission
-from bruce_mp.input.timestamps import clock_step_ms, windows_for_streams
+from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
 from bruce_mp.slab.recovery import sweep_filled
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -164,7 +164,7 @@ class _Worker(InputShell):
         self._connections.answer(client, data)
 
     def _admit(self, buffer: memoryview, portions: list[Portion]) -> None:
-        self._lanes.clock_step_ms = clock_step_ms()
+        self._lanes.wall_offset_ms = wall_offset_ms()
         now_ms = steady_ms()
         self._admission.admit(buffer, portions, now_ms)
         self._publisher.publish_ready(now_ms)

@@ -9,7 +9,7 @@ Where senders wait for room (`when_full = "block"`), a message is appended only 
 it stays in the client's `unprocessed`, in order, and the worker stops reading that client.  The same happens to:
 
 * messages beyond a user's quota, until the next interval;
-* messages of a topic that holds its share of the slab, which the lanes return from a batch whose others they append;
+* messages of a topic over its share of the slab: the lanes append the rest of the batch, and return these messages;
 * messages of a fenced attempt for which spill files have no room;
 * messages behind an attempt whose spill file is being fed back.
 """
@@ -59,7 +59,7 @@ __all__ = ["StreamAdmission"]
 _LOG: Final = logging.getLogger(__name__)
 _length: Final = itemgetter(1)
 _SPILL_RETRY_MS: Final = 20
-"""Interval of retries for a client that waits for spill files."""
+"""Interval of retries for a client that waits for room in spill files, or for the feed of its last spill file."""
 
 
 class StreamAdmission:
@@ -97,7 +97,7 @@ class StreamAdmission:
     def apply_limits(self, longest: int, *, blocks: bool) -> None:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._longest = longest
-        self._blocks = self._lanes.keeps_order = blocks
+        self._blocks = self._lanes.keeps_order = blocks  # a postponed message goes before later ones
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Append the whole messages of each portion; the remaining bytes become its client's `unprocessed`."""
@@ -117,8 +117,8 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Report if no state of a client and no quota concerns its next messages."""
-        has_state = client.attempt or client.released_spill or client.unprocessed or client.in_quota
+        """Return True if the intake may serve a client: its next messages depend on no state of it and on no quota."""
+        has_state = client.attempt or client.released_spill or client.unprocessed or client.counted_in_quota
         is_special = client.is_blocked or client.must_close or client.keeps_timestamps
         return not (has_state or is_special or (self._senders is not None and self._senders.are_active))
 
@@ -184,7 +184,7 @@ class StreamAdmission:
         return True
 
     def _handle_frame(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
-        """Handle a barrier, begin or end frame, after all earlier messages; return False for a misplaced frame."""
+        """Handle a barrier, begin or end frame after all earlier messages; return False if it is misplaced or waits."""
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
         if client.must_close:
@@ -199,7 +199,7 @@ class StreamAdmission:
             return True
         if attempt is not None and is_end(frame):
             client.attempt = None
-            self._lanes.close_runs()  # the router must get the messages before the attempt first
+            self._lanes.close_runs()  # the router must get the earlier messages of the connection first
             self._release(self._attempts.release(attempt))
             client.released_spill = attempt.spill
             return True
@@ -224,12 +224,12 @@ class StreamAdmission:
     def _within_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
         """Return how many of `count` messages the user's quota admits in this interval."""
         left = None if self._senders is None or not count else self._senders.remaining(client.user, now_ms)
-        return count if left is None else min(left + client.in_quota, count)
+        return count if left is None else min(left + client.counted_in_quota, count)
 
     def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
         """Count added messages in the user's quota, except for the ones that it counts already."""
-        counted = min(added, client.in_quota)
-        client.in_quota -= counted
+        counted = min(added, client.counted_in_quota)
+        client.counted_in_quota -= counted
         if added > counted and self._senders is not None and self._senders.are_active:
             self._senders.record_received(client.user, added - counted, now_ms)
 
@@ -250,7 +250,7 @@ class StreamAdmission:
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
         """Add messages while they find room; return the batch for the next messages, and how many were added."""
-        if batch.overflows:
+        if batch.is_spilling:
             return self._add_to_spill(buffer, batch, client, places, now_ms)
         if not self._blocks:
             batch.add(client, places)
@@ -282,7 +282,7 @@ class StreamAdmission:
     ) -> tuple[StreamBatch, int]:
         """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
-        assert attempt is not None  # only attempts overflow
+        assert attempt is not None  # only attempts spill
         room = self._attempts.find_room(attempt, batch.size + sum(map(_length, places)), now_ms) if places else None
         if room in {None, SpillRoom.YES}:
             batch.add(client, places)
@@ -310,20 +310,20 @@ class StreamAdmission:
         """Append a batch to lanes, or write it to its attempt's spill file, and count it."""
         if not batch.places:
             return
-        if batch.overflows:
+        if batch.is_spilling:
             self._spill(buffer, batch, now_ms)
             return
         first = self._row.counted
         self._row.open_books()
         lanes = self._lanes if batch.attempt is None else batch.attempt.lanes
-        lanes.clock_step_ms = self._lanes.clock_step_ms
+        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # an attempt has its own lanes, which nothing else updates
         ingested = lanes.ingest(
             buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
         )
         self._count_appended(buffer, batch, lanes, ingested, now_ms)
 
-    def count_uncounted(self, buffer: memoryview, parts: Collection[Part], ingested: Ingested, now_ms: int) -> None:
-        """Count a batch that the intake appended, with the places of each client's messages."""
+    def count_intake_batch(self, buffer: memoryview, parts: Collection[Part], ingested: Ingested, now_ms: int) -> None:
+        """Count a batch that the intake has appended; `parts` has the places of each client's messages."""
         batch = StreamBatch()
         for client, places in parts:
             batch.add(client, places)
@@ -338,7 +338,7 @@ class StreamAdmission:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
         first = self._row.counted
         if ingested.no_room:
-            self._lanes.request_publish()  # the lanes of an attempt know only their own runs
+            self._lanes.request_publish()  # delivery frees room; an attempt's lanes publish only their own runs
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
@@ -386,18 +386,18 @@ class StreamAdmission:
     ) -> tuple[Ingested, list[tuple[int, int]], Ending | None]:
         """Spill the messages of an attempt that found no room in its part of the slab.
 
-        Return `ingested` without the spilled messages, their places, and the reason for the attempt's end if the file
+        Return three values: `ingested` less the spilled messages; their places; the end of the attempt if the file
         cannot be written.
         """
         if batch.attempt is None:
             return ingested, [], None
         if any(dropped.reason is DiscardReason.TOPIC_OVER_SHARE for dropped in ingested.no_room):
-            self._attempts.overflow_if_possible(batch.attempt)
-        if not batch.overflows:
+            self._attempts.spill_if_possible(batch.attempt)
+        if not batch.is_spilling:
             return ingested, [], None
         indexes = sorted(lay.stream_number(dropped.arrival) - first for dropped in ingested.no_room)
         places = [batch.places[index] for index in indexes]
-        arrived_ms = now_ms + self._lanes.clock_step_ms
+        arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, places), len(places), arrived_ms)
         if ending is not None:
             return ingested, [], ending
@@ -405,9 +405,9 @@ class StreamAdmission:
 
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
-        assert batch.attempt is not None  # only attempts overflow
+        assert batch.attempt is not None  # only attempts spill
         (client, section), count = batch.sender(0), len(batch.places)
-        arrived_ms = now_ms + self._lanes.clock_step_ms
+        arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count, arrived_ms)
         section.received += count
         increments: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
@@ -444,7 +444,7 @@ class StreamAdmission:
             at, length = batch.places[index]
             client.stuck_topic = client.stuck_topic or dropped.topic
             client.postponed += buffer[at : at + length]
-            client.in_quota += 1
+            client.counted_in_quota += 1
             section.received -= 1
             for counter in (Counter.MsgReceived, client.kind.forwarded, processed_counter(buffer[at : at + length])):
                 increments[counter] -= 1

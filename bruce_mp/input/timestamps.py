@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Lanes, ReplacedTimestamps, Windows
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["ClockWatch", "clock_step_ms", "warn_about_clock", "windows_for_datagrams", "windows_for_streams"]
+__all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_datagrams", "windows_for_streams"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
@@ -55,7 +55,7 @@ def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, Timestam
     }
 
 
-def clock_step_ms() -> int:
+def wall_offset_ms() -> int:
     """Return the lead of the wall clock over the steady clock in ms; a step of the wall clock changes it."""
     return wall_ms() - steady_ms()
 

@@ -28,7 +28,7 @@ class _Sums(Protocol):
 
 
 class EventOutput:
-    """A sender of sums to the status process; the sums grow until the link accepts them."""
+    """A sender of sums, such as those of traffic, to the status process; they grow until the link accepts them."""
 
     def __init__(self, sender: ByteSender, sums: _Sums) -> None:
         self._sender = sender

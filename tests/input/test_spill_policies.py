@@ -55,7 +55,7 @@ def worker_of(
         slab, topics=TOPICS, max_attempt=2, max_spill=MUCH, windows=windows, alpha=alpha, blocks=blocks
     )
     worker.now_ms = now_ms
-    worker.lanes.clock_step_ms = WALL_MS
+    worker.lanes.wall_offset_ms = WALL_MS
     return worker
 
 

@@ -41,7 +41,7 @@ messages = st.tuples(st.sampled_from([b"t1", b"t2", b"new"]), timestamps, st.non
 
 def an_input(slab: Slab, window: TimestampWindow | None) -> Input:
     sender = Input(slab, topics=TOPICS, windows=lambda _: window)
-    sender.now_ms, sender.lanes.clock_step_ms = NOW_MS, STEP_MS
+    sender.now_ms, sender.lanes.wall_offset_ms = NOW_MS, STEP_MS
     return sender
 
 

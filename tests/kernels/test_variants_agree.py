@@ -46,7 +46,7 @@ class Variant:
         self.row = self.kernels["ProcessRow"](slab, INPUT_ROW)
         self.pool = self.kernels["ChunkPool"](slab, INPUT_ROW)
         self.lanes = self.kernels["Lanes"](slab, self.pool, table, lambda _: linger_ms, windows=lambda _: window)
-        self.lanes.clock_step_ms = 7
+        self.lanes.wall_offset_ms = 7
 
     def receive(self, datagrams: Sequence[bytes], now_ms: int) -> tuple[Any, list[Segment]]:
         put_in_landing_zone(self.slab, datagrams)

@@ -26,7 +26,7 @@ _NUMBER: Final = re.compile(r"([0-9]+)([kKmM]?)")
 _FACTORS: Final = {"": 1, "k": KIB, "m": MIB}
 _OCTAL: Final = re.compile(r"0[0-7]*")
 _BINARY: Final = re.compile(r"0b[01]+")
-_MOST_BITS: Final = 0o777
+_LARGEST_MODE: Final = 0o777
 
 
 def text(raw: str) -> str:
@@ -94,7 +94,7 @@ def flag_mode(raw: str) -> str:
 
 
 def _mode(bits: int) -> str:
-    if not 0 <= bits <= _MOST_BITS:
+    if not 0 <= bits <= _LARGEST_MODE:
         raise ValueError("at most 0777")
     return f"{bits:04o}"
 

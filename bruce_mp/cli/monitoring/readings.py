@@ -45,7 +45,7 @@ class _Counters(msgspec.Struct):
 
 
 def read_daemon(pages: StatusClient) -> Readings:
-    """Read all pages. Raise UnreadableError."""
+    """Read all pages. Raise UnreadableError if the daemon does not return one of them."""
     read: dict[str, Any] = {
         "processes": pages.get("processes", ProcessesPage),
         "metadata": pages.get("metadata_fetch_time", MetadataPage),

@@ -16,7 +16,7 @@ cdef class IngestBatch(ParsedBatch):
     cdef int order_room
     cdef list no_room
     cdef bint is_explicit    # clients mark the timestamps of the batch as explicit
-    cdef int64_t clock_step_ms   # lead of the wall clock
+    cdef int64_t wall_offset_ms   # lead of the wall clock
     cdef bint times_stale        # true after a call of the pure lanes, which may have changed the times
     cdef Times times
     cdef uint32_t topics_version

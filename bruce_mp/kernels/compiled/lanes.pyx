@@ -97,12 +97,12 @@ class Lanes(PureLanes):
         (<IngestBatch>self._batch).topics_version = self._topics_version
 
     @property
-    def clock_step_ms(self):
-        return (<IngestBatch>self._batch).clock_step_ms
+    def wall_offset_ms(self):
+        return (<IngestBatch>self._batch).wall_offset_ms
 
-    @clock_step_ms.setter
-    def clock_step_ms(self, int64_t step_ms):
-        (<IngestBatch>self._batch).clock_step_ms = step_ms
+    @wall_offset_ms.setter
+    def wall_offset_ms(self, int64_t step_ms):
+        (<IngestBatch>self._batch).wall_offset_ms = step_ms
 
     def _refresh_topics(self):
         before = self._topics_version
@@ -337,7 +337,7 @@ cdef int append_chain(
     cdef Replaced replaced
     lane.is_explicit = batch.is_explicit
     if lane.has_window and not (batch.is_explicit and lane.limits.is_clamp):
-        is_any = replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.clock_step_ms)
+        is_any = replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.wall_offset_ms)
         is_counted = is_any and lane.limits.is_clamp
     while first != NONE:
         size = record_size(&batch.items[first])

@@ -98,7 +98,7 @@ class Lanes:
         self.windows = windows
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
-        self.clock_step_ms = 0
+        self.wall_offset_ms = 0
         """Lead of the wall clock over the steady clock."""
         self._set_leeway(_MAX_LINGER_MS)
         self._partitions: dict[int, int] = {}
@@ -301,7 +301,7 @@ class Lanes:
         window, lane.is_explicit = lane.window, is_explicit
         if window is None or (is_explicit and window.is_clamp):
             return items, []
-        stamped, outside = replace_timestamps(items, window, now_ms + self.clock_step_ms)
+        stamped, outside = replace_timestamps(items, window, now_ms + self.wall_offset_ms)
         return stamped, outside if window.is_clamp else []
 
     def _count_replaced(self, topic: bytes, outside: list[Item], dropped: list[tuple[Item, DiscardReason]]) -> None:

@@ -31,7 +31,7 @@ ROW: Final = "since bigint, kind string, topic string, name string, period bigin
     unreachable  name: the reason
     problem      name: a sentence of /healthz
     counter      name: received, delivered, discarded REASON, held STAGE (see /books); value: now
-    queue        topic; value: messages held
+    queue        topic; value: messages held by the router and the dispatchers
     discards     topic, name: the reason, period: the report's id; value: so far in this period (see /discards)
 
 `since` is the start of the daemon: its periods are numbered from there.
@@ -157,9 +157,9 @@ class FleetRanking:
     """The worst daemons, topics and reasons: at most 20 rows each, the worst first."""
 
     daemons: Sequence[Mapping[str, Any]]
-    """daemon, discarded (between its samples), held (at most), unreachable (rounds), problem (the last)"""
+    """daemon, discarded (between its samples), held (highest sample), unreachable (rounds), problem (the last)"""
     topics: Sequence[Mapping[str, Any]]
-    """topic, discarded, held (at most, of one daemon)"""
+    """topic, discarded, held (highest sample of one daemon)"""
     reasons: Sequence[Mapping[str, Any]]
     """reason, discarded, daemons"""
 
@@ -188,11 +188,11 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
 
 
 def _counter_increases(samples: DataFrame) -> DataFrame:
-    """Return daemon, reason and the rise of its counter of discards; a counter that fell restarted with a new slab."""
+    """Return daemon, reason and each increase of the discard counter; a counter that fell began at 0 in a new slab."""
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
         "daemon", "at_ms", "substring(name, 11) as reason", "value"
     )
-    # A reason appears with its first discard, so from the daemon's second sample on, its first value counts.
+    # A reason appears with its first discard: unless in the daemon's first sample, its first value is an increase.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     first = samples.groupBy("daemon").agg(*_expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
     known = counters.selectExpr("*", f"{before} as before").join(first, "daemon")
