@@ -488,6 +488,7 @@ def test_usage_is_shown_without_a_file_or_config_path(capsys: pytest.CaptureFixt
         ("'", "cannot be read"),
         ("--receive_socket_name /in --msg_buffer_max x", "--msg_buffer_max x is not allowed: give an integer"),
         ("--receive_socket_name /in --receive_socket_mode x", "give a number as C writes it"),
+        ("--receive_socket_name /in --receive_socket_mode 01777", "give at most 0777"),
         ("--receive_socket_name /in --status_port x", "--status_port x is not allowed"),
         ("--receive_socket_name in", "command line: input.unix_datagram.path"),
         ("--daemon", '--command-line "--receive_socket_name PATH'),

@@ -88,9 +88,10 @@ def flag_mode(raw: str) -> str:
     """Convert permission bits in the notation of C: 0222, 0x92 or 146."""
     word = raw.strip()
     try:
-        return _mode(int(word, 8) if _OCTAL.fullmatch(word) else int(word, 0))
+        bits = int(word, 8) if _OCTAL.fullmatch(word) else int(word, 0)
     except ValueError:
         raise ValueError("a number as C writes it, such as 0222") from None
+    return _mode(bits)
 
 
 def _mode(bits: int) -> str:
