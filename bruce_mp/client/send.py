@@ -180,13 +180,21 @@ def _send_all(client: Client, args: Namespace) -> None:
 
 
 def _check_size(message: bytes, args: Namespace) -> None:
-    setting, default = _LIMITS[args.socket_path is not None]
-    limit = default if args.max_size is None else args.max_size
-    if len(message) > limit:
-        raise MessageTooLargeError(
-            f"A message of {len(message)} bytes is too large: the daemon accepts {limit}. Split it; or raise "
-            f"{setting} in the daemon's configuration, and give --max-size."
-        )
+    if len(message) > _limit(args):
+        raise _too_large(str(len(message)), args)
+
+
+def _limit(args: Namespace) -> int:
+    _, default = _LIMITS[args.socket_path is not None]
+    return default if args.max_size is None else int(args.max_size)
+
+
+def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
+    setting, _ = _LIMITS[args.socket_path is not None]
+    return MessageTooLargeError(
+        f"A message of {size} bytes is too large: the daemon accepts {_limit(args)}. Split it; or raise "
+        f"{setting} in the daemon's configuration, and give --max-size."
+    )
 
 
 def _check(args: Namespace) -> None:
@@ -237,8 +245,17 @@ def _corrupt(message: bytes) -> bytes:
 def _values(args: Namespace) -> Iterator[bytes]:
     if args.lines is not None:
         return chain.from_iterable(map(_lines, args.lines or [_STANDARD_INPUT]))
-    value = sys.stdin.buffer.read() if args.stdin else args.value or b""
+    value = _standard_input(args) if args.stdin else args.value or b""
     return repeat(value, 1 if args.count is None else args.count)
+
+
+def _standard_input(args: Namespace) -> bytes:
+    """Return all of standard input. Raise MessageTooLargeError at the first byte over the limit."""
+    limit = _limit(args)
+    value = sys.stdin.buffer.read(limit + 1)
+    if len(value) > limit:
+        raise _too_large(f"more than {limit}", args)
+    return value
 
 
 def _lines(name: str) -> Iterator[bytes]:

@@ -252,6 +252,16 @@ def test_a_message_over_the_daemons_limit_is_not_sent(
 
 
 @pytest.mark.usefixtures("daemon")
+def test_send_refuses_standard_input_at_the_first_byte_over_the_limit(
+    send: Callable[..., int], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin(bytes(1 << 20))
+    assert send("--stdin", "--max-size", "1000") == 1
+    assert "A message of more than 1000 bytes is too large: the daemon accepts 1000." in capsys.readouterr().err
+    assert sys.stdin.buffer.tell() == 1001
+
+
+@pytest.mark.usefixtures("daemon")
 def test_send_exits_1_when_the_message_exceeds_the_kernel_limit(
     send: Callable[..., int], stdin: Callable[[bytes], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
