@@ -37,7 +37,7 @@ __all__ = [
 
 ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
-REPORTS: Final = "status-discards"
+REPORTS: Final = "status-reports"
 COPIES: Final = "status-copies"
 _LOG: Final = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
