@@ -5,27 +5,29 @@ Exit status: 0 for a valid configuration, 1 for an invalid one.
 
 from __future__ import annotations
 
+import errno
+import os
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bruce_mp.cli.configuration import add_overrides
 from bruce_mp.config.accounts import check_accounts
-from bruce_mp.config.addresses import HostPort
+from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.load import load_config
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.config.sizes import MIB, format_size
-from bruce_mp.errors import ExitCode
+from bruce_mp.errors import ExitCode, creation_remedy
 from bruce_mp.network.credentials import exposed_files, missing_files
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.sections import Kafka
 
-__all__ = ["main"]
+__all__ = ["directory_warnings", "main"]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,9 +41,50 @@ def main(argv: Sequence[str]) -> int:
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
-    for remark in (*risk_warnings(config), *missing_files(config), *exposed_files(config)):
+    files = (*missing_files(config), *exposed_files(config))
+    for remark in (*risk_warnings(config), *files, *directory_warnings(config)):
         print(f"Note: {remark}")
     return ExitCode.OK
+
+
+def directory_warnings(config: Config) -> Iterator[str]:
+    """Yield a sentence for each directory in which the present user cannot create the daemon's files."""
+    settings: dict[Path, list[str]] = {}
+    for setting, directory in _directories(config):
+        settings.setdefault(directory, []).append(setting)
+    for directory, names in settings.items():
+        try:
+            _check_writable(directory)
+        except OSError as error:
+            reason = f"{', '.join(names)}: the present user cannot create files in {directory}: {error.strerror}."
+            yield f"{reason} {creation_remedy(error, directory)}."
+
+
+def _check_writable(directory: Path) -> None:
+    directory.stat()
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _directories(config: Config) -> Iterator[tuple[str, Path]]:
+    """Yield each setting with a path that the daemon creates, and the directory that has to exist before."""
+    run_dir = Path(config.daemon.run_dir)
+    yield "daemon.run_dir", run_dir if os.access(run_dir, os.F_OK) else run_dir.parent
+    yield "slab.path", Path(config.slab_path).parent
+    for name, each in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream)):
+        if each.enable:
+            yield f"input.{name}.path", Path(each.path).parent
+    if isinstance(config.http.address, UnixPath):
+        yield "http.listen", Path(config.http.address.path).parent
+    if config.logging.file.enable:
+        yield "logging.file.path", Path(config.logging.file.path).parent
+    if config.discard_log.enable:
+        yield "discard_log.path", _nearest_directory(Path(config.discard_log.path).parent)
+
+
+def _nearest_directory(path: Path) -> Path:
+    """Return `path` or the nearest directory above it that exists, in which the daemon creates the others."""
+    return next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
 
 
 def _summary(config: Config) -> dict[str, str]:

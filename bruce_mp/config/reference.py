@@ -31,8 +31,8 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 
 | command or file | use |
 |---|---|
-| `bruce check-config FILE` | list every fault of the file, and of the users, groups and secrets that it names |
-| `bruce run --config FILE` | start; checks directories and addresses, too |
+| `bruce check-config FILE` | as the daemon's user: list every fault of the file, and of the users, groups, secrets and directories that it names |
+| `bruce run --config FILE` | start; checks addresses, too |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
 | `conf/bruce.minimal.toml`, `conf/bruce.toml` | the least that works; every setting with its default |

@@ -5,15 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 
 import bruce_mp
 from bruce_mp.cli import main
+from bruce_mp.cli.check_config import directory_warnings
 from bruce_mp.cli.commands import COMMANDS
+from bruce_mp.config.load import load_config
 from bruce_mp.kernels import CHOICE
+from support.as_user import STRANGERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,3 +175,95 @@ def test_check_config_applies_overrides(capsys: pytest.CaptureFixture[str]) -> N
     assert "Note: kafka.required_acks = 0" in out
     assert main(["check-config", str(CONF / "bruce.toml"), "--set", "slab.size=huge"]) == 1
     assert "slab.size" in capsys.readouterr().err
+
+
+def settings_below(directory: Path) -> list[str]:
+    """Return overrides that put every file of a daemon into its own subdirectory of `directory`."""
+    return [
+        f'daemon.run_dir="{directory}/run/private"',
+        f'slab.path="{directory}/slab/s"',
+        f'input.unix_datagram.path="{directory}/dgram/in"',
+        "input.unix_stream.enable=true",
+        f'input.unix_stream.path="{directory}/stream/in"',
+        f'http.listen="unix:{directory}/http/pages"',
+        "logging.file.enable=true",
+        f'logging.file.path="{directory}/log/bruce.log"',
+        "discard_log.enable=true",
+        f'discard_log.path="{directory}/discards/below/discard.log"',
+    ]
+
+
+SETTINGS_WITH_DIRECTORIES = {
+    "run": "daemon.run_dir",
+    "slab": "slab.path",
+    "dgram": "input.unix_datagram.path",
+    "stream": "input.unix_stream.path",
+    "http": "http.listen",
+    "log": "logging.file.path",
+}
+
+
+def test_check_config_names_missing_directories_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [word for setting in settings_below(tmp_path) for word in ("--set", setting)]
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, setting in SETTINGS_WITH_DIRECTORIES.items():
+        directory = tmp_path / name
+        assert (
+            f"Note: {setting}: the present user cannot create files in {directory}: No such file or directory. Create "
+            f"the directory {directory}, with write permission for the daemon's user."
+        ) in lines
+    assert not any("discard_log.path" in line for line in lines)  # the daemon creates these directories
+    for name in SETTINGS_WITH_DIRECTORIES:
+        (tmp_path / name).mkdir()
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), *options]) == 0
+    assert "Note:" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """Return a directory that other users can enter, unlike `tmp_path`."""
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+def test_check_config_names_closed_directories_with_the_remedy(open_path: Path) -> None:
+    for name in (*SETTINGS_WITH_DIRECTORIES, "run/private", "discards"):
+        (open_path / name).mkdir()
+    config = load_config(CONF / "bruce.minimal.toml", settings_below(open_path))
+    closed = {**SETTINGS_WITH_DIRECTORIES, "run/private": "daemon.run_dir", "discards": "discard_log.path"}
+    del closed["run"]
+    for name in closed:
+        (open_path / name).chmod(0o555)
+    with a_common_user():
+        warnings = list(directory_warnings(config))
+    for name, setting in closed.items():
+        directory = open_path / name
+        assert (
+            f"{setting}: the present user cannot create files in {directory}: Permission denied. Give the daemon's "
+            f"user write permission in {directory}."
+        ) in warnings
+    assert len(warnings) == len(closed)
+
+
+@contextmanager
+def a_common_user() -> Iterator[None]:
+    """Drop root's privileges within the block."""
+    if not STRANGERS:
+        yield
+        return
+    os.seteuid(STRANGERS[0].uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_check_config_joins_settings_with_the_same_directory(tmp_path: Path) -> None:
+    settings = [f'daemon.run_dir="{tmp_path}/x/run"', f'input.unix_datagram.path="{tmp_path}/x/in"']
+    config = load_config(CONF / "bruce.minimal.toml", settings)
+    [warning] = directory_warnings(config)
+    assert warning.startswith("daemon.run_dir, input.unix_datagram.path: ")
