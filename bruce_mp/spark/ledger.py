@@ -45,7 +45,7 @@ class TaskResult:
     """The messages of one attempt and their outcome.
 
     `rows` counts the messages by topic and minute (ms since the epoch of its start). `delivered` and `discarded` are
-    the daemon's answer for the whole attempt, None without a barrier.
+    the daemon's answer for the whole attempt: None unless `acks` is `delivered`, and empty without an answer.
     """
 
     attempt: TaskAttempt
