@@ -31,7 +31,7 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 
 | command or file | use |
 |---|---|
-| `bruce check-config FILE` | as the daemon's user: list every fault of the file, and of the users, groups, secrets and directories that it names |
+| `bruce check-config FILE` | list the faults of the file, and of its users, groups, secrets and directories |
 | `bruce run --config FILE` | start; checks addresses, too |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
