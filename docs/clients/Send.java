@@ -1,6 +1,6 @@
 // Send a message from Java 16 or later, by UNIX stream or TCP. Java lacks UNIX datagrams.
 //
-//     java Send.java /run/bruce.stream clicks user-7 hello
+//     java Send.java /run/bruce/in.stream clicks user-7 hello
 //     java Send.java 9000 clicks user-7 hello 12345
 //
 // Copy message(), connect() and send() into your program. Threads that share a SocketChannel need a lock around each

@@ -1,6 +1,6 @@
 /* Send a message from C with one sendto().
  *
- *     cc -o send send.c && ./send /run/bruce.dgram clicks user-7 hello
+ *     cc -o send send.c && ./send /run/bruce/in.dgram clicks user-7 hello
  *
  * Copy bruce_message(), bruce_send() and their helpers into your program. */
 

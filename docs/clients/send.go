@@ -1,7 +1,7 @@
 // Send a message from Go, as a datagram or by a stream.
 //
-//	go run send.go unixgram /run/bruce.dgram clicks user-7 hello
-//	go run send.go unix /run/bruce.stream clicks user-7 hello
+//	go run send.go unixgram /run/bruce/in.dgram clicks user-7 hello
+//	go run send.go unix /run/bruce/in.stream clicks user-7 hello
 //	go run send.go tcp 127.0.0.1:9000 clicks user-7 hello 12345
 //
 // Copy Message into your program. Goroutines may share a net.Conn, because each Write is one whole message.

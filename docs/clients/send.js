@@ -1,6 +1,6 @@
 // Send a message from Node.js, by UNIX stream or TCP. Node.js lacks UNIX datagrams.
 //
-//     node send.js /run/bruce.stream clicks user-7 hello
+//     node send.js /run/bruce/in.stream clicks user-7 hello
 //     node send.js 9000 clicks user-7 hello 12345
 //
 // Copy message() into your program.

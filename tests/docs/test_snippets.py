@@ -60,7 +60,7 @@ GIVEN: Final[dict[Key, str]] = {
     ("README.md", "bruce check-config bruce.toml"): "bruce dev-broker --port 19092 --topic clicks:3",
     ("README.md", "bruce send --socket-path /run/bruce/in.d"): "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
     ("docs/getting-started.md", "bruce dev-broker --port 19092 --topic cl"): "mkdir -p /tmp/bruce-try",
-    ("docs/clients/README.md", "bruce send --socket-path /run/bruce.dgra"): (
+    ("docs/clients/README.md", "bruce send --socket-path /run/bruce/in.d"): (
         "printf 'one\\ntwo\\n' > access.log; printf picture > picture.png"
     ),
     ("docs/clients/README.md", "from bruce_mp.client import DatagramClie"): "rows = [b'one', b'two']",

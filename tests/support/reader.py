@@ -62,13 +62,10 @@ port = 0
 format = "json"
 level = "INFO"
 """
-LINKS: Final = {"run/bruce.dgram": "run/bruce/in.dgram", "run/bruce.stream": "run/bruce/in.stream"}
-"""Pages that show how to send name the sockets of the defaults."""
 PROGRAMS: Final = {
     "bruce": f'exec "{sys.executable}" -m bruce_mp "$@"',
     "python3": f'exec "{sys.executable}" "$@"',
     "pip": "exit 0",  # the packages are installed already
-    "pkill": 'exec /usr/bin/pkill -P "$(cat "$HOME/../daemon.pid")" "$@"',  # of this daemon, not of every one
 }
 
 
@@ -222,7 +219,7 @@ class Reader:
         )
         text = text.replace("http://127.0.0.1:9090", self._url)
         text = text.replace("--count 100000", "--count 20000")  # the killing is as good, and sooner over
-        return re.sub(r"^(bruce (?:check|status))$", rf"\1 --url {self._url}", text, flags=re.MULTILINE)
+        return re.sub(r"\b(bruce (?:check|status))(?=$| \|)", rf"\1 --url {self._url}", text, flags=re.MULTILINE)
 
     # --- programs in the foreground --------------------------------------------------------------------------------
 
@@ -238,15 +235,11 @@ class Reader:
         settings = [f"--set=slab.path={slab}", "--set=slab.size=64m", "--set=http.listen=127.0.0.1:0"]
         run_dir = Path(load_config(config).daemon.run_dir)
         daemon = self._start("run", ["--config", str(config), *settings])
-        (self.root / "daemon.pid").write_text(str(daemon.pid))
         place = run_dir / HTTP_ADDRESS
         wait_until(lambda: self._responses(place) or daemon.poll() is not None, "the daemon to answer", WAIT_S)
         assert daemon.poll() is None, "the daemon ended at once"
         if (run_dir / TCP_ADDRESS).exists():
             self._tcp = (run_dir / TCP_ADDRESS).read_text().strip().rpartition(":")[2]
-        for link, target in LINKS.items():
-            if not (self.root / link).exists():
-                (self.root / link).symlink_to(self.root / target)
 
     def _responses(self, address: Path) -> bool:
         try:
