@@ -1,9 +1,9 @@
 """The connections of a stream worker: accepting, reading, answering and pausing them.
 
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
-reads every readable connection once and admits all the data together, so no connection starves another.  It keeps the
-bytes of an incomplete message and allocates nothing for the missing ones, so a stalled client costs only the bytes that
-it sent.
+reads readable connections once, up to the size of its buffer, and admits all the data together.  The next round
+continues behind the last of them, so no connection starves another.  The worker keeps the bytes of an incomplete
+message and allocates nothing for the missing ones, so a stalled client costs only the bytes that it sent.
 
 If the slab has no room for a client's message, the worker pauses that client.  If the worker has no free chunk, it
 reads no client.
@@ -264,8 +264,8 @@ class StreamConnections:
         served = self._intake.run(self._epoll, now_ms, now_ms + wait_ms)
         if served.leftovers or served.uncounted is not None:
             self._finish_round(served)
-        if served.has_others:
-            self.serve()
+        if served.others:
+            self._serve_events(served.others)
 
     def _finish_round(self, served: Served) -> None:
         """Count the batch that the intake left uncounted, then admit the bytes behind the last whole messages."""
@@ -288,11 +288,15 @@ class StreamConnections:
             self._pause_or_resume(descriptor)
 
     def serve(self) -> None:
-        """Handle each epoll event once and admit the received data."""
+        """Handle each waiting epoll event once and admit the received data."""
+        self._serve_events(self._epoll.poll(0, _EVENTS))
+
+    def _serve_events(self, ready: list[tuple[int, int]]) -> None:
+        """Handle these events once and admit the received data."""
         portions: list[Portion] = []
         read: list[int] = []
         fill = 0
-        for descriptor, events in self._epoll.poll(0, _EVENTS):
+        for descriptor, events in ready:
             if descriptor in self._listeners:
                 self._accept(self._listeners[descriptor])
                 continue

@@ -140,6 +140,17 @@ _frames = st.one_of(
 )
 
 
+def test_events_that_the_intake_reports_are_served_without_another_poll(
+    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a thousand ready connections, another poll would report other events."""
+    monkeypatch.setattr(worker._connections, "serve", lambda: pytest.fail("another poll"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(listener.getsockname())
+        worker._connections._on_wakeup()
+        assert len(worker._connections._connections) == 1
+
+
 def test_the_intake_forgets_a_closed_connection(worker: _Worker, listener: socket.socket) -> None:
     """The next connection may get the same descriptor."""
     client = connect(worker, listener)

@@ -72,7 +72,8 @@ cdef class Round:
     cdef Place *places
     cdef int room, count
     cdef int64_t largest, size
-    cdef bint has_others
+    cdef list others         # events for the caller
+    cdef int next            # the event that the next round reads first
 
     def __dealloc__(self):
         free(self.places)
@@ -81,7 +82,7 @@ cdef class Round:
         self.sources = []
         self.count = 0
         self.largest = self.size = 0
-        self.has_others = False
+        self.others = []
         return 0
 
     cdef int split(self, uint8_t *base, Read *read, int64_t longest) except -1:
@@ -146,22 +147,22 @@ class StreamIntake(pure.StreamIntake):
                 now_ms = now_us // 1000 + offset_ms
                 read_ready(self, served, ready, &memory, &buffer)
                 if not served.sources:
-                    return pure.Served([], None, served.has_others)
+                    return pure.Served([], None, served.others)
                 if not have_room(self, served):
-                    return pure.Served(leave(self, served, &buffer, True), None, served.has_others)
+                    return pure.Served(leave(self, served, &buffer, True), None, served.others)
                 leftovers = leave(self, served, &buffer, False)
                 rate.add(served.count, served.size)
                 if served.count:
                     append(lanes, batch, served, &memory, &buffer, self._row._at, now_ms)
                     if batch.rejections or batch.no_room or lanes.has_replaced:
-                        return pure.Served(leftovers, uncounted(served, batch), served.has_others)
+                        return pure.Served(leftovers, uncounted(served, batch), served.others)
                     count(self, batch, served, &memory, touched)
                 if batch.times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
                 left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
-                if leftovers or served.has_others or now_ms >= publish_ms or not left_ms:
-                    return pure.Served(leftovers, None, served.has_others)
+                if leftovers or served.others or now_ms >= publish_ms or not left_ms:
+                    return pure.Served(leftovers, None, served.others)
                 nap_us = rate.nap_us(now_us)
                 if 0 < nap_us < left_ms * 1000:
                     sleep_us(nap_us)
@@ -183,20 +184,25 @@ cdef int read_ready(intake, Round served, int ready, Memory *memory, Py_buffer *
     cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + at + ROW_COUNTERS)
     cdef int64_t begin = 0, longest = intake._longest
     cdef ssize_t got
-    cdef int index, used = 0
+    cdef int step, index, used = 0, start = served.next
+    cdef bint skipped = False
     cdef Read *read
     served.clear()
-    for index in range(ready):
+    served.next = 0
+    for step in range(ready):
+        index = (start + step) % ready  # epoll reports busy connections in the same order each time
         source = sources.get(served.events[index].data.fd)
         if source is None or served.events[index].events != EPOLLIN:
-            served.has_others = True
+            served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         if begin + MIN_READ > buffer.len:
-            continue  # the next round reads it
+            if not skipped:
+                skipped, served.next = True, index
+            continue  # the next round reads it first
         counters[<int>intake._counters.reads[(<StreamSource>source).kind]] += 1
         got = recv(served.events[index].data.fd, base + begin, min(MAX_READ, buffer.len - begin), MSG_DONTWAIT)
         if got <= 0:
-            served.has_others = True
+            served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         counters[<int>intake._counters.got_data[(<StreamSource>source).kind]] += 1
         read = &served.reads[used]

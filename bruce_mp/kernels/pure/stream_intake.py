@@ -74,12 +74,12 @@ class Served(NamedTuple):
     """What the intake leaves to the caller.
 
     `leftovers` has the bytes of each source whose data does not end with a whole message; it is plain no more.
-    `has_others` is True if an event waits that the intake does not handle.
+    `others` has the events that the intake does not handle: descriptors with their epoll events.
     """
 
     leftovers: list[tuple[StreamSource, bytes]]
     uncounted: Uncounted | None
-    has_others: bool
+    others: list[tuple[int, int]]
 
 
 class _Read(NamedTuple):
@@ -109,6 +109,8 @@ class StreamIntake:
         self._buffer = buffer
         self._counters = counters
         self._sources: dict[int, StreamSource] = {}
+        self._next = 0
+        """The event that the next round reads first: epoll reports busy connections in the same order each time."""
 
     def apply_config(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
         """Apply the limits of naps and messages; `blocks` makes clients wait for room.  No connection stays plain."""
@@ -133,14 +135,14 @@ class StreamIntake:
         The pure kernel serves one round, and waits only in a nap before it.
         """
         self._nap(now_ms, until_ms)
-        reads, has_others = self._read_ready(epoll)
+        reads, others = self._read_ready(epoll)
         if not reads:
-            return Served([], None, has_others)
+            return Served([], None, others)
         if not self._have_room([size for read in reads for _, size in read.places]):
-            return Served(self._leave([read._replace(at=read.begin) for read in reads]), None, has_others)
+            return Served(self._leave([read._replace(at=read.begin) for read in reads]), None, others)
         leftovers = self._leave([read for read in reads if read.at < read.end])
         uncounted = self._append(reads, now_ms)
-        return Served(leftovers, uncounted, has_others)
+        return Served(leftovers, uncounted, others)
 
     def _nap(self, now_ms: int, until_ms: int) -> None:
         """Sleep if that saves CPU and nothing is due earlier."""
@@ -150,23 +152,27 @@ class StreamIntake:
         if 0 < nap_us < left_ms * 1000:
             time.sleep(nap_us / 1_000_000)
 
-    def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], bool]:
-        """Read each ready source once; return True as well if another event waits."""
+    def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
+        """Read each ready source once; return the other events as well."""
         reads: list[_Read] = []
-        has_others, begin = False, 0
-        for descriptor, events in epoll.poll(0, MAX_EVENTS):
+        others: list[tuple[int, int]] = []
+        begin, ready = 0, epoll.poll(0, MAX_EVENTS)
+        start, self._next, skipped = self._next % max(1, len(ready)), 0, False
+        for index, (descriptor, events) in [*enumerate(ready)][start:] + [*enumerate(ready)][:start]:
             source = self._sources.get(descriptor)
             if source is None or events != select.EPOLLIN:
-                has_others = True
+                others.append((descriptor, events))
             elif begin + MIN_READ <= len(self._buffer):
                 end = begin + self._receive(source, begin)
                 if end > begin:
                     places, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
                     reads.append(_Read(source, places, begin, at, end))
                 else:
-                    has_others = True
+                    others.append((descriptor, events))
                 begin = end
-        return reads, has_others
+            elif not skipped:
+                skipped, self._next = True, index
+        return reads, others
 
     def _receive(self, source: StreamSource, begin: int) -> int:
         """Return the number of received bytes; 0 at the end of the data and for an error, which the caller meets."""
