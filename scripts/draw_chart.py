@@ -3,8 +3,9 @@
 
 scripts/draw_chart.py > docs/images/cpu-per-message.svg
 
-The bars come from the group `peers` of tests/bench/baseline.json, which `scripts/bench peers --record` writes. The
-ancestor's bar comes from tests/bench/ancestor.json, because the benchmark cannot start a C++ daemon.
+The bars come from the groups `peers` and `ordinary` of tests/bench/baseline.json, which `scripts/bench peers ordinary
+--record` writes. The ancestor's bars come from tests/bench/ancestor.json, because the benchmark cannot start a C++
+daemon.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ PEERS: Final = {
     "confluent-kafka": "confluent-kafka in process, no daemon",
 }
 """Cases of the benchmark that have a bar, with the words beside it."""
+ORDINARY: Final = {
+    "datagrams-50t-3b": "bruce_mp, datagrams",
+    "stream-50t-3b": "bruce_mp, UNIX stream, a message a write",
+}
+ORDINARY_TITLE: Final = "3,000 messages a second, 50 topics"
 
 LEFT: Final = 330
 WIDTH: Final = 420
@@ -62,15 +68,17 @@ class Bar(NamedTuple):
 
 def render() -> str:
     """Return the whole picture as SVG."""
-    peers, ancestor = _recorded("baseline.json")["groups"]["peers"], _recorded("ancestor.json")
-    panels = {size: _bars(size, peers["figures"], ancestor) for size in SIZES}
+    groups, ancestor = _recorded("baseline.json")["groups"], _recorded("ancestor.json")
+    peers = groups["peers"]
+    panels = {SIZES[size]: _bars(size, peers["figures"], ancestor) for size in SIZES}
+    panels[ORDINARY_TITLE] = _ordinary_bars(groups["ordinary"]["figures"], ancestor)
     scale = WIDTH / max(bar.microseconds for bars in panels.values() for bar in bars)
-    notes = _notes(peers["machine"], ancestor)
+    notes = _notes(peers["machine"], groups["ordinary"]["machine"], ancestor)
     below = TOP + sum(_height(bars) for bars in panels.values())
     lines = [HEAD.format(height=below + 18 * len(notes) + 14, description=escape(_description(panels)))]
     at = TOP
-    for size, bars in panels.items():
-        lines.extend(_panel(SIZES[size], bars, at, scale))
+    for title, bars in panels.items():
+        lines.extend(_panel(title, bars, at, scale))
         at += _height(bars)
     lines.extend(_note(note, below + 18 * number) for number, note in enumerate(notes))
     return "".join([*lines, "</svg>\n"])
@@ -85,8 +93,18 @@ def _bars(size: str, figures: dict[str, Any], ancestor: dict[str, Any]) -> list[
         Bar(name, figures[f"{size}-{peer}"]["daemon_us"], "ours" if peer == "bruce" else "other")
         for peer, name in PEERS.items()
     ]
+    return [*bars, _ancestor_bar(size, ancestor)]
+
+
+def _ordinary_bars(figures: dict[str, Any], ancestor: dict[str, Any]) -> list[Bar]:
+    bars = [Bar(name, figures[case]["daemon_us"], "ours") for case, name in ORDINARY.items()]
+    bare = Bar("a C program that only receives", figures["datagrams-50t-3b"]["plain_us"], "other")
+    return [*bars, bare, _ancestor_bar("ordinary", ancestor)]
+
+
+def _ancestor_bar(load: str, ancestor: dict[str, Any]) -> Bar:
     measured_beside = f"{ancestor['name']}, measured beside {ancestor['commit']}"
-    return [*bars, Bar(measured_beside, ancestor["us_per_message"][size], "ancestor")]
+    return Bar(measured_beside, ancestor["us_per_message"][load], "ancestor")
 
 
 def _height(bars: list[Bar]) -> int:
@@ -108,12 +126,14 @@ def _row(bar: Bar, at: int, scale: float) -> Iterator[str]:
     yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{bar.microseconds:.1f}</text>\n'
 
 
-def _notes(machine: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
+def _notes(machine: dict[str, Any], ordinary: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
     ours = ancestor["bruce_us_per_message"]
     beside = " and ".join(f"{ours[size]:.1f} µs for {SIZES[size]}" for size in SIZES)
     run = f"scripts/bench peers at {machine['commit']}, repetitions: {machine['repetitions']:.0f}"
+    paced = f"scripts/bench ordinary, {ordinary['date']}"
     return [
-        f"Datagrams from one sender without pauses, {machine['cores']:.0f} cores, {machine['date']}, {run}.",
+        f"Above: datagrams from one sender without pauses, {machine['cores']:.0f} cores, {machine['date']}, {run}.",
+        f"Below: 50 to 3,000 bytes from two senders, batches of 200 ms, 3 brokers, {paced}.",
         f"{ancestor['name']}: {ancestor['load']}.",
         f"In that sitting bruce_mp at {ancestor['commit']} needed {beside}.",
     ]
@@ -125,8 +145,8 @@ def _note(text: str, at: int) -> str:
 
 def _description(panels: dict[str, list[Bar]]) -> str:
     return " ".join(
-        f"{SIZES[size]}: " + ", ".join(f"{bar.name} {bar.microseconds:.1f}" for bar in bars) + "."
-        for size, bars in panels.items()
+        f"{title}: " + ", ".join(f"{bar.name} {bar.microseconds:.1f}" for bar in bars) + "."
+        for title, bars in panels.items()
     )
 
 
