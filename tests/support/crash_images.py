@@ -66,6 +66,8 @@ def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], obje
     recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
     previous = sys.gettrace()
+    # Python 3.12 sends the events of single instructions only if a frame asked for them before `settrace`.
+    sys._getframe().f_trace_opcodes = True
     sys.settrace(recorder.trace)
     try:
         action()
