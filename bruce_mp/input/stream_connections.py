@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["StreamConnections"]
+__all__ = ["STREAM_COUNTERS", "StreamConnections"]
 
 _LOG: Final = logging.getLogger(__name__)
 _KINDS: Final = (UNIX, TCP)
-_COUNTERS: Final = StreamCounters(
+STREAM_COUNTERS: Final = StreamCounters(
     Counter.MsgReceived,
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
@@ -103,7 +103,7 @@ class StreamConnections:
         self._epoll = select.epoll()
         self._paused = PausedConnections(loop, self._retry)
         self._lanes = lanes
-        self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=_COUNTERS)
+        self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=STREAM_COUNTERS)
         self._is_reading = True
         self._count_connections()
 

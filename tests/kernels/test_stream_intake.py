@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.input.sections import ConnectionSection
-from bruce_mp.kernels import ChunkPool, Coalescing, Lanes, ProcessRow, StreamCounters, StreamIntake, StreamSource
+from bruce_mp.input.stream_connections import STREAM_COUNTERS
+from bruce_mp.kernels import ChunkPool, Coalescing, Lanes, ProcessRow, StreamIntake, StreamSource
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Served
     from bruce_mp.slab.file import Slab
 
-COUNTERS: Final = StreamCounters(
-    Counter.MsgReceived,
-    Counter.InputAgentProcessAnyPartitionMsg,
-    Counter.InputAgentProcessPartitionKeyMsg,
-    forwarded=(Counter.UnixStreamInputForwardMsg, Counter.TcpInputForwardMsg),
-    reads=(Counter.UnixStreamInputSocketRead, Counter.TcpInputSocketRead),
-    got_data=(Counter.UnixStreamInputSocketGotData, Counter.TcpInputSocketGotData),
-)
 BARRIER: Final = encode_barrier(b"01234567", Level.RECEIVED, 1000)
 UNIX, TCP = 0, 1
 GEOMETRY: Final = replace(SMALL, chunks=160)
@@ -50,7 +43,7 @@ class Rig:
         self.pool = ChunkPool(slab, INPUT_ROW)
         self.lanes = Lanes(slab, self.pool, TopicTable(slab), lambda _: 60_000)
         self.buffer = memoryview(bytearray(256 << 10))
-        self.intake = StreamIntake(self.lanes, self.pool, self.row, self.buffer, counters=COUNTERS)
+        self.intake = StreamIntake(self.lanes, self.pool, self.row, self.buffer, counters=STREAM_COUNTERS)
         self.epoll = stack.enter_context(select.epoll())
         self._stack = stack
         self.apply()
@@ -96,8 +89,8 @@ def test_messages_of_all_plain_connections_are_appended_and_counted(rig: Rig) ->
     assert rig.run() == ([], None, [])
     assert sorted(rig.values()) == [b"a", b"b", b"c"]
     assert (rig.row.counted, rig.row.version % 2, rig.row.version > before) == (3, 0, True)
-    assert [rig.row.counters[each] for each in COUNTERS[:3]] == [3, 2, 1]
-    assert [[rig.row.counters[each] for each in pair] for pair in COUNTERS[3:]] == [[2, 1], [1, 1], [1, 1]]
+    assert [rig.row.counters[each] for each in STREAM_COUNTERS[:3]] == [3, 2, 1]
+    assert [[rig.row.counters[each] for each in pair] for pair in STREAM_COUNTERS[3:]] == [[2, 1], [1, 1], [1, 1]]
     assert (first.section.received, second.section.received) == (2, 1)
 
 

@@ -1,17 +1,9 @@
 """Read the timestamps of a segment's records: see `kernels/pure/inspect.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.segments cimport raise_damaged
 
-from bruce_mp.errors import SlabError
 from bruce_mp.kernels.pure.inspect import TimeSpan
-from bruce_mp.slab import runs
-
-
-cdef object raise_damaged(slab, segment):
-    """Raise the pure kernels' error for a segment that disagrees with its headers."""
-    for _ in runs.segment_records(slab, segment):
-        pass
-    raise SlabError(f"The records of a run of chunk {segment[0]} are damaged.")
 
 
 def time_span(slab, segment):

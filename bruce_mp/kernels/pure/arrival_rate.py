@@ -5,6 +5,7 @@ A wake-up costs an input more CPU than receiving a message.  After a nap it rece
 
 from __future__ import annotations
 
+import time
 from typing import Final, NamedTuple
 
 __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
@@ -53,6 +54,13 @@ class ArrivalRate:
         """Count received messages of `size` bytes in all."""
         self._messages += messages
         self._charged_bytes += messages * OVERHEAD_BYTES + 2 * size
+
+    def nap(self, now_ms: int, until_ms: int, due_ms: int | None) -> None:
+        """Sleep if that saves CPU and ends before `until_ms` and before a run is due at `due_ms`."""
+        left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
+        nap_us = self.nap_us(time.monotonic_ns() // 1000)
+        if 0 < nap_us < left_ms * 1000:
+            time.sleep(nap_us / 1_000_000)
 
     def nap_us(self, now_us: int) -> int:
         """Return the length of a nap to take when the queue is empty; 0 = no nap."""

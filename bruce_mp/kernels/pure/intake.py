@@ -6,7 +6,6 @@ caller, which reports the discards and lands the batch.  The pure kernel leaves 
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
@@ -78,7 +77,7 @@ class DatagramIntake:
         Raises OSError when the socket is broken.
         """
         if self._is_drained:
-            self._nap(now_ms, until_ms)
+            self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
         most = min(limit, self._slab.geometry.landing_slots)
         count = self._receiver.receive(descriptor, most)
         self._is_drained = count < most
@@ -87,11 +86,3 @@ class DatagramIntake:
         self._row.open_books()
         self._rate.add(count, sum(landed_lengths(self._slab)))
         return IntakeResult(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))
-
-    def _nap(self, now_ms: int, until_ms: int) -> None:
-        """Sleep if that saves CPU, unless a run is due earlier."""
-        due_ms = self._lanes.next_due_ms
-        left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
-        nap_us = self._rate.nap_us(time.monotonic_ns() // 1000)
-        if 0 < nap_us < left_ms * 1000:
-            time.sleep(nap_us / 1_000_000)

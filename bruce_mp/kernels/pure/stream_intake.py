@@ -9,7 +9,6 @@ not simply appended.
 from __future__ import annotations
 
 import select
-import time
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
@@ -134,7 +133,7 @@ class StreamIntake:
         its tick: that costs less than a return for each round.  While messages come fast, it naps between two rounds.
         The pure kernel serves one round, and waits only in a nap before it.
         """
-        self._nap(now_ms, until_ms)
+        self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
         reads, others = self._read_ready(epoll)
         if not reads:
             return Served([], None, others)
@@ -143,14 +142,6 @@ class StreamIntake:
         leftovers = self._leave([read for read in reads if read.at < read.end])
         uncounted = self._append(reads, now_ms)
         return Served(leftovers, uncounted, others)
-
-    def _nap(self, now_ms: int, until_ms: int) -> None:
-        """Sleep if that saves CPU and nothing is due earlier."""
-        due_ms = self._lanes.next_due_ms
-        left_ms = (until_ms if due_ms is None else min(until_ms, due_ms)) - now_ms
-        nap_us = self._rate.nap_us(time.monotonic_ns() // 1000)
-        if 0 < nap_us < left_ms * 1000:
-            time.sleep(nap_us / 1_000_000)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
         """Read each ready source once; return the other events as well."""
