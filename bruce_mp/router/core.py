@@ -147,9 +147,9 @@ class Router:
         """The time of the next metadata fetch; None without a request."""
         return self._refresh.due_ms
 
-    def request_refresh(self, at_ms: int) -> None:
-        """Request a metadata fetch at `at_ms` at the latest."""
-        self._refresh.request(at_ms)
+    def request_refresh(self, now_ms: int) -> None:
+        """Request a periodic refresh, or one for a client of the status pages."""
+        self._refresh.request_refresh(now_ms)
 
     def request_refresh_now(self, now_ms: int) -> None:
         """Request a metadata fetch now, because brokers or connection settings changed."""

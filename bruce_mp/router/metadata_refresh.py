@@ -9,6 +9,9 @@ __all__ = ["RefreshSchedule"]
 MIN_FETCH_INTERVAL_MS: Final = 100
 """The shortest time between the starts of two fetches, which limits the load on brokers by unknown topics."""
 
+MIN_REFRESH_INTERVAL_MS: Final = 1_000
+"""The shortest time from the start of a fetch to a refresh that a client of the status pages requests."""
+
 MAX_RETRY_DELAY_MS: Final = 5_000
 """The longest delay between fetches while no broker responds, so that messages flow soon after a long outage."""
 
@@ -19,6 +22,7 @@ class RefreshSchedule:
     def __init__(self) -> None:
         self._requested_ms: int | None = 0
         self._not_before_ms = 0
+        self._started_ms = -MIN_REFRESH_INTERVAL_MS
 
     @property
     def due_ms(self) -> int | None:
@@ -30,13 +34,17 @@ class RefreshSchedule:
         if self._requested_ms is None or at_ms < self._requested_ms:
             self._requested_ms = at_ms
 
+    def request_refresh(self, now_ms: int) -> None:
+        """Request a refresh that no error caused: at most one fetch a second serves all of them."""
+        self.request(max(now_ms, self._started_ms + MIN_REFRESH_INTERVAL_MS))
+
     def request_now(self, now_ms: int) -> None:
         """Request a fetch now, without the minimum interval, because brokers or connection settings changed."""
         self._requested_ms = self._not_before_ms = now_ms
 
     def on_started(self, now_ms: int) -> None:
         """Clear all requests, which the started fetch serves; later requests are for the next fetch."""
-        self._requested_ms = None
+        self._requested_ms, self._started_ms = None, now_ms
         self._not_before_ms = now_ms + MIN_FETCH_INTERVAL_MS
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:

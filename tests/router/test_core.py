@@ -406,7 +406,7 @@ def vanish(world: World, *topics: bytes) -> None:
 
 
 def refresh(world: World) -> None:
-    world.router.request_refresh(world.now_ms)
+    world.router.request_refresh_now(world.now_ms)
     run_for(world, 1)
 
 
@@ -676,7 +676,7 @@ def test_the_slot_of_a_removed_broker_is_reused(make: MakeWorld) -> None:
         world.brokers = {node}
         world.cluster.leaders[b"t", 0] = node
         world.send_one(b"t")
-        world.router.request_refresh(world.now_ms)
+        world.router.request_refresh_now(world.now_ms)
         settle(world)
     assert len(world.router._assignments._slots.broker_slots()) <= 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bruce_mp.router.metadata_refresh import MIN_FETCH_INTERVAL_MS, RefreshSchedule
+from bruce_mp.router.metadata_refresh import MIN_FETCH_INTERVAL_MS, MIN_REFRESH_INTERVAL_MS, RefreshSchedule
 
 
 def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
@@ -16,3 +16,27 @@ def test_the_earliest_request_counts_and_a_fetch_clears_requests() -> None:
     refresh.on_started(2000)
     refresh.request(2001)
     assert [*dues, refresh.due_ms] == [0, None, 2000, 2000 + MIN_FETCH_INTERVAL_MS]
+
+
+def test_refresh_schedule_coalesces_client_requests_when_they_arrive_fast() -> None:
+    """200 requests in 4 seconds cause at most one fetch a second, and a fetch follows the last request."""
+    refresh = RefreshSchedule()
+    refresh.on_started(0)
+    requests, fetches = range(2_000, 6_000, 20), []
+    for now_ms in range(2_000, 10_000):
+        if now_ms in requests:
+            refresh.request_refresh(now_ms)
+        if refresh.due_ms is not None and refresh.due_ms <= now_ms:
+            fetches.append(now_ms)
+            refresh.on_started(now_ms)
+    assert fetches == [2_000, 3_000, 4_000, 5_000, 6_000]
+    assert fetches[-1] > requests[-1]
+
+
+def test_refresh_schedule_fetches_at_once_for_an_error_when_a_refresh_waits() -> None:
+    refresh = RefreshSchedule()
+    refresh.on_started(5_000)
+    refresh.request_refresh(5_200)
+    assert refresh.due_ms == 5_000 + MIN_REFRESH_INTERVAL_MS
+    refresh.request(5_300)
+    assert refresh.due_ms == 5_300
