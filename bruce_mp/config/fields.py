@@ -34,6 +34,7 @@ __all__ = [
     "choice",
     "command",
     "count",
+    "hosts",
     "listen",
     "mode",
     "path",
@@ -63,6 +64,7 @@ class SettingKind(Enum):
     SERVERS = auto()
     COMMAND = auto()
     ACCOUNTS = auto()
+    HOSTS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ KINDS: Final = {
         _check_command, _show_command, "a list of strings, the absolute path of a program and its arguments", "list"
     ),
     SettingKind.ACCOUNTS: KindRow(_parse_accounts, show, "a list of names or numbers", "accounts"),
+    SettingKind.HOSTS: KindRow(lambda raw: raw, show, "a list of host names without ports", "host names"),
 }
 
 
@@ -307,3 +310,8 @@ def command(meaning: str) -> Meta:
 def accounts(meaning: str) -> Meta:
     """Describe users or groups by name or number."""
     return Meta(description=meaning, extra={"kind": SettingKind.ACCOUNTS})
+
+
+def hosts(meaning: str) -> Meta:
+    """Describe a list of host names."""
+    return Meta(description=meaning, extra={"kind": SettingKind.HOSTS})

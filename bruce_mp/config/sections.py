@@ -339,6 +339,14 @@ class Http(Section, frozen=True):
     listen: Annotated[
         str, fields.listen("Address of the pages; with port 0 the kernel chooses a port."), RESTART_TO_BIND
     ] = "127.0.0.1:9090"
+    allowed_hosts: Annotated[
+        tuple[Annotated[str, fields.pattern("A host name.", r"^[^\s:/\[\]]+$", "pages.example")], ...],
+        fields.hosts(
+            "Further names in the `Host` header of requests; addresses, `localhost`, this machine's name and the name "
+            "in `listen` are always allowed."
+        ),
+        LIVE,
+    ] = ()
     discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     mode: (

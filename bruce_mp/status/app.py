@@ -2,7 +2,8 @@
 
 The application reads a page from the slab on request into a struct. `/NAME/json` returns its fields, `/NAME/plain` text
 rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload` and
-`/msg_debug` change state; the request guard refuses such requests from pages of other sites.
+`/msg_debug` change state; the request guard refuses such requests from pages of other sites, and all requests under a
+foreign host name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from bruce_mp.status.pages.senders import read_senders_page, senders_plain
 from bruce_mp.status.pages.text import stamp
 from bruce_mp.status.pages.topics import TopicSelection
 from bruce_mp.status.reports.rolling_file import FileWriteError
-from bruce_mp.status.request_guard import guard
+from bruce_mp.status.request_guard import guard_change, guard_host
 from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
@@ -110,9 +111,13 @@ class DaemonView:
             self.slab, self.broker_status.latest(now_ms), read_held_groups(self.slab), now_ms, self.steady_ms()
         )
 
-    def guard(self) -> None:
+    def guard_host(self) -> None:
+        """Abort the current request if it names a foreign host."""
+        guard_host(self.settings().http)
+
+    def guard_change(self) -> None:
         """Abort the current request unless the guard allows it to change state."""
-        guard(self.settings().http)
+        guard_change(self.settings().http)
 
     def held(self) -> HeldPage:
         return read_held(self.slab, self.now_ms(), self.steady_ms())
@@ -148,8 +153,9 @@ def create_app(daemon: DaemonView) -> Flask:
     add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
-    add_debug_pages(app, daemon.debug, daemon.guard)
+    add_debug_pages(app, daemon.debug, daemon.guard_change)
     app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
+    app.before_request(daemon.guard_host)
     app.after_request(_add_headers)
     app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))
     app.register_error_handler(SlabError, _slab_error)
@@ -230,14 +236,14 @@ def _topic_selection() -> TopicSelection:
 
 
 def _metadata_update(daemon: DaemonView) -> Response:
-    daemon.guard()
+    daemon.guard_change()
     daemon.refresh_metadata()
     return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
 
 
 def _reload(daemon: DaemonView) -> Response:
     """Request a reload from the supervisor; `?check=1` requests a check of the file only."""
-    daemon.guard()
+    daemon.guard_change()
     outcome = daemon.reloads.request(only_check=_has_argument("check", "1"))
     if outcome is None:
         return _text("The supervisor has not reported the outcome yet; its log will show it.\n", 504)

@@ -1,8 +1,9 @@
-"""Request guard: decides which HTTP requests may change state.
+"""Request guard: decides which HTTP requests may read, and which may change state.
 
-Every client that reaches the address may read. The guard refuses a state-changing request that a page of another site
-may have caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. A foreign name in the
-`Host` header reveals DNS rebinding. If a token is configured, the request needs it as well.
+Every client that reaches the address may read, unless the `Host` header has a foreign name: that reveals DNS rebinding,
+with which a page of another site reads through a browser. The guard also refuses a state-changing request that such a
+page may have caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. If a token is
+configured, the request needs it as well.
 """
 
 from __future__ import annotations
@@ -24,20 +25,33 @@ from bruce_mp.network.credentials import read_secret
 if TYPE_CHECKING:
     from bruce_mp.config.sections import Http
 
-__all__ = ["guard"]
+__all__ = ["guard_change", "guard_host"]
 
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 _BEARER: Final = "Bearer "
+_SETTING: Final = "http.allowed_hosts"
 _UNAUTHORIZED: Final = (
     "This request needs the token that http.token_file or http.token_env names: Authorization: Bearer TOKEN"
 )
 
 
-def guard(config: Http) -> None:
+def guard_host(config: Http) -> None:
+    """Abort the current request with 403 if its `Host` header has a name that an attacker could resolve to this host.
+
+    Addresses are safe, and so is a request with an empty header or none, because every browser sends a name.
+    """
+    given = request.headers.get("Host")
+    if not given or not isinstance(config.address, HostPort):
+        return
+    host = _name_in(given)
+    if host not in _names_of_this_host(config) and not _is_address(host):
+        remedy = f"use its IP address or localhost, or add it to {_SETTING}."
+        abort(403, f"{host or given} is not a name of this host: {remedy}")
+
+
+def guard_change(config: Http) -> None:
     """Abort the current, state-changing request with 403, 401 or 503 unless it is allowed."""
     _refuse_foreign_sites()
-    if isinstance(config.address, HostPort):
-        _refuse_foreign_hosts(config.address)
     _check_token(config)
 
 
@@ -56,12 +70,19 @@ def _host_of(origin: str) -> str | None:
         return None
 
 
-def _refuse_foreign_hosts(listen: HostPort) -> None:
-    """Refuse names in the `Host` header that an attacker could resolve to this host. IP addresses are safe."""
-    host = (urlsplit(f"//{request.host}").hostname or "").rstrip(".")
+def _name_in(host: str) -> str:
+    """Return the name in a `Host` header without its port, or an empty string for a malformed header."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _names_of_this_host(config: Http) -> frozenset[str]:
+    assert isinstance(config.address, HostPort)
     node = os.uname().nodename.lower()
-    if host not in {"localhost", listen.host.lower(), node, node.partition(".")[0]} and not _is_address(host):
-        abort(403, f"{host} is not a name of this host: use its IP address, or localhost.")
+    configured = (config.address.host, *config.allowed_hosts)
+    return frozenset({"localhost", node, node.partition(".")[0], *(name.lower().rstrip(".") for name in configured)})
 
 
 def _is_address(host: str) -> bool:

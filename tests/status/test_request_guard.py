@@ -90,10 +90,27 @@ def test_cross_site_browser_requests_are_refused(
     assert (daemon.refreshes, daemon.announced, daemon.reload_requests) == (0, [], [])
 
 
-def test_reading_needs_no_token_or_matching_host(daemon: OfflineStatusPages) -> None:
+PAGES = ("/", "/books/json", "/healthz", "/msg_debug/get_topics", "/metrics")
+
+
+def test_reading_needs_no_token(daemon: OfflineStatusPages) -> None:
     configure(daemon, Http(token_file="/nowhere"))
-    for path in ("/books/json", "/msg_debug/get_topics", "/metrics"):
-        assert ask(daemon, {"Host": "evil.example"}, "GET", path).status_code == 200
+    for path in PAGES:
+        assert ask(daemon, {"Origin": "http://evil.example"}, "GET", path).status_code in {200, 503}
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9090", "127.0.0.1.evil.example", "["])
+@pytest.mark.parametrize("path", PAGES)
+def test_reading_is_refused_when_the_host_is_foreign(daemon: OfflineStatusPages, host: str, path: str) -> None:
+    answer = ask(daemon, {"Host": host}, "GET", path)
+    assert answer.status_code == 403
+    assert "add it to http.allowed_hosts" in answer.get_data(as_text=True)
+
+
+@pytest.mark.parametrize("host", ["Proxy.example", "proxy.example:443", "proxy.example."])
+def test_reading_is_allowed_when_the_host_is_configured(daemon: OfflineStatusPages, host: str) -> None:
+    configure(daemon, Http(allowed_hosts=("proxy.Example",)))
+    assert ask(daemon, {"Host": host}, "GET", "/books/json").status_code == 200
 
 
 def test_the_host_header_is_ignored_on_a_unix_socket(daemon: OfflineStatusPages) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+from socket import AF_UNIX
 from typing import TYPE_CHECKING, Self
 
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Kafka
+from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.ipc.control_messages import Control
 from bruce_mp.ipc.start import Start
 from bruce_mp.slab import layout as lay
@@ -30,7 +31,8 @@ class StatusProcess:
     """The process, and the supervisor's end of its control pipe.  Leaving the context kills it if it is still there."""
 
     def __init__(self, slab_path: Path, run_dir: Path, listener: socket) -> None:
-        config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)))
+        http = Http(listen=f"unix:{listener.getsockname()}") if listener.family == AF_UNIX else Http()
+        config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), http=http)
         start = Start("status", lay.ROW_STATUS, config, run_dir, slab_path, listener=listener)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
