@@ -21,7 +21,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.holdings import Holdings
 from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import read_run, records_of
-from bruce_mp.slab.shares import Shares
+from bruce_mp.slab.shares import Shares, claimed_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -89,7 +89,7 @@ class ChunkPool:
         self._reserved, self._reserved_span = 0, 1
         self.own_free = 0
         """Number of free chunks in the shares of this input."""
-        self._next_generation = _GENERATION_STEP + owner % _GENERATION_STEP
+        self._generation_at = slab.geometry.rows_at + owner * lay.ROW_BYTES + lay.ROW_GENERATION
         self._adopt()
 
     @property
@@ -110,14 +110,15 @@ class ChunkPool:
     def _adopt(self) -> None:
         for share in self._shares.own:
             self._add_share(share)
-        generations = _free_generations(self._slab)
+        last = self._slab.words[self._generation_at >> 2]
+        found = 0  # a slab of release 0.1 has no last generation in the row
         for chunk, _, span, generation in used_chunk_headers(self._slab):
-            generations[chunk : chunk + span] = [generation] * span  # bytes within a span may look like a header
+            found = max(found, generation)
             self._mark_used(chunk, span, used=1)
             if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
-        self._next_generation = max(self._next_generation, self._generation_after(max(generations)))
+        self._next_generation = self._generation_after(last or found)
         self._allow_reclaim_of_older()
         self._refill()
 
@@ -173,7 +174,8 @@ class ChunkPool:
         return True
 
     def _refill(self) -> None:
-        self._free = [chunk for chunk in range(len(self._used) - 1, -1, -1) if not self._used[chunk]]
+        own = (chunk for share in reversed(self._shares.own) for chunk in reversed(self._shares.chunks_of(share)))
+        self._free = [chunk for chunk in own if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks, opened and empty, or None without room."""
@@ -224,6 +226,7 @@ class ChunkPool:
     def _open(self, chunk: int, span: int, now_ms: int) -> None:
         at = self._slab.chunk_at(chunk)
         generation, self._next_generation = self._next_generation, self._generation_after(self._next_generation)
+        self._slab.words[self._generation_at >> 2] = generation
         head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
         lay.CHUNK.pack_into(self._slab.view, at, *head)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
@@ -406,28 +409,25 @@ _HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.
 
 
 def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
-    """Yield (chunk, state, span, generation) of every chunk or span in use, without reading the free ones.
+    """Yield (chunk, state, span, generation) of every chunk or span in use.
 
-    A chunk that was opened after the call may be missing.
+    A chunk that was opened after the call may be missing.  The cost depends on the shares in use, not on the slab's
+    size: the read of a page that was never written would cost memory and a page fault.
     """
-    states = bytes(slab.view[slab.chunks_at + lay.CHUNK_STATE :: lay.CHUNK_BYTES])
-    chunk = 0
-    while (found := _NOT_FREE.search(states, chunk)) is not None:
-        chunk = found.start()
+    for chunks in claimed_chunks(slab):
+        yield from _used_headers_in(slab, chunks)
+
+
+def _used_headers_in(slab: Slab, chunks: range) -> Iterator[tuple[int, ChunkState, int, int]]:
+    first, end = (slab.chunks_at + chunk * lay.CHUNK_BYTES for chunk in (chunks.start, chunks.stop))
+    states = bytes(slab.view[first + lay.CHUNK_STATE : end : lay.CHUNK_BYTES])
+    chunk = chunks.start
+    while (found := _NOT_FREE.search(states, chunk - chunks.start)) is not None:
+        chunk = chunks.start + found.start()
         state, span, generation = _read_header(slab, chunk)
         if state is not ChunkState.FREE:
             yield chunk, state, span, generation
         chunk += span
-
-
-def _free_generations(slab: Slab) -> list[int]:
-    """Return the last generation of each chunk; the numbers of chunks within a span have no meaning."""
-    first, step = slab.chunks_at >> 2, lay.CHUNK_BYTES >> 2
-    magics = slab.words[first::step].tolist()
-    generations = slab.words[first + (lay.CHUNK_GENERATION >> 2) :: step].tolist()
-    return [
-        generation if magic == lay.CHUNK_MAGIC else 0 for magic, generation in zip(magics, generations, strict=True)
-    ]
 
 
 _NOT_FREE: Final = re.compile(b"[^%c]" % ChunkState.FREE)

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import mmap
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,6 +102,7 @@ class Slab:
         the superblock's, if the file is large enough for it.
         """
         self.path = path
+        self.is_private = private
         descriptor = _open(path, os.O_RDONLY if private else os.O_RDWR)
         try:
             if geometry is not None and os.fstat(descriptor).st_size < geometry.file_size:
@@ -131,10 +133,14 @@ class Slab:
         self.longs[offset >> 3] = value & 0xFFFFFFFFFFFFFFFF
 
     def populate(self) -> None:
-        """Map up to 1 GiB of the chunks now, so that no message waits for a page fault."""
-        length = min(self.geometry.file_size - self.chunks_at, _MAX_POPULATED)
+        """Map the first chunks for at most a tenth of a second, so that their messages wait for no page fault."""
+        deadline = time.monotonic() + _POPULATE_S
         with suppress(OSError):  # Linux before 5.14 lacks this advice
-            self._map.madvise(_MADV_POPULATE_WRITE, self.chunks_at, length)
+            for at in range(self.chunks_at, self.geometry.file_size, _POPULATE_STEP):
+                length = min(self.geometry.file_size - at, _POPULATE_STEP)
+                self._map.madvise(_MADV_POPULATE_WRITE, at, length)
+                if time.monotonic() > deadline:
+                    break
 
     def close(self) -> None:
         """Unmap the file.  Views that are still referenced keep the memory mapped until their release."""
@@ -145,8 +151,8 @@ class Slab:
             self._map.close()
 
 
-_MAX_POPULATED: Final = 1 << 30
-"""Bytes that the kernel populates in a fraction of a second; it maps the rest of a larger slab on first use."""
+_POPULATE_S: Final = 0.1
+_POPULATE_STEP: Final = 8 << 20
 _MADV_POPULATE_WRITE: Final = 23
 _MAP_NORESERVE: Final = 0x4000
 """`mmap.MAP_NORESERVE` of Python 3.13: a private copy uses memory only for its own stores."""

@@ -81,6 +81,7 @@ ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the 
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
 ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
+ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Shares", "rebuild_table"]
+__all__ = ["Shares", "claimed_chunks", "rebuild_table"]
 
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
@@ -41,7 +42,7 @@ class Shares:
 
     def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = ()) -> None:
         chunks = slab.geometry.chunks
-        self.size = -(-chunks // lay.SHARES_MAX)
+        self.size = share_size(chunks)
         self.count = -(-chunks // self.size)
         self._last_size = chunks - (self.count - 1) * self.size
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
@@ -155,6 +156,27 @@ class Shares:
             else:
                 return True
         return False
+
+
+def share_size(chunks: int) -> int:
+    """Return the number of chunks in a share of a slab with this number of chunks."""
+    return -(-chunks // lay.SHARES_MAX)
+
+
+def claimed_chunks(slab: Slab) -> list[range]:
+    """Return the ranges of chunks in claimed shares: no other chunk is in use.
+
+    A private copy has one range of all chunks, because its table may be damaged.
+    """
+    chunks = slab.geometry.chunks
+    if slab.is_private:
+        return [range(chunks)]
+    size = share_size(chunks)
+    table = bytes(slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + -(-chunks // size)])
+    return [range(found.start() * size, min(found.end() * size, chunks)) for found in _CLAIMED.finditer(table)]
+
+
+_CLAIMED: Final = re.compile(rb"[^\0]+")
 
 
 def rebuild_table(slab: Slab, heads: Sequence[tuple[int, int]]) -> None:

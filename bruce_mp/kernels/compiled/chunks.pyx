@@ -83,9 +83,11 @@ class ChunkPool(PureChunkPool):
         cdef Memory memory
         cdef uint8_t *at
         cdef uint32_t generation = self._next_generation
+        cdef uint64_t generation_at = self._generation_at
         self._next_generation = self._generation_after(generation)
         attach(self._slab, &memory)
         at = memory.chunks + <uint64_t>chunk * CHUNK_BYTES
+        store32(<uint8_t *>memory.buffer.buf + generation_at, generation)
         store32(at, CHUNK_MAGIC)
         store32(at + CHUNK_GENERATION, generation)
         store32(at + CHUNK_STATE, CHUNK_FREE | <uint32_t>self.owner << 8)

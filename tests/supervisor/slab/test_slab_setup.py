@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import gc
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.file import lock_exclusive as take_lock
 from bruce_mp.slab.layout import RunState
@@ -25,7 +28,6 @@ from support.streams import WORKER_ROW, StreamInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SIZE = 1 << 20
 DATAGRAM = 1024
@@ -226,3 +228,26 @@ def test_messages_of_a_former_worker_are_counted_once() -> None:
             StreamInput(slab)
         books = read_books(slab)
         assert (books.received, books.balanced) == (6, True)
+
+
+def touched_bytes(path: Path) -> int:
+    """Return the bytes of a slab that this process has touched through its mappings."""
+    regions = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    return sum(int(region.split("Rss:")[1].split()[0]) << 10 for region in regions if f" {path}\n" in region)
+
+
+def test_a_start_touches_only_claimed_shares_of_a_large_slab(path: Path) -> None:
+    large = Geometry(chunks=1 << 15)
+    create_slab(path, large, 0)
+    slab = Slab(path)
+    worker = StreamInput(slab)
+    worker.feed((worker.connect(), datagram() * 3))
+    slab.close()
+    del worker, slab
+    gc.collect()
+    assert touched_bytes(path) == 0
+    adopted = take(path)
+    assign_chunks(adopted, (lay.ROW_FIRST_INPUT, WORKER_ROW), SpillDirectory.for_slab(adopted, f"{path}.spill"))
+    ChunkPool(adopted, WORKER_ROW, (lay.ROW_FIRST_INPUT, WORKER_ROW))
+    assert sum(held_messages(adopted).values()) == 3
+    assert 0 < touched_bytes(path) < large.file_size // 16
