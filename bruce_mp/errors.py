@@ -66,6 +66,7 @@ class DiscardReason(IntEnum):
     OVER_QUOTA = 17
     TOPIC_OVER_SHARE = 18
     SPILL_LOST = 19
+    POSSIBLY_DELIVERED = 20
 
 
 class BruceError(Exception):

@@ -54,6 +54,8 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
     DiscardReason.TOPIC_OVER_SHARE: "the topic's undelivered messages take all that topic_share.alpha allows "
     "of the slab; check that the brokers accept them",
     DiscardReason.SPILL_LOST: "the spill file of a complete attempt was missing or damaged; the log names it",
+    DiscardReason.POSSIBLY_DELIVERED: "no answer of the brokers says if Kafka has them; compare with the topic before "
+    "you send them again",
     DiscardReason.BUG: "an error of the daemon; please report it with the log",
 }
 """Cause and remedy of each reason, as the second half of a sentence."""

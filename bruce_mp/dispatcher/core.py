@@ -24,7 +24,7 @@ from bruce_mp.dispatcher.send_queue import SendQueue
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
-from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.layout import FLAG_AFTER_GAP, RunState, state_word
 from bruce_mp.slab.producer_id import is_idempotent
 from bruce_mp.slab.recovery import SentBatch, inspect_segment, rebuild_batches, sweep
 from bruce_mp.slab.tables import PartitionTable, TopicTable
@@ -331,6 +331,8 @@ class Dispatcher:
             batch = next(built) if isinstance(plan, BatchPlan) else plan
             if isinstance(batch, SentBatch):
                 queue.not_before = 0.0
+                if queue.may_have_gap:
+                    self._builder.set_flag(batch, FLAG_AFTER_GAP)
                 queue.in_flight.append(batch)
                 batches.append(batch)
             elif isinstance(plan, BatchPlan):
@@ -480,6 +482,7 @@ class Dispatcher:
         """Return a queue's records to the router: built batches first, in order."""
         if self._topics.has(queue.topic):  # a deleted topic may have left an empty queue
             self._responses.partition_errors.clear(self.topic_name(queue.topic), queue.partition)
+            self._responses.skip_gap(queue)
         sent, unsent = queue.pop_all()
         self._return_segments(
             ParcelKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]

@@ -7,15 +7,20 @@ Sequence numbers must have no gap, or the broker refuses all following batches. 
 * Otherwise the following batches keep their numbers.  The broker accepts them, or refuses them as out of order, which
   proves that it has not written them; then the dispatcher renumbers them.
 
-A batch is *in doubt* if the broker may have written it although no response confirms this.  The dispatcher reuses
-sequence numbers only if no request with them can still arrive over an abandoned connection.  Otherwise it bumps the
-partition's producer epoch, and the broker refuses the late request.
+A batch is *in doubt* if the broker may have written it although no response confirms this: after a lost connection,
+the death of a dispatcher, or an error with `may_duplicate`.  Its first header keeps the doubt (FLAG_IN_DOUBT), and a
+discard has the reason POSSIBLY_DELIVERED.  The batch after such a discard keeps FLAG_AFTER_GAP, so that its next
+dispatcher also knows why the broker refuses it as out of order.
+
+The dispatcher reuses sequence numbers only if no request with them can still arrive over an abandoned connection.
+Otherwise it bumps the partition's producer epoch, and the broker refuses the late request.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import Discards
@@ -26,6 +31,7 @@ from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import is_sound, quarantine
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
+from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -116,8 +122,12 @@ class ResponseHandler:
         """Return True if a batch is out of order only because the broker refused an earlier one or it was discarded."""
         if queue.failed or queue.renumber_from is not None:
             return True
-        if queue.may_have_gap or queue.expected_sequence not in {None, batch.base_sequence}:
-            queue.renumber_from = batch.base_sequence if queue.expected_sequence is None else queue.expected_sequence
+        has_gap = queue.may_have_gap or self._builder.has_flag(batch, FLAG_AFTER_GAP)
+        if queue.expected_sequence is None:
+            if has_gap:  # the broker's next number is unknown, so only a new epoch is safe
+                queue.renumber_from, queue.in_doubt = batch.base_sequence, True
+        elif has_gap or queue.expected_sequence != batch.base_sequence:
+            queue.renumber_from = queue.expected_sequence
         return queue.renumber_from is not None
 
     def _count_responses(self, error: int, responses: int = 1) -> None:
@@ -135,14 +145,10 @@ class ResponseHandler:
             queue.failed.append(batch)
             queue.drain()
         elif rule.action in _FINAL_ACTIONS:
-            self._discard_batch(
-                queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, is_unwritten=_proves_unwritten(rule)
-            )
+            self._discard_batch(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, rule)
         elif rule.counts_as_attempt and self._exceeds_attempt_limit(self._builder.count_attempt(batch), rule):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
-            self._discard_batch(
-                queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, is_unwritten=_proves_unwritten(rule)
-            )
+            self._discard_batch(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, rule)
         else:
             self._retry(queue, batch, rule, topic)
 
@@ -186,8 +192,10 @@ class ResponseHandler:
         is_numbered = batch.base_sequence >= 0
         bumps = rule.action is Action.BUMP_EPOCH and is_numbered
         queue.bumps_epoch = queue.bumps_epoch or bumps
-        if rule.may_duplicate and (bumps or not self._is_deduplicated(batch)):
-            self._record_duplicates([batch], topic)
+        if rule.may_duplicate:
+            self._builder.set_flag(batch, FLAG_IN_DOUBT)
+            if not bumps and not self._is_deduplicated(batch):
+                self._record_duplicates([batch], topic)
 
     def _restamp(self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, topic: bytes) -> bool:
         """Requeue a batch with arrival times as timestamps of the refused records; return False if none is replaceable.
@@ -232,19 +240,26 @@ class ResponseHandler:
                 extra={"about": topic},
             )
         self._record_gap(queue, batch)
+        is_in_doubt = self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if rest is not None:  # before the discard: a recovery would append a batch without its first record to another
             self._builder.close_gap(rest)
-        self._discard(rejected, DiscardReason.KAFKA_ERROR_ACK, topic)
+            if is_in_doubt:
+                self._builder.set_flag(rest, FLAG_IN_DOUBT)
+        self._discard(rejected, _reason(DiscardReason.KAFKA_ERROR_ACK, is_in_doubt=is_in_doubt), topic)
         queue.failed += [rest] if rest is not None else []
 
     def _discard_batch(
-        self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, *, is_unwritten: bool
+        self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, rule: ErrorRow
     ) -> None:
-        if is_unwritten:
-            self._record_gap(queue, batch)
-        else:
+        """Discard a batch for `reason`, or as POSSIBLY_DELIVERED if an answer leaves it in doubt."""
+        is_in_doubt = not _proves_unwritten(rule) or self._builder.has_flag(batch, FLAG_IN_DOUBT)
+        if is_in_doubt:
             queue.may_have_gap = queue.in_doubt = True
-        self._discard(batch.segments, reason, topic)
+            for following in next(zip(chain(queue.in_flight, queue.resend)), ()):
+                self._builder.set_flag(following, FLAG_AFTER_GAP)
+        else:
+            self._record_gap(queue, batch)
+        self._discard(batch.segments, _reason(reason, is_in_doubt=is_in_doubt), topic)
 
     def abandon_damaged(self, queue: PartitionQueue, batch: SentBatch) -> None:
         """Requeue an unsent batch without its damaged records, which lose their sequence numbers."""
@@ -267,6 +282,7 @@ class ResponseHandler:
         """Drain the queue, and reuse the numbers of an unwritten batch afterwards if no earlier batch is in doubt."""
         queue.drain()
         is_next = batch.base_sequence >= 0 and queue.expected_sequence in {None, batch.base_sequence}
+        is_next = is_next and not self._builder.has_flag(batch, FLAG_AFTER_GAP)
         if is_next and queue.renumber_from is None and not queue.failed and not queue.in_doubt:
             queue.renumber_from = batch.base_sequence
         else:
@@ -291,9 +307,13 @@ class ResponseHandler:
         queue.resend = deque([self._builder.renumber(batch) for batch in queue.resend])
         queue.renumber_from, queue.bumps_epoch, queue.may_have_gap, queue.stops_numbering = None, False, False, False
 
+    def skip_gap(self, queue: PartitionQueue) -> None:
+        """Bump the producer epoch if a returned queue has a possible gap and no built batch to keep it."""
+        if queue.may_have_gap and not queue.resend and not queue.failed:
+            self._builder.bump_epoch(queue.topic, queue.partition)
+
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.in_doubt:
-            self._record_duplicates(queue.resend, topic)
+        self._record_doubtful(queue, topic)
         self._builder.stop_numbering(queue.topic, queue.partition)
         _LOG.error(
             "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
@@ -302,8 +322,8 @@ class ResponseHandler:
         )  # fmt: skip
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
-        if queue.bumps_epoch and queue.in_doubt:
-            self._record_duplicates(queue.resend, topic)
+        if queue.bumps_epoch:
+            self._record_doubtful(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None
         _LOG.warning(
@@ -316,8 +336,16 @@ class ResponseHandler:
                 "once until the daemon is restarted.", _decode(topic), queue.partition, extra={"about": topic},
             )  # fmt: skip
 
-    def count_possible_duplicates(self, batches: Iterable[SentBatch], topic: bytes) -> None:
-        """Record possible duplicates among batches without a response, which the broker may have written."""
+    def _record_doubtful(self, queue: PartitionQueue, topic: bytes) -> None:
+        """Record the batches in doubt that the broker will not recognise under their new numbers."""
+        self._record_duplicates(
+            [batch for batch in queue.resend if self._builder.has_flag(batch, FLAG_IN_DOUBT)], topic
+        )
+
+    def count_possible_duplicates(self, batches: Sequence[SentBatch], topic: bytes) -> None:
+        """Mark batches without a response as in doubt, and record those that the broker may write twice."""
+        for batch in batches:
+            self._builder.set_flag(batch, FLAG_IN_DOUBT)
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)
 
     def _is_deduplicated(self, batch: SentBatch) -> bool:
@@ -332,6 +360,10 @@ class ResponseHandler:
 def _proves_unwritten(rule: ErrorRow) -> bool:
     """Return True if the error proves that the broker wrote no record of the batch."""
     return not rule.may_duplicate and rule.code in ERROR_TABLE
+
+
+def _reason(reason: DiscardReason, *, is_in_doubt: bool) -> DiscardReason:
+    return DiscardReason.POSSIBLY_DELIVERED if is_in_doubt else reason
 
 
 def _log_error(batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:

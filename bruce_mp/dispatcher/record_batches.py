@@ -128,6 +128,8 @@ class BatchBuilder:
         base = next_sequence(batch.base_sequence, first.records)
         second = batch._replace(base_sequence=base, segments=tuple(tails))
         self._write_numbers(second)
+        if self.has_flag(first, lay.FLAG_IN_DOUBT):
+            self.set_flag(second, lay.FLAG_IN_DOUBT)
         return first, second
 
     def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
@@ -206,14 +208,28 @@ class BatchBuilder:
             if (end - following) & 0x7FFFFFFF < 1 << 30:  # `end` is ahead; sequence numbers wrap at 2**31
                 self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
 
+    # --- the first header of a batch ---------------------------------------------------------------------------------
+
     def count_attempt(self, batch: SentBatch) -> int:
         """Count a failed delivery attempt in the batch's first header, up to 255, and return the count."""
+        at = self._first_header(batch, lay.RUN_ATTEMPTS, lay.RECORD_ATTEMPTS)
+        self._slab.view[at] = attempts = min(255, self._slab.view[at] + 1)
+        return attempts
+
+    def set_flag(self, batch: SentBatch, flag: int) -> None:
+        """Set a flag in the batch's first header, where it survives a reroute and the death of the dispatcher."""
+        self._slab.view[self._first_header(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] |= flag
+
+    def has_flag(self, batch: SentBatch, flag: int) -> bool:
+        """Return True if the batch's first header has a flag."""
+        return bool(self._slab.view[self._first_header(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
+
+    def _first_header(self, batch: SentBatch, in_run: int, in_record: int) -> int:
+        """Return the place of a field in the batch's first header: that of a whole run, or of a split run's record."""
         first = batch.segments[0]
         at = self._slab.chunk_at(first.chunk)
         is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == RunState.SPLIT
-        at += first.first + lay.RECORD_ATTEMPTS if is_split else first.run + lay.RUN_ATTEMPTS
-        self._slab.view[at] = attempts = min(255, self._slab.view[at] + 1)
-        return attempts
+        return at + (first.first + in_record if is_split else first.run + in_run)
 
 
 def _ranges(indices: Iterable[int], end: int) -> list[tuple[int, int]]:

@@ -205,6 +205,8 @@ ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
 FLAG_BATCH_START: Final = 2  # the record, or the run's first one, begins a built record batch
 FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its records
+FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this
+FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was discarded, and the broker may lack it
 
 
 @unique

@@ -284,7 +284,7 @@ def split_run(slab: Slab, chunk: int, offset: int) -> None:
         return
     base = slab.chunks_at + chunk * lay.CHUNK_BYTES
     sequence = run.sequence
-    flags = run.flags & lay.FLAG_BATCH_START
+    flags = run.flags & (lay.FLAG_BATCH_START | lay.FLAG_IN_DOUBT | lay.FLAG_AFTER_GAP)
     for at, record in records_of(slab, chunk, offset, run):
         slab.words[(base + at) >> 2] = run.word
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
@@ -315,7 +315,7 @@ def write_placement(
 ) -> None:
     """Write the final partition and sequence numbers of a segment that joins a record batch.
 
-    A whole run stores them in its header, a split run in each record's header.
+    A whole run stores them in its header, a split run in each record's header.  FLAG_AFTER_GAP is cleared.
     """
     view, flag = slab.view, lay.FLAG_BATCH_START if opens_batch else 0
     run_at = slab.chunk_at(segment.chunk) + segment.run
@@ -325,5 +325,5 @@ def write_placement(
             (lay.RUN_PARTITION, lay.RUN_FLAGS) if at == run_at else (lay.RECORD_PARTITION, lay.RECORD_FLAGS)
         )
         _PLACEMENT.pack_into(view, at + placement, partition, sequence, epoch)
-        view[at + flags] = view[at + flags] & lay.FLAG_PARTITION_KEY | flag
+        view[at + flags] = view[at + flags] & (lay.FLAG_PARTITION_KEY | lay.FLAG_IN_DOUBT) | flag
         sequence, flag = next_sequence(sequence, 1), 0

@@ -87,6 +87,14 @@ def settle(world: World) -> None:
     world.check()
 
 
+def step_until_discarded(world: World, count: int) -> None:
+    for _ in range(2000):
+        if sum(world.reporter.discarded.values()) >= count:
+            return
+        world.step_all()
+    raise AssertionError(f"{dict(world.reporter.discarded)} instead of {count} discards")
+
+
 def log_of(world: World) -> list[int]:
     return [record.arrival for record in world.cluster.log(b"t", 0)]
 
@@ -314,20 +322,71 @@ def test_an_unknown_error_is_retried_five_times(make: MakeWorld) -> None:
         world.errors.append((-1, False))
         world.step_all()
     settle(world)
-    assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 2}
+    assert world.reporter.discarded == {DiscardReason.POSSIBLY_DELIVERED: 2}
+
+
+def limited(attempts: int) -> Config:
+    delivery = Delivery(
+        max_failed_attempts=attempts,
+        min_pause_delay_ms=10,
+        pause_rate_limit_initial_ms=10,
+        pause_rate_limit_max_double=2,
+    )
+    return a_config(action="none", delivery=delivery)
 
 
 def test_max_failed_attempts_applies_to_cluster_errors(make: MakeWorld) -> None:
-    delivery = Delivery(
-        max_failed_attempts=2, min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2
-    )
-    world = make(a_config(action="none", delivery=delivery))
+    world = make(limited(2))
     hand_over(world, 3)
     for _ in range(300):
         world.errors.append((19, False))
         world.step_all()
     settle(world)
     assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 3}
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("code", [6, 7, 13, 20, 56, -1])
+def test_batches_given_up_after_an_ambiguous_error_are_discarded_in_doubt(
+    make: MakeWorld, code: int, *, is_written: bool
+) -> None:
+    """Batches of one message each: the first fails twice, and the following ones are no possible duplicates."""
+    world = make(limited(1))
+    hand_over(world, *[1] * MAX_IN_FLIGHT)
+    answers = world.cluster.slow if is_written else world.cluster.refused
+    answers[b"t", 0] = code
+    step_until_discarded(world, 1)
+    answers.clear()
+    settle(world)
+    hand_over(world, *[1] * MAX_IN_FLIGHT)
+    settle(world)
+    in_doubt = world.reporter.discarded.pop(DiscardReason.POSSIBLY_DELIVERED)
+    assert not world.reporter.discarded
+    expected = len(world.received) - (0 if is_written else in_doubt)
+    assert len(log_of(world)) == expected
+    assert world.reporter.duplicates == 0
+
+
+def test_a_batch_in_doubt_stays_so_when_another_dispatcher_discards_it(make: MakeWorld) -> None:
+    world = make()
+    hand_over(world, 2, 3)
+    world.lose(SLOT, carried_out=1)
+    world.kill_all()
+    world.cluster.refused[b"t", 0] = 42
+    step_until_discarded(world, 5)
+    world.cluster.refused.clear()
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.POSSIBLY_DELIVERED: 5}
+
+
+def test_a_batch_refused_before_any_doubt_is_not_in_doubt(make: MakeWorld) -> None:
+    world = make(limited(1))
+    hand_over(world, 2)
+    world.errors += [(19, False)] * 2
+    for _ in range(300):
+        world.step_all()
+    settle(world)
+    assert world.reporter.discarded == {DiscardReason.DELIVERY_ATTEMPT_LIMIT: 2}
 
 
 def test_retries_back_off(make: MakeWorld) -> None:

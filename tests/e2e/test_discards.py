@@ -119,6 +119,7 @@ ELSEWHERE: Final = {
     DiscardReason.TOPIC_AUTOCREATE_FAIL: "where topics are created",
     DiscardReason.UNCLEAN_DISCONNECT: "where streams are read",
     DiscardReason.ABANDONED_ATTEMPT: "tests/e2e/test_fences.py",
+    DiscardReason.POSSIBLY_DELIVERED: "tests/e2e/test_error_table.py",
     DiscardReason.SPILL_LOST: "tests/input/test_spills.py",
     DiscardReason.SENDER_NOT_ALLOWED: "tests/e2e/test_senders.py",
     DiscardReason.OVER_QUOTA: "tests/e2e/test_senders.py",

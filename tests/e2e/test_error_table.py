@@ -212,7 +212,21 @@ def test_failed_attempts_are_limited(impatient: Stage, action: Action) -> None:
     missing = account.missing_by_topic
     assert missing.keys() == {topic_of(row) for row in rows if row.counts_as_attempt}
     items = impatient.wait_reported("discard_topic", missing)
-    assert all(item["reasons"] == {DiscardReason.DELIVERY_ATTEMPT_LIMIT.name: item["count"]} for item in items)
+    in_doubt = {topic_of(row) for row in rows if row.may_duplicate}
+    for item in items:
+        limit = DiscardReason.POSSIBLY_DELIVERED if item["topic"] in in_doubt else DiscardReason.DELIVERY_ATTEMPT_LIMIT
+        assert item["reasons"] == {limit.name: item["count"]}
+
+
+def test_discards_of_written_batches_are_reported_in_doubt(impatient: Stage) -> None:
+    """The broker appends each batch of a topic and answers that its replicas are too slow."""
+    fault = Fault(action=FaultAction.ERROR_APPENDED, code=7, topic="slow", times=None)
+    account, counted = impatient.suffer([fault])
+    assert not account.missing
+    assert not account.repeated
+    assert counted.possible_duplicates == 0
+    impatient.wait_reported("discard_topic", {"slow": MESSAGES})
+    assert impatient.daemon.books().discarded[DiscardReason.POSSIBLY_DELIVERED.name] >= MESSAGES
 
 
 @pytest.mark.parametrize("action", TRIED_OTHERWISE)

@@ -95,6 +95,8 @@ class FakeCluster:
         """Latest timestamp that the brokers accept."""
         self.refused: dict[Place, int] = {}
         """Partitions that refuse all writes, with their error code."""
+        self.slow: dict[Place, int] = {}
+        """Partitions that append all writes and still answer with an error code."""
 
     def add(self, place: Place, leader: int | None) -> None:
         """Add a partition."""
@@ -108,7 +110,8 @@ class FakeCluster:
         culprits = self.culprits(batch)
         if culprits:
             return INVALID_RECORD if batch.records[culprits[0]].arrival in self.poison else INVALID_TIMESTAMP
-        return self.refused.get(batch.place) or self.partitions[batch.place].append(batch)
+        refusal = self.refused.get(batch.place) or self.partitions[batch.place].append(batch)
+        return refusal or self.slow.get(batch.place, 0)
 
     def culprits(self, batch: Written) -> list[int]:
         """Return the positions in the batch of messages that the brokers refuse."""

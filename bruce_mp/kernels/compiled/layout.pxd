@@ -72,6 +72,8 @@ cdef enum:
 
     FLAG_PARTITION_KEY = 1
     FLAG_BATCH_START = 2
+    FLAG_IN_DOUBT = 8
+    FLAG_AFTER_GAP = 16
 
 cdef enum State:
     OPEN = 0

@@ -116,13 +116,13 @@ cdef void write_placement(
     cdef uint64_t _
     if not is_split(bounds):
         store_placement(bounds.run + RUN_PARTITION, partition, sequence, epoch)
-        store8(bounds.run + RUN_FLAGS, load8(bounds.run + RUN_FLAGS) & FLAG_PARTITION_KEY | flag)
+        store8(bounds.run + RUN_FLAGS, load8(bounds.run + RUN_FLAGS) & (FLAG_PARTITION_KEY | FLAG_IN_DOUBT) | flag)
         return
     for _ in range(records):
         if read_record(at, bounds.end, &fields):
             return
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
-        store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flag)
+        store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & (FLAG_PARTITION_KEY | FLAG_IN_DOUBT) | flag)
         sequence, flag, at = following(sequence, 1), 0, fields.next
 
 
@@ -296,7 +296,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
     if is_split(&whole):
         return 0
     cdef uint32_t state_word = load32(whole.run)
-    cdef int flags = load8(whole.run + RUN_FLAGS) & FLAG_BATCH_START
+    cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_BATCH_START | FLAG_IN_DOUBT | FLAG_AFTER_GAP)
     cdef uint8_t attempts = load8(whole.run + RUN_ATTEMPTS)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
     cdef int64_t sequence = <int>load32(whole.run + RUN_SEQUENCE)

@@ -35,8 +35,8 @@ _INTENT: Final = ".intent"
 _DONE: Final = ".done"
 _NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
 """Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
-_IN_KAFKA: Final = "SLAB_DELIVERED"
-"""Info of an exported line of an acknowledged message, which is sent only if the filter names this info."""
+_IN_KAFKA: Final = ("SLAB_DELIVERED", "POSSIBLY_DELIVERED")
+"""Infos of messages that Kafka has or may have; they are sent only if the filter names their info."""
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
@@ -57,7 +57,7 @@ class Doubtful(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The selection of lines; an empty list selects all, except messages known to be in Kafka.
+    """The selection of lines; an empty list selects all, except messages that are or may be in Kafka.
 
     Times are the messages' timestamps in ms; `until` is exclusive.
     """
@@ -185,7 +185,7 @@ def _selection_condition(selection: Filter) -> str:
     if selection.infos:
         parts.append(f"info in ({', '.join(map(_quoted, selection.infos))})")
     else:
-        parts.append(f"info <> '{_IN_KAFKA}'")
+        parts.append(f"info not in ({', '.join(map(_quoted, _IN_KAFKA))})")
     if selection.since_ms is not None:
         parts.append(f"time_ms >= {int(selection.since_ms)}")
     if selection.until_ms is not None:
