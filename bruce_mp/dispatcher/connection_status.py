@@ -29,7 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ConnectionStatus:
-    """The state of the connection of the dispatcher in `slot`; `now_ms` is the wall clock."""
+    """The state of the connection of the dispatcher in `slot`; `now_ms` is the steady clock."""
 
     def __init__(self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int]) -> None:
         self._slot = slot
@@ -99,7 +99,10 @@ class ConnectionStatus:
 
 
 class PartitionErrors:
-    """The partitions with an error as their last response, at most `MAX_LISTED_SCOPES`; `now_ms` is the wall clock."""
+    """The partitions with an error as their last response, at most `MAX_LISTED_SCOPES`.
+
+    `now_ms` is the steady clock.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms

@@ -33,7 +33,7 @@ from bruce_mp.pipeline.corruption import is_sound, quarantine
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.traffic import TrafficSums
 
@@ -83,7 +83,7 @@ class ResponseHandler:
         self._builder = builder
         self._topics = topics
         self.attempt_limit = attempt_limit
-        self.partition_errors = PartitionErrors(wall_ms)
+        self.partition_errors = PartitionErrors(steady_ms)
         self.traffic = TrafficSums()
         self._ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()

@@ -14,7 +14,7 @@ from bruce_mp.network.connection_security import connection_settings, create_sec
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target
 
@@ -80,7 +80,7 @@ class ProduceSession:
         self._unwritten: list[SentBatch] = []
         """Batches of the last request with acks 0, until the socket has accepted all its bytes."""
         self._is_repeat_scheduled = False
-        self._status = ConnectionStatus(start.slot, start.broker, reports, wall_ms)
+        self._status = ConnectionStatus(start.slot, start.broker, reports, steady_ms)
 
     def _prepare_connections(self, kafka: Kafka) -> None:
         self._security = create_security(kafka, self._loop)

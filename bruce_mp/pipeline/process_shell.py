@@ -63,7 +63,7 @@ class ProcessShell:
         self._name = start.name
         self._config = start.config
         self._row = row
-        self._incarnation = row.begin(os.getpid(), wall_ms())
+        self._incarnation = row.begin(os.getpid(), wall_ms(), steady_ms())
         self._links = Links(start.run_dir)
         self._loop = Loop()
         self._control = control
@@ -150,7 +150,7 @@ class ProcessShell:
     def run(self) -> None:
         """Serve until `stop` or the end of the supervisor."""
         self.recover()
-        self._row.start_heartbeat(self._loop.call_later, wall_ms)
+        self._row.start_heartbeat(self._loop.call_later, steady_ms)
         self.start()
         self.send(Ready())
         self._end_round()

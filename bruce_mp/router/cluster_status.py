@@ -23,7 +23,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ClusterStatus:
-    """The result of the last metadata fetch.  `now_ms` is the wall clock; `topic_name` maps topic numbers to names."""
+    """The result of the last metadata fetch.
+
+    `now_ms` is the steady clock; `topic_name` maps topic numbers to names.
+    """
 
     def __init__(self, sender: ByteSender, now_ms: Callable[[], int], topic_name: Callable[[int], bytes]) -> None:
         self._sender = sender
@@ -36,7 +39,7 @@ class ClusterStatus:
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
         self._leaderless: dict[tuple[int, int], int] = {}
-        """Partitions with messages that wait for a leader, with the wall-clock time at which the wait began."""
+        """Partitions with messages that wait for a leader, with the time at which the wait began."""
 
     def on_fetched(self, brokers: Mapping[int, Address], forbidden: Iterable[bytes] = ()) -> None:
         """Record a successful fetch: brokers by id, and topics with messages that the daemon's user may not see."""
@@ -64,9 +67,9 @@ class ClusterStatus:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
-    def publish(self, router: Router, steady_ms: int, attempt: FetchAttempt) -> None:
+    def publish(self, router: Router, attempt: FetchAttempt) -> None:
         """Send a report to the status process; the next report replaces a lost one."""
-        scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router, steady_ms)]
+        scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
         status = RouterStatus(
             self._brokers,
             self._failing_since_ms,
@@ -86,8 +89,7 @@ class ClusterStatus:
         for (topic, partition), since_ms in self._leaderless.items():
             yield PausedScope(None, self._topic_name(topic), partition, NO_LEADER, since_ms)
 
-    def _paused_scopes(self, router: Router, steady_ms: int) -> Iterator[PausedScope]:
+    def _paused_scopes(self, router: Router) -> Iterator[PausedScope]:
         for slot, key, scope in router.paused_scopes():
             name, partition = (b"", -1) if key is None else (self._topic_name(key[0]), key[1])
-            since_ms = self._now_ms() - max(0, steady_ms - scope.since_ms)
-            yield PausedScope(slot, name, partition, scope.state.value, since_ms)
+            yield PausedScope(slot, name, partition, scope.state.value, scope.since_ms)

@@ -102,7 +102,7 @@ class _RouterProcess(ProcessShell):
         self._refresh_timer: Timer | None = None
         self._next_is_refresh = self._current_is_refresh = False
         """True if the next or the current fetch is a periodic or requested refresh and no reaction to an error."""
-        self._cluster_status = ClusterStatus(self._links.sender(REPORTS), wall_ms, TopicTable(slab).name_of)
+        self._cluster_status = ClusterStatus(self._links.sender(REPORTS), steady_ms, TopicTable(slab).name_of)
 
     # --- hooks of the shell ------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class _RouterProcess(ProcessShell):
         self._core.on_parcels(parcels, steady_ms())
 
     def _publish(self) -> None:
-        self._cluster_status.publish(self._core, steady_ms(), self._fetcher.attempt)
+        self._cluster_status.publish(self._core, self._fetcher.attempt)
 
     def _sender(self, slot: int) -> LinkSender:
         sender = self._dispatchers.get(slot)
@@ -234,6 +234,7 @@ class _RouterProcess(ProcessShell):
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
         self._cluster_status.on_fetched(view.brokers, view.forbidden)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
+        self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
         if changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
         # Without the comparison, a refresh reroutes all messages, even if the metadata is the same.

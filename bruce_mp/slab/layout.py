@@ -50,6 +50,7 @@ SUPER_TOPICS_VERSION: Final = 104  # u32, incremented when an entry of the topic
 SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the partition table
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
 SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
+SUPER_METADATA_STEADY_MS: Final = 128  # i64, last successful fetch on the steady clock; 0 in a slab of an older version
 SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
 SHARES_MAX: Final = 1024
 
@@ -74,9 +75,9 @@ LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; in it, batches have no se
 ROW_COUNT: Final = 96
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
-ROW_HEARTBEAT_MS: Final = 8  # i64
+ROW_HEARTBEAT_MS: Final = 8  # i64, on the steady clock
 ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at an odd or changed version
-ROW_STARTED_MS: Final = 24  # i64
+ROW_STARTED_MS: Final = 24  # i64, on the wall clock
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included

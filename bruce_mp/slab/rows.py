@@ -57,12 +57,16 @@ class ProcessRow:
                 1  # the predecessor called `open_books`, but received no batch
             )
 
-    def begin(self, pid: int, now_ms: int) -> int:
-        """Store the pid and start time of the process, and return its incarnation."""
+    def begin(self, pid: int, now_ms: int, heartbeat_ms: int = 0) -> int:
+        """Store the pid, the start time and the first heartbeat of the process, and return its incarnation.
+
+        `now_ms` is the wall clock, because pages show the start; heartbeats are on the steady clock.
+        """
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
         self._slab.store_signed(self._at + lay.ROW_STARTED_MS, now_ms)
+        self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, heartbeat_ms)
         return incarnation
 
     @property

@@ -96,19 +96,24 @@ class DaemonView:
 
     def evidence(self) -> Evidence:
         """Collect the input of the health checks."""
-        now_ms = self.now_ms()
+        steady_ms = self.steady_ms()
         return collect_evidence(
-            self.slab, self.broker_status.latest(now_ms), self.histories.history, now_ms, self.settings()
+            self.slab,
+            self.broker_status.latest(steady_ms),
+            self.histories.history,
+            self.settings(),
+            now_ms=self.now_ms(),
+            steady_now_ms=steady_ms,
         )
 
     def certificates(self) -> CertificatesPage:
-        now_ms = self.now_ms()
-        return read_certificates(self.slab, self.settings().tls, self.broker_status.latest(now_ms), now_ms)
+        cluster = self.broker_status.latest(self.steady_ms())
+        return read_certificates(self.slab, self.settings().tls, cluster, self.now_ms())
 
     def brokers(self) -> BrokersPage:
-        now_ms = self.now_ms()
+        steady_ms = self.steady_ms()
         return read_brokers(
-            self.slab, self.broker_status.latest(now_ms), read_held_groups(self.slab), now_ms, self.steady_ms()
+            self.slab, self.broker_status.latest(steady_ms), read_held_groups(self.slab), self.now_ms(), steady_ms
         )
 
     def guard_host(self) -> None:
@@ -165,7 +170,7 @@ def create_app(daemon: DaemonView) -> Flask:
 
 def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
     """Return by page name the function that reads the page, and the one that renders its plain form, or None."""
-    slab, now_ms = daemon.slab, daemon.now_ms
+    slab, now_ms, steady_ms = daemon.slab, daemon.now_ms, daemon.steady_ms
     return {
         "server_info": (lambda: read_server_info(slab, daemon.settings().active_config, now_ms()), server_info_plain),
         "counters": (lambda: read_counters(slab, now_ms(), by_process=_has_argument("by", "process")), counters_plain),
@@ -176,7 +181,7 @@ def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callabl
         "brokers": (daemon.brokers, brokers_plain),
         "certificates": (daemon.certificates, certificates_plain),
         "senders": (lambda: read_senders_page(slab, now_ms()), senders_plain),
-        "processes": (lambda: read_processes(slab, now_ms()), None),
+        "processes": (lambda: read_processes(slab, now_ms(), steady_ms()), None),
         "books": (lambda: _read_books(daemon), None),
     }
 

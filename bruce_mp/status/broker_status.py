@@ -31,7 +31,7 @@ class ClusterReport(NamedTuple):
 
 
 class BrokerStatusStore:
-    """Last report of each dispatcher slot and of the router. `now_ms` is the wall clock."""
+    """Last report of each dispatcher slot and of the router. `now_ms` is the steady clock."""
 
     def __init__(self) -> None:
         self._lock = Lock()

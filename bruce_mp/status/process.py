@@ -146,8 +146,8 @@ class _Status(ProcessShell):
         except RemoteProtocolError as error:
             _LOG.warning("%s  The pages do not include it.", error)
             return
-        now_ms = wall_ms()
-        self._reports.record([item for item in events if isinstance(item, Event)], now_ms)
+        now_ms = steady_ms()
+        self._reports.record([item for item in events if isinstance(item, Event)], wall_ms())
         self._compression.record([item for item in events if isinstance(item, CompressionEvent)])
-        self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], steady_ms())
+        self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], now_ms)
         self._broker_status.record([item for item in events if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

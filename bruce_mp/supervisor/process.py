@@ -57,7 +57,7 @@ from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute
 from bruce_mp.supervisor.upgrade.takeover import Takeover
 from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
 from bruce_mp.telemetry.books import balance_line, read_books
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.log_lines import printable
 from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
@@ -102,7 +102,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
             return error.exit_code
         raise
     row = ProcessRow(resources.slab, lay.ROW_SUPERVISOR)
-    row.begin(os.getpid(), wall_ms())
+    row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=supervisor.is_draining_for_upgrade)
@@ -217,7 +217,7 @@ class _Supervisor:
         self._deferred_signals: list[Signals] = []
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
-        row.start_heartbeat(self._call_later, wall_ms)
+        row.start_heartbeat(self._call_later, steady_ms)
 
     @property
     def config(self) -> Config:

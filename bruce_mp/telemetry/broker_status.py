@@ -1,7 +1,7 @@
 """Broker status that dispatchers and router report to the status process once a second.
 
 It covers connections, pauses and their reasons. The status process counts waiting messages itself, in the slab. Times
-are in ms since the epoch.
+are in ms on the steady clock, because the health page derives ages from them; pages show them as wall-clock times.
 
 `dispatcher.connection_status` and `router.cluster_status` publish it, `status.broker_status` keeps the latest reports,
 and the page `/brokers` shows them.

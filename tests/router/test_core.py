@@ -150,14 +150,14 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> Non
     assert (world.held(), world.router.leaderless_partitions()) == ({"ROUTED": 1}, [(1, 1)])
     said: list[bytes] = []
     status = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
-    status.publish(world.router, world.now_ms, FetchAttempt())
-    status.publish(world.router, world.now_ms, FetchAttempt())
+    status.publish(world.router, FetchAttempt())
+    status.publish(world.router, FetchAttempt())
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
-    status.publish(world.router, world.now_ms, FetchAttempt())
+    status.publish(world.router, FetchAttempt())
     assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 

@@ -82,10 +82,11 @@ class OfflineStatusPages:
         """Start the process of a row, with its last heartbeat `silent_ms` ago."""
         ProcessRow(self.slab, row).begin(os.getpid() if pid is None else pid, STARTED_MS)
         at = self.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
-        self.slab.store_signed(at, self.now_ms - silent_ms)
+        self.slab.store_signed(at, self.steady_ms - silent_ms)
 
     def fetch_metadata(self, updated_ms: int, modified_ms: int) -> None:
         self.slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, updated_ms)
+        self.slab.store_signed(lay.SUPER_METADATA_STEADY_MS, updated_ms - self.now_ms + self.steady_ms)
         self.slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, modified_ms)
 
     def json(self, path: str, status: int = 200) -> Any:

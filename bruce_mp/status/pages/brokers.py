@@ -6,7 +6,7 @@ the router send once a second.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -110,6 +110,18 @@ class BrokersPage(Page, frozen=True, kw_only=True):
     paused_count: int
 
 
+class _WallClock(NamedTuple):
+    """Conversion of times in ms on the steady clock to seconds since the epoch."""
+
+    offset_ms: int
+
+    def __call__(self, steady_ms: int) -> int:
+        return (steady_ms + self.offset_ms) // 1000
+
+    def optional(self, steady_ms: int | None) -> int | None:
+        return None if steady_ms is None else self(steady_ms)
+
+
 class _SlotCounts:
     """Message counts of one dispatcher slot."""
 
@@ -132,8 +144,9 @@ def read_brokers(
 ) -> BrokersPage:
     """Build the page from a slab snapshot.
 
-    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
+    `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock of arrivals and reports.
     """
+    wall_s = _WallClock(now_ms - steady_now_ms)
     held = _count_held(groups)
     slots = dict(dispatcher_slots(slab))
     known = dict(_known_addresses(cluster))
@@ -141,14 +154,14 @@ def read_brokers(
     for node, slot in slots.items():
         line = _line(slab, node, known.get(node, ""), slot, held=held.get(slot, _SlotCounts()), now_ms=steady_now_ms)
         status = cluster.brokers.get(slot)
-        lines.append(line if status is None or status.node != node else _with_status(line, status))
+        lines.append(line if status is None or status.node != node else _with_status(line, status, wall_s))
     router = cluster.router
     return BrokersPage(
         **read_header(slab, now_ms),
-        metadata_failing_since=_seconds(router.failing_since_ms) if router else None,
+        metadata_failing_since=wall_s.optional(router.failing_since_ms) if router else None,
         metadata_error=router.error if router else "",
         brokers=sorted(lines, key=lambda line: line.node),
-        paused=[_paused_line(scope, cluster, slots) for scope in router.paused] if router else [],
+        paused=[_paused_line(scope, cluster, slots, wall_s) for scope in router.paused] if router else [],
         paused_count=router.paused_count if router else 0,
     )
 
@@ -195,28 +208,26 @@ def _retries(slab: Slab, slot: int) -> int:
     return sum(slab.longs[start + counter] for counter in _RETRIES)
 
 
-def _with_status(line: BrokerLine, status: BrokerStatus) -> BrokerLine:
+def _with_status(line: BrokerLine, status: BrokerStatus, wall_s: _WallClock) -> BrokerLine:
     return msgspec.structs.replace(
         line,
         connection=status.connection,
-        connection_since=_seconds(status.since_ms),
+        connection_since=wall_s(status.since_ms),
         delivery=_DELIVERY[status.exactly_once],
         requests_in_flight=status.requests_in_flight,
         last_error=status.last_error,
-        last_error_at=_seconds(status.last_error_ms) if status.last_error_ms else None,
+        last_error_at=wall_s(status.last_error_ms) if status.last_error_ms else None,
         troubles=[
-            PartitionErrorLine(topic_text(each.topic), each.partition, each.error, each.since_ms // 1000)
+            PartitionErrorLine(topic_text(each.topic), each.partition, each.error, wall_s(each.since_ms))
             for each in status.troubles
         ],
     )
 
 
-def _seconds(ms: int | None) -> int | None:
-    return None if ms is None else ms // 1000
-
-
-def _paused_line(scope: PausedScope, cluster: ClusterReport, slots: dict[int, int]) -> PausedScopeLine:
-    since = scope.since_ms // 1000
+def _paused_line(
+    scope: PausedScope, cluster: ClusterReport, slots: dict[int, int], wall_s: _WallClock
+) -> PausedScopeLine:
+    since = wall_s(scope.since_ms)
     if scope.topic and scope.state == NO_LEADER:
         return PausedScopeLine(_scope_text(scope), scope.state, since, _NO_LEADER)
     if scope.topic:

@@ -18,7 +18,7 @@ from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings, list_certificates
 from bruce_mp.status.pages.header import Page
-from bruce_mp.status.pages.metadata import read_metadata
+from bruce_mp.status.pages.metadata import read_metadata, read_metadata_age
 from bruce_mp.status.pages.processes import STALLED_MS, read_processes
 from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.pages.text import stamp, topic_text
@@ -74,8 +74,11 @@ class Evidence(NamedTuple):
     each topic that brokers refuse to their error code.
     """
 
+    steady_now_ms: int
+    """The monotonic clock, for all ages; `metadata.now` is the wall clock."""
     processes: ProcessesPage
     metadata: MetadataPage
+    metadata_age_ms: int | None
     metadata_max_age_ms: int | None
     books: Books
     cluster: ClusterReport
@@ -93,19 +96,17 @@ class Evidence(NamedTuple):
         """Return the ratio of the slab that holds unsettled messages."""
         return self.slab_use.share
 
-    @property
-    def metadata_age_ms(self) -> int | None:
-        """Return the age of the metadata, or None before the first fetch."""
-        return max(0, self.metadata.now - self.metadata.last_updated) if self.metadata.last_updated else None
-
 
 def collect_evidence(
-    slab: Slab, cluster: ClusterReport, history: History, now_ms: int, settings: PageSettings
+    slab: Slab, cluster: ClusterReport, history: History, settings: PageSettings, *, now_ms: int, steady_now_ms: int
 ) -> Evidence:
+    """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock."""
     losses = history.discards_in_last_minute()
     return Evidence(
-        processes=read_processes(slab, now_ms),
+        steady_now_ms=steady_now_ms,
+        processes=read_processes(slab, now_ms, steady_now_ms),
         metadata=read_metadata(slab, now_ms),
+        metadata_age_ms=read_metadata_age(slab, steady_now_ms),
         metadata_max_age_ms=settings.metadata_max_age_ms,
         books=read_books(slab),
         cluster=cluster,
@@ -159,7 +160,7 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
 def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
-        silent_s = max(0, evidence.metadata.now - router.failing_since_ms) // 1000
+        silent_s = max(0, evidence.steady_now_ms - router.failing_since_ms) // 1000
         if router.needs_operator:
             yield f"No broker can be used for {silent_s} s: {router.error} Messages wait in the slab."
             return
@@ -297,7 +298,7 @@ def _failed_brokers(evidence: Evidence) -> Iterator[str]:
 
 def _leaderless(evidence: Evidence) -> Iterator[str]:
     """Warn about partitions that have had no leader for longer than an election usually takes."""
-    router, now_ms = evidence.cluster.router, evidence.metadata.now
+    router, now_ms = evidence.cluster.router, evidence.steady_now_ms
     paused = router.paused if router is not None else ()
     stuck = [scope for scope in paused if scope.state == NO_LEADER and now_ms - scope.since_ms >= ELECTION_MS]
     if stuck:

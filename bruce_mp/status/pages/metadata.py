@@ -11,7 +11,7 @@ from bruce_mp.status.pages.text import stamp
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["MetadataPage", "metadata_plain", "read_metadata"]
+__all__ = ["MetadataPage", "metadata_plain", "read_metadata", "read_metadata_age"]
 
 
 class MetadataPage(Page, frozen=True, kw_only=True):
@@ -31,6 +31,13 @@ def read_metadata(slab: Slab, now_ms: int) -> MetadataPage:
         last_updated=slab.read_signed(lay.SUPER_METADATA_UPDATED_MS),
         last_modified=slab.read_signed(lay.SUPER_METADATA_MODIFIED_MS),
     )
+
+
+def read_metadata_age(slab: Slab, steady_now_ms: int) -> int | None:
+    """Return the time since the last successful fetch in ms, None without one, by the monotonic clock."""
+    updated_ms = slab.read_signed(lay.SUPER_METADATA_UPDATED_MS)
+    fetched_ms = slab.read_signed(lay.SUPER_METADATA_STEADY_MS) or updated_ms
+    return max(0, steady_now_ms - fetched_ms) if updated_ms else None
 
 
 def metadata_plain(page: MetadataPage) -> str:

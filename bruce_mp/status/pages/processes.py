@@ -63,16 +63,16 @@ class ProcessesPage(Page, frozen=True, kw_only=True):
     processes: list[ProcessLine]
 
 
-def read_processes(slab: Slab, now_ms: int) -> ProcessesPage:
-    lines = [_read_row(slab, row, now_ms) for row in range(lay.ROW_COUNT)]
+def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage:
+    """Read all rows. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock of the heartbeats."""
+    lines = [_read_row(slab, row, steady_now_ms) for row in range(lay.ROW_COUNT)]
     return ProcessesPage(**read_header(slab, now_ms), processes=[line for line in lines if line.incarnation])
 
 
 def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     at = slab.geometry.rows_at + row * lay.ROW_BYTES
     pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
-    last_sign_ms = max(slab.read_signed(at + lay.ROW_HEARTBEAT_MS), slab.read_signed(at + lay.ROW_STARTED_MS))
-    age_ms = max(0, now_ms - last_sign_ms)
+    age_ms = max(0, now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
     if _FIRST_STREAM_INPUT <= row < lay.ROW_FIRST_DISPATCHER and process is not None:

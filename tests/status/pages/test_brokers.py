@@ -92,6 +92,7 @@ def test_the_page_lists_a_broker_with_its_dispatcher(daemon: OfflineStatusPages)
         kernels.set_state(daemon.slab, segments, state_word(state, 3))
     daemon.broker_status.record([router(), failed()], NOW_MS)
     daemon.steady_ms += 1500
+    daemon.now_ms += 1500
     assert daemon.json("/brokers/json")["brokers"][0] == {
         "node": 1,
         "address": "kafka1:9092",

@@ -82,6 +82,27 @@ def test_old_metadata_is_not_ready(daemon: OfflineStatusPages) -> None:
     assert "60 s old" in daemon.json("/healthz", 503)["problems"][0]
 
 
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
+def test_a_step_of_the_wall_clock_changes_no_age(daemon: OfflineStatusPages, step_ms: int) -> None:
+    well(daemon).begin(lay.ROW_ROUTER, silent_ms=20_000)
+    failing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True)
+    daemon.broker_status.record([failing], NOW_MS - 9000)
+    before = daemon.json("/healthz", 503)
+    daemon.now_ms += step_ms
+    assert daemon.json("/healthz", 503) == before | {"now": daemon.now_ms // 1000}
+    assert [text.split(":")[0] for text in before["problems"][1:]] == ["No broker can be used for 7 s"]
+    assert before["metadata_age_ms"] == 0
+
+
+def test_metadata_of_an_older_slab_has_its_age_by_the_wall_clock(daemon: OfflineStatusPages) -> None:
+    daemon.fetch_metadata(NOW_MS - 4000, NOW_MS)
+    daemon.slab.store_signed(lay.SUPER_METADATA_STEADY_MS, 0)
+    assert daemon.json("/healthz")["metadata_age_ms"] == 4000
+
+
 def test_a_stalled_process_is_not_live(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS, NOW_MS)
     daemon.begin(lay.ROW_ROUTER, silent_ms=20_000)

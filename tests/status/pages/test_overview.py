@@ -111,7 +111,7 @@ def test_the_overview_shows_the_traffic_of_topics(daemon: OfflineStatusPages) ->
     daemon.histories.traffic.record([event], daemon.steady_ms)
     daemon.reports.record([DiscardEvent(DiscardReason.RATE_LIMIT, b"news", 6, 0, 0)], daemon.now_ms)
     paused = (PausedScope(3, b"news", 1, "waiting", NOW_MS), PausedScope(3, b"news", 2, "waiting", NOW_MS))
-    daemon.broker_status.record([RouterStatus((), None, "", paused, 2)], daemon.now_ms)
+    daemon.broker_status.record([RouterStatus((), None, "", paused, 2)], daemon.steady_ms)
     page = ask(daemon)
     line = lines(page)["news"]
     assert line["delivered"] == pytest.approx(5, rel=0.1)
@@ -125,7 +125,7 @@ def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages
     at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + 3) * lay.ROW_BYTES + lay.ROW_NODE
     daemon.slab.words[at >> 2] = 2
     said = BrokerStatus(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
-    daemon.broker_status.record([said], daemon.now_ms)
+    daemon.broker_status.record([said], daemon.steady_ms + 9200)
     daemon.histories.brokers.sample(daemon.steady_ms)
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).commit_landed(
         0, {Counter.MsgDelivered: 100, Counter.AckErrorFirst + 8: 4}
