@@ -348,6 +348,11 @@ class Http(Section, frozen=True):
         LIVE,
     ] = ()
     discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
+    stalled_after_s: Annotated[
+        int,
+        fields.count("Time without an acknowledgement for waiting messages: `/healthz` reports it.", 1, 3600),
+        LIVE,
+    ] = 5
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     mode: (
         Annotated[

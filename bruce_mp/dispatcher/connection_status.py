@@ -16,12 +16,14 @@ from bruce_mp.telemetry.broker_status import (
 )
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.stalls import StallSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from bruce_mp.ipc.control_messages import Broker
     from bruce_mp.telemetry.message_copies import ByteSender
+    from bruce_mp.telemetry.stalls import Waiting
 
 __all__ = ["ConnectionStatus", "PartitionErrors"]
 
@@ -29,9 +31,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ConnectionStatus:
-    """The state of the connection of the dispatcher in `slot`; `now_ms` is the steady clock."""
+    """The state of the connection of the dispatcher in `slot`; `now_ms` is the steady clock.
 
-    def __init__(self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int]) -> None:
+    `delivered` counts the messages that this and earlier processes of the slot delivered.
+    """
+
+    def __init__(
+        self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int], delivered: int = 0
+    ) -> None:
         self._slot = slot
         self._broker = broker
         self._sender = sender
@@ -44,6 +51,9 @@ class ConnectionStatus:
         self._exactly_once: bool | None = None
         self._needs_operator = False
         self._certificate_ends_s: float | None = None
+        self._delivered = delivered
+        self._acked_ms = 0
+        self._stalls = StallSampler()
 
     def _set_state(self, connection: str) -> None:
         self._connection, self._since_ms = connection, self._now_ms()
@@ -78,8 +88,22 @@ class ConnectionStatus:
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
-    def publish(self, requests_in_flight: int, partition_errors: tuple[PartitionError, ...]) -> None:
-        """Send a report to the status process; the next report replaces a lost one."""
+    def publish(
+        self,
+        requests_in_flight: int,
+        partition_errors: tuple[PartitionError, ...],
+        delivered: int,
+        waiting: Iterable[tuple[bytes, int, Waiting]],
+    ) -> None:
+        """Send a report to the status process; the next report replaces a lost one.
+
+        `delivered` counts the acknowledged messages; `waiting` has topic, partition and messages of each queue.
+        """
+        now_ms = self._now_ms()
+        if delivered != self._delivered:
+            self._delivered, self._acked_ms = delivered, now_ms
+        node = self._broker.node
+        stalls = self._stalls.sample(((topic, partition, node, queue) for topic, partition, queue in waiting), now_ms)
         status = BrokerStatus(
             self._slot,
             self._broker.node,
@@ -94,6 +118,8 @@ class ConnectionStatus:
             partition_errors,
             self._needs_operator,
             self._certificate_ends_s,
+            self._acked_ms,
+            stalls,
         )
         self._sender.send_bytes(encode_events([status]))
 
@@ -107,12 +133,14 @@ class PartitionErrors:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._errors: dict[tuple[bytes, int], PartitionError] = {}
+        self._released: set[tuple[bytes, int]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._errors)
 
     def record(self, topic: bytes, partition: int, error: str) -> None:
         """Record a partition's error; a repeated error keeps the time of the first."""
+        self._released.discard((topic, partition))
         known = self._errors.get((topic, partition))
         if known is not None and known.error == error:
             return
@@ -123,6 +151,17 @@ class PartitionErrors:
     def clear(self, topic: bytes, partition: int) -> None:
         """Remove a partition after a response without an error."""
         self._errors.pop((topic, partition), None)
+
+    def release(self, topic: bytes, partition: int) -> None:
+        """Remove a partition that goes back to the router, once its error is in a report."""
+        if (topic, partition) in self._errors:
+            self._released.add((topic, partition))
+
+    def drop_released(self) -> None:
+        """Remove the released partitions, because a report has their errors."""
+        for key in self._released:
+            self._errors.pop(key, None)
+        self._released.clear()
 
     def as_tuple(self) -> tuple[PartitionError, ...]:
         """Return the recorded errors."""

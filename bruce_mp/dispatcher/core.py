@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.discards.reporter import DiscardReporter
+    from bruce_mp.dispatcher.connection_status import PartitionErrors
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.protocol.kafka.kafka_types import PartitionAck
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.broker_status import PartitionError
     from bruce_mp.telemetry.traffic import TrafficSums
 
 __all__ = ["Dispatcher"]
@@ -137,9 +137,15 @@ class Dispatcher:
         return self._accumulator.due_ms
 
     @property
-    def partition_errors(self) -> tuple[PartitionError, ...]:
+    def partition_errors(self) -> PartitionErrors:
         """The partitions with an error as their last response."""
-        return self._responses.partition_errors.as_tuple()
+        return self._responses.partition_errors
+
+    @property
+    def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
+        """Topic, partition and queue of each partition whose messages may be sent or await a response."""
+        queues = (queue for queue in self._queues.values() if queue.oldest is not None)
+        return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
 
     @property
     def is_exactly_once(self) -> bool:
@@ -481,7 +487,7 @@ class Dispatcher:
     def _return_queue(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""
         if self._topics.has(queue.topic):  # a deleted topic may have left an empty queue
-            self._responses.partition_errors.clear(self.topic_name(queue.topic), queue.partition)
+            self._responses.partition_errors.release(self.topic_name(queue.topic), queue.partition)
             self._responses.skip_gap(queue)
         sent, unsent = queue.pop_all()
         self._return_segments(

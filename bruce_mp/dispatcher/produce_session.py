@@ -80,7 +80,9 @@ class ProduceSession:
         self._unwritten: list[SentBatch] = []
         """Batches of the last request with acks 0, until the socket has accepted all its bytes."""
         self._is_repeat_scheduled = False
-        self._status = ConnectionStatus(start.slot, start.broker, reports, steady_ms)
+        self._status = ConnectionStatus(
+            start.slot, start.broker, reports, steady_ms, row.counters[Counter.MsgDelivered]
+        )
 
     def _prepare_connections(self, kafka: Kafka) -> None:
         self._security = create_security(kafka, self._loop)
@@ -100,7 +102,9 @@ class ProduceSession:
 
     def publish_status(self) -> None:
         """Send the connection's state and the partitions with errors to the status process."""
-        self._status.publish(len(self._requests), self._core.partition_errors)
+        errors, delivered = self._core.partition_errors, self._row.counters[Counter.MsgDelivered]
+        self._status.publish(len(self._requests), errors.as_tuple(), delivered, self._core.waiting)
+        errors.drop_released()
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; without a connection, connect if there are any."""

@@ -92,6 +92,18 @@ class PartitionQueue:
         return bool(self.ready or self.resend)
 
     @property
+    def oldest(self) -> Segment | None:
+        """The segment with the oldest message; None in an empty queue."""
+        batches = self.failed or self.in_flight or self.resend
+        return batches[0].segments[0] if batches else self.ready[0] if self.ready else None
+
+    @property
+    def messages(self) -> int:
+        """The number of messages in the queue."""
+        batches = sum(batch.records for batch in (*self.failed, *self.in_flight, *self.resend))
+        return batches + sum(segment.records for segment in self.ready)
+
+    @property
     def is_idle(self) -> bool:
         """True if the queue is empty and no hand-back is pending."""
         holds = self.has_work or self.in_flight or self.failed

@@ -111,6 +111,12 @@ class Assignments:
         waiting = (key for key, route in self._routes.items() if route.has_waiting and not route.is_paused)
         return [key for key in waiting if self._leader_slot(*key) is None]
 
+    def waiting(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
+        """Yield each partition with messages that wait in the router, its leader, and its route."""
+        for key, route in self._routes.items():
+            if route.has_waiting:
+                yield key, self._leader_of(*key), route
+
     def _slots_in_use(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, NO_LEADER, PausedScope, RouterStatus
+from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, MAX_LISTED_SCOPES, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.logs import NOTICE
+from bruce_mp.telemetry.stalls import StallSampler, WaitingSegments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.core import Router
     from bruce_mp.router.metadata_fetch import FetchAttempt
     from bruce_mp.telemetry.message_copies import ByteSender
+    from bruce_mp.telemetry.stalls import Waiting
 
 __all__ = ["ClusterStatus"]
 
@@ -38,6 +40,7 @@ class ClusterStatus:
         self._needs_operator = False
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
+        self._stalls = StallSampler()
         self._leaderless: dict[tuple[int, int], int] = {}
         """Partitions with messages that wait for a leader, with the time at which the wait began."""
 
@@ -80,8 +83,15 @@ class ClusterStatus:
             self._producer_error,
             self._forbidden,
             *attempt,
+            self._stalls.sample(self._waiting(router), self._now_ms()),
         )
         self._sender.send_bytes(encode_events([status]))
+
+    def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, Waiting]]:
+        for (topic, partition), leader, route in router.waiting_routes():
+            yield self._topic_name(topic), partition, leader, route
+        for name, segments in router.waiting_for_metadata():
+            yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
         now_ms = self._now_ms()

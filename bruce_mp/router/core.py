@@ -29,14 +29,14 @@ from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.router.cluster import Address, ClusterView, TopicView
-    from bruce_mp.router.routes import Scope
+    from bruce_mp.router.routes import Route, Scope
     from bruce_mp.router.topics import Topic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import FoundSegment
@@ -245,6 +245,15 @@ class Router:
     def leaderless_partitions(self) -> list[tuple[int, int]]:
         """Return (topic, partition) for messages that wait for a leader; the partition may be `ALL_PARTITIONS`."""
         return [*self._runs.leaderless_topics(), *self._assignments.leaderless_partitions()]
+
+    def waiting_routes(self) -> Iterator[tuple[tuple[int, int], int | None, Route]]:
+        """Yield (topic, partition), leader and route of each partition with messages that wait here."""
+        return self._assignments.waiting()
+
+    def waiting_for_metadata(self) -> Iterator[tuple[bytes, Sequence[Segment]]]:
+        """Yield topic and segments of the messages without a partition; the name is empty before the first metadata."""
+        yield from self._runs.waiting()
+        yield from self._unknown.waiting()
 
     # --- recovery ---------------------------------------------------------------------------------------------------
 

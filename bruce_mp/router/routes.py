@@ -144,6 +144,17 @@ class Route(Scope):
     def has_waiting(self) -> bool:
         return bool(self.returned_sent or self.returned or self.arrived)
 
+    @property
+    def oldest(self) -> Segment | None:
+        """The first segment that waits in the router; None without one."""
+        waiting = self.returned_sent or self.returned or self.arrived
+        return waiting[0] if waiting else None
+
+    @property
+    def messages(self) -> int:
+        """The number of messages that wait in the router."""
+        return sum(part.records for part in (*self.returned_sent, *self.returned, *self.arrived))
+
     def pop_all(self) -> tuple[list[Segment], list[Segment]]:
         """Empty the route and return (segments of built batches, other segments), each in sending order."""
         sent, rest = self.returned_sent, self.returned + self.arrived

@@ -27,7 +27,7 @@ from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.discards.settlement import Discards
@@ -333,6 +333,12 @@ class RunRouter:
         """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader for any partition."""
         parked = (topic for topic in self._numbered.values() if topic.has_waiting and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
+
+    def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
+        """Yield topic and segments of the parked messages, and of those that arrived before the first metadata."""
+        yield b"", self._awaiting_metadata
+        for topic in self._numbered.values():
+            yield topic.name, topic.parked or topic.parked_keyed
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
         """Remove and return the messages of a deleted topic that wait in the router."""

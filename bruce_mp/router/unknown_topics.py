@@ -24,7 +24,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.discards.settlement import Discards
     from bruce_mp.router.metadata_refresh import RefreshSchedule
@@ -106,6 +106,11 @@ class UnknownTopics:
         if autocreate != self._autocreate:
             self._autocreate = autocreate
             self._refused.clear()
+
+    def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
+        """Yield name and segments of each unknown topic."""
+        for name, topic in self._topics.items():
+            yield name, topic.segments
 
     def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
         """Hold messages of an unknown topic, or discard them if the topic is refused."""

@@ -5,29 +5,37 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
+from bruce_mp.telemetry.stalls import HeadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.telemetry.broker_status import PartitionError
+    from bruce_mp.telemetry.stalls import PartitionStall
 
 __all__ = ["BrokerStatusStore", "ClusterReport"]
 
 STALE_MS: Final = 10_000
 """Age at which a report is ignored. Processes report once a second, so the sender is dead or stopped."""
 MAX_REASONS: Final = 1000
+STALL_SHOWN_MS: Final = 2_500
+"""Time for which a stall is shown after its last report: a partition on its way to another process is in no report."""
 
 
 class ClusterReport(NamedTuple):
     """Current reports: `brokers` by dispatcher slot; `router` is None without a recent report.
 
     `reasons` holds the last error of each partition, and keeps it after the dispatcher hands the partition back.
+    `stalls` is sorted by age, the oldest first.
     """
 
     brokers: dict[int, BrokerStatus]
     router: RouterStatus | None
     reasons: dict[tuple[bytes, int], str]
+    stalls: tuple[PartitionStall, ...] = ()
 
 
 class BrokerStatusStore:
@@ -38,16 +46,30 @@ class BrokerStatusStore:
         self._brokers: dict[int, tuple[int, BrokerStatus]] = {}
         self._router: tuple[int, RouterStatus] | None = None
         self._reasons: dict[tuple[bytes, int], str] = {}
+        self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
+        """By dispatcher slot, None for the router, and partition, with the time of the report."""
+        self._stall_times: HeadTimes[tuple[bytes, int]] = HeadTimes()
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
         """Store reports as of `now_ms`."""
         with self._lock:
             for status in reports:
+                self._record_stalls(None if isinstance(status, RouterStatus) else status.slot, status.stalls, now_ms)
                 if isinstance(status, RouterStatus):
                     self._router = (now_ms, status)
                 else:
                     self._brokers[status.slot] = (now_ms, status)
                     self._record_reasons(status.troubles)
+
+    def _record_stalls(self, slot: int | None, stalls: Iterable[PartitionStall], now_ms: int) -> None:
+        for stall in stalls:
+            since_ms = self._stall_times.observe((stall.topic, stall.partition), stall.oldest, stall.since_ms, now_ms)
+            self._stalls[slot, stall.topic, stall.partition] = (
+                now_ms,
+                msgspec.structs.replace(stall, since_ms=since_ms),
+            )
+        self._stall_times.expire(now_ms)
+        self._stalls = {key: seen for key, seen in self._stalls.items() if now_ms - seen[0] < STALL_SHOWN_MS}
 
     def _record_reasons(self, troubles: Iterable[PartitionError]) -> None:
         for trouble in troubles:
@@ -61,4 +83,20 @@ class BrokerStatusStore:
             brokers = {slot: status for slot, (at_ms, status) in self._brokers.items() if now_ms - at_ms < STALE_MS}
             router = self._router
             fresh = router is not None and now_ms - router[0] < STALE_MS
-            return ClusterReport(brokers, router[1] if router is not None and fresh else None, dict(self._reasons))
+            stalls = (stall for at_ms, stall in self._stalls.values() if now_ms - at_ms < STALL_SHOWN_MS)
+            return ClusterReport(
+                brokers,
+                router[1] if router is not None and fresh else None,
+                dict(self._reasons),
+                _merge_stalls(stalls),
+            )
+
+
+def _merge_stalls(stalls: Iterable[PartitionStall]) -> tuple[PartitionStall, ...]:
+    """Return one stall for each partition: two processes may hold its messages, or report the same ones in turn."""
+    merged: dict[tuple[bytes, int], PartitionStall] = {}
+    for stall in sorted(stalls, key=lambda stall: stall.since_ms):
+        first = merged.setdefault((stall.topic, stall.partition), stall)
+        if stall.messages > first.messages:
+            merged[stall.topic, stall.partition] = msgspec.structs.replace(first, messages=stall.messages)
+    return tuple(merged.values())

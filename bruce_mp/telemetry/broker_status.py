@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from bruce_mp.telemetry.stalls import PartitionStall
+
 __all__ = [
     "ALL_PARTITIONS",
     "CONNECTED",
@@ -57,7 +59,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     `connection` is one of the constants above, since `since_ms`. `last_error` is empty without an error. `exactly_once`
     is True if the broker detects duplicates, None before the first connection. `needs_operator` is True if connections
     fail until an operator corrects the set-up. `certificate_ends_s` is the expiry of the broker's certificate, in
-    seconds since the epoch.
+    seconds since the epoch. `acked_ms` is the time of the first report after the last acknowledgement, 0 without one.
+    `stalls` lists the partitions whose oldest message does not change.
     """
 
     slot: int
@@ -73,6 +76,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     troubles: tuple[PartitionError, ...] = ()
     needs_operator: bool = False
     certificate_ends_s: float | None = None
+    acked_ms: int = 0
+    stalls: tuple[PartitionStall, ...] = ()
 
 
 class PausedScope(msgspec.Struct, frozen=True):
@@ -96,7 +101,7 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     `paused` lists some of the `paused_count` pauses. `producer_error` is the error code of a refused producer id, or 0.
     `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the broker
     of the metadata request in progress, and `asked_in_vain` is the reason why the previous broker's request failed.
-    Both are empty without a request.
+    Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
     """
 
     brokers: tuple[tuple[int, str, int], ...]
@@ -109,3 +114,4 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     forbidden: tuple[bytes, ...] = ()
     asking: str = ""
     asked_in_vain: str = ""
+    stalls: tuple[PartitionStall, ...] = ()

@@ -156,7 +156,7 @@ def test_refusals_and_traffic_are_recorded_by_topic(slab: Slab, dispatcher: Disp
     assert (first.topic, first.messages, first.errors) == (b"t1", 0, 3)
     assert (second.topic, second.messages, second.size, second.errors) == (b"t2", 12, 3 * size, 0)
     assert sum(second.delays.values()) == 12
-    assert [trouble.topic for trouble in dispatcher.partition_errors] == [b"t1"] * 3
+    assert [trouble.topic for trouble in dispatcher.partition_errors.as_tuple()] == [b"t1"] * 3
 
 
 RECORD_SIZE: Final = len(RECORD.key or b"") + len(RECORD.value or b"")
@@ -189,7 +189,7 @@ def test_an_error_affects_only_its_own_batch(slab: Slab, dispatcher: Dispatcher)
     counted = [count(slab, Counter.AckErrorFirst + 1 + code) for code in (0, 19, 46)]
     assert counted == [4, 1, 1]
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5
-    assert len(dispatcher.partition_errors) == 1
+    assert len(dispatcher.partition_errors.as_tuple()) == 1
     (again,) = dispatcher.next_request(0, 1.0)
     assert again == batches[1]
     dispatcher.on_acks([again], acks([again]), 1.0)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.dispatcher.connection_status import ConnectionStatus, PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
+from bruce_mp.slab.runs import Segment
 from bruce_mp.status.events import decode_events
 from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, BrokerStatus, PartitionError
+from bruce_mp.telemetry.stalls import PartitionStall, WaitingSegments
 
 if TYPE_CHECKING:
     import pytest
@@ -18,6 +20,8 @@ class Said:
     def __init__(self) -> None:
         self.now_ms = 1000
         self.sent: list[bytes] = []
+        self.delivered = 0
+        self.waiting: list[tuple[bytes, int, WaitingSegments]] = []
         self.standing = ConnectionStatus(3, Broker(7, "kafka7", 9092), self, lambda: self.now_ms)
 
     def send_bytes(self, data: bytes) -> bool:
@@ -25,10 +29,46 @@ class Said:
         return False
 
     def last(self) -> BrokerStatus:
-        self.standing.publish(2, (PartitionError(b"t", 1, "E", 5),))
+        self.standing.publish(2, (PartitionError(b"t", 1, "E", 5),), self.delivered, self.waiting)
         (event,) = decode_events(self.sent[-1])
         assert isinstance(event, BrokerStatus)
         return event
+
+
+def segment(first: int, records: int = 3) -> Segment:
+    return Segment(1, 2, 64, first, records, 10)
+
+
+def test_status_has_the_time_of_the_last_acknowledgement() -> None:
+    said = Said()
+    assert said.last().acked_ms == 0
+    said.delivered, said.now_ms = 5, 2000
+    assert said.last().acked_ms == 2000
+    said.now_ms = 3000
+    assert said.last().acked_ms == 2000
+
+
+def test_status_lists_a_partition_until_its_oldest_message_changes() -> None:
+    said = Said()
+    said.waiting = [(b"t", 1, WaitingSegments([segment(152), segment(600)])), (b"t", 2, WaitingSegments([]))]
+    assert said.last().stalls == ()
+    said.now_ms += 1000
+    assert said.last().stalls == (PartitionStall(b"t", 1, 7, 6, 1000, (1, 2, 64, 152)),)
+    said.waiting = [(b"t", 1, WaitingSegments([segment(600)]))]
+    assert said.last().stalls == ()
+    said.now_ms += 3000
+    assert [(stall.messages, stall.since_ms) for stall in said.last().stalls] == [(3, 2000)]
+
+
+def test_stall_goes_on_while_another_process_has_the_message() -> None:
+    said = Said()
+    there = [(b"t", 1, WaitingSegments([segment(152)]))]
+    for said.now_ms, said.waiting in ((1000, there), (2000, []), (10_900, there)):
+        stalls = said.last().stalls
+    assert [stall.since_ms for stall in stalls] == [1000]
+    for said.now_ms, said.waiting in ((11_900, []), (21_000, []), (22_000, there), (23_000, there)):
+        stalls = said.last().stalls
+    assert [stall.since_ms for stall in stalls] == [22_000]
 
 
 def test_connection_status_follows_the_connection(caplog: pytest.LogCaptureFixture) -> None:
@@ -71,6 +111,17 @@ def test_partition_errors_last_until_a_successful_ack() -> None:
     partition_errors.record(b"t", 1, "B")
     partition_errors.clear(b"t", 2)
     assert partition_errors.as_tuple() == (PartitionError(b"t", 1, "B", 30),)
+
+
+def test_error_of_a_partition_that_goes_back_is_in_one_more_report() -> None:
+    errors = PartitionErrors(lambda: 10)
+    for partition in (1, 2):
+        errors.record(b"t", partition, "A")
+        errors.release(b"t", partition)
+    errors.record(b"t", 2, "A")  # it is here again
+    assert len(errors.as_tuple()) == 2
+    errors.drop_released()
+    assert errors.as_tuple() == (PartitionError(b"t", 2, "A", 10),)
 
 
 def test_partition_errors_are_bounded() -> None:

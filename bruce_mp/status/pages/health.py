@@ -21,9 +21,10 @@ from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.metadata import read_metadata, read_metadata_age
 from bruce_mp.status.pages.processes import STALLED_MS, read_processes
 from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
+from bruce_mp.status.pages.stalls import find_stalls, partition_text
 from bruce_mp.status.pages.text import stamp, topic_text
 from bruce_mp.telemetry.books import read_books
-from bruce_mp.telemetry.broker_status import FAILED, NO_LEADER
+from bruce_mp.telemetry.broker_status import CONNECTED, FAILED, NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.metadata import MetadataPage
     from bruce_mp.status.pages.processes import ProcessesPage
     from bruce_mp.status.pages.slab_use import SlabUse
+    from bruce_mp.status.pages.stalls import Stalls
     from bruce_mp.telemetry.books import Books
     from bruce_mp.telemetry.broker_status import RouterStatus
 
@@ -91,6 +93,8 @@ class Evidence(NamedTuple):
     over_share: Mapping[bytes, float]
     """The topics that hold most of the slab, with their ratios of it; empty if no messages exceed a topic's share."""
 
+    stalls: Stalls
+
     @property
     def slab_in_use(self) -> float:
         """Return the ratio of the slab that holds unsettled messages."""
@@ -116,6 +120,7 @@ def collect_evidence(
         copies_lost=history.copies_lost_in_last_hour(),
         certificates=list_certificates(settings.tls, cluster),
         active_config=settings.active_config,
+        stalls=find_stalls(cluster, steady_now_ms, 1000 * settings.http.stalled_after_s),
         over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
 
@@ -159,14 +164,37 @@ def _failed_processes(evidence: Evidence) -> Iterator[str]:
 
 def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
-    if router is not None and router.failing_since_ms is not None:
-        silent_s = max(0, evidence.steady_now_ms - router.failing_since_ms) // 1000
-        if router.needs_operator:
-            yield f"No broker can be used for {silent_s} s: {router.error} Messages wait in the slab."
-            return
+    if router is None or router.failing_since_ms is None or _is_delivering(evidence):
+        return
+    silent_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
+    held = sum(evidence.books.held.values())
+    waiting = f"{_messages(held)} in the slab." if held else "No message waits."
+    if router.needs_operator:
+        yield f"No broker can be used for {silent_s} s: {router.error} {waiting}"
+        return
+    yield (
+        f"No broker can be reached for {silent_s} s: {router.error} {waiting} Check the brokers, the network, and "
+        "kafka.bootstrap_servers."
+    )
+
+
+def _is_delivering(evidence: Evidence) -> bool:
+    """Return True if a broker is connected and no message waits for one: a failed metadata fetch stops no delivery."""
+    brokers = evidence.cluster.brokers.values()
+    return not evidence.stalls and any(status.connection == CONNECTED for status in brokers)
+
+
+def _messages(count: int) -> str:
+    return "1 message waits" if count == 1 else f"{count} messages wait"
+
+
+def _stalled_brokers(evidence: Evidence) -> Iterator[str]:
+    for stall in evidence.stalls.brokers:
+        status, silent_s = stall.status, (evidence.steady_now_ms - stall.since_ms) // 1000
         yield (
-            f"No broker can be reached for {silent_s} s: {router.error} Messages wait in the slab. Check the brokers, "
-            "the network, and kafka.bootstrap_servers."
+            f"Broker {status.node} at {status.host}:{status.port} has acknowledged nothing for {silent_s} s while "
+            f"{_messages(stall.messages)} for {stall.partitions} of its partitions: {stall.reason} Check the broker; "
+            "see /brokers."
         )
 
 
@@ -271,6 +299,7 @@ def _books(evidence: Evidence) -> Iterator[str]:
 
 PROBLEMS: Final = (
     _brokers_unreachable,
+    _stalled_brokers,
     _broker_needs_operator,
     _producer_refused,
     _metadata,
@@ -285,6 +314,32 @@ PROBLEMS: Final = (
 
 
 # --- warnings ---------------------------------------------------------------------------------------------------------
+
+
+def _metadata_unreachable(evidence: Evidence) -> Iterator[str]:
+    router = evidence.cluster.router
+    if router is not None and router.failing_since_ms is not None and _is_delivering(evidence):
+        silent_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
+        yield (
+            f"The brokers take messages, but no metadata can be fetched for {silent_s} s: {router.error} Check "
+            "kafka.bootstrap_servers; new topics and leaders stay unknown."
+        )
+
+
+def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
+    """Warn about the partitions that acknowledge nothing; `_leaderless` reports those without a leader."""
+    paused = evidence.cluster.router.paused if evidence.cluster.router is not None else ()
+    leaderless = {(scope.topic, scope.partition) for scope in paused if scope.state == NO_LEADER}
+    stalls = [each for each in evidence.stalls.partitions if (each.topic, each.partition) not in leaderless]
+    for stall in stalls[:MAX_NAMED]:
+        silent_s = (evidence.steady_now_ms - stall.since_ms) // 1000
+        reason = evidence.cluster.reasons.get((stall.topic, stall.partition), "see /brokers for the cause")
+        yield (
+            f"Nothing was acknowledged for {partition_text(stall.topic, stall.partition)} for {silent_s} s while "
+            f"{_messages(stall.messages)}: {reason}."
+        )
+    if len(stalls) > MAX_NAMED:
+        yield f"Nothing was acknowledged for {len(stalls)} partitions in all; see /brokers."
 
 
 def _failed_brokers(evidence: Evidence) -> Iterator[str]:
@@ -342,7 +397,9 @@ def _refused_reload(evidence: Evidence) -> Iterator[str]:
 
 
 WARNINGS: Final = (
+    _metadata_unreachable,
     _failed_brokers,
+    _stalled_partitions,
     _leaderless,
     _filling,
     _incomplete_copies,

@@ -9,21 +9,25 @@ import msgspec
 import pytest
 
 from bruce_mp import __version__
+from bruce_mp.config.sections import Http
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.status.active_config import PageSettings
 from bruce_mp.telemetry.broker_status import (
     CONNECTED,
     CONNECTING,
     FAILED,
     NO_LEADER,
     BrokerStatus,
+    PartitionError,
     PausedScope,
     RouterStatus,
 )
 from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.stalls import PartitionStall
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -149,9 +153,98 @@ def only_problem(daemon: OfflineStatusPages) -> str:
 
 def test_unreachable_brokers_are_a_problem(daemon: OfflineStatusPages) -> None:
     well(daemon).broker_status.record([router(NOW_MS - 7000)], NOW_MS)
-    assert only_problem(daemon).startswith("No broker can be reached for 7 s: Connection refused. Messages wait")
+    assert only_problem(daemon).startswith(
+        "No broker can be reached for 7 s: Connection refused. No message waits. Check"
+    )
+    daemon.filled.receive(b"news", 2, RunState.ROUTED)
+    assert "Connection refused. 2 messages wait in the slab. Check" in only_problem(daemon)
     daemon.broker_status.record([router()], NOW_MS)
     assert daemon.json("/healthz")["problems"] == []
+
+
+def test_failed_fetches_are_a_warning_while_brokers_take_all_messages(daemon: OfflineStatusPages) -> None:
+    well(daemon).broker_status.record([router(NOW_MS - 7000), broker(CONNECTED)], NOW_MS)
+    page = daemon.json("/healthz")
+    assert (page["problems"], len(page["warnings"])) == ([], 1)
+    assert page["warnings"][0].startswith(
+        "The brokers take messages, but no metadata can be fetched for 7 s: Connection refused."
+    )
+    stalled = msgspec.structs.replace(broker(CONNECTED), stalls=(stall(b"news", 0, 5000),))
+    daemon.broker_status.record([stalled], NOW_MS)
+    problems = daemon.json("/healthz", 503)["problems"]
+    assert [text.split(" for ")[0] for text in problems] == [
+        "No broker can be reached",
+        "Broker 1 at kafka1:9092 has acknowledged nothing",
+    ]
+
+
+def stall(topic: bytes, partition: int, age_ms: int, messages: int = 4, node: int = 1) -> PartitionStall:
+    return PartitionStall(topic, partition, node, messages, NOW_MS - age_ms, (1, 1, partition, age_ms))
+
+
+@pytest.mark.parametrize("since", [4999, 5000])
+def test_a_broker_without_acknowledgements_is_a_problem_after_5_seconds(daemon: OfflineStatusPages, since: int) -> None:
+    stalls = stall(b"news", 0, since), stall(b"news", 1, 2000)
+    silent = msgspec.structs.replace(broker(CONNECTED), stalls=stalls, acked_ms=NOW_MS - 90_000)
+    well(daemon).broker_status.record([router(), silent], NOW_MS)
+    if since < 5000:
+        assert daemon.json("/healthz")["problems"] == []
+        return
+    assert only_problem(daemon) == (
+        "Broker 1 at kafka1:9092 has acknowledged nothing for 5 s while 4 messages wait for 1 of its partitions: it "
+        "does not answer. Check the broker; see /brokers."
+    )
+    assert daemon.json("/healthz", 503)["warnings"] == []
+
+
+def test_the_limit_of_a_stall_is_configured(daemon: OfflineStatusPages) -> None:
+    silent = msgspec.structs.replace(broker(CONNECTED), stalls=(stall(b"news", 0, 8000),))
+    well(daemon).broker_status.record([silent], NOW_MS)
+    assert len(daemon.json("/healthz", 503)["problems"]) == 1
+    daemon.settings = PageSettings(daemon.settings.tls, None, Http(stalled_after_s=9))
+    assert daemon.json("/healthz")["problems"] == []
+
+
+def test_messages_in_the_router_count_for_their_leader(daemon: OfflineStatusPages) -> None:
+    waiting = msgspec.structs.replace(router(), stalls=(stall(b"news", 0, 6000, messages=9),))
+    well(daemon).broker_status.record([waiting, broker(CONNECTING)], NOW_MS)
+    assert "nothing for 6 s while 9 messages wait for 1 of its partitions: connecting. It hung up." in only_problem(
+        daemon
+    )
+
+
+def test_one_stalled_partition_is_a_warning(daemon: OfflineStatusPages) -> None:
+    trouble = PartitionError(b"news", 1, "NOT_ENOUGH_REPLICAS", NOW_MS)
+    acked = msgspec.structs.replace(
+        broker(CONNECTED), acked_ms=NOW_MS - 500, stalls=(stall(b"news", 1, 65_000, 1),), troubles=(trouble,)
+    )
+    well(daemon).broker_status.record([router(), acked], NOW_MS)
+    assert daemon.json("/healthz")["warnings"] == [
+        "Nothing was acknowledged for news-1 for 65 s while 1 message waits: NOT_ENOUGH_REPLICAS."
+    ]
+
+
+def test_a_stall_keeps_its_age_on_its_way_between_processes(daemon: OfflineStatusPages) -> None:
+    first = stall(b"news", 1, 65_000)
+    acked = msgspec.structs.replace(broker(CONNECTED), acked_ms=NOW_MS, stalls=(first,))
+    later = msgspec.structs.replace(router(), stalls=(msgspec.structs.replace(first, since_ms=NOW_MS),))
+    well(daemon).broker_status.record([acked], NOW_MS)
+    daemon.broker_status.record([later, msgspec.structs.replace(acked, stalls=())], NOW_MS + 4000)
+    daemon.steady_ms += 4000
+    (warning,) = daemon.json("/healthz")["warnings"]
+    assert "for 69 s while 4 messages wait" in warning
+    daemon.broker_status.record([router()], NOW_MS + 6500)
+    daemon.steady_ms += 2500
+    assert daemon.json("/healthz")["warnings"] == []
+
+
+def test_many_stalled_partitions_are_summarized(daemon: OfflineStatusPages) -> None:
+    stalls = tuple(stall(b"news", number, 7000) for number in range(30))
+    acked = msgspec.structs.replace(broker(CONNECTED), acked_ms=NOW_MS, stalls=stalls)
+    well(daemon).broker_status.record([acked], NOW_MS)
+    warnings = daemon.json("/healthz")["warnings"]
+    assert len(warnings) == 11
+    assert warnings[-1] == "Nothing was acknowledged for 30 partitions in all; see /brokers."
 
 
 def test_one_failed_broker_is_a_warning(daemon: OfflineStatusPages) -> None:
@@ -184,7 +277,7 @@ def test_a_broker_that_needs_the_operator_is_a_problem(daemon: OfflineStatusPage
 def test_a_login_refused_by_all_brokers_is_a_problem(daemon: OfflineStatusPages) -> None:
     refusing = msgspec.structs.replace(router(NOW_MS - 7000), needs_operator=True, error="Wrong password. Mend it.")
     well(daemon).broker_status.record([refusing], NOW_MS)
-    assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. Messages wait in the slab."
+    assert only_problem(daemon) == "No broker can be used for 7 s: Wrong password. Mend it. No message waits."
 
 
 def test_a_refused_producer_id_is_a_problem(daemon: OfflineStatusPages) -> None:

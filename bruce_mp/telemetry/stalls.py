@@ -1,0 +1,119 @@
+"""Stalls: partitions whose oldest waiting message stays the same.
+
+Dispatchers and the router report their stalls once a second; the health page judges them.
+
+Kafka acknowledges the messages of a partition in order, so the oldest one changes with each acknowledgement.  A message
+waits from the time at which it may be sent: batch delays do not count.  It keeps its place in the slab while router and
+dispatchers hand it over, so a pause of its partition does not end a stall.
+"""
+
+# No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
+
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from bruce_mp.slab.runs import Segment
+
+__all__ = ["HeadTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
+
+MIN_STALL_MS: Final = 500
+"""The shortest reported stall: half the interval of the reports, so that one unchanged sample is enough."""
+MEMORY_MS: Final = 10_000
+"""The time for which a message that nobody reports is remembered, because another process may be about to report it."""
+MAX_LISTED_STALLS: Final = 1000
+
+Place = tuple[int, int, int, int]
+"""Identity of a message: chunk, its generation, run, and first byte of the record."""
+
+
+class PartitionStall(msgspec.Struct, frozen=True):
+    """A partition, the broker that leads it (None without one), and its waiting messages.
+
+    `partition` is `ALL_PARTITIONS` for messages that have no partition yet; `topic` is empty before the first metadata.
+    `since_ms` is the time at which the oldest message was first seen.
+    """
+
+    topic: bytes
+    partition: int
+    node: int | None
+    messages: int
+    since_ms: int
+    oldest: Place
+
+
+class Waiting(Protocol):
+    """Messages that may be sent, in order: a queue of a dispatcher or a route of the router."""
+
+    @property
+    def oldest(self) -> "Segment | None":
+        """The segment with the oldest message; None if no message waits."""
+
+    @property
+    def messages(self) -> int:
+        """The number of waiting messages."""
+
+
+class WaitingSegments(NamedTuple):
+    """Segments that wait for metadata or for a partition, the oldest first."""
+
+    segments: "Sequence[Segment]"
+
+    @property
+    def oldest(self) -> "Segment | None":
+        return self.segments[0] if self.segments else None
+
+    @property
+    def messages(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+
+_Key = TypeVar("_Key", bound="Hashable")
+
+
+class HeadTimes(Generic[_Key]):
+    """The oldest message of each key, with the time at which it was first seen."""
+
+    def __init__(self) -> None:
+        self._seen: dict[_Key, tuple[Place, int, int]] = {}
+
+    def observe(self, key: _Key, oldest: Place, since_ms: int, now_ms: int) -> int:
+        """Record the oldest message of a key, and return the time at which it was first seen."""
+        known, first_ms, _ = self._seen.get(key, (oldest, since_ms, 0))
+        if known != oldest:
+            first_ms = since_ms
+        self._seen[key] = (oldest, min(first_ms, since_ms), now_ms)
+        return self._seen[key][1]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the messages that were not observed for `MEMORY_MS`."""
+        self._seen = {key: seen for key, seen in self._seen.items() if now_ms - seen[2] < MEMORY_MS}
+
+
+class StallSampler:
+    """Finds stalls by samples, so that neither sending nor acknowledging a batch costs anything."""
+
+    def __init__(self) -> None:
+        self._times: HeadTimes[tuple[bytes, int]] = HeadTimes()
+
+    def sample(
+        self, waiting: "Iterable[tuple[bytes, int, int | None, Waiting]]", now_ms: int
+    ) -> tuple[PartitionStall, ...]:
+        """Return the stalls among (topic, partition, leader, messages), the oldest `MAX_LISTED_STALLS` first."""
+        found = []
+        for topic, partition, node, messages in waiting:
+            if (segment := messages.oldest) is None:
+                continue
+            oldest = (segment.chunk, segment.generation, segment.run, segment.first)
+            since_ms = self._times.observe((topic, partition), oldest, now_ms, now_ms)
+            if now_ms - since_ms >= MIN_STALL_MS:
+                found.append((since_ms, topic, partition, node, oldest, messages))
+        self._times.expire(now_ms)
+        found.sort(key=lambda stall: stall[:3])
+        return tuple(
+            PartitionStall(topic, partition, node, messages.messages, since_ms, oldest)
+            for since_ms, topic, partition, node, oldest, messages in found[:MAX_LISTED_STALLS]
+        )

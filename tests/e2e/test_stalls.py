@@ -1,0 +1,115 @@
+"""Health by acknowledgements: brokers and partitions that take nothing although messages wait for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+import urllib.error
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Fault, FaultAction
+from support.daemon import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+STALL = re.compile(r"has acknowledged nothing for (\d+) s while (\d+) messages? waits? for")
+PARTITION_STALL = re.compile(r"Nothing was acknowledged for news-0 for (\d+) s while (\d+) messages? waits?: (\w+)")
+
+
+def health(daemon: Daemon) -> dict[str, Any]:
+    try:
+        page: dict[str, Any] = daemon.get("/healthz")
+    except urllib.error.HTTPError as error:
+        with error:
+            page = json.load(error)
+    return page
+
+
+def send(daemon: Daemon, values: list[bytes], key: int = 0) -> None:
+    with DatagramClient(str(daemon.socket_path), timeout=20) as client:
+        for value in values:
+            client.send("news", value, partition_key=key)
+
+
+def values_in(broker: DevBroker, partitions: int = 1) -> list[bytes]:
+    return sorted(record.value or b"" for part in range(partitions) for record in broker.fetch("news")[part])
+
+
+def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> None:
+    with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        first, second = [b"a%03d" % number for number in range(20)], [b"b%03d" % number for number in range(200)]
+        send(daemon, first)
+        daemon.wait_settled(20)
+        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            time.sleep(6)  # silence without messages is no stall
+            assert health(daemon)["ready"]
+            stopped = time.monotonic()
+            send(daemon, second)
+            daemon.wait_for(lambda: not health(daemon)["ready"], "a red page", 15)
+            assert time.monotonic() - stopped >= 5
+            [found] = [STALL.search(text) for text in health(daemon)["problems"]]
+            assert found is not None
+            assert (5 <= int(found[1]) < 12, found[2]) == (True, "200")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        assert daemon.wait_settled(220).delivered == 220
+        daemon.wait_for(lambda: health(daemon)["ready"], "health again", 10)
+        assert values_in(broker) == first + second
+
+
+def test_a_dead_bootstrap_is_a_warning_while_all_is_delivered(tmp_path: Path) -> None:
+    with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        send(daemon, [b"a"])
+        daemon.wait_settled(1)
+        daemon.reload({"kafka.bootstrap_servers": ["127.0.0.1:1"]})
+        daemon.wait_for(lambda: "no metadata can be fetched" in " ".join(health(daemon)["warnings"]), "warning", 20)
+        send(daemon, [b"b"])
+        assert daemon.wait_settled(2).delivered == 2
+        page = health(daemon)
+        assert (page["ready"], page["problems"], len(page["warnings"])) == (True, [], 1)
+
+
+def repeat_until(condition: Callable[[], bool], step: Callable[[], None], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        step()
+
+
+@pytest.mark.parametrize(("code", "name"), [(19, "NOT_ENOUGH_REPLICAS"), (6, "NOT_LEADER_OR_FOLLOWER")])
+def test_a_refused_partition_is_a_warning_that_grows_older(tmp_path: Path, code: int, name: str) -> None:
+    """A pause moves the messages to the router and back, which does not end the stall."""
+    with DevBroker(topics={"news": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        broker.inject(Fault(action=FaultAction.ERROR, code=code, topic="news", partition=0, times=None))
+        send(daemon, [b"refused"])
+        taken: list[bytes] = []
+
+        def send_another() -> None:
+            taken.append(b"taken %03d" % len(taken))
+            send(daemon, taken[-1:], key=1)
+            time.sleep(0.2)
+
+        def stall() -> re.Match[str] | None:
+            return PARTITION_STALL.search(" ".join(health(daemon)["warnings"]))
+
+        repeat_until(lambda: bool((found := stall()) and int(found[1]) >= 9), send_another, 30)
+        found = stall()
+        assert found is not None
+        assert (found[2], found[3], health(daemon)["problems"]) == ("1", name, [])
+        broker.clear_faults()
+        assert daemon.wait_settled(1 + len(taken)).delivered == 1 + len(taken)
+        daemon.wait_for(lambda: stall() is None, "the end of the warning", 10)
+        assert values_in(broker, 2) == [b"refused", *taken]
