@@ -13,14 +13,14 @@ frames of dead routers.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.dispatcher.produce_responses import ResponseHandler
 from bruce_mp.dispatcher.queues import Queues, QueueState
 from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
-from bruce_mp.dispatcher.send_queue import SendQueue
+from bruce_mp.dispatcher.send_queue import RequestLimits, SendQueue
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
@@ -55,19 +55,6 @@ PAUSE_REPEAT_S: Final = 1.0
 _TopicPartition = tuple[int, int]  # topic number, partition
 
 
-class _RequestLimits(NamedTuple):
-    request_bytes: int
-    max_in_flight: int
-    hand_back_timeout_ms: int
-    """The longest time for which a hand-back waits for outstanding responses."""
-
-    @classmethod
-    def of(cls, config: Config) -> _RequestLimits:
-        delivery = config.delivery
-        limit = config.batching.produce_request_data_limit
-        return cls(limit, delivery.max_in_flight, delivery.dispatcher_restart_max_delay_ms)
-
-
 class Dispatcher:
     """The queues of one dispatcher and its reactions to events.  `now` is in seconds of a monotonic clock."""
 
@@ -79,7 +66,7 @@ class Dispatcher:
         self._slot = slot
         self._incarnation = incarnation
         self._router_incarnation = 0
-        self._limits = _RequestLimits.of(config)
+        self._limits = RequestLimits.of(config)
         self._topics = TopicTable(slab)
         self._send_queue = SendQueue()
         self._queues = Queues(2 * slab.geometry.partitions, self._topics.has, self._send_queue)
@@ -105,7 +92,7 @@ class Dispatcher:
 
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config, and flush all accumulated records first."""
-        self._limits = _RequestLimits.of(config)
+        self._limits = RequestLimits.of(config)
         self._add_to_queues(self._accumulator.apply_config(self._rules_of(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
         self._responses.attempt_limit = config.delivery.attempt_limit

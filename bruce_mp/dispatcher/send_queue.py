@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.dispatcher.queues import QueueState
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.dispatcher.record_batches import BatchBuilder, BatchPlan
     from bruce_mp.slab.recovery import SentBatch
 
-__all__ = ["SendQueue"]
+__all__ = ["RequestLimits", "SendQueue"]
+
+
+class RequestLimits(NamedTuple):
+    """The limits of produce requests and hand-backs."""
+
+    request_bytes: int
+    max_in_flight: int
+    hand_back_timeout_ms: int
+    """The longest time for which a hand-back waits for outstanding responses."""
+
+    @classmethod
+    def of(cls, config: Config) -> RequestLimits:
+        delivery = config.delivery
+        limit = config.batching.produce_request_data_limit
+        return cls(limit, delivery.max_in_flight, delivery.dispatcher_restart_max_delay_ms)
 
 
 class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
