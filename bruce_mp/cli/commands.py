@@ -29,6 +29,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "run": Command("bruce_mp.cli.run", "run the daemon"),
+    "hold": Command("bruce_mp.cli.hold", "keep the listening sockets open while the daemon restarts"),
     "reload": Command("bruce_mp.cli.reload", "reload the configuration of a running daemon"),
     "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
     "import-config": Command("bruce_mp.cli.import_config", "convert a configuration of Dory or Bruce"),
@@ -57,8 +58,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _is_start(arguments: Sequence[str]) -> bool:
-    """Return True if the command starts a daemon; `bruce run --check` does not."""
-    return arguments[0] == "run" and "--check" not in arguments
+    """Return True if the command runs until a signal ends it; `bruce run --check` does not."""
+    return arguments[0] in {"run", "hold"} and "--check" not in arguments
 
 
 def _run_command(arguments: Sequence[str]) -> int:

@@ -51,8 +51,9 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     bind_http,
 )
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
-from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager
-from bruce_mp.supervisor.sockets.input_sockets import input_rows, open_input_sockets
+from bruce_mp.supervisor.sockets.held_sockets import HoldLink, request_sockets
+from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager, with_file
+from bruce_mp.supervisor.sockets.input_sockets import InputSockets, input_rows, open_input_sockets
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, read_handover
 from bruce_mp.supervisor.upgrade.takeover import Takeover
 from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
@@ -94,8 +95,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         if handover and handover.processes:
             resources = _take_over_resources(config, handover)
         else:
-            inherited = handover.inherited_sockets if handover else sockets_from_manager()
-            resources = _acquire_resources(config, inherited)
+            resources = _acquire_resources(config, handover.inherited_sockets if handover else None)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         if is_on_stderr(config.logging):
@@ -105,7 +105,8 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
-    _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=supervisor.is_draining_for_upgrade)
+    keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.is_held
+    _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
         resources.input_sockets.remove_files()
@@ -114,10 +115,11 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
-def _acquire_resources(config: Config, inherited: InheritedSockets) -> Resources:
-    """Acquire all resources at a start without running processes. Inherited sockets are not bound again.
+def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resources:
+    """Acquire all resources at a start without running processes.
 
-    Raise BruceError if a resource is not available.
+    The sockets are those that the replaced code passed, or those of the service manager and of `bruce hold`; others are
+    bound. Raise BruceError if a resource is not available.
     """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -125,6 +127,7 @@ def _acquire_resources(config: Config, inherited: InheritedSockets) -> Resources
     check_accounts(config.input)
     run_dir = Path(config.daemon.run_dir)
     run_lock = acquire_run_dir(run_dir)
+    inherited = _sockets_of_others(run_dir) if passed is None else passed
     slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
     inputs = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
@@ -143,10 +146,17 @@ def _acquire_resources(config: Config, inherited: InheritedSockets) -> Resources
         run_dir,
         slab,
         (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
-        input_sockets,
-        http,
+        InputSockets(*(each and with_file(each) for each in input_sockets)),
+        with_file(http),
         inputs,
     )
+
+
+def _sockets_of_others(run_dir: Path) -> InheritedSockets:
+    """Return the sockets that a service manager and `bruce hold` keep open."""
+    inherited = sockets_from_manager()
+    inherited.add(request_sockets(run_dir))
+    return inherited
 
 
 def _take_over_resources(config: Config, handover: Handover) -> Resources:
@@ -214,6 +224,7 @@ class _Supervisor:
         self._manager = ServiceManager()
         self._upgrade = Upgrade(resources.run_dir, resources.slab.path)
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
+        self._hold = HoldLink(resources.run_dir)
         self._deferred_signals: list[Signals] = []
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
@@ -222,6 +233,11 @@ class _Supervisor:
     @property
     def config(self) -> Config:
         return self._reloads.config
+
+    @property
+    def is_held(self) -> bool:
+        """Return True if `bruce hold` keeps the sockets open after the daemon has ended."""
+        return self._hold.offer(_own_sockets(self._resources))
 
     @property
     def _is_ending(self) -> bool:
@@ -245,6 +261,7 @@ class _Supervisor:
         while True:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
+                self._hold.offer(_own_sockets(self._resources))
             self._group.act_if_due()
             self._group.kill_hung()
             self._reloads.step()
@@ -330,7 +347,7 @@ class _Supervisor:
             return
         if not self.is_draining_for_upgrade:
             self._upgrade.cancel()
-        self._shutdown.request()
+        self._shutdown.request(keeps_sockets=self.is_held)
 
     def _request_upgrade(self) -> None:
         self._upgrade.request()
@@ -344,6 +361,17 @@ def _max_delay_s(config: Config) -> float:
 
 def _sockets_to_pass(resources: Resources) -> Iterator[PassedSocket]:
     """Yield the sockets that the new code inherits."""
+    for setting, each in _open_sockets(resources):
+        yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue)
+
+
+def _own_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
+    """Yield the sockets that no service manager keeps open."""
+    return ((setting, each) for setting, each in _open_sockets(resources) if each.is_ours)
+
+
+def _open_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
+    """Yield all sockets with their settings."""
     input_sockets = resources.input_sockets
     bound = {
         DATAGRAM_SETTING: input_sockets.datagrams,
@@ -351,9 +379,7 @@ def _sockets_to_pass(resources: Resources) -> Iterator[PassedSocket]:
         TCP_SETTING: input_sockets.tcp,
         HTTP_SETTING: resources.http,
     }
-    for setting, each in bound.items():
-        if each is not None:
-            yield PassedSocket(setting, each.socket.fileno(), each.is_ours, each.queue)
+    return ((setting, each) for setting, each in bound.items() if each is not None)
 
 
 def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool) -> None:

@@ -17,7 +17,7 @@ from bruce_mp.supervisor.slab.locks import retry_lock
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "running_daemon"]
+__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "create_run_dir", "running_daemon"]
 
 HTTP_ADDRESS: Final = "http.address"
 """File with the address of the status pages, in the form of `http.listen`."""
@@ -51,6 +51,14 @@ def acquire_run_dir(path: Path) -> int:
 
     Raise StartError if it cannot be created, is open to others, or belongs to a running daemon.
     """
+    create_run_dir(path)
+    descriptor = retry_lock(lambda: _lock(path))
+    (path / _PID).write_text(str(os.getpid()), "ascii")
+    return descriptor
+
+
+def create_run_dir(path: Path) -> None:
+    """Create the directory if necessary. Raise StartError if it cannot be created or is open to others."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         found = path.lstat()
@@ -58,9 +66,6 @@ def acquire_run_dir(path: Path) -> int:
         remedy = f"{creation_remedy(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be created: {error.strerror}. {remedy}") from error
     _check(path, found)
-    descriptor = retry_lock(lambda: _lock(path))
-    (path / _PID).write_text(str(os.getpid()), "ascii")
-    return descriptor
 
 
 def _check(path: Path, found: os.stat_result) -> None:

@@ -18,6 +18,7 @@ from bruce_mp.supervisor.sockets.datagram_limits import MIN_QUEUE_LENGTH
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "bruce.service"
 SOCKET_UNIT: Final = DEPLOY / "systemd" / "bruce.socket"
+HOLD_UNIT: Final = DEPLOY / "systemd" / "bruce-hold.service"
 
 
 def setting(text: str, name: str) -> str:
@@ -31,9 +32,9 @@ def test_systemd_analyze_accepts_the_units(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd-analyze is not installed")
-    for unit in (UNIT, SOCKET_UNIT):
+    for unit in (UNIT, SOCKET_UNIT, HOLD_UNIT):
         (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
-    units = [tmp_path / UNIT.name, tmp_path / SOCKET_UNIT.name]
+    units = [tmp_path / unit.name for unit in (UNIT, SOCKET_UNIT, HOLD_UNIT)]
     told = subprocess.run([verify, "verify", *units], capture_output=True, text=True, timeout=60, check=False)
     assert (told.returncode, told.stderr) == (0, "")
 
@@ -63,7 +64,8 @@ def test_the_socket_unit_matches_the_packaged_configuration() -> None:
 
 
 def test_the_runtime_directory_survives_the_service() -> None:
-    assert setting(UNIT.read_text(), "RuntimeDirectoryPreserve") == "yes"
+    for unit in (UNIT, HOLD_UNIT):
+        assert setting(unit.read_text(), "RuntimeDirectoryPreserve") == "yes"
 
 
 def test_the_sysctl_setting_matches_the_daemons_advice() -> None:

@@ -45,7 +45,7 @@ def adapted(place: Path, command: str, startsecs: int) -> str:
     """Return our file for a test's directory.  For supervisord a start fails if the program ends within `startsecs`."""
     text = CONF.read_text()
     for pattern, ours in (
-        (r"command = .*", f"command = {command}"),
+        (r"command = \S+ (run|hold) .*", lambda found: f"command = {command.replace(' run ', f' {found[1]} ')}"),
         (r"user = .*\n", ""),
         (r"/var/log/bruce", str(place)),
         (r"startsecs = 10", f"startsecs = {startsecs}"),
@@ -148,6 +148,8 @@ def test_supervisord_starts_restarts_upgrades_and_stops_the_daemon(supervised: t
     running.wait_for(lambda: counter(daemon, "GotLogfileReopenRequest") == 1, "the signal")
 
     everybody = psutil.Process(running.pid()).children(recursive=True)
+    running.wait_for(lambda: "bruce hold keeps" in (running.place / "hold.log").read_text(), "bruce hold")
+    assert "bruce-hold: stopped" in running.ctl("stop", "bruce-hold")
     assert "stopped" in running.ctl("stop", "bruce")
     assert "STOPPED" in running.ctl("status", "bruce")
     assert not processes.still_alive(everybody)

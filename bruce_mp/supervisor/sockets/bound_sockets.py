@@ -34,6 +34,7 @@ __all__ = [
     "TCP_SETTING",
     "BoundSocket",
     "bind_datagrams",
+    "bind_hold",
     "bind_http",
     "bind_tcp",
     "bind_unix_stream",
@@ -43,6 +44,7 @@ HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
+HOLD_SETTING: Final = "bruce hold"
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
 _HTTP_BACKLOG: Final = 64
@@ -95,6 +97,13 @@ def bind_http(config: Http) -> BoundSocket:
     if isinstance(address, HostPort):
         return BoundSocket(_listen_tcp(address, HTTP_SETTING, _HTTP_BACKLOG))
     bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, Access.of(config), HTTP_SETTING)
+    bound.socket.listen(_HTTP_BACKLOG)
+    return bound
+
+
+def bind_hold(path: Path) -> BoundSocket:
+    """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another one serves the path."""
+    bound = _bind_unix(path, socket.SOCK_SEQPACKET, Access(0o600), HOLD_SETTING)
     bound.socket.listen(_HTTP_BACKLOG)
     return bound
 

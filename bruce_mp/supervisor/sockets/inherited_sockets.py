@@ -1,11 +1,12 @@
-"""Inherited sockets: from a service manager, or from the daemon that this code replaces.
+"""Inherited sockets: from a service manager, from `bruce hold`, or from the daemon that this code replaces.
 
 A service manager passes descriptors and their names in three environment variables:
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
-the new code (`handover.py`); these stay ours, including their files.
+the new code (`handover.py`); these stay ours, including their files. `held_sockets.py` describes `bruce hold`.
 
-A setting claims the socket with its address or its name. A service manager's socket that no setting claims is an error,
-because its clients would wait forever. A socket from before an upgrade that no setting claims is closed.
+A setting claims the socket with its address, or a service manager's socket also with its name. A socket of a service
+manager or of `bruce hold` that no setting claims is an error, because its clients would wait forever. A socket from
+before an upgrade that no setting claims is closed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from socket import SocketKind
+    from typing import NoReturn
 
-__all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager"]
+__all__ = ["InheritedSocket", "InheritedSockets", "sockets_from_manager", "with_file"]
 
 SD_LISTEN_FDS_START: Final = 3
 _KINDS: Final = {
@@ -33,24 +35,32 @@ _KINDS: Final = {
     socket.SOCK_STREAM: "a listening stream socket (systemd: ListenStream=)",
 }
 
+_REFUSALS: Final = {
+    False: ("The service manager", "Remove it there (systemd: in the .socket unit)"),
+    True: ("bruce hold", "Start it with the daemon's configuration"),
+}
+"""The program that keeps an unclaimed socket open, and the remedy, by `is_held`."""
+
 
 @dataclass(frozen=True, slots=True)
 class InheritedSocket:
     """An open socket, with the name that the service manager or the replaced code gave it.
 
-    `is_ours` is True if this daemon opened it before an upgrade. `queue` is its queue length at that time.
+    `is_ours` is True if this daemon opened it before an upgrade, or has it from `bruce hold`; then `is_held` is True,
+    and a failed start leaves its file. `queue` is its queue length at the bind.
     """
 
     socket: socket.socket
     name: str
     is_ours: bool = False
     queue: int = 0
+    is_held: bool = False
 
     @property
     def bound(self) -> BoundSocket:
         """Return the socket as a bound one, with its socket file if the daemon may remove that."""
         address = _address_of(self.socket)
-        if not self.is_ours or not isinstance(address, UnixPath):
+        if not self.is_ours or self.is_held or not isinstance(address, UnixPath):
             return BoundSocket(self.socket, is_ours=self.is_ours, queue=self.queue)
         path = Path(address.path)
         bound = BoundSocket(self.socket, path, path.lstat()) if path.is_socket() else BoundSocket(self.socket)
@@ -67,6 +77,14 @@ class InheritedSocket:
             mine = HostPort(mine.host, 0)  # the kernel chose the port
         return tuple(mine) == _resolved(address)
 
+    def refuse(self) -> NoReturn:
+        """Raise StartError, because no setting claims the socket."""
+        keeper, remedy = _REFUSALS[self.is_held]
+        raise StartError(
+            f"{keeper} passes a socket at {_address_text(self.socket)} that no setting names. {remedy}, or name its "
+            "address in the configuration, as in input.unix_datagram.path."
+        )
+
     def check(self, setting: str, kind: SocketKind) -> None:
         """Raise StartError if the socket is not of this kind, or if a stream socket does not listen."""
         listens = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -77,11 +95,21 @@ class InheritedSocket:
             )
 
 
+def with_file(bound: BoundSocket) -> BoundSocket:
+    """Return a socket of `bruce hold` with its socket file, which the daemon removes if it ends last."""
+    if not bound.is_ours:
+        return bound
+    return InheritedSocket(bound.socket, "", is_ours=True, queue=bound.queue).bound
+
+
 class InheritedSockets:
     """Inherited sockets that no setting has claimed yet."""
 
     def __init__(self, sockets: Iterable[InheritedSocket] = ()) -> None:
         self._sockets = list(sockets)
+
+    def add(self, sockets: Iterable[InheritedSocket]) -> None:
+        self._sockets += sockets
 
     def claim(self, setting: str, kind: SocketKind, address: HostPort | UnixPath) -> BoundSocket | None:
         """Remove and return the socket for a setting, or None. Raise StartError if it is of the wrong kind."""
@@ -93,14 +121,10 @@ class InheritedSockets:
         return None
 
     def refuse_others(self) -> None:
-        """Close the remaining sockets. Raise StartError if one of them belongs to the service manager."""
+        """Close the remaining sockets. Raise StartError if another program keeps one of them open."""
         for inherited in self._sockets:
-            if not inherited.is_ours:
-                raise StartError(
-                    f"The service manager passes a socket at {_address_text(inherited.socket)} that no setting names. "
-                    "Remove it there (systemd: in the .socket unit), or name its address in the configuration, as in "
-                    "input.unix_datagram.path."
-                )
+            if not inherited.is_ours or inherited.is_held:
+                inherited.refuse()
         self.clear()
 
     def clear(self) -> None:

@@ -1,0 +1,28 @@
+"""`bruce hold`: keep the listening sockets open while the daemon restarts, until SIGTERM.
+
+Exit status: 0 after SIGTERM, 1 after a failed start.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.supervisor.hold import hold_sockets
+from bruce_mp.supervisor.reload import ConfigSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Keep the sockets open, and pass them to each daemon that starts."""
+    parser = ArgumentParser(prog="bruce hold", description="Keep the daemon's listening sockets open.")
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration")
+    add_overrides(parser)
+    args = parser.parse_args(argv)
+    return hold_sockets(ConfigSource(args.config.absolute(), args.overrides))

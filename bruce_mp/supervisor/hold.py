@@ -1,0 +1,197 @@
+"""`bruce hold`: keep the listening sockets of a daemon open, and pass them to each daemon that starts.
+
+The datagrams in the kernel's queue survive the death of all processes of the daemon, and its clients see no error. The
+program reads nothing from the sockets. `sockets/held_sockets.py` describes its messages.
+
+It binds the sockets of the configuration at its start, unless a daemon runs: that one sends its own ones. It reads the
+configuration again for each daemon that starts, and opens and closes sockets as needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from signal import Signals
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from setproctitle import setproctitle
+
+from bruce_mp.config.addresses import HostPort, UnixPath
+from bruce_mp.errors import BruceError, ExitCode, StartError
+from bruce_mp.supervisor.run_dir import create_run_dir, running_daemon
+from bruce_mp.supervisor.signals import SignalPipe
+from bruce_mp.supervisor.sockets.bound_sockets import (
+    DATAGRAM_SETTING,
+    HTTP_SETTING,
+    STREAM_SETTING,
+    TCP_SETTING,
+    bind_datagrams,
+    bind_hold,
+    bind_http,
+    bind_tcp,
+    bind_unix_stream,
+)
+from bruce_mp.supervisor.sockets.held_sockets import HOLD_SOCKET, receive, send_sockets
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket
+from bruce_mp.telemetry.logs import NOTICE, set_up_logging
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.supervisor.reload import ConfigSource
+    from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
+
+__all__ = ["hold_sockets"]
+
+log = logging.getLogger(__name__)
+
+_ENDING: Final = frozenset({Signals.SIGTERM, Signals.SIGINT})
+
+
+class _Setting(NamedTuple):
+    """A setting that names a socket."""
+
+    name: str
+    address: HostPort | UnixPath
+    bind: Callable[[], BoundSocket]
+
+
+def _settings_of(config: Config) -> Iterator[_Setting]:
+    """Yield the settings of the sockets that a daemon with this configuration uses."""
+    datagrams, stream, tcp, http = config.input.unix_datagram, config.input.unix_stream, config.input.tcp, config.http
+    if datagrams.enable:
+        yield _Setting(DATAGRAM_SETTING, UnixPath(datagrams.path), lambda: bind_datagrams(datagrams))
+    if stream.enable:
+        yield _Setting(STREAM_SETTING, UnixPath(stream.path), lambda: bind_unix_stream(stream))
+    if tcp.enable:
+        yield _Setting(TCP_SETTING, HostPort(tcp.host, tcp.port), lambda: bind_tcp(tcp))
+    yield _Setting(HTTP_SETTING, http.address, lambda: bind_http(http))
+
+
+def hold_sockets(source: ConfigSource) -> int:
+    """Keep the sockets open until SIGTERM, and return the exit code. Raise BruceError if the start fails."""
+    setproctitle("bruce: hold")
+    config = source.read()
+    set_up_logging(config.logging, "hold")
+    run_dir = Path(config.daemon.run_dir)
+    create_run_dir(run_dir)
+    listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: one that starts later asks here
+    try:
+        hold = _Hold(source, run_dir, listener.socket)
+        hold.open_at_start(config)
+        hold.run(SignalPipe())
+    finally:
+        listener.remove_file()
+    return ExitCode.OK
+
+
+class _Hold:
+    def __init__(self, source: ConfigSource, run_dir: Path, listener: socket.socket) -> None:
+        self._source = source
+        self._run_dir = run_dir
+        self._held: dict[str, BoundSocket] = {}
+        self._selector = DefaultSelector()
+        self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
+
+    def open_at_start(self, config: Config) -> None:
+        """Bind the sockets, unless a daemon has them, which will send them. Raise StartError if one is unusable."""
+        daemon = running_daemon(self._run_dir)
+        if daemon is not None:
+            log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon)
+            return
+        for setting in _settings_of(config):
+            self._held[setting.name] = setting.bind()
+        log.log(NOTICE, "bruce hold keeps open: %s.", ", ".join(self._held))
+
+    def run(self, signals: SignalPipe) -> None:
+        """Serve daemons until a signal ends the program."""
+        self._selector.register(signals, EVENT_READ, lambda: None)
+        while _ENDING.isdisjoint(signals.read()):
+            for key, _ in self._selector.select():
+                key.data()
+        self._release()
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.setblocking(False)
+        self._selector.register(connection, EVENT_READ, lambda: self._serve(connection))
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answer the request of a daemon that starts, or replace the sockets by those of one that runs."""
+        try:
+            sockets = receive(connection)
+            if sockets is None:
+                self._update()
+                send_sockets(connection, self._held.items())
+            else:
+                self._replace(sockets)
+        except (EOFError, OSError, ValueError):
+            self._selector.unregister(connection)
+            connection.close()
+
+    def _replace(self, sockets: list[InheritedSocket]) -> None:
+        for bound in self._held.values():
+            bound.socket.close()
+        self._held = {each.name: _with_file(each) for each in sockets}
+        log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._held))
+
+    def _update(self) -> None:
+        """Open and close sockets as the configuration now requires, before a daemon starts."""
+        try:
+            wanted = {setting.name: setting for setting in _settings_of(self._source.read())}
+        except BruceError as error:
+            log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)  # noqa: TRY400
+            return
+        for name, bound in list(self._held.items()):
+            if name not in wanted or not _serves(bound, wanted[name]):
+                self._close(name)
+        for name in wanted.keys() - self._held.keys():
+            self._open(wanted[name])
+
+    def _open(self, setting: _Setting) -> None:
+        try:
+            self._held[setting.name] = setting.bind()
+        except StartError as error:
+            log.error("%s", error)  # noqa: TRY400 - the daemon binds the socket itself, or reports the same
+
+    def _close(self, name: str) -> None:
+        bound = self._held.pop(name)
+        bound.remove_file()
+        bound.socket.close()
+
+    def _release(self) -> None:
+        """Close all sockets. Their files stay while a daemon serves them."""
+        if running_daemon(self._run_dir) is not None:
+            log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
+            return
+        datagrams = self._held.get(DATAGRAM_SETTING)
+        if datagrams is not None and _has_input(datagrams.socket):
+            log.error("Datagrams wait in the socket, and are lost with it: end bruce hold before the daemon.")
+        for name in list(self._held):
+            self._close(name)
+
+
+def _with_file(inherited: InheritedSocket) -> BoundSocket:
+    return InheritedSocket(inherited.socket, inherited.name, is_ours=True, queue=inherited.queue).bound
+
+
+def _serves(bound: BoundSocket, setting: _Setting) -> bool:
+    """Return True if a socket has the address of a setting, and no daemon has shut it down."""
+    is_shut = bool(_poll(bound.socket, select.POLLRDHUP))
+    return not is_shut and InheritedSocket(bound.socket, setting.name, is_ours=True).serves(
+        setting.name, setting.address
+    )
+
+
+def _has_input(opened: socket.socket) -> bool:
+    return bool(_poll(opened, select.POLLIN))
+
+
+def _poll(opened: socket.socket, events: int) -> int:
+    poll = select.poll()
+    poll.register(opened, events)
+    return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)

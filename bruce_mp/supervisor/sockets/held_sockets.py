@@ -1,0 +1,150 @@
+"""Sockets that `bruce hold` keeps open: the messages between it and the daemon, and the daemon's end of them.
+
+`bruce hold` listens at a socket in the run directory. Each message carries descriptors (SCM_RIGHTS) in the order of its
+list:
+
+| the daemon | sends | and gets |
+|---|---|---|
+| starts, and has the lock of the run directory | Request | Sockets, all that its configuration names |
+| runs | Sockets, its own ones, to each `bruce hold` that it finds | nothing; the connection stays open |
+
+So either program may start or end first, and the sockets stay open while one of them runs. A running daemon learns from
+its connection if the sockets stay open after its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.errors import StartError
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
+
+__all__ = ["HOLD_SOCKET", "HoldLink", "HoldMessage", "receive", "request_sockets", "send_request", "send_sockets"]
+
+HOLD_SOCKET: Final = "hold.socket"
+_TIMEOUT_S: Final = 5.0
+_MAX_BYTES: Final = 64 << 10
+_MAX_SOCKETS: Final = 16
+
+log = logging.getLogger(__name__)
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A socket with its setting; `queue` is the maximum number of queued datagrams, 0 if unknown."""
+
+    setting: str
+    queue: int = 0
+
+
+class _Message(msgspec.Struct, frozen=True):
+    """The JSON of a message; `sockets` is None in a request. Later releases may add fields, and must keep these."""
+
+    sockets: tuple[_Entry, ...] | None = None
+
+
+HoldMessage = list[InheritedSocket] | None
+"""The sockets of a message; None for a request."""
+
+
+def send_request(connection: socket.socket) -> None:
+    connection.send(msgspec.json.encode(_Message()), socket.MSG_NOSIGNAL)
+
+
+def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSocket]]) -> None:
+    """Send sockets with their settings; the receiver gets copies of their descriptors."""
+    found = list(sockets)
+    message = _Message(tuple(_Entry(setting, bound.queue) for setting, bound in found))
+    descriptors = [bound.socket.fileno() for _, bound in found]
+    socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
+
+
+def receive(connection: socket.socket) -> HoldMessage:
+    """Receive a message. Raise EOFError at the end of the connection, and OSError or DecodeError if it is unusable."""
+    data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
+    sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+    if not data:
+        raise EOFError
+    entries = msgspec.json.decode(data, type=_Message).sockets
+    if entries is None:
+        return None
+    return [
+        InheritedSocket(each, entry.setting, is_ours=True, queue=entry.queue, is_held=True)
+        for each, entry in zip(sockets, entries, strict=True)
+    ]
+
+
+def request_sockets(run_dir: Path) -> list[InheritedSocket]:
+    """Return the sockets that `bruce hold` keeps, or none if it does not run.
+
+    Call this with the lock of the run directory. Raise StartError if `bruce hold` does not respond.
+    """
+    try:
+        connection = _connect(run_dir, _TIMEOUT_S)
+    except OSError:
+        return []
+    try:
+        with connection:
+            send_request(connection)
+            return receive(connection) or []
+    except EOFError:
+        return []
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"bruce hold keeps the sockets, and does not pass them on at {run_dir / HOLD_SOCKET} ({error}). End "
+            "it with SIGKILL, and start it again."
+        ) from error
+
+
+def _connect(run_dir: Path, timeout_s: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect(str(run_dir / HOLD_SOCKET))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+class HoldLink:
+    """The connection of a running daemon to `bruce hold`; `offer` repairs it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._connection: socket.socket | None = None
+
+    def offer(self, sockets: Iterable[tuple[str, BoundSocket]]) -> bool:
+        """Send the sockets to a `bruce hold` that does not have them; return True if one keeps them open."""
+        if not self._is_connected():
+            with suppress(OSError):
+                self._connection = _connect(self._run_dir, 0)
+                send_sockets(self._connection, sockets)
+                log.log(NOTICE, "bruce hold keeps the listening sockets open.")
+        return self._is_connected()
+
+    def _is_connected(self) -> bool:
+        """Check the connection; `bruce hold` sends nothing over it, so it is readable only at its end."""
+        if self._connection is None:
+            return False
+        try:
+            self._connection.recv(1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self._connection.close()
+        self._connection = None
+        log.warning("bruce hold has ended: the listening sockets end with the daemon. Start it again.")
+        return False

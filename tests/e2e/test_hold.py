@@ -1,0 +1,147 @@
+"""`bruce hold` keeps the sockets: clients notice neither kills of the whole daemon nor restarts of `bruce hold`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import DatagramClient
+from bruce_mp.devbroker.control import DevBroker
+from support.daemon import Daemon
+from support.daemon_runs import Sender, run_until_exit
+from support.hold import Hold
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+TOPICS: Final = ("red", "green")
+KILLS: Final = int(os.environ.get("BRUCE_HOLD_KILLS", "5"))
+ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
+
+
+@pytest.fixture
+def broker() -> Iterator[DevBroker]:
+    with DevBroker(topics=dict.fromkeys(TOPICS, 2)) as running:
+        yield running
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, broker: DevBroker) -> Daemon:
+    """Return a daemon that is not started, with its settings in the file that `bruce hold` reads too."""
+    daemon = Daemon(tmp_path, broker.bootstrap)
+    daemon.configure(
+        {
+            "input.unix_datagram.when_full": "block",
+            "input.unix_stream.enable": True,
+            "input.unix_stream.path": str(tmp_path / "in.stream"),
+        }
+    )
+    return daemon
+
+
+def connect_stream(daemon: Daemon) -> None:
+    """Connect as a stream client; a refusal raises an error."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(20)
+        client.connect(str(daemon.directory / "in.stream"))
+
+
+def finish(daemon: Daemon, broker: DevBroker, sender: Sender) -> None:
+    """Stop the sender, and compare all records with what it sent."""
+    load = sender.stop()
+    daemon.wait_for(lambda: sum(map(len, read_back(broker, TOPICS).values())) >= load.total, "all messages", 120)
+    books = daemon.wait_settled(load.total)
+    assert sender.refusal is None
+    assert (books.received, books.delivered) == (load.total, load.total)
+    assert_all_there(load, read_back(broker, TOPICS))
+
+
+def test_hold_loses_nothing_when_everything_of_the_daemon_is_killed(daemon: Daemon, broker: DevBroker) -> None:
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    with Hold(daemon.config_path), daemon:
+        sender.start()
+        for kill in range(KILLS):
+            daemon.wait_received(200 * (kill + 1))
+            daemon.kill_all()
+            connect_stream(daemon)
+            daemon.start()
+        finish(daemon, broker, sender)
+
+
+def test_hold_gets_the_sockets_of_a_running_daemon_when_it_starts_again(daemon: Daemon, broker: DevBroker) -> None:
+    sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
+    hold = Hold(daemon.config_path)
+    with daemon:
+        sender.start()
+        for end in (hold.terminate, hold.kill):
+            hold.start("gets the sockets from it")
+            hold.wait_for("keeps the daemon's sockets open")
+            daemon.wait_received(daemon.books().received + 200)
+            daemon.kill_all()
+            connect_stream(daemon)
+            daemon.start()
+            end()
+            connect_stream(daemon)
+        finish(daemon, broker, sender)
+        assert "bruce hold has ended: the listening sockets end with the daemon" in daemon.log()
+        assert daemon.terminate() == 0
+    assert not daemon.socket_path.exists()
+
+
+def test_hold_passes_waiting_messages_to_the_next_daemon_after_a_shutdown(daemon: Daemon, broker: DevBroker) -> None:
+    with Hold(daemon.config_path) as hold, DatagramClient(daemon.socket_path, timeout=0) as client:
+        client.send("red", b"before")
+        with daemon:
+            daemon.wait_settled(1)
+            assert daemon.terminate() == 0
+            client.send("red", b"between")
+            daemon.start()
+            daemon.wait_settled(1)
+            assert daemon.terminate() == 0
+        client.send("red", b"never")
+        assert hold.terminate() == 0
+        assert "Datagrams wait in the socket, and are lost with it" in hold.log
+    assert not daemon.socket_path.exists()
+    assert sorted(record.value or b"" for records in broker.fetch("red") for record in records) == [
+        b"before",
+        b"between",
+    ]
+
+
+def test_hold_opens_the_sockets_of_a_changed_file_when_a_daemon_starts(daemon: Daemon, tmp_path: Path) -> None:
+    other = tmp_path / "other.dgram"
+    with Hold(daemon.config_path) as hold:
+        assert daemon.socket_path.is_socket()
+        daemon.configure({"input.unix_datagram.path": str(other)})
+        with daemon, DatagramClient(other, timeout=0) as client:
+            assert not daemon.socket_path.exists()
+            daemon.kill_all()
+            client.send("red", b"to the held socket")
+            daemon.start()
+            daemon.wait_settled(1)
+        assert hold.terminate() == 0
+
+
+def test_a_daemon_is_refused_when_hold_has_another_configuration(daemon: Daemon, tmp_path: Path) -> None:
+    with Hold(daemon.config_path):
+        ended = run_until_exit(daemon.config_path, {"input.unix_datagram.path": tmp_path / "elsewhere"})
+        assert daemon.socket_path.is_socket()
+    assert ended.code == 1
+    assert f"bruce hold passes a socket at unix:{daemon.socket_path} that no setting names" in ended.text
+    assert "Start it with the daemon's configuration" in ended.text
+
+
+def test_a_second_hold_is_refused(daemon: Daemon) -> None:
+    with Hold(daemon.config_path) as first:
+        second = Hold(daemon.config_path)
+        with pytest.raises(AssertionError, match="another program receives there"):
+            second.start()
+        assert first.terminate() == 0
