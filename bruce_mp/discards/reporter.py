@@ -20,6 +20,7 @@ from bruce_mp.discards.reasons import EXPLANATIONS, PARSED, SAMPLED, discard_sen
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import TOPIC_NAME_MAX
 from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.message_copies import Copy, Target
 
@@ -132,7 +133,8 @@ class DiscardReporter:
         if self._file is not None and reason not in PARSED:
             info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
-            self._file.copies.add(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample[: self._file.max_bytes]))
+            sample = sample[: self._file.max_bytes]
+            self._file.copies.stage(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; a new sender replaces the oldest of MAX_SAMPLES."""
@@ -164,7 +166,17 @@ class DiscardReporter:
         now_ms = wall_ms()
         for each in messages:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
-            self._file.copies.add(Copy(Target.DISCARDS, now_ms, *fields))
+            self._file.copies.stage(Copy(Target.DISCARDS, now_ms, *fields))
+
+    def staged_copies(self) -> dict[int, int]:
+        """Return the increment that counts the copies since `release_copies`, for the transaction of the discards."""
+        staged = self._file.copies.staged if self._file is not None else 0
+        return {Counter.DiscardCopyQueued: staged} if staged else {}
+
+    def release_copies(self) -> None:
+        """Let the copies of a committed transaction go to the file."""
+        if self._file is not None:
+            self._file.copies.release()
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""

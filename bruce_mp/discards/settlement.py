@@ -73,7 +73,8 @@ class Discards:
                 self._report(segment, reason, topic)
             records = sum(segment.records for segment in some)
             increments = {discarded(reason): records} | ({} if counter is None else {counter: records})
-            self._row.settle(some, RunState.DISCARDED, reason, increments)
+            self._row.settle(some, RunState.DISCARDED, reason, increments | self._reporter.staged_copies())
+            self._reporter.release_copies()
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         span = self._span(segment)

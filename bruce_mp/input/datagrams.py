@@ -146,7 +146,9 @@ class DatagramAdmission:
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        self._row.commit_landed(count, tally_datagrams(count, ingested, recovered, decision.refused.values()))
+        increments = tally_datagrams(count, ingested, recovered, decision.refused.values())
+        self._row.commit_landed(count, increments | self._reporter.staged_copies())
+        self._reporter.release_copies()
 
     def _api_key(self, at: int) -> int:
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")

@@ -379,7 +379,8 @@ class StreamAdmission:
         """Report the discarded messages of a batch, and count the batch."""
         if unappended_count(ingested):
             self._report_discarded(buffer, batch, ingested, increments, first)
-        self._row.commit_counted(first + len(batch.places), +increments)
+        self._row.commit_counted(first + len(batch.places), +increments | self._reporter.staged_copies())
+        self._reporter.release_copies()
 
     def _spill_rest(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
@@ -488,4 +489,6 @@ class StreamAdmission:
         client.section.received += 1
         client.section.discard(reason)
         number = self._row.counted + 1  # each counted message uses an arrival number
-        self._row.commit_counted(number, {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1})
+        increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.staged_copies()
+        self._row.commit_counted(number, increments)
+        self._reporter.release_copies()

@@ -148,6 +148,10 @@ class Counter(IntEnum):
     # files that status writes; the process that has the message counts MsgCopyLost as well
     MsgCopyLost = 360
     DiscardLogLine = 361
+    DiscardCopyQueued = 362
+    """Copies for the discard file; the transaction that discards the messages counts them."""
+    DiscardCopySettled = 363
+    """Copies of these that are written, or counted in MsgCopyLost."""
 
     # dispatcher: time from receipt to acknowledgement of messages, see telemetry/latency_histogram.py
     AckDelayFirst = 368

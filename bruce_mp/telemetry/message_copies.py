@@ -3,11 +3,15 @@
 `Copies` runs in the process that holds the message. It never blocks, and its memory is bounded. Copies that the link
 refuses wait for the next flush; copies beyond the bound are dropped and counted. The status process counts copies that
 it cannot write. Delivery does not depend on copies.
+
+A process *stages* copies of messages that it is about to discard, and releases them after the transaction that settles
+the messages and counts the copies (DiscardCopyQueued). The copies that a kill loses are therefore the difference to
+DiscardCopySettled, which the next start adds to MsgCopyLost.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum, unique
 from typing import Final, Protocol
 
@@ -16,7 +20,7 @@ import msgspec
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
 
-__all__ = ["ByteSender", "Copies", "Copy", "Target", "decode_copies"]
+__all__ = ["ByteSender", "Copies", "Copy", "Target", "count_lost", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
 """Size of the queued copies at which they are sent before the next flush."""
@@ -64,6 +68,12 @@ def decode_copies(data: bytes) -> list[Copy]:
         raise RemoteProtocolError(f"A process sent copies of messages that cannot be read: {error}.") from error
 
 
+def count_lost(count: Callable[[Counter, int], None], copies: Sequence[Copy]) -> None:
+    """Count copies that are not written."""
+    count(Counter.MsgCopyLost, len(copies))
+    count(Counter.DiscardCopySettled, sum(copy.target is Target.DISCARDS for copy in copies))
+
+
 class ByteSender(Protocol):
     """Sending end of a link, such as `ipc.links.LinkSender`."""
 
@@ -77,20 +87,36 @@ class Copies:
     def __init__(self, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         self._sender = sender
         self._count = count
+        self._staged: list[Copy] = []
         self._waiting: list[Copy] = []
         self._bytes = 0
         self._is_link_full = False
 
     @property
     def pending(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting or self._staged)
+
+    @property
+    def staged(self) -> int:
+        """The number of staged copies."""
+        return len(self._staged)
+
+    def stage(self, copy: Copy) -> None:
+        """Keep a copy until `release` or `flush`."""
+        self._staged.append(copy)
+
+    def release(self) -> None:
+        """Queue the staged copies, which the caller has counted in DiscardCopyQueued."""
+        staged, self._staged = self._staged, []
+        for copy in staged:
+            self.add(copy)
 
     def add(self, copy: Copy) -> None:
         """Queue a copy, or drop and count it if the queue is full."""
         headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
         size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _OVERHEAD
         if self._waiting and self._bytes + size > MAX_QUEUED_BYTES:
-            self._count(Counter.MsgCopyLost, 1)
+            count_lost(self._count, [copy])
             return
         self._waiting.append(copy)
         self._bytes += size
@@ -98,7 +124,10 @@ class Copies:
             self.flush()
 
     def flush(self) -> None:
-        """Send the queued copies. Processes call this twice a second."""
+        """Send the queued copies, after staged ones that no transaction counted. Processes call this twice a second."""
+        if self._staged:
+            self._count(Counter.DiscardCopyQueued, len(self._staged))
+            self.release()
         if self._waiting:
             self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
             if not self._is_link_full:

@@ -217,7 +217,7 @@ def test_an_unwritable_discard_file_affects_nothing_else(tmp_path: Path, trouble
                 bench.send("good")
             books = daemon.wait_settled(200)
             assert (books.delivered, books.discarded) == (100, {"BAD_TOPIC": 100})
-            daemon.wait_for(lambda: accounted(daemon) == 100, "each line to be written or counted", 20)
+            wait_accounted(daemon, 100)
             assert counters_of(daemon)["MsgCopyLost"] > 0
             daemon.wait_for(lambda: "The daemon still delivers messages" in daemon.log(), "a word in the log", 10)
             assert f"{bench.file} cannot be" in daemon.log()
@@ -229,6 +229,33 @@ def test_an_unwritable_discard_file_affects_nothing_else(tmp_path: Path, trouble
 def accounted(daemon: Daemon) -> int:
     counters = counters_of(daemon)
     return counters["DiscardLogLine"] + counters["MsgCopyLost"]
+
+
+def wait_accounted(daemon: Daemon, count: int) -> None:
+    daemon.wait_for(lambda: accounted(daemon) >= count, "each line to be written or counted", 20)
+
+
+def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -> None:
+    """The router and the input discard; lines, lost copies and discards agree after each kill."""
+    with DevBroker(topics={"limited": 1}) as broker:
+        bench = Bench(tmp_path, broker)
+        daemon = bench.daemon
+        with daemon.kept():
+            daemon.start()
+            for count in (2000, 4000, 6000):
+                for _ in range(1000):
+                    bench.send("limited", bytes(300))
+                    bench.send_bytes(b"garbage")
+                daemon.wait_received(count)
+                daemon.kill_all()
+                daemon.start()
+                assert sum(daemon.wait_settled(count).discarded.values()) == count
+                wait_accounted(daemon, count)
+                assert accounted(daemon) == count
+                assert len(bench.lines()) == counters_of(daemon)["DiscardLogLine"]
+            assert counters_of(daemon)["MsgCopyLost"] > 0, "no kill came between a discard and its line"
+            assert "The discard file lacks" in daemon.log()
+            assert daemon.terminate() == 0
 
 
 def test_the_last_discards_before_shutdown_are_in_the_file(tmp_path: Path) -> None:

@@ -56,6 +56,12 @@ class FakeReporter:
     def record(self, reason: DiscardReason, *_: object, count: int = 1, **__: object) -> None:
         self.discarded[reason] += count
 
+    def staged_copies(self) -> dict[int, int]:
+        return {}
+
+    def release_copies(self) -> None:
+        pass
+
     def record_oversized(self, _topic: bytes, _values: list[bytes]) -> None:
         pass
 

@@ -73,11 +73,29 @@ def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
     size = MAX_QUEUED_BYTES // 8
     for number in range(10):
         made.copies.add(copy_of(size, number))
-    assert made.counted == {Counter.MsgCopyLost: 3}
+    assert made.counted == {Counter.MsgCopyLost: 3, Counter.DiscardCopySettled: 3}
     assert made.link.asked == 1, "a link that refuses is not asked again with every message"
     made.link.full = False
     made.copies.flush()
     assert [copy.now_ms for copy in made.link.copies()] == list(range(7))
+
+
+def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
+    for number in range(9):
+        made.copies.stage(copy_of(FRAME_BYTES // 4, number))
+    assert (made.copies.staged, made.link.messages) == (9, [])
+    made.copies.release()
+    made.copies.flush()
+    assert made.copies.staged == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
+    assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
+
+
+def test_a_flush_counts_staged_copies_without_a_transaction(made: Made) -> None:
+    made.copies.stage(copy_of(1))
+    assert made.copies.pending
+    made.copies.flush()
+    assert made.counted == {Counter.DiscardCopyQueued: 1}
+    assert len(made.link.copies()) == 1
 
 
 def test_one_copy_of_any_size_is_accepted(made: Made) -> None:

@@ -15,7 +15,7 @@ from bruce_mp.discards.file_line import NO_INFO, DiscardLine, LineEvent, format_
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Target, decode_copies
+from bruce_mp.telemetry.message_copies import Target, count_lost, decode_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,9 +57,10 @@ class DiscardFile:
             for copy in copies:
                 self._file.write([format_line(_discard_line(copy))])
                 written += 1
+                self._count(Counter.DiscardLogLine, 1)  # line by line, so that a kill leaves no written line uncounted
+                self._count(Counter.DiscardCopySettled, 1)
         finally:
-            self._count(Counter.DiscardLogLine, written)
-            self._count(Counter.MsgCopyLost, len(copies) - written)
+            count_lost(self._count, copies[written:])
 
 
 def _discard_line(copy: Copy) -> DiscardLine:
@@ -118,7 +119,7 @@ class CopyWriter:
             self._queue.put(data)
         else:
             _LOG.warning("Copies of messages arrive faster than the disk accepts them; some are not written.")
-            self._count(Counter.MsgCopyLost, len(_decode(data)))
+            count_lost(self._count, _decode(data))
 
     def _run(self) -> None:
         self._prepare()
@@ -142,8 +143,10 @@ class CopyWriter:
 
     def _write(self, copies: list[Copy]) -> None:
         discarded = [copy for copy in copies if copy.target is Target.DISCARDS]
-        if discarded and self._discards is not None:
-            discards = self._discards
+        discards = self._discards
+        if discards is None:
+            count_lost(self._count, discarded)
+        elif discarded:
             self._log_failure(lambda: discards.write(discarded))
         others = [copy for copy in copies if copy.target is not Target.DISCARDS]
         if others:

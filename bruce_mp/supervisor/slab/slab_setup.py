@@ -28,7 +28,9 @@ from bruce_mp.slab.shares import rebuild_table
 from bruce_mp.slab.spill import released_messages, spilled_messages
 from bruce_mp.supervisor.slab.backlog import held_messages, plural
 from bruce_mp.supervisor.slab.locks import retry_lock
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -123,6 +125,7 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))
         return None
+    _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # this daemon has fetched no metadata yet
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
@@ -174,7 +177,23 @@ def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirect
             retire_row(slab, row)
     reset_idempotence(slab)
     assign_chunks(slab, inputs, spills)
+    _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
+
+
+def _count_lost_copies(slab: Slab) -> None:
+    """Count the copies for the discard file that the ended processes had not written."""
+    lost = counter_total(slab, Counter.DiscardCopyQueued) - counter_total(slab, Counter.DiscardCopySettled)
+    if not lost:
+        return
+    ProcessRow(slab, lay.ROW_SUPERVISOR).settle(
+        (), RunState.DISCARDED, 0, {Counter.MsgCopyLost: lost, Counter.DiscardCopySettled: lost}
+    )
+    log.warning(
+        "The discard file lacks %s that the previous processes discarded but had not written when they ended; "
+        "MsgCopyLost counts the missing lines.",
+        plural(lost, "message"),
+    )
 
 
 def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:

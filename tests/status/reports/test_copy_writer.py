@@ -70,7 +70,7 @@ def test_each_copy_is_written_to_its_file(tmp_path: Path) -> None:
         DiscardLine(10, 20, LineEvent.DUPLICATE, "NONE", *rest),
     ]
     assert made.debug.copies == [copy_of(Target.MSG_SEND)]
-    assert +made.counted == {Counter.DiscardLogLine: 2}
+    assert +made.counted == {Counter.DiscardLogLine: 2, Counter.DiscardCopySettled: 2}
 
 
 def test_write_errors_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_write_errors_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogC
     made.enqueue(copy_of(Target.MSG_SEND, key=b""))
     made.enqueue(copy_of(Target.MSG_SEND))
     made.write_all()
-    assert +made.counted == {Counter.MsgCopyLost: 3}
+    assert +made.counted == {Counter.MsgCopyLost: 3, Counter.DiscardCopySettled: 3}
     assert "Is a directory" in caplog.text
     assert "it is Sunday" in caplog.text
     assert len(made.debug.copies) == 1
@@ -99,7 +99,7 @@ def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None
     made.enqueue(copy_of(Target.DISCARDS))
     made.writer.stop()
     assert len((tmp_path / "log").read_bytes().splitlines()) == 1
-    assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1}
+    assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1, Counter.DiscardCopySettled: 2}
 
 
 def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:
@@ -107,6 +107,7 @@ def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:
     made.enqueue(copy_of(Target.DISCARDS))
     made.write_all()
     assert not list(tmp_path.iterdir())
+    assert made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardCopySettled: 1}
 
 
 def test_invalid_copy_bytes_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
