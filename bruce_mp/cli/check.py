@@ -5,12 +5,14 @@ Exit status: 0 if the books balance, 3 if they do not, 4 if no consistent readin
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.cli.pages import UnreadableError, add_address, status_client
 from bruce_mp.errors import ExitCode
+from bruce_mp.status.pages.health import health_lines
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
@@ -25,13 +27,16 @@ RETRY_S: Final = 0.1
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the books and print the balance."""
+    """Print the balance, and problems and warnings of the health on standard error; only the books set the status."""
     statuses = "Exit status: 0 if they do, 3 if they do not, 4 if no consistent reading succeeded."
     description = "Check that a daemon's books balance."
     parser = ArgumentParser(prog="bruce check", description=description, epilog=statuses)
     add_address(parser)
-    books = _read_consistent(status_client(parser.parse_args(argv)))
+    pages = status_client(parser.parse_args(argv))
+    books = _read_consistent(pages)
     print(balance_line(books))
+    for line in health_lines(pages.get_health()):
+        print(line, file=sys.stderr)
     return ExitCode.OK if books.balanced else ExitCode.UNBALANCED
 
 

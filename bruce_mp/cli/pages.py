@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 from argparse import ArgumentTypeError
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import MappingProxyType
@@ -21,11 +22,12 @@ from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Http
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.network.credentials import read_secret
+from bruce_mp.status.pages.health import HealthPage
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from bruce_mp.config.model import Config
 
@@ -109,12 +111,20 @@ class StatusClient:
 
     def get(self, page: str, shape: type[_Page]) -> _Page:
         """Read the JSON page `/page/json` as a `shape`. Raise UnreadableError."""
+        return self._decode(self._fetch(f"/{page}/json"), f"/{page}/json", shape)
+
+    def _decode(self, body: bytes, path: str, shape: type[_Page]) -> _Page:
         try:
-            return msgspec.json.decode(self._fetch(f"/{page}/json"), type=shape)
+            return msgspec.json.decode(body, type=shape)
         except msgspec.DecodeError as error:
             raise UnreadableError(
-                f"The server at {self._address} is not a bruce daemon of this version: /{page}/json: {error}."
+                f"The server at {self._address} is not a bruce daemon of this version: {path}: {error}."
             ) from error
+
+    def get_health(self) -> HealthPage:
+        """Read `/healthz`, also that of a daemon that is not ready. Raise UnreadableError."""
+        body = self._fetch("/healthz", {HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE})
+        return self._decode(body, "/healthz", HealthPage)
 
     def post(self, path: str) -> tuple[int, str]:
         """Send a POST request and return status and text of the response. Raise UnreadableError."""
@@ -123,9 +133,9 @@ class StatusClient:
         status, body = self._send("POST", path, POST_TIMEOUT_S, headers)
         return status, body.decode("utf-8", "replace")
 
-    def _fetch(self, path: str) -> bytes:
+    def _fetch(self, path: str, accepted: Container[int] = frozenset({HTTPStatus.OK})) -> bytes:
         status, body = self._send("GET", path, TIMEOUT_S)
-        if status != 200:
+        if status not in accepted:
             text = body.decode("utf-8", "replace").strip().partition("\n")[0]
             raise UnreadableError(f"{self._address} answered {path} with {status}: {text}")
         return body

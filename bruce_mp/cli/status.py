@@ -14,6 +14,7 @@ import msgspec
 from bruce_mp.cli.pages import add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.brokers import BrokersPage
+from bruce_mp.status.pages.health import health_lines
 from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.status.pages.queues import QueuesPage
 from bruce_mp.telemetry.books import Books, balance_line
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _json(pages: StatusClient) -> str:
-    read: dict[str, Any] = {page: pages.get(page, dict) for page in PAGES}
+    read: dict[str, Any] = {"healthz": pages.get_health(), **{page: pages.get(page, dict) for page in PAGES}}
     return msgspec.json.format(msgspec.json.encode(read)).decode()
 
 
@@ -51,6 +52,7 @@ def _tables(pages: StatusClient) -> Iterator[str]:
     processes, queues = pages.get("processes", ProcessesPage), pages.get("queues", QueuesPage)
     yield _headline(processes)
     yield balance_line(pages.get("books", Books))
+    yield from health_lines(pages.get_health())
     yield ""
     yield from _table(
         ("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process_cells, processes.processes)

@@ -10,6 +10,7 @@ from bruce_mp.telemetry.books import Books, balance_line
 from support.json_pages import JsonPages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 BALANCED = Books(9, 5, {"NO_MEM": 1, "BAD_TOPIC": 2}, {"input": 0, "queued": 1}, 0, consistent=True)
@@ -17,11 +18,28 @@ LINE = "received 9 = delivered 5 + discarded 3 (BAD_TOPIC 2, NO_MEM 1) + held 1 
 UNBALANCED = msgspec.structs.replace(BALANCED, delivered=4)
 MOVING = msgspec.structs.replace(BALANCED, consistent=False)
 
+HEALTH = {
+    "pid": 1,
+    "version": "0.1.0",
+    "since": 0,
+    "now": 60,
+    "live": True,
+    "ready": True,
+    "processes": {},
+    "problems": [],
+    "warnings": ["It rains."],
+    "metadata_age_ms": 0,
+    "balanced": True,
+    "slab_in_use": 0.0,
+}
+PAGES: dict[str, Callable[[], object]] = {"/books/json": lambda: BALANCED, "/healthz": lambda: HEALTH}
+
 
 def run_check(*readings: object) -> int:
     """Run `bruce check` against a daemon that serves these books in turn; the last one repeats."""
     rest = list(readings)
-    with JsonPages({"/books/json": lambda: rest.pop(0) if len(rest) > 1 else rest[0]}) as pages:
+    books = lambda: rest.pop(0) if len(rest) > 1 else rest[0]  # noqa: E731
+    with JsonPages({"/books/json": books, "/healthz": lambda: HEALTH}) as pages:
         return main(["check", "--url", pages.url])
 
 
@@ -39,7 +57,7 @@ def test_balance_line_omits_empty_states() -> None:
 
 def test_check_exits_0_when_the_books_balance(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_check(BALANCED) == 0
-    assert capsys.readouterr().out == LINE + "\n"
+    assert capsys.readouterr() == (LINE + "\n", "Warning: It rains.\n")
 
 
 def test_check_exits_3_when_the_books_do_not_balance(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +92,7 @@ def test_check_exits_4_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_check_reads_a_unix_socket(tmp_path: Path) -> None:
-    with JsonPages({"/books/json": lambda: BALANCED}, path=str(tmp_path / "http")) as pages:
+    with JsonPages(PAGES, path=str(tmp_path / "http")) as pages:
         assert main(["check", "--url", pages.url]) == 0
 
 
@@ -87,7 +105,7 @@ def write_config(directory: Path, listen: str) -> str:
 
 
 def test_check_takes_the_address_from_the_config(tmp_path: Path) -> None:
-    with JsonPages({"/books/json": lambda: BALANCED}) as pages:
+    with JsonPages(PAGES) as pages:
         port = pages.url.rstrip("/").rpartition(":")[2]
         assert main(["check", "--config", write_config(tmp_path, f"0.0.0.0:{port}")]) == 0
 
@@ -96,6 +114,6 @@ def test_check_reads_the_address_file_when_the_port_is_0(tmp_path: Path, capsys:
     config = write_config(tmp_path, "127.0.0.1:0")
     assert main(["check", "--config", config]) == 4
     assert "http.listen has port 0" in capsys.readouterr().err
-    with JsonPages({"/books/json": lambda: BALANCED}) as pages:
+    with JsonPages(PAGES) as pages:
         (tmp_path / "http.address").write_text(pages.url.removeprefix("http://").rstrip("/"))
         assert main(["check", "--config", config]) == 0

@@ -32,7 +32,16 @@ class FakeDaemon:
         self.held: dict[str, Any] = {"topics": [], "messages": 4, "oldest_ms": 1500, "slab_in_use": 0.25}
         self.processes: list[dict[str, Any]] = []
         self.counters = dict.fromkeys(COUNTERS, 0)
-        self.updated_ms = 1_990_000
+        self.health: dict[str, Any] = {
+            "live": True,
+            "ready": True,
+            "problems": [],
+            "warnings": [],
+            "processes": {},
+            "metadata_age_ms": 10_000,
+            "balanced": True,
+            "slab_in_use": 0.25,
+        }
 
     def pages(self) -> JsonPages:
         return JsonPages(
@@ -40,9 +49,7 @@ class FakeDaemon:
                 "/books/json": lambda: HEAD | self.books,
                 "/held/json": lambda: HEAD | self.held,
                 "/processes/json": lambda: HEAD | {"processes": self.processes},
-                "/metadata_fetch_time/json": lambda: (
-                    HEAD | {"now": 2_000_000, "last_updated": self.updated_ms, "last_modified": 1}
-                ),
+                "/healthz": lambda: HEAD | self.health,
                 "/counters/json": lambda: (
                     HEAD | {"counters": [{"name": name, "value": value} for name, value in self.counters.items()]}
                 ),
@@ -123,8 +130,11 @@ def test_counters_of_a_new_slab_count_from_0(state: Path, capsys: pytest.Capture
         ({"held": {"slab_in_use": 0.8}}, (), (1, "80% of the slab")),
         ({"held": {"slab_in_use": 0.95}}, (), (2, "95% of the slab")),
         ({"held": {"messages": 9}}, ("--held-warning=8",), (1, "9 messages are held")),
-        ({"updated_ms": 100_000}, (), (1, "metadata are 1900s old")),
-        ({"updated_ms": 0}, ("--metadata-age-critical=999",), (2, "metadata are 1000s old")),
+        ({"health": {"metadata_age_ms": 1_900_000}}, (), (1, "metadata are 1900s old")),
+        ({"health": {"metadata_age_ms": None}}, ("--metadata-age-critical=999",), (2, "metadata are 1000s old")),
+        ({"health": {"problems": ["A.", "B."]}}, (), (2, "BRUCE CRITICAL: 2 problems on /healthz: A. B. |")),
+        ({"health": {"warnings": ["C."]}}, (), (1, "BRUCE WARNING: 1 warnings on /healthz: C. |")),
+        ({"health": {"warnings": ["C."]}}, ("--warnings-warning=1",), (0, "first check")),
         ({"processes": [line_of_state("router")]}, (), (2, "1 processes are dead or stalled")),
     ],
 )

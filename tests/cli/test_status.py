@@ -58,9 +58,22 @@ PAGES = {
     },
     "/queues/json": HEAD | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4},
 }
+HEALTH = HEAD | {
+    "live": True,
+    "ready": False,
+    "problems": ["No broker can be reached."],
+    "warnings": ["It rains."],
+    "processes": {},
+    "metadata_age_ms": None,
+    "balanced": True,
+    "slab_in_use": 0.0,
+}
+PAGES["/healthz"] = HEALTH
 EXPECTED = """\
 bruce 0.1.0, process 4711, since 1970-01-01 00:00:00 UTC
 received 8 = delivered 1 + discarded 0 + held 7 (queued 7)
+Problem: No broker can be reached.
+Warning: It rains.
 
 PROCESS        PID    STATE  RESTARTS   MEMORY    CPU
 router        4712  running         2  3.0 MiB  1.2 s
@@ -105,7 +118,9 @@ def test_a_real_status_process_is_understood(tmp_path: Path, capsys: pytest.Capt
     with FakeDaemon(tmp_path, settings, status="bruce_mp.status.process") as daemon:
         daemon.start_ready()
         assert main(["check", "--config", str(daemon.config)]) == 0
-        assert capsys.readouterr().out == "received 3 = delivered 0 + discarded 0 + held 3 (router 3)\n"
+        out, error = capsys.readouterr()
+        assert out == "received 3 = delivered 0 + discarded 0 + held 3 (router 3)\n"
+        assert "Problem: No metadata has been fetched" in error
         assert main(["status", "--config", str(daemon.config)]) == 0
         out = capsys.readouterr().out
         assert "supervisor" in out

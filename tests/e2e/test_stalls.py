@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 import urllib.error
 from typing import TYPE_CHECKING, Any
@@ -42,6 +44,20 @@ def send(daemon: Daemon, values: list[bytes], key: int = 0) -> None:
             client.send("news", value, partition_key=key)
 
 
+def monitor(daemon: Daemon, directory: Path) -> str:
+    command = [
+        sys.executable,
+        "-m",
+        "bruce_mp",
+        "monitor",
+        "--url",
+        daemon.url(""),
+        "--state",
+        str(directory / "state"),
+    ]
+    return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+
+
 def values_in(broker: DevBroker, partitions: int = 1) -> list[bytes]:
     return sorted(record.value or b"" for part in range(partitions) for record in broker.fetch("news")[part])
 
@@ -52,6 +68,7 @@ def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> No
         send(daemon, first)
         daemon.wait_settled(20)
         daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        assert monitor(daemon, tmp_path).startswith("BRUCE OK: ")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             time.sleep(6)  # silence without messages is no stall
@@ -63,6 +80,8 @@ def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> No
             [found] = [STALL.search(text) for text in health(daemon)["problems"]]
             assert found is not None
             assert (5 <= int(found[1]) < 12, found[2]) == (True, "200")
+            assert monitor(daemon, tmp_path).startswith("BRUCE CRITICAL: 1 problems on /healthz: Broker 1 at ")
+            assert "\nbruce_stalled_messages 200\n" in daemon.get_text("/metrics")
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert daemon.wait_settled(220).delivered == 220
@@ -80,6 +99,7 @@ def test_a_dead_bootstrap_is_a_warning_while_all_is_delivered(tmp_path: Path) ->
         assert daemon.wait_settled(2).delivered == 2
         page = health(daemon)
         assert (page["ready"], page["problems"], len(page["warnings"])) == (True, [], 1)
+        assert monitor(daemon, tmp_path).startswith("BRUCE WARNING: 1 warnings on /healthz: The brokers take messages")
 
 
 def repeat_until(condition: Callable[[], bool], step: Callable[[], None], timeout_s: float) -> None:

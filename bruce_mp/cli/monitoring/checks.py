@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from bruce_mp.cli.monitoring.readings import Readings
     from bruce_mp.cli.monitoring.state import MonitorState
@@ -46,8 +46,8 @@ class Check(NamedTuple):
     """A number with its limits.
 
     `value` computes the number from the readings; without it, the number is the increase of `counters` since the last
-    run. None means that the number is unknown. `text` has `{}` in place of the number, and names the remedy. A limit of
-    None is never exceeded.
+    run. None means that the number is unknown. `text` has `{}` in place of the number, and names the remedy. The
+    daemon's `sentences` follow it. A limit of None is never exceeded.
     """
 
     option: str
@@ -58,6 +58,7 @@ class Check(NamedTuple):
     warning: float | None
     critical: float | None
     unit: Unit = ""
+    sentences: Callable[[Readings], Sequence[str]] = lambda _: ()
 
     def evaluate(
         self, readings: Readings, before: MonitorState | None, warning: float | None, critical: float | None
@@ -67,7 +68,7 @@ class Check(NamedTuple):
         severity = _severity_of(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
-        text = self.text.format(shown)
+        text = self.text.format(shown) + " ".join(self.sentences(readings))
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
 
     def _number(self, readings: Readings, before: MonitorState | None) -> float | None:
@@ -104,8 +105,8 @@ def _processes(readings: Readings) -> float:
 
 def _metadata_age(readings: Readings) -> float:
     """Return the age in seconds; without any metadata, the time since the daemon's start."""
-    page = readings.metadata
-    return max(0.0, page.now / 1000 - (page.last_updated / 1000 or page.since))
+    page = readings.health
+    return max(0.0, page.now - page.since) if page.metadata_age_ms is None else page.metadata_age_ms / 1000
 
 
 _BROKER_FAILURES: Final = (
@@ -121,6 +122,26 @@ _BAD_RESPONSES: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCom
 _METADATA_FAILURES: Final = ("GetMetadataFail", "MetadataHasEmptyTopicList")
 
 CHECKS: Final = (
+    Check(
+        "problems",
+        "problems on /healthz are",
+        lambda readings: len(readings.health.problems),
+        (),
+        "{} problems on /healthz: ",
+        None,
+        0,
+        sentences=lambda readings: readings.health.problems,
+    ),
+    Check(
+        "warnings",
+        "warnings on /healthz are",
+        lambda readings: len(readings.health.warnings),
+        (),
+        "{} warnings on /healthz: ",
+        0,
+        None,
+        sentences=lambda readings: readings.health.warnings,
+    ),
     Check(
         "imbalance",
         "messages unaccounted for are",

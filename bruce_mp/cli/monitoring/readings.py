@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bruce_mp.status.pages.held import HeldPage
-from bruce_mp.status.pages.metadata import MetadataPage
 from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
     from bruce_mp.cli.pages import StatusClient
+    from bruce_mp.status.pages.health import HealthPage
 
 __all__ = ["Readings", "read_daemon"]
 
@@ -27,7 +27,7 @@ class Readings(msgspec.Struct, frozen=True):
     books: Books
     held: HeldPage
     processes: ProcessesPage
-    metadata: MetadataPage
+    health: HealthPage
     counters: dict[str, int]
 
     @property
@@ -48,7 +48,7 @@ def read_daemon(pages: StatusClient) -> Readings:
     """Read all pages. Raise UnreadableError if the daemon does not return one of them."""
     read: dict[str, Any] = {
         "processes": pages.get("processes", ProcessesPage),
-        "metadata": pages.get("metadata_fetch_time", MetadataPage),
+        "health": pages.get_health(),
         "held": pages.get("held", HeldPage),
         "counters": {line.name: line.value for line in pages.get("counters", _Counters).counters},
         "books": _books(pages),

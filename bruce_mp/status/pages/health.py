@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bruce_mp.telemetry.books import Books
     from bruce_mp.telemetry.broker_status import RouterStatus
 
-__all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence"]
+__all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
 FULL: Final = 0.9
 FILLING: Final = 0.75
@@ -67,6 +67,11 @@ class HealthPage(Page, frozen=True, kw_only=True):
     metadata_age_ms: int | None
     balanced: bool | None
     slab_in_use: float
+
+
+def health_lines(page: HealthPage) -> list[str]:
+    """Return a line for each problem and warning."""
+    return [*(f"Problem: {text}" for text in page.problems), *(f"Warning: {text}" for text in page.warnings)]
 
 
 class Evidence(NamedTuple):

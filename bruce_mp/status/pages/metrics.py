@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
     from bruce_mp.status.pages.processes import ProcessLine
+    from bruce_mp.status.pages.stalls import Stalls
     from bruce_mp.telemetry.books import Books
 
 __all__ = ["MAX_TOPICS", "read_metrics"]
@@ -99,6 +100,7 @@ def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, h
     yield _delays(slab)
     yield from _processes(evidence.processes.processes)
     yield from _brokers(evidence.cluster)
+    yield from _stalls(evidence.stalls, evidence.steady_now_ms)
     yield _answers(slab)
     yield from _compression(compression)
     for name, (counter, meaning) in SIMPLE.items():
@@ -188,6 +190,19 @@ def _brokers(cluster: ClusterReport) -> Iterator[Family]:
     )
     yield _labelled("bruce_broker_requests_in_flight", "gauge", "Requests that await a response.", "broker", in_flight)
     yield _gauge("bruce_paused", "Paused partitions and dispatchers.", paused)
+
+
+def _stalls(stalls: Stalls, now_ms: int) -> Iterator[Family]:
+    seconds = {str(stall.status.node): (now_ms - stall.since_ms) / 1000 for stall in stalls.brokers}
+    yield _labelled(
+        "bruce_broker_stalled_seconds",
+        "gauge",
+        "Time since a stalled broker's last acknowledgement.",
+        "broker",
+        seconds,
+    )
+    yield _gauge("bruce_stalled_partitions", "Stalled partitions of other brokers.", len(stalls.partitions))
+    yield _gauge("bruce_stalled_messages", "Messages that wait for a stalled broker or partition.", stalls.messages)
 
 
 def _answers(slab: Slab) -> Family:
