@@ -22,6 +22,7 @@ from bruce_mp.client.errors import (
 )
 from bruce_mp.client.flush import FlushError, Outcome
 from bruce_mp.client.stream import StreamClient, TcpClient
+from bruce_mp.protocol.client.key_hashes import partition_key_of
 
 __all__ = [
     "AttemptLostError",
@@ -38,4 +39,5 @@ __all__ = [
     "Stats",
     "StreamClient",
     "TcpClient",
+    "partition_key_of",
 ]

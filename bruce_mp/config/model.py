@@ -15,6 +15,8 @@ from bruce_mp.config.sections import (
     Kafka,
     Logging,
     MsgDebug,
+    PartitionerName,
+    PartitionerSection,
     RateLimit,
     RateLimitConfig,
     SlabSection,
@@ -32,6 +34,7 @@ class Config(Section, frozen=True):
     slab: SlabSection = SlabSection()
     daemon: DaemonSection = DaemonSection()
     timestamps: Timestamps = Timestamps()
+    partitioner: PartitionerSection = PartitionerSection()
     delivery: Delivery = Delivery()
     batching: Batching = Batching()
     compression: Compression = Compression()
@@ -59,6 +62,14 @@ class Config(Section, frozen=True):
     def compression_for(self, topic: bytes) -> CompressionConfig:
         """Return the compression of `topic`."""
         return topics.compression_for(self.compression, topic)
+
+    def partitioner_for(self, topic: bytes) -> PartitionerName:
+        """Return the partitioner of `topic`."""
+        return topics.partitioner_for(self.partitioner, topic)
+
+    def keys_wait_for(self, topic: bytes) -> bool:
+        """Return True if messages with keys wait for a partition without a leader, False if the next one gets them."""
+        return self.partitioner.without_leader == "wait" and self.partitioner_for(topic) != "none"
 
     def rate_limit_for(self, topic: bytes) -> RateLimitConfig | None:
         """Return the rate limit of `topic`, or None for no limit."""

@@ -34,6 +34,8 @@ RESTART_FOR_SEQUENCES: Final = restart(
 )
 
 Action = Literal["per_topic", "combined", "none"]
+PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
+_PARTITIONER_OF_TOPIC: str = "The partitioner of a topic."
 
 
 class Kafka(Section, frozen=True):
@@ -125,6 +127,29 @@ class DaemonSection(Section, frozen=True):
         ),
         restart("the daemon locks it, and its processes meet in it"),
     ] = "/run/bruce"
+
+
+class PartitionerSection(Section, frozen=True):
+    """The partition of a message with a record key.
+
+    `murmur2` places a key where the Java client does, `crc32` and `fnv1a` where librdkafka's `consistent_random` and
+    `fnv1a_random` do. With `none`, and for messages without a key, the daemon chooses. See `docs/delivery.md`.
+    """
+
+    default: Annotated[PartitionerName, fields.choice("The partitioner of all other topics."), LIVE] = "none"
+    without_leader: Annotated[
+        Literal["wait", "next"],
+        fields.choice(
+            "For topics with a partitioner: messages for a partition without a leader wait for it, or go to the next "
+            "partition."
+        ),
+        LIVE,
+    ] = "wait"
+    topics: Annotated[
+        dict[str, Annotated[PartitionerName, fields.choice(_PARTITIONER_OF_TOPIC), LIVE]],
+        fields.choice(_PARTITIONER_OF_TOPIC),
+        LIVE,
+    ] = field(default_factory=dict)
 
 
 class Delivery(Section, frozen=True):

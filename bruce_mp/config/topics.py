@@ -17,6 +17,8 @@ if TYPE_CHECKING:
         Batching,
         Compression,
         DefaultBatching,
+        PartitionerName,
+        PartitionerSection,
         RateLimit,
         RateLimitConfig,
         TopicRule,
@@ -32,6 +34,7 @@ __all__ = [
     "alpha_for",
     "batching_for",
     "compression_for",
+    "partitioner_for",
     "rate_limit_for",
     "timestamp_policy_for",
     "used_compressions",
@@ -82,6 +85,11 @@ def used_compressions(compression: Compression) -> list[CompressionConfig]:
     """Return the configs that at least one topic uses."""
     names = {compression.default, *compression.topics.values()}
     return [config for name, config in compression.configs.items() if name in names]
+
+
+def partitioner_for(partitioner: PartitionerSection, topic: bytes) -> PartitionerName:
+    """Return the topic's own partitioner, else that of unlisted topics."""
+    return partitioner.topics.get(_decode_topic(topic), partitioner.default)
 
 
 def rate_limit_for(rate_limit: RateLimit, topic: bytes) -> RateLimitConfig | None:

@@ -55,4 +55,4 @@ def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -
 
 
 def _is_replaceable(record: Record, stamp_ms: int) -> bool:
-    return not record.is_explicit and abs(record.timestamp - stamp_ms) > _TOLERANCE_MS
+    return not record.options & lay.OPTION_EXPLICIT and abs(record.timestamp - stamp_ms) > _TOLERANCE_MS

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from bruce_mp.discards.settlement import Discards
     from bruce_mp.input.sections import ConnectionSection
     from bruce_mp.input.spills import Spills
-    from bruce_mp.kernels import Windows
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
@@ -126,7 +125,7 @@ class Attempt:
         begin: AttemptBegin,
         section: ConnectionSection,
         *,
-        windows: Windows,
+        of_topics: Lanes,
         now_ms: int,
     ) -> None:
         self._attempts = attempts
@@ -150,7 +149,8 @@ class Attempt:
             attempts.topics,
             lambda _: _LINGER_MS,
             no_handover,
-            windows=windows,
+            windows=of_topics.windows,
+            partitioners=of_topics.partitioners,
             shares=_AttemptShares(self, attempts.shares),
         )
         self.lanes.keeps_order = True  # a message over its topic's share is offered again, or goes to the spill file
@@ -220,13 +220,13 @@ class FencedAttempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, begin: AttemptBegin, section: ConnectionSection, windows: Windows, now_ms: int) -> Attempt:
+    def open(self, begin: AttemptBegin, section: ConnectionSection, of_topics: Lanes, now_ms: int) -> Attempt:
         """Open an attempt, with a number that no other attempt of this worker has in the slab or in spill files.
 
-        `windows` gives the timestamp window of each topic.
+        `of_topics` are lanes whose timestamp windows and partitioners also apply to the attempt.
         """
         self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
-        attempt = Attempt(self, self._last, begin, section, windows=windows, now_ms=now_ms)
+        attempt = Attempt(self, self._last, begin, section, of_topics=of_topics, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 

@@ -11,6 +11,7 @@ from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipeline.process_shell import ProcessShell
+from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderRules
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.start import Start
-    from bruce_mp.kernels import Windows
+    from bruce_mp.kernels import Partitioners, Windows
     from bruce_mp.slab.chunks import ChunkWatcher
     from bruce_mp.slab.file import Slab
 
@@ -58,7 +59,13 @@ class InputShell(ProcessShell):
         self._topics = TopicTable(slab)
         self._shares = TopicShares(self._pool, self._topics, config.alpha_for)
         self._lanes = Lanes(
-            slab, self._pool, self._topics, lingers_of(config), windows=windows_for(config), shares=self._shares
+            slab,
+            self._pool,
+            self._topics,
+            lingers_of(config),
+            windows=windows_for(config),
+            partitioners=_partitioners_of(config),
+            shares=self._shares,
         )
         self._senders = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
@@ -77,6 +84,7 @@ class InputShell(ProcessShell):
         self._reporter.apply_config(config)
         self._lanes.apply_lingers(lingers_of(config))
         self._lanes.apply_windows(self._windows_for(config))
+        self._lanes.partitioners = _partitioners_of(config)
         self._shares.apply_config(config.alpha_for)
         self._senders.apply_config(self._rules_for(config.input))
 
@@ -102,3 +110,12 @@ class InputShell(ProcessShell):
             return _FLUSH_MS
         self._router.close()
         return CLOSE_TIMEOUT_MS
+
+
+def _partitioners_of(config: Config) -> Partitioners | None:
+    """Return the function from a topic to its partitioner; None if all topics have none, which costs the least."""
+    names = {config.partitioner.default, *config.partitioner.topics.values()}
+    if names == {"none"}:
+        return None
+    by_name = {rule.name.lower(): rule for rule in Partitioner}
+    return lambda topic: by_name[config.partitioner_for(topic)]

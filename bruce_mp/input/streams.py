@@ -194,7 +194,7 @@ class StreamAdmission:
             return True
         begin, attempt = decode_begin(frame), client.attempt
         if attempt is None and begin is not None:
-            client.attempt = self._attempts.open(begin, client.section, self._lanes.windows, now_ms)
+            client.attempt = self._attempts.open(begin, client.section, self._lanes, now_ms)
             client.keeps_timestamps = begin.keeps_timestamps
             return True
         if attempt is not None and is_end(frame):

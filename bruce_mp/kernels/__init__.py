@@ -40,7 +40,7 @@ from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.outcomes import CountedPosition
-from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, RejectedMessage
+from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, Partitioners, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.stream_intake import Served, StreamCounters, Uncounted
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
@@ -113,6 +113,7 @@ __all__ = [
     "Lanes",
     "NoRoom",
     "ParsedBatch",
+    "Partitioners",
     "PlainCounters",
     "ProcessRow",
     "RejectedMessage",

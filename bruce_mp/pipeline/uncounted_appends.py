@@ -43,7 +43,7 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     found = uncounted_records(slab, index, row.counted)
     feeding = row.counters[lay.SPILL_FEEDING]
     increments = _record_half_fed_slice(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
-    keyed = sum(1 for record in found if record.flags & lay.FLAG_PARTITION_KEY)
+    keyed = sum(1 for record in found if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
     last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)

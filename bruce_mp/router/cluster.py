@@ -49,14 +49,14 @@ class TopicView(Struct, frozen=True):
     leaders: dict[int, int]
     is_partial: bool = False
 
-    def key_partition_count(self, known: int) -> int:
+    def key_partition_count(self, known: int, *, keys_wait: bool = False) -> int:
         """Return the number of partitions that keys are spread over; `known` is the number before this metadata.
 
         A new partition counts once it has a leader.  Before that, another partition would replace it and mix the
-        messages of two lanes.
+        messages of two lanes.  With `keys_wait` no partition replaces another, so that all of them count.
         """
         count = len(self.partitions)
-        if not 0 < known < count:
+        if keys_wait or not 0 < known < count:
             return count
         led = takewhile(self.leaders.__contains__, self.partitions[known:])
         return known + sum(1 for _ in led)

@@ -121,6 +121,7 @@ class RunRouter:
         self._limits.apply_config(config.rate_limit_for)
         for topic in self._numbered.values():
             topic.is_plain = False
+            topic.apply_keys_wait(keys_wait=config.keys_wait_for(topic.name))
             rule = config.batching_for(topic.name)
             if rule != topic.rule:
                 self.flush_topic(topic.number, now_ms)

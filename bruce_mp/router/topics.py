@@ -47,7 +47,16 @@ class Topic:
     batch, because many small record batches cost more than a few large ones.
     """
 
-    def __init__(self, slab: Slab, number: int, name: bytes, rule: TopicBatching, rng: random.Random) -> None:
+    def __init__(
+        self,
+        slab: Slab,
+        number: int,
+        name: bytes,
+        rule: TopicBatching,
+        rng: random.Random,
+        *,
+        keys_wait: bool = False,
+    ) -> None:
         self._slab = slab
         self.number = number
         self.name = name
@@ -59,6 +68,8 @@ class Topic:
         self.parked_since_ms = 0
         self.parked_keyed: list[Segment] = []
         """PartitionKey messages that arrived while no partition had a leader, in order."""
+        self.keys_wait = keys_wait
+        """True if keys wait for a partition without a leader, False if the next one replaces it."""
         self.apply_config(rule)
         self._rng = rng
         self.scheduled_ms = 0
@@ -83,8 +94,17 @@ class Topic:
         self.view = view
         self.is_plain = False
         self._rotation = list(view.leaders) if view is not None else []
-        self.key_partitions = key_partitions_of(view) if view is not None else []
+        self._update_key_partitions()
         self._cursor = len(self._rotation)
+
+    def apply_keys_wait(self, *, keys_wait: bool) -> None:
+        """Apply a reloaded choice for partitions without a leader."""
+        self.keys_wait = keys_wait
+        self._update_key_partitions()
+
+    def _update_key_partitions(self) -> None:
+        view = self.view
+        self.key_partitions = key_partitions_of(view, keys_wait=self.keys_wait) if view is not None else []
 
     def key_partitions_for(self, count: int) -> list[int] | None:
         """Return the partitions for keys modulo `count`; None if the topic has fewer partitions.
@@ -192,7 +212,8 @@ class TopicRegistry:
         if view is None:
             return 0
         number = self._table.id_of(name)
-        return self._table.add(name, view.key_partition_count(self._table.partitions_of(number) if number else 0))
+        known = self._table.partitions_of(number) if number else 0
+        return self._table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
         """Return the partitions over which inputs spread the keys of a topic."""
@@ -202,14 +223,21 @@ class TopicRegistry:
         topic = self.numbered.get(number)
         if topic is None:
             rule = self._config.batching_for(name)
-            topic = self.numbered[number] = Topic(self._slab, number, name, rule, self._rng)
+            keys_wait = self._config.keys_wait_for(name)
+            topic = Topic(self._slab, number, name, rule, self._rng, keys_wait=keys_wait)
+            self.numbered[number] = topic
             if self.view is not None:
                 topic.update_view(self.view.topics.get(name))
         return topic
 
 
-def key_partitions_of(view: TopicView) -> list[int]:
-    """Return the partition for each key index; empty while no partition has a leader."""
+def key_partitions_of(view: TopicView, *, keys_wait: bool = False) -> list[int]:
+    """Return the partition for each key index; empty while no partition has a leader.
+
+    With `keys_wait` a partition without a leader keeps its keys.
+    """
+    if keys_wait:
+        return list(view.partitions) if view.leaders and not view.is_partial else []
     designated = (view.partition_for_key(index) for index in range(len(view.partitions)))
     return [partition for partition in designated if partition is not None]
 

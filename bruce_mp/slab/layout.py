@@ -182,13 +182,13 @@ RUN_TICKET: Final = 80  # u64, the number of the run in the order of the input's
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
-"""state word, flags, attempts, reason, explicit timestamp, key length, value length, partition key, partition,
+"""state word, flags, attempts, reason, options, key length, value length, partition key, partition,
 sequence, epoch, record headers length, timestamp, arrival"""
 RECORD_WORD: Final = 0  # valid only in a SPLIT run
 RECORD_FLAGS: Final = 4
 RECORD_ATTEMPTS: Final = 5
 RECORD_REASON: Final = 6
-RECORD_EXPLICIT: Final = 7  # u8, 1: the daemon must not replace the client's timestamp
+RECORD_OPTIONS: Final = 7  # u8, OPTION_...: set at the receipt, never changed
 RECORD_KEY_LENGTH: Final = 8
 RECORD_VALUE_LENGTH: Final = 12
 RECORD_PARTITION_KEY: Final = 16
@@ -208,6 +208,9 @@ FLAG_BATCH_START: Final = 2  # the record, or the run's first one, begins a buil
 FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its records
 FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this
 FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was discarded, and the broker may lack it
+
+OPTION_EXPLICIT: Final = 1  # the daemon must not replace the client's timestamp
+OPTION_HASHED: Final = 2  # an AnyPartition message, whose partition key is a hash of its record key
 
 
 @unique

@@ -104,7 +104,7 @@ class Record(NamedTuple):
     flags: int
     attempts: int
     reason: int
-    is_explicit: int
+    options: int
     key_length: int
     value_length: int
     partition_key: int
@@ -114,6 +114,11 @@ class Record(NamedTuple):
     headers_length: int
     timestamp: int
     arrival: int
+
+    @property
+    def is_partition_key(self) -> bool:
+        """Return True for a PartitionKey message, False for an AnyPartition message."""
+        return bool(self.flags & lay.FLAG_PARTITION_KEY) and not self.options & lay.OPTION_HASHED
 
     @property
     def payload(self) -> int:

@@ -224,7 +224,7 @@ class Salvage:
             RunState(header.word & 0xFF),
             header.reason,
             header.attempts,
-            record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None,
+            record.partition_key if record.is_partition_key else None,
             record.timestamp,
             record.arrival,
             key_at,

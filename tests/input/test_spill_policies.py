@@ -99,7 +99,7 @@ class Sink:
         values = [one.value for one in chosen.messages(self._slab, segment, b"", None)]
         records = [record for _, record in segment_records(self._slab, segment)]
         for value, record in zip(values, records, strict=True):
-            yield Delivered(int(value.split(b":")[0]), record.timestamp, bool(record.is_explicit))
+            yield Delivered(int(value.split(b":")[0]), record.timestamp, bool(record.options & lay.OPTION_EXPLICIT))
 
     def numbers(self, topic: int) -> list[int]:
         return [each.number for each in self.delivered.get(topic, [])]

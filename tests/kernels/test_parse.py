@@ -104,7 +104,7 @@ def as_oracle_says(batch: ParsedBatch, buffer: bytes, count: int, first_arrival:
     found: dict[int, Message | Rejection] = {}
     for (topic, keyed), items in batch.groups.items():
         assert [item[0] for item in items] == sorted(item[0] for item in items)
-        for arrival, timestamp, number, key_at, key_end, value_at, value_end, headers_at, end in items:
+        for arrival, timestamp, number, _, key_at, key_end, value_at, value_end, headers_at, end in items:
             assert arrival - first_arrival not in found
             key, value = buffer[key_at:key_end], buffer[value_at:value_end]
             headers = decode_headers(buffer[headers_at:end])

@@ -136,7 +136,7 @@ def test_explicit_timestamps_are_marked_and_kept_unless_the_policy_is_arrival(
         sender.lanes.ingest(slab.view, places[4:], 4, NOW_MS)
         (segment,) = sender.close_all()
         found = [record for _, record in segment_records(slab, segment)]
-        assert [record.is_explicit for record in found] == [1, 1, 1, 1, 0]
+        assert [record.options for record in found] == [1, 1, 1, 1, 0]
         assert [record.timestamp for record in found[:4]] == (WRONG[:4] if keeps else [ARRIVED_MS] * 4)
 
 

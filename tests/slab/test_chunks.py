@@ -134,7 +134,7 @@ class PoolMachine(RuleBasedStateMachine):
     def append_run(self, data: st.DataObject, sizes: list[int]) -> None:
         chunk = data.draw(st.sampled_from(sorted(self.open)))
         allocation = self.open[chunk]
-        items = [(self.arrival + index, 0, 0, 0, 0, 0, size, size, size) for index, size in enumerate(sizes)]
+        items = [(self.arrival + index, 0, 0, 0, 0, 0, 0, size, size, size) for index, size in enumerate(sizes)]
         if not allocation.lane.has_room(items[0]):
             return
         stop = allocation.lane.append(memoryview(bytes(3000)), items, 0, self.now_ms)
@@ -224,7 +224,7 @@ def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
             assert chunk is not None
             lane = Lane(slab, Head(1, b"", 0, -1, 0))
             lane.use_chunk(chunk, 1)
-            lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
+            lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
             set_state(slab, [lane.close_run(HandoverTickets(slab, INPUT_ROW))], RunState.DELIVERED)
         slab.longs[landing.base_at(slab) >> 3] = 10
         slab.close()
@@ -257,7 +257,7 @@ def test_a_span_partly_released_by_a_crash_is_released_again() -> None:
         lane = Lane(slab, Head(1, b"", 0, -1, 0))
         lane.use_chunk(0, 4)
         up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
-        items = [(i, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
+        items = [(i, 0, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
         lane.append(memoryview(bytes(3 * lay.CHUNK_BYTES)), items, 0, 0)
         segment = lane.close_run(HandoverTickets(slab, INPUT_ROW))
         split_run(slab, 0, segment.run)
@@ -281,7 +281,7 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     assert chunk is not None
     lane = Lane(slab, Head(1, b"", 0, -1, 0))
     lane.use_chunk(chunk, span)
-    lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
+    lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
     pool.seal(chunk)
     pool.allow_reclaim()
     return lane.close_run(HandoverTickets(slab, INPUT_ROW))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.config.model import Config
-from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka, RateLimit
+from bruce_mp.config.sections import Batching, DefaultBatching, Delivery, Kafka, PartitionerSection, RateLimit
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records
 from support.fake_broker import SentRecord
@@ -30,6 +30,7 @@ def a_config(
     batching: Batching | None = None,
     acks: Any = -1,
     rate_limit: RateLimit | None = None,
+    partitioner: PartitionerSection | None = None,
 ) -> Config:
     """A configuration with short pauses."""
     return Config(
@@ -37,6 +38,7 @@ def a_config(
         delivery=delivery,
         batching=batching or Batching(default=_default_batching(action)),
         rate_limit=rate_limit or RateLimit(),
+        partitioner=partitioner or PartitionerSection(),
     )
 
 

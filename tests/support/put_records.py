@@ -31,7 +31,7 @@ def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> li
             value_at = at + len(key or b"")
             headers_at = value_at + len(value or b"")
             end = headers_at + len(encode_headers(headers))
-            items.append((arrival, timestamp, 0, at, value_at, value_at, headers_at, headers_at, end))
+            items.append((arrival, timestamp, 0, 0, at, value_at, value_at, headers_at, headers_at, end))
             at = end
         span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
         chunk = pool.allocate(span, 0)

@@ -121,8 +121,9 @@ cdef class Lane:
         """Write a record behind the open run, which does not include it yet."""
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
+        cdef uint32_t options = item.options | (OPTION_EXPLICIT if self.is_explicit else 0)
         store32(at, 0)
-        store32(at + RECORD_FLAGS, self.flags | <uint32_t>self.is_explicit << 8 * (RECORD_EXPLICIT - RECORD_FLAGS))
+        store32(at + RECORD_FLAGS, self.flags | options << 8 * (RECORD_OPTIONS - RECORD_FLAGS))
         store32(at + RECORD_KEY_LENGTH, item.key_size)
         store32(at + RECORD_VALUE_LENGTH, item.value_size)
         store32(at + RECORD_PARTITION_KEY, item.partition_key)

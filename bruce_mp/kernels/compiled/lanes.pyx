@@ -110,6 +110,15 @@ class Lanes(PureLanes):
         if self._topics_version != before:
             self._batch.clear_topics()
 
+    @property
+    def partitioners(self):
+        return (<IngestBatch>self._batch).partitioners
+
+    @partitioners.setter
+    def partitioners(self, partitioners):
+        (<IngestBatch>self._batch).partitioners = partitioners
+        self._batch.clear_topics()
+
     def apply_lingers(self, linger_ms):
         super().apply_lingers(linger_ms)
         for lane in self._lanes.values():

@@ -59,7 +59,7 @@ cdef enum:
     RECORD_FLAGS = 4
     RECORD_ATTEMPTS = 5
     RECORD_REASON = 6
-    RECORD_EXPLICIT = 7
+    RECORD_OPTIONS = 7
     RECORD_KEY_LENGTH = 8
     RECORD_VALUE_LENGTH = 12
     RECORD_PARTITION_KEY = 16
@@ -74,6 +74,9 @@ cdef enum:
     FLAG_BATCH_START = 2
     FLAG_IN_DOUBT = 8
     FLAG_AFTER_GAP = 16
+
+    OPTION_EXPLICIT = 1
+    OPTION_HASHED = 2
 
 cdef enum State:
     OPEN = 0

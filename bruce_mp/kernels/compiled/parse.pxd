@@ -16,6 +16,7 @@ cdef struct Item:        # a valid message
     uint8_t *value
     uint8_t *headers
     uint32_t partition_key, topic_size, key_size, value_size, headers_size
+    uint32_t options     # OPTION_... of its record
     int next             # next item of the same group
     bint is_replaced     # true if `timestamp` replaced the client's; set only by `replace_timestamps`
     int64_t given        # the client's timestamp, if `is_replaced`
@@ -24,6 +25,7 @@ cdef struct Item:        # a valid message
 cdef struct Group:       # messages of one topic and type, in order
     int first, last
     bint keyed
+    int partitioner      # of the topic, if it is unknown
 
 
 cdef class KnownTopic:
@@ -33,6 +35,7 @@ cdef class KnownTopic:
     cdef uint64_t hashed
     cdef int group_any, group_keyed
     cdef uint64_t batch_number   # the batch in which the groups were set
+    cdef int partitioner
 
 
 cdef class ParsedBatch:
@@ -42,6 +45,7 @@ cdef class ParsedBatch:
     cdef Group *groups
     cdef int room, count, group_count, any_partition, partition_key
     cdef list rejections
+    cdef object partitioners # from a topic to its partitioner; None = all topics have none
     cdef int64_t wire_bytes  # size of the messages on the wire
     cdef uint64_t batch_number
     cdef PyObject **table    # known topics by hash, open addressing
@@ -54,6 +58,7 @@ cdef class ParsedBatch:
     cdef PyObject *find(self, uint8_t *name, uint64_t size)
     cdef void insert(self, KnownTopic topic)
     cdef int grow(self) except -1
-    cdef int group_of(self, Item *item, bint keyed)
-    cdef int group_of_unknown(self, Item *item, bint keyed)
+    cdef int partitioner_of(self, bytes name) except -1
+    cdef int group_of(self, Item *item, bint keyed) except -1
+    cdef int group_of_unknown(self, Item *item, bint keyed) except -1
     cdef int new_group(self, bint keyed)

@@ -7,6 +7,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from bruce_mp.kernels.compiled.key_hashes cimport NO_PARTITIONER, hash_key
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.wire cimport *
 
@@ -19,6 +20,7 @@ cdef enum:
     GENERIC_HEADER = 8   # size, API key, version
     WITH_HEADERS = 0x10000   # version and flags of a message with record headers
     LONGEST_HEADERS = 0xFFFF
+    UNREAD = -1          # the partitioner of a topic that is not looked up yet
 
 
 cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
@@ -39,7 +41,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     if version & ~<uint32_t>WITH_HEADERS:
         return 0
     at += 10
-    item.partition_key = 0
+    item.partition_key = item.options = 0
     if api_key == PARTITION_KEY:
         if end - at < 6:
             return 0
@@ -90,6 +92,15 @@ cdef object rejection_of(int slot, uint8_t *at, int64_t length):
     return RejectedMessage(slot, Failure.MALFORMED, api_key, version)
 
 
+cdef inline bint place_by_key(Item *item, int partitioner) noexcept nogil:
+    """Store the hash of a record key as the partition key; return False if the partitioner does not place the message."""
+    if partitioner == NO_PARTITIONER or item.key_size == 0:
+        return False
+    item.partition_key = hash_key(partitioner, item.key, item.key_size)
+    item.options |= OPTION_HASHED
+    return True
+
+
 cdef inline uint64_t hash_of(uint8_t *name, uint64_t size) noexcept nogil:
     cdef uint64_t hashed = size * <uint64_t>0x9E3779B97F4A7C15U
     cdef uint64_t word
@@ -132,7 +143,7 @@ cdef class ParsedBatch:
 
     cdef int add_topic(self, KnownTopic topic, bytes name) except -1:
         """Add a numbered topic."""
-        topic.name = name
+        topic.name, topic.partitioner = name, self.partitioner_of(name)
         topic.hashed = hash_of(<uint8_t *>PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         self.topics.append(topic)
         if <uint64_t>len(self.topics) * 2 > self.mask:
@@ -211,7 +222,11 @@ cdef class ParsedBatch:
         self.count += 1
         return 0
 
-    cdef int group_of(self, Item *item, bint keyed):
+    cdef int partitioner_of(self, bytes name) except -1:
+        return NO_PARTITIONER if self.partitioners is None else self.partitioners(name)
+
+    cdef int group_of(self, Item *item, bint keyed) except -1:
+        """Return the group of a message; a message that the partitioner places joins the PartitionKey messages."""
         cdef PyObject *known = self.find(item.topic, item.topic_size)
         cdef KnownTopic topic
         if known == NULL:
@@ -220,24 +235,32 @@ cdef class ParsedBatch:
         if topic.batch_number != self.batch_number:
             topic.batch_number = self.batch_number
             topic.group_any = topic.group_keyed = NONE
-        if keyed:
+        if keyed or place_by_key(item, topic.partitioner):
             if topic.group_keyed == NONE:
-                topic.group_keyed = self.new_group(keyed)
+                topic.group_keyed = self.new_group(True)
             return topic.group_keyed
         if topic.group_any == NONE:
-            topic.group_any = self.new_group(keyed)
+            topic.group_any = self.new_group(False)
         return topic.group_any
 
-    cdef int group_of_unknown(self, Item *item, bint keyed):
+    cdef int group_of_unknown(self, Item *item, bint keyed) except -1:
         """Find or create the group of an unknown topic by a linear search, because few topics are unknown."""
         cdef Item *first
-        cdef int index
+        cdef int index, partitioner = UNREAD
         for index in range(self.group_count):
             first = &self.items[self.groups[index].first]
-            if self.groups[index].keyed == keyed and first.topic_size == item.topic_size:
-                if memcmp(first.topic, item.topic, item.topic_size) == 0:
+            if first.topic_size == item.topic_size and memcmp(first.topic, item.topic, item.topic_size) == 0:
+                if partitioner == UNREAD:
+                    partitioner = self.groups[index].partitioner
+                    keyed = keyed or place_by_key(item, partitioner)
+                if self.groups[index].keyed == keyed:
                     return index
-        return self.new_group(keyed)
+        if partitioner == UNREAD:
+            partitioner = self.partitioner_of(item.topic[: item.topic_size])
+            keyed = keyed or place_by_key(item, partitioner)
+        index = self.new_group(keyed)
+        self.groups[index].partitioner = partitioner
+        return index
 
     cdef int new_group(self, bint keyed):
         cdef Group *group = &self.groups[self.group_count]

@@ -42,10 +42,9 @@ def _message(slab: Slab, at: int, record: Record, topic: bytes, longest: int | N
     value_at = key_at + record.key_length
     key = bytes(slab.view[key_at : key_at + _at_most(record.key_length, longest)])
     value = bytes(slab.view[value_at : value_at + _at_most(record.value_length, longest)])
-    keyed = bool(record.flags & lay.FLAG_PARTITION_KEY)
     headers_at = value_at + record.value_length
     headers = slab.view[headers_at : headers_at + (record.headers_length if longest is None else 0)]
-    partition_key = record.partition_key if keyed else None
+    partition_key = record.partition_key if record.is_partition_key else None
     return Message(topic, value, key, record.timestamp, partition_key, decode_headers(headers) or ())
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Head", "Lane", "record_size"]
 
 _RECORD: Final = Struct("<4xB2xBIII10sHqQ")
-"""`layout.RECORD` with the fields of a new record: flags, explicit timestamp, key length, value length, partition key,
+"""`layout.RECORD` with the fields of a new record: flags, options, key length, value length, partition key,
 _UNPLACED, record headers length, timestamp, arrival number.
 """
 _UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
@@ -51,7 +51,7 @@ class Head(NamedTuple):
 
 def record_size(item: Item) -> int:
     """Return the bytes that a message takes in a run."""
-    _, _, _, key_at, key_end, value_at, value_end, headers_at, end = item
+    *_, key_at, key_end, value_at, value_end, headers_at, end = item
     return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at + end - headers_at)
 
 
@@ -110,9 +110,11 @@ class Lane:
         if not self.records:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
-        flags, explicit, room = self.head.flags, int(self.is_explicit), self._limit - self._end
+        flags, room = self.head.flags, self._limit - self._end
+        explicit = lay.OPTION_EXPLICIT if self.is_explicit else 0
         sizes: list[int] = []
-        for arrival, timestamp, partition_key, key_at, key_end, value_at, value_end, headers_at, end in items[start:]:
+        for item in items[start:]:
+            arrival, timestamp, partition_key, options, key_at, key_end, value_at, value_end, headers_at, end = item
             lengths = key_end - key_at, value_end - value_at
             headers_length = end - headers_at
             size = sum(lengths) + headers_length
@@ -120,7 +122,9 @@ class Lane:
             if room < 0:
                 break
             sizes_and_key = (*lengths, partition_key)
-            parts.append(_pack_record(flags, explicit, *sizes_and_key, _UNPLACED, headers_length, timestamp, arrival))
+            parts.append(
+                _pack_record(flags, options | explicit, *sizes_and_key, _UNPLACED, headers_length, timestamp, arrival)
+            )
             if lengths[0]:
                 parts.append(buffer[key_at:key_end])
             parts += (buffer[value_at:value_end], buffer[headers_at:end], _PADDING[size & 7])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bruce_mp.kernels.lane_chunks import Chunks, LaneKey, Thresholds
-    from bruce_mp.kernels.pure.parse import Item, RejectedMessage
+    from bruce_mp.kernels.pure.parse import Item, Partitioners, RejectedMessage
     from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -87,6 +87,7 @@ class Lanes:
         tickets: HandoverTickets | None = None,
         *,
         windows: Windows = lambda _: None,
+        partitioners: Partitioners | None = None,
         shares: Thresholds | None = None,
     ) -> None:
         self._slab = slab
@@ -95,6 +96,8 @@ class Lanes:
         self._topics_version = topics.version
         self._linger_ms = linger_ms
         self._lingers: dict[int, int] = {}
+        self.partitioners = partitioners
+        """The partitioner of each topic, for later messages; None = no record key chooses a partition."""
         self.windows = windows
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
@@ -146,7 +149,7 @@ class Lanes:
         `now_ms` is the time on the steady clock.  With `is_explicit` clamping does not replace timestamps.
         """
         self._refresh_topics()
-        batch = parse(buffer, places, first_arrival, skip, sources=sources)
+        batch = parse(buffer, places, first_arrival, skip, sources=sources, partitioners=self.partitioners)
         no_room: list[NoRoom] = []
         for (topic, keyed), items in batch.groups.items():
             for lane, members in self._assign(topic, items, keyed=keyed):
@@ -155,7 +158,9 @@ class Lanes:
                 self._count_replaced(topic, replaced, dropped)
                 no_room += [NoRoom(topic, item[1], item[0], reason) for item, reason in dropped]
                 self._schedule_close(lane, topic, now_ms)
-        keyed_ones = sum(len(items) for (_, keyed), items in batch.groups.items() if keyed)
+        keyed_ones = sum(
+            not item[3] & lay.OPTION_HASHED for (_, keyed), items in batch.groups.items() if keyed for item in items
+        )
         sound = sum(map(len, batch.groups.values()))
         return Ingested(sound - keyed_ones, keyed_ones, batch.rejections, no_room)
 

@@ -7,18 +7,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum, unique
-from functools import lru_cache
+from functools import cache, lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner
 from bruce_mp.protocol.client.record_headers import LONGEST_HEADERS, decode_headers
-from bruce_mp.slab.layout import stream_arrival
+from bruce_mp.slab.layout import OPTION_HASHED, stream_arrival
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Failure", "Group", "Item", "ParsedBatch", "RejectedMessage", "parse"]
+__all__ = ["Failure", "Group", "Item", "ParsedBatch", "Partitioners", "RejectedMessage", "parse"]
 
 _ANY: Final = 256
 _KEYED: Final = 257
@@ -52,15 +54,19 @@ class RejectedMessage(NamedTuple):
     version: int
 
 
-Item = tuple[int, int, int, int, int, int, int, int, int]
-"""A message: arrival number, timestamp, partition key, and the start and end of its key, its value and its record
-headers in the buffer.
+Item = tuple[int, int, int, int, int, int, int, int, int, int]
+"""A message: arrival number, timestamp, partition key, options, and the start and end of its key, its value and its
+record headers in the buffer.  The options are those of its record, `OPTION_...` in `slab.layout`.
 
 It is a plain tuple, because each message needs one and a named tuple takes three times as long to create.
 """
 
 Group = tuple[bytes, bool]
-"""The key of a group: topic, and True for PartitionKey messages."""
+"""The key of a group: topic, and True for messages with a partition key."""
+
+
+Partitioners = Callable[[bytes], Partitioner]
+"""A function from a topic to its partitioner."""
 
 
 class ParsedBatch(NamedTuple):
@@ -77,12 +83,14 @@ def parse(
     skip: frozenset[int] = frozenset(),
     *,
     sources: Sequence[int] | None = None,
+    partitioners: Partitioners | None = None,
 ) -> ParsedBatch:
     """Parse the messages at `places`, pairs of offset and length in `buffer`.
 
     Message i has the arrival number first_arrival + i, in a stream stream_arrival(first_arrival + i, sources[i]).
-    Messages whose arrival numbers are in `skip` are omitted.
+    Messages whose arrival numbers are in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
     """
+    partitioner_of = None if partitioners is None else cache(partitioners)
     groups: dict[Group, list[Item]] = {}
     rejections: list[RejectedMessage] = []
     for index, (at, length) in enumerate(places):
@@ -96,6 +104,8 @@ def parse(
         except (_Malformed, struct.error):
             rejections.append(_rejection(buffer, index, at, length))
             continue
+        if partitioner_of is not None and not group[1]:
+            group, item = _place_by_key(buffer, group, item, partitioner_of(group[0]))
         if group in groups:
             groups[group].append(item)
         else:
@@ -129,7 +139,16 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
     places = (key_at, value_at - 4, value_at, value_end, headers_at, end)
-    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, *places)
+    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, 0, *places)
+
+
+def _place_by_key(buffer: memoryview, group: Group, item: Item, partitioner: Partitioner) -> tuple[Group, Item]:
+    """Give an AnyPartition message the hash of its record key as partition key, if the partitioner places it."""
+    key_at, key_end = item[4:6]
+    if partitioner is Partitioner.NONE or key_at == key_end:
+        return group, item
+    hashed = KEY_HASHES[partitioner](bytes(buffer[key_at:key_end]))
+    return (group[0], True), (*item[:2], hashed, OPTION_HASHED, *item[4:])
 
 
 def _headers(buffer: memoryview, value_end: int, end: int) -> int:

@@ -1,0 +1,97 @@
+"""Record keys choose the partition as Kafka's own producers do, through reloads and deaths of processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.client import DatagramClient, StreamClient
+from bruce_mp.devbroker.control import DevBroker
+from support.daemon import Daemon
+from support.kafka_dist import NEWEST, ensure
+from support.key_traffic import partitions_of_java, partitions_of_librdkafka, random_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from support.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.process
+
+PARTITIONS: Final = 4
+UPDATES: Final = 60
+LIBRDKAFKA: Final = {"murmur2": "murmur2_random", "crc32": "consistent_random", "fnv1a": "fnv1a_random"}
+
+Placed = dict[bytes, list[tuple[int, bytes]]]
+"""By key: partition and value of its records, in order within a partition."""
+
+
+def send_round(daemon: Daemon, topic: str, keys: Sequence[bytes], update: int) -> None:
+    with DatagramClient(daemon.socket_path, timeout=30) as client:
+        for key in keys:
+            client.send(topic, b"%d" % update, key=key)
+
+
+def expect_in_order(found: Placed, partitions: Mapping[bytes, int], updates: Sequence[int]) -> None:
+    assert {key: {partition for partition, _ in records} for key, records in found.items()} == {
+        key: {partition} for key, partition in partitions.items()
+    }
+    values = [b"%d" % update for update in updates]
+    assert all([value for _, value in records] == values for records in found.values())
+
+
+def test_updates_of_a_key_are_where_the_java_producer_puts_it(tmp_path: Path, kafka_3: KafkaCluster) -> None:
+    """The input and the router are killed in between, and a leader moves."""
+    keys = [b"user-7", *random_keys(19)]
+    for topic in ("keyed-by-us", "keyed-by-java"):
+        kafka_3.create_topic(topic, PARTITIONS, 3)
+    settings = {"partitioner.topics.keyed-by-us": "murmur2", "input.unix_datagram.when_full": "block"}
+    with Daemon(tmp_path, kafka_3.bootstrap) as daemon:
+        daemon.reload(settings)
+        for update in range(UPDATES):
+            send_round(daemon, "keyed-by-us", keys, update)
+            if update == 20:
+                daemon.kill("router")
+            elif update == 40:
+                daemon.kill("input")
+                leader = kafka_3.leader("keyed-by-us", 0)
+                kafka_3.move_leader("keyed-by-us", 0, [node for node in kafka_3.node_ids if node != leader])
+        books = daemon.wait_settled(UPDATES * len(keys))
+        assert books.received == books.delivered == UPDATES * len(keys)
+        assert daemon.terminate() == 0
+    found: Placed = {}
+    for partition, records in kafka_3.read_all("keyed-by-us").items():
+        for record in records:
+            found.setdefault(record.key or b"", []).append((partition, record.value or b""))
+    expect_in_order(found, partitions_of_java(ensure(NEWEST), kafka_3.bootstrap, "keyed-by-java", keys), range(UPDATES))
+
+
+@pytest.mark.parametrize("partitioner", LIBRDKAFKA)
+def test_keys_are_where_librdkafka_puts_them(tmp_path: Path, partitioner: str) -> None:
+    keys = random_keys(200)
+    with DevBroker(brokers=3, topics={"ours": 7, "theirs": 7}, strict=True) as broker:
+        expected = partitions_of_librdkafka(broker.bootstrap, "theirs", keys, LIBRDKAFKA[partitioner])
+        settings = {
+            "partitioner.default": partitioner,
+            "input.unix_stream.enable": "true",
+            "input.unix_stream.path": str(tmp_path / "in.stream"),
+        }
+        with Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+            send_round(daemon, "ours", keys, 0)
+            daemon.wait_settled(len(keys))
+            with StreamClient(tmp_path / "in.stream", linger=0.01) as client:
+                with client.attempt("fenced"):
+                    for key in keys:
+                        client.send("ours", b"1", key=key)
+                for key in keys:
+                    client.send("ours", b"2", key=key)
+                assert client.flush(timeout=30).delivered == 2 * len(keys)
+            books = daemon.wait_settled(3 * len(keys))
+            assert books.received == books.delivered == 3 * len(keys)
+        found: Placed = {}
+        for partition, records in enumerate(broker.fetch("ours")):
+            for record in records:
+                found.setdefault(record.key or b"", []).append((partition, record.value or b""))
+        expect_in_order(found, expected, range(3))
