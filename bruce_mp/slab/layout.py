@@ -88,6 +88,7 @@ ROW_COUNTER_CAPACITY: Final = 448
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
 ROW_REDO_BYTES: Final = 36 * 1024
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
+ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, which settles nothing: status/history/losses.py
 
 # Counters of a stream input's row for its spill files (slab/spill.py); its transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none

@@ -100,7 +100,7 @@ class DaemonView:
         return collect_evidence(
             self.slab,
             self.broker_status.latest(steady_ms),
-            self.histories.history,
+            self.histories.losses,
             self.settings(),
             now_ms=self.now_ms(),
             steady_now_ms=steady_ms,

@@ -24,6 +24,7 @@ from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.events import decode_events
 from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
+from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.traffic import TrafficTable
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
@@ -34,7 +35,7 @@ from bruce_mp.status.reports.reports import Reports
 from bruce_mp.status.reports.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
-from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.clock import monotonic_ms, steady_ms, wall_ms
 from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.traffic import TrafficEvent
@@ -69,7 +70,8 @@ class _Status(ProcessShell):
         self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
         self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
         self._broker_status = BrokerStatusStore()
-        self._histories = Histories(History(slab, wall_ms()), BrokerHistory(slab), TrafficTable(steady_ms()))
+        losses = LossHistory(slab, monotonic_ms)
+        self._histories = Histories(History(slab, wall_ms()), losses, BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
@@ -137,6 +139,7 @@ class _Status(ProcessShell):
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
         self._reports.rotate(wall_ms())
         self._histories.history.sample(steady_ms())
+        self._histories.losses.sample()
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
 

@@ -12,7 +12,7 @@ import math
 import time
 from typing import Final
 
-__all__ = ["SteadyClock", "steady", "steady_ms", "wall_ms"]
+__all__ = ["SteadyClock", "monotonic_ms", "steady", "steady_ms", "wall_ms"]
 
 
 class SteadyClock:
@@ -21,15 +21,20 @@ class SteadyClock:
     __slots__ = ("offset_ms",)
 
     def __init__(self) -> None:
-        self.offset_ms = wall_ms() - time.monotonic_ns() // 1_000_000
+        self.offset_ms = wall_ms() - monotonic_ms()
 
     def now_ms(self) -> int:
         """Return ms since the epoch, by the wall clock at the daemon's start. Only differences are exact."""
-        return time.monotonic_ns() // 1_000_000 + self.offset_ms
+        return monotonic_ms() + self.offset_ms
 
     def ms_of(self, moment: float) -> int:
         """Convert a time of `time.monotonic()` to ms of this clock, rounded up."""
         return math.ceil(moment * 1000) + self.offset_ms
+
+
+def monotonic_ms() -> int:
+    """Return ms of the kernel's monotonic clock, which all processes share and which begins at the boot."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def wall_ms() -> int:

@@ -133,3 +133,21 @@ def test_a_refused_partition_is_a_warning_that_grows_older(tmp_path: Path, code:
         assert daemon.wait_settled(1 + len(taken)).delivered == 1 + len(taken)
         daemon.wait_for(lambda: stall() is None, "the end of the warning", 10)
         assert values_in(broker, 2) == [b"refused", *taken]
+
+
+@pytest.mark.parametrize("restart", ["status", "daemon"])
+def test_a_restart_does_not_forget_the_discards_of_the_last_minute(tmp_path: Path, restart: str) -> None:
+    refusal = "3 messages were discarded within the last minute, KAFKA_ERROR_ACK"
+    with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        broker.inject(Fault(action=FaultAction.ERROR, code=42, topic="news", times=None))
+        send(daemon, [b"a", b"b", b"c"])
+        daemon.wait_for(lambda: refusal in " ".join(health(daemon)["problems"]), "the discards", 20)
+        if restart == "status":
+            daemon.kill("status")
+        else:
+            daemon.kill_all()
+            daemon.start()
+        daemon.wait_for(lambda: refusal in " ".join(health(daemon)["problems"]), "the same discards", 20)
+        books = daemon.wait_settled(3)
+        assert (books.received, sum(books.discarded.values())) == (3, 3)

@@ -15,6 +15,7 @@ from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
+from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.traffic import TrafficTable
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
@@ -50,7 +51,9 @@ class OfflineStatusPages:
         self.unread: list[int] = []
         self.refreshes = 0
         self.broker_status = BrokerStatusStore()
-        self.histories = Histories(History(self.slab, NOW_MS), BrokerHistory(self.slab), TrafficTable(NOW_MS))
+        self.histories = Histories(
+            History(self.slab, NOW_MS), self.losses(), BrokerHistory(self.slab), TrafficTable(NOW_MS)
+        )
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
@@ -58,6 +61,10 @@ class OfflineStatusPages:
         self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
         self.compression = CompressionTable(self.slab)
         self.client: FlaskClient = create_app(self._daemon()).test_client()
+
+    def losses(self) -> LossHistory:
+        """Return the losses as a new status process reads them."""
+        return LossHistory(self.slab, lambda: self.steady_ms)
 
     def _daemon(self) -> DaemonView:
         return DaemonView(

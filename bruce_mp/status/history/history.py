@@ -19,8 +19,6 @@ from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import read_delays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bruce_mp.slab.file import Slab
 
 __all__ = ["History", "Interval", "Latency", "Series"]
@@ -36,7 +34,6 @@ class _CounterSample(NamedTuple):
     discarded: tuple[int, ...]
     delays: tuple[int, ...]
     received: int
-    copies_lost: int
 
     @property
     def held(self) -> int:
@@ -53,13 +50,12 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Interval(NamedTuple):
-    """Activity within an interval of `ms`: rates per second, discards by reason, and latency."""
+    """Activity within an interval of `ms`: rates per second, and latency."""
 
     ms: int
     received: float
     delivered: float
     discarded: float
-    reasons: dict[DiscardReason, int]
     latency: Latency
 
 
@@ -110,25 +106,10 @@ class History:
             self._discarded(),
             tuple(read_delays(self._slab)[0]),
             counter_total(self._slab, Counter.MsgReceived),
-            counter_total(self._slab, Counter.MsgCopyLost),
         )
 
     def _discarded(self) -> tuple[int, ...]:
         return tuple(counter_total(self._slab, discarded(reason)) for reason in _REASONS)
-
-    def discards_in_last_minute(self) -> dict[DiscardReason, int]:
-        """Return the discards of the last minute by reason, without reasons that did not occur."""
-        now = self._discarded()
-        with self._lock:
-            before = self._minute.first
-        return _by_reason(increases(now, before.discarded if before else now))
-
-    def copies_lost_in_last_hour(self) -> int:
-        """Return the number of copies that were not written in the last hour. Their files stay incomplete."""
-        now = counter_total(self._slab, Counter.MsgCopyLost)
-        with self._lock:
-            before = self._hour.first
-        return now - before.copies_lost if before else 0
 
     def last_seconds(self, now_ms: int, seconds: int) -> Interval:
         """Summarize the last `seconds` seconds, at most a minute."""
@@ -150,20 +131,14 @@ class History:
             return {name: _series(window, now_ms) for name, window in (("minute", self._minute), ("hour", self._hour))}
 
 
-def _by_reason(counts: Iterable[int]) -> dict[DiscardReason, int]:
-    return {reason: count for reason, count in zip(_REASONS, counts, strict=True) if count > 0}
-
-
 def _since(before: _CounterSample, now: _CounterSample) -> Interval:
     ms = now.at_ms - before.at_ms
-    reasons = _by_reason(increases(now.discarded, before.discarded))
     delays = increases(now.delays, before.delays)
     return Interval(
         ms,
         per_s(now.received - before.received, ms),
         per_s(now.delivered - before.delivered, ms),
-        per_s(sum(reasons.values()), ms),
-        reasons,
+        per_s(sum(increases(now.discarded, before.discarded)), ms),
         Latency(sum(delays), *(delay_ms(delays, share) for share in (0.5, 0.9, 0.99))),
     )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.active_config import PageSettings
     from bruce_mp.status.broker_status import ClusterReport
-    from bruce_mp.status.history.history import History
+    from bruce_mp.status.history.losses import LossHistory
     from bruce_mp.status.pages.certificates import CertificateLine
     from bruce_mp.status.pages.metadata import MetadataPage
     from bruce_mp.status.pages.processes import ProcessesPage
@@ -107,10 +107,10 @@ class Evidence(NamedTuple):
 
 
 def collect_evidence(
-    slab: Slab, cluster: ClusterReport, history: History, settings: PageSettings, *, now_ms: int, steady_now_ms: int
+    slab: Slab, cluster: ClusterReport, history: LossHistory, settings: PageSettings, *, now_ms: int, steady_now_ms: int
 ) -> Evidence:
     """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock."""
-    losses = history.discards_in_last_minute()
+    losses = history.last_minute()
     return Evidence(
         steady_now_ms=steady_now_ms,
         processes=read_processes(slab, now_ms, steady_now_ms),

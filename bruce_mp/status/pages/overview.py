@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.history.broker_history import BrokerHistory
     from bruce_mp.status.history.history import History, Latency, Series
+    from bruce_mp.status.history.losses import LossHistory
     from bruce_mp.status.history.traffic import TrafficTable
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionPage
@@ -44,6 +45,7 @@ class Histories(msgspec.Struct, frozen=True):
     """Histories that the status process keeps."""
 
     history: History
+    losses: LossHistory
     brokers: BrokerHistory
     traffic: TrafficTable
 
@@ -173,7 +175,9 @@ def read_overview(
         paused=brokers.paused,
         paused_count=brokers.paused_count,
         topics=TopicsPart([], 0, 0),
-        discards=read_discard_summary(evidence.books, minute.reasons, hour.reasons, reports),
+        discards=read_discard_summary(
+            evidence.books, histories.losses.last_minute(), histories.losses.last_hour(), reports
+        ),
         compression=read_compression_summary(compression),
         processes=evidence.processes.processes,
     )

@@ -339,7 +339,7 @@ def test_settled_messages_occupy_no_space(daemon: OfflineStatusPages) -> None:
 
 # --- losses -----------------------------------------------------------------------------------------------------------
 def discard(daemon: OfflineStatusPages, reason: DiscardReason, count: int) -> dict[str, Any]:
-    daemon.histories.history.sample(daemon.now_ms)
+    daemon.histories.losses.sample()
     daemon.filled.input.commit_landed(0, {discarded(reason): count, Counter.MsgReceived: count})
     page: dict[str, Any] = daemon.client.get("/healthz").get_json()
     return page
@@ -357,21 +357,58 @@ def test_recent_discards_are_problems_or_warnings_by_reason(daemon: OfflineStatu
 def test_discards_stop_being_reported_after_a_minute(daemon: OfflineStatusPages) -> None:
     discard(well(daemon), DiscardReason.NO_MEM, 3)
     for second in range(1, 62):
-        daemon.histories.history.sample(NOW_MS + 1000 * second)
+        daemon.steady_ms = NOW_MS + 1000 * second
+        well(daemon).histories.losses.sample()
+        daemon.begin(lay.ROW_SUPERVISOR)
         assert daemon.json("/healthz", 503 if second <= 60 else 200)["ready"] == (second > 60)
 
 
 @pytest.mark.parametrize(("lost", "words"), [(1, "1 copy of a message was"), (3, "3 copies of messages were")])
 def test_unwritten_copies_are_a_warning_for_an_hour(daemon: OfflineStatusPages, lost: int, words: str) -> None:
     daemon.filled.input.add(Counter.MsgCopyLost, 7)  # before status started
-    daemon.histories.history.sample(NOW_MS)
+    daemon.histories.losses.sample()
     assert well(daemon).json("/healthz")["warnings"] == []
     daemon.filled.input.add(Counter.MsgCopyLost, lost)
     (warning,) = daemon.json("/healthz")["warnings"]
     assert warning.startswith(f"{words} not written within the last hour: the discard file")
     for second in (10, 3600, 3610):
-        daemon.histories.history.sample(NOW_MS + 1000 * second)
+        daemon.steady_ms = NOW_MS + 1000 * second
+        daemon.histories.losses.sample()
+        well(daemon).begin(lay.ROW_SUPERVISOR)
         assert daemon.json("/healthz")["warnings"] == [warning] * (second <= 3600)
+
+
+def test_a_restart_forgets_no_loss_of_the_last_minute_and_hour(daemon: OfflineStatusPages) -> None:
+    before = discard(well(daemon), DiscardReason.NO_MEM, 23_028)["problems"]
+    daemon.filled.input.add(Counter.MsgCopyLost, 2)
+    daemon.steady_ms += 59_000
+    well(daemon).begin(lay.ROW_SUPERVISOR)
+    restarted = daemon.losses()
+    restarted.sample()
+    assert restarted.last_minute() == restarted.last_hour() == {DiscardReason.NO_MEM: 23_028}
+    assert restarted.copies_lost_in_last_hour() == 2
+    assert daemon.json("/healthz", 503)["problems"] == before
+    daemon.steady_ms += 2_000
+    assert (restarted.last_minute(), daemon.losses().last_hour()) == ({}, {DiscardReason.NO_MEM: 23_028})
+    daemon.steady_ms += 3_600_000
+    assert daemon.losses().last_hour() == {}
+
+
+def test_samples_of_an_earlier_boot_are_dropped(daemon: OfflineStatusPages) -> None:
+    discard(well(daemon), DiscardReason.NO_MEM, 3)
+    daemon.steady_ms = 30_000
+    assert daemon.losses().last_minute() == {}
+    daemon.steady_ms = NOW_MS
+    assert daemon.losses().last_minute() == {}
+
+
+def test_half_a_sample_counts_for_nothing(daemon: OfflineStatusPages) -> None:
+    discard(well(daemon), DiscardReason.NO_MEM, 3)
+    rings = daemon.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_STATUS_LOSSES
+    place = daemon.slab.longs[rings >> 3 : (rings >> 3) + 62 * 32]
+    [stored] = [index for index in range(0, len(place), 32) if place[index]]
+    place[stored] = 0  # the time is stored last
+    assert daemon.losses().last_minute() == {}
 
 
 def test_discards_before_the_status_process_started_are_not_reported(daemon: OfflineStatusPages) -> None:

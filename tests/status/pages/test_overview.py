@@ -137,7 +137,7 @@ def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages
 
 
 def test_the_overview_shows_discards_with_samples(daemon: OfflineStatusPages) -> None:
-    daemon.histories.history.sample(daemon.steady_ms)
+    daemon.histories.losses.sample()
     increments = {discarded(DiscardReason.MALFORMED): 8, discarded(DiscardReason.NO_MEM): 2, Counter.MsgReceived: 10}
     daemon.filled.input.commit_landed(0, increments)
     samples = tuple(b"bad %d" % number for number in range(9))
