@@ -30,21 +30,31 @@ PORTION_BYTES: Final = 64 * 1024
 """The size of a portion of parked messages for one partition, so that all partitions share a backlog."""
 
 
+TURN_MS: Final = 500
+"""Longest turn of a partition in a chunk that fills slowly, by chunk of its span, if batches take no longer.
+
+A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that take less
+than a chunk in this time mix partitions: in 60 s, the silence after which a broker counts as failed, 1 MB each.
+"""
+
+
 class _ChunkBinding(NamedTuple):
-    """The partition that gets all AnyPartition messages of a chunk."""
+    """The partition that gets the AnyPartition messages of a chunk until its turn ends."""
 
     chunk: int
     generation: int
     partition: int
+    until_ms: int
 
 
 class Topic:
     """A topic's metadata, batch, parked messages and choice of partitions.
 
-    AnyPartition messages go to the available partitions in rotation, so that each broker gets a share.  All messages
-    of a chunk go to one partition, so that an error of another partition does not keep the chunk in use.  A batch that
-    ends in a new chunk goes to the next partition.  Combined topics also stick to a partition for the duration of a
-    batch, because many small record batches cost more than a few large ones.
+    AnyPartition messages go to the available partitions in rotation, so that each broker gets a share.  The messages
+    of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; `TURN_MS` ends
+    the turn in a chunk that fills slowly.  A batch that ends in a new chunk goes to the next partition.  Combined
+    topics also stick to a partition for the duration of a batch, because many small record batches cost more than a few
+    large ones.
     """
 
     def __init__(
@@ -120,13 +130,16 @@ class Topic:
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; None if none is open."""
         chunk, generation, *_ = segments[-1]
-        owner = self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
+        chunk_at = self._slab.chunk_at(chunk)
+        owner = self._slab.view[chunk_at + lay.CHUNK_OWNER]
         bound = self._bindings.get(owner)
-        if bound is not None and bound[:2] == (chunk, generation) and is_open(self.number, bound.partition):
+        is_bound = bound is not None and bound[:2] == (chunk, generation) and now_ms < bound.until_ms
+        if bound is not None and is_bound and is_open(self.number, bound.partition):
             return bound.partition
         partition = self._next_open_partition(is_open, now_ms)
         if partition is not None:
-            self._bindings[owner] = _ChunkBinding(chunk, generation, partition)
+            turn_ms = TURN_MS * self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]
+            self._bindings[owner] = _ChunkBinding(chunk, generation, partition, now_ms + turn_ms)
         return partition
 
     def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter as Tally
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -112,6 +113,32 @@ def test_closed_partitions_get_nothing_and_the_others_equal_shares(slab: Slab) -
 
 def test_no_partition_is_chosen_when_all_are_closed(slab: Slab) -> None:
     assert bound(a_topic(slab), [Input(slab).run(10)], closed=frozenset(range(PARTITIONS))) == []
+
+
+@pytest.mark.parametrize("rule", [UNBATCHED, COMBINED])
+def test_messages_of_a_slow_topic_are_spread_evenly(slab: Slab, rule: TopicBatching) -> None:
+    """One chunk holds all messages, which arrive every 110 ms."""
+    sender, topic = Input(slab), a_topic(slab, rule)
+    segments = [sender.run(40) for _ in range(30)]
+    assert len({segment.chunk for segment in segments}) == 1
+    chosen = [topic.next_partition([segment], lambda *_: True, at * 110) for at, segment in enumerate(segments)]
+    assert Tally(chosen) == dict.fromkeys(range(PARTITIONS), 30 // PARTITIONS)
+    assert sum(before != after for before, after in pairwise(chosen)) == 30 // 5 - 1  # 5 messages a turn
+
+
+def test_a_turn_is_as_long_as_a_batch(slab: Slab) -> None:
+    sender, topic = Input(slab), a_topic(slab, TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=2000)))
+    segments = [sender.run(40) for _ in range(40)]
+    chosen = [topic.next_partition([segment], lambda *_: True, at * 100) for at, segment in enumerate(segments)]
+    assert [len(set(chosen[at : at + 20])) for at in (0, 20)] == [1, 1]
+    assert chosen[19] != chosen[20]
+
+
+def test_a_turn_in_a_span_is_longer_by_its_chunks(slab: Slab) -> None:
+    sender, topic = Input(slab), a_topic(slab)
+    segment = sender.run(20_000)
+    chosen = [topic.next_partition([segment], lambda *_: True, now_ms) for now_ms in (0, 1499, 1500)]
+    assert chosen[0] == chosen[1] != chosen[2]
 
 
 def test_each_large_batch_moves_to_the_next_partition(slab: Slab) -> None:
