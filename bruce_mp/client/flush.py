@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FlushError", "FlushLedger", "FlushRequest", "LevelName", "Outcome", "read_answer"]
 
-LevelName = Literal["received", "delivered"]
+LevelName = Literal["received", "delivered", "durable"]
 
 READ_SIZE: Final = 1 << 16
 MAX_LIMIT_MS: Final = 2**31 - 1
@@ -45,6 +45,7 @@ _STATUS_TEXTS: Final = {
     BarrierStatus.MALFORMED: "the daemon could not parse the request. Use a client and a daemon of the same version.",
     BarrierStatus.UNSUPPORTED_VERSION: "the daemon is too old for this client's request. Update it.",
     BarrierStatus.FENCED: "an attempt is open, and the daemon delivers its messages after its end. Flush after it.",
+    BarrierStatus.NO_JOURNAL: "the daemon keeps no journal. Set slab.sync to interval or each flush, and restart it.",
 }
 
 

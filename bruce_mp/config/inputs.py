@@ -68,7 +68,7 @@ class Streams(Section, frozen=True):
 
     workers: Annotated[
         int,
-        fields.count("Processes that share the connections; 0: half the cores, at most 8.", 0, 28),
+        fields.count("Processes that share the connections; 0: half the cores, at most 8.", 0, 27),
         restart("the daemon divides the slab among the inputs at the start"),
     ] = 0
     when_full: Annotated[

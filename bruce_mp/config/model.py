@@ -2,7 +2,7 @@
 
 from bruce_mp.config import topics
 from bruce_mp.config.inputs import Input
-from bruce_mp.config.paths import slab_path_for, spill_path_for
+from bruce_mp.config.paths import disk_path_for, slab_path_for
 from bruce_mp.config.section import Section
 from bruce_mp.config.sections import (
     Batching,
@@ -53,7 +53,12 @@ class Config(Section, frozen=True):
     @property
     def spill_path(self) -> str:
         """Return the directory of the spill files."""
-        return spill_path_for(self.slab_path, self.input.streams.spill_dir)
+        return disk_path_for(self.slab_path, self.input.streams.spill_dir, "spill")
+
+    @property
+    def journal_path(self) -> str:
+        """Return the directory of the journal."""
+        return disk_path_for(self.slab_path, self.slab.journal_dir, "journal")
 
     def batching_for(self, topic: bytes) -> TopicBatching:
         """Return the batching of `topic`."""

@@ -45,13 +45,13 @@ def slab_path_for(run_dir: str) -> str:
     return f"/dev/shm/bruce-{escaped.replace('/', '-')}.slab"  # noqa: S108 - the operator may choose another place
 
 
-def spill_path_for(slab_path: str, directory: str | None) -> str:
-    """Return the directory of a slab's spill files, named after the slab.
+def disk_path_for(slab_path: str, directory: str | None, suffix: str) -> str:
+    """Return the directory of a slab's spill files or journal, named after the slab with a suffix.
 
-    Its parent is `directory`, or else that of the slab. A slab below `/dev/shm` is memory, so its spill files are on
+    Its parent is `directory`, or else that of the slab. A slab below `/dev/shm` is memory, so the directory is on
     disk, in `$STATE_DIRECTORY` of systemd or in `/var/tmp`.
     """
     slab_directory, _, name = slab_path.rpartition("/")
     if directory is None and slab_path.startswith(_DEV_SHM):
         directory = os.environ.get(_STATE_DIRECTORY, _DEFAULT_DISK_DIRECTORY).partition(":")[0]
-    return f"{directory or slab_directory}/{name}.spill"
+    return f"{directory or slab_directory}/{name}.{suffix}"

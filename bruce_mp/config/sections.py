@@ -33,6 +33,8 @@ RESTART_FOR_SEQUENCES: Final = restart(
     "it decides if batches have sequence numbers, and the slab may hold numbered ones"
 )
 
+RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its start")
+
 Action = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
 _PARTITIONER_OF_TOPIC: str = "The partitioner of a topic."
@@ -114,6 +116,30 @@ class SlabSection(Section, frozen=True):
         ),
         RESTART_FOR_SLAB,
     ] = 128 * MIB
+    sync: Annotated[
+        Literal["off", "interval", "each flush"],
+        fields.choice(
+            "When held messages are written to a journal on disk, which survives a power failure: never, each "
+            '`sync_interval_ms`, or also at once for each `flush(level="durable")` of a client.'
+        ),
+        RESTART_FOR_JOURNAL,
+    ] = "off"
+    sync_interval_ms: Annotated[
+        int,
+        fields.count("Longest time for which a held message is in the slab only.", 10, 60_000),
+        LIVE,
+    ] = 1000
+    journal_dir: (
+        Annotated[
+            str,
+            fields.path(
+                "Parent of the journal's directory, on a disk. Absent: the slab's; for a slab below `/dev/shm` "
+                "`$STATE_DIRECTORY` of systemd, else `/var/tmp`."
+            ),
+            RESTART_FOR_JOURNAL,
+        ]
+        | None
+    ) = None
 
 
 class DaemonSection(Section, frozen=True):

@@ -28,7 +28,10 @@ _FLUSH_RETRY_MS: Final = 100
 
 
 class BarrierWatch:
-    """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll."""
+    """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
+
+    `wake_journal` asks for a durable copy of all runs now, if the configuration says so.
+    """
 
     def __init__(
         self,
@@ -36,13 +39,16 @@ class BarrierWatch:
         barriers: Barriers,
         outcomes: Outcomes,
         publisher: RunPublisher,
+        *,
         after_poll: Callable[[], None],
+        wake_journal: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._barriers = barriers
         self._outcomes = outcomes
         self._publisher = publisher
         self._after_poll = after_poll
+        self._wake_journal = wake_journal
         self._timer: Timer | None = None
         self._interval_ms = _MIN_INTERVAL_MS
         self._flush_retry_ms = 0
@@ -52,6 +58,7 @@ class BarrierWatch:
         self._barriers.has_new = False
         self._publisher.publish_open_runs()
         self._flush()
+        self._request_journal()
         self._interval_ms = _MIN_INTERVAL_MS
         if self._timer is not None:
             self._timer.cancel()
@@ -60,7 +67,12 @@ class BarrierWatch:
     def _flush(self) -> None:
         """Ask the router to flush the topics of unsettled messages; repeated each 100 ms, as a frame may be lost."""
         self._flush_retry_ms = steady_ms() + _FLUSH_RETRY_MS
-        self._publisher.flush(self._outcomes.topics())
+        if self._barriers.wants_delivery:
+            self._publisher.flush(self._outcomes.topics())
+
+    def _request_journal(self) -> None:
+        if self._barriers.on_handed_over():
+            self._wake_journal()
 
     def _poll(self) -> None:
         """Poll once, and schedule the next poll."""
@@ -72,6 +84,7 @@ class BarrierWatch:
             return
         if steady_ms() >= self._flush_retry_ms:
             self._flush()
+            self._request_journal()
         took_ms = (time.monotonic() - began) * 1000
         self._interval_ms = _MIN_INTERVAL_MS if has_progress else min(2 * self._interval_ms, _MAX_INTERVAL_MS)
         after_ms = max(self._interval_ms, _INTERVAL_FACTOR * took_ms)

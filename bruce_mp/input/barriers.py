@@ -27,25 +27,38 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.outcomes import Outcomes, Sections
     from bruce_mp.input.sections import ConnectionSection
+    from bruce_mp.slab.handover_tickets import JournaledTickets
 
 __all__ = ["Barriers"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Pending:
     client: StreamClientState
     token: bytes
     due_ms: int
     last: ConnectionSection
     """The last section that the barrier covers."""
+    is_durable: bool
+    """True if the journal's copy of the messages suffices."""
+    ticket: int | None = None
+    """The ticket of the last run with these messages, of a durable barrier; None before their handover."""
 
 
 class Barriers:
-    """The barriers of one worker.  `answer(client, data)` sends an answer.  Times are in ms of the steady clock."""
+    """The barriers of one worker.  `answer(client, data)` sends an answer.  Times are in ms of the steady clock.
+
+    `journal` is None if the daemon keeps none.
+    """
 
     def __init__(
-        self, outcomes: Outcomes, sections: Sections, answer: Callable[[StreamClientState, bytes], None]
+        self,
+        outcomes: Outcomes,
+        sections: Sections,
+        answer: Callable[[StreamClientState, bytes], None],
+        journal: JournaledTickets | None = None,
     ) -> None:
+        self._journal = journal
         self._outcomes = outcomes
         self._sections = sections
         self._answer = answer
@@ -62,6 +75,11 @@ class Barriers:
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
+    def wants_delivery(self) -> bool:
+        """Return True if a barrier waits for more than the journal."""
+        return any(not each.is_durable for each in self._pending)
+
+    @property
     def clients(self) -> set[StreamClientState]:
         """Return the clients that wait for an answer."""
         return {each.client for each in self._pending}
@@ -73,6 +91,8 @@ class Barriers:
             self._send_answer(client, request.token, request.status, client.section)
         elif request.level is Level.RECEIVED:
             self._send_answer(client, request.token, BarrierStatus.DONE, client.section)
+        elif request.level is Level.DURABLE and self._journal is None:
+            self._send_answer(client, request.token, BarrierStatus.NO_JOURNAL, client.section)
         elif client.attempt is not None:
             self._send_answer(client, request.token, BarrierStatus.FENCED, client.section)
         else:
@@ -85,15 +105,32 @@ class Barriers:
         if client.section.received:
             client.unfinished_sections.append(client.section)
             client.section = self._sections.open()
-        self._pending.append(_Pending(client, request.token, now_ms + request.limit_ms, client.unfinished_sections[-1]))
+        last, due_ms = client.unfinished_sections[-1], now_ms + request.limit_ms
+        self._pending.append(_Pending(client, request.token, due_ms, last, request.level is Level.DURABLE))
         self.has_new = True
+
+    def on_handed_over(self) -> bool:
+        """Note that all messages before the present barriers are handed over; return True if one waits for the journal.
+
+        Messages in spill files are not: their barriers wait until the slab has them.
+        """
+        durable = [each for each in self._pending if each.is_durable]
+        if self._journal is not None and durable and not self._journal.has_spilled:
+            for each in durable:
+                if each.ticket is None:
+                    each.ticket = self._journal.last
+        return bool(durable)
+
+    def _is_finished(self, each: _Pending) -> bool:
+        is_journaled = each.ticket is not None and self._journal is not None and self._journal.has(each.ticket)
+        return is_journaled or not _outstanding(each.client, each.last)
 
     def answer_finished(self, now_ms: int) -> bool:
         """Answer finished and overdue barriers; return True if any new outcome was found."""
         has_progress = self._outcomes.count_outcomes()
         waiting = []
         for each in self._pending:
-            if not _outstanding(each.client, each.last):
+            if self._is_finished(each):
                 self._send_answer(each.client, each.token, BarrierStatus.DONE, each.last)
             elif each.due_ms <= now_ms:
                 self._send_answer(each.client, each.token, BarrierStatus.TIMED_OUT, each.last)
@@ -108,8 +145,7 @@ class Barriers:
         """Answer all pending barriers, because the daemon shuts down."""
         self._outcomes.count_outcomes()
         for each in self._pending:
-            done = not _outstanding(each.client, each.last)
-            status = BarrierStatus.DONE if done else BarrierStatus.SHUTTING_DOWN
+            status = BarrierStatus.DONE if self._is_finished(each) else BarrierStatus.SHUTTING_DOWN
             self._send_answer(each.client, each.token, status, each.last)
         self._pending = []
 

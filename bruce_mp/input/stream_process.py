@@ -19,11 +19,15 @@ from bruce_mp.input.receive_coalescing import stream_coalescing_for
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
+from bruce_mp.ipc.links import JOURNAL_REQUESTS
+from bruce_mp.slab.handover_tickets import JournaledTickets
 from bruce_mp.slab.recovery import sweep_filled
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bruce_mp.config.model import Config
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.stream_batch import Portion
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_REQUEST: Final = b"\0"
 _DRAIN_POLL_S: Final = 0.02
 _MAX_DRAIN_S: Final = 1.5
 """Time for pending barriers during a drain; the supervisor waits longer than this for an input to end."""
@@ -60,7 +65,12 @@ class _Worker(InputShell):
         )
         config = start.config
         self._slab = slab
-        self._barriers = Barriers(self._outcomes, self._sections, self._answer)
+        self._barriers = Barriers(
+            self._outcomes,
+            self._sections,
+            self._answer,
+            None if config.slab.sync == "off" else JournaledTickets(slab, start.row),
+        )
         self._fencing = Fencing(
             start,
             slab,
@@ -101,9 +111,24 @@ class _Worker(InputShell):
         )
         self._connections.apply_limits(stream_coalescing_for(config), _longest(config), blocks=_blocks(config))
         self._barrier_watch = BarrierWatch(
-            self._loop, self._barriers, self._outcomes, self._publisher, self._connections.close_finished
+            self._loop,
+            self._barriers,
+            self._outcomes,
+            self._publisher,
+            after_poll=self._connections.close_finished,
+            wake_journal=self._journal_request(config),
         )
         self._drain_until = 0.0
+
+    def _journal_request(self, config: Config) -> Callable[[], None]:
+        if config.slab.sync != "each flush":
+            return lambda: None
+        link = self._links.sender(JOURNAL_REQUESTS)
+
+        def request() -> None:
+            link.send_bytes(_REQUEST)
+
+        return request
 
     def recover(self) -> None:
         self._fencing.recover()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOSE_TIMEOUT_MS",
     "COPIES",
+    "JOURNAL_REQUESTS",
     "REPORTS",
     "ROUTER_FROM_DISPATCHERS",
     "ROUTER_FROM_INPUTS",
@@ -39,6 +40,7 @@ ROUTER_FROM_INPUTS: Final = "router-runs"
 ROUTER_FROM_DISPATCHERS: Final = "router-events"
 REPORTS: Final = "status-reports"
 COPIES: Final = "status-copies"
+JOURNAL_REQUESTS: Final = "journal-requests"
 _LOG: Final = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
 """Frames that a link to the status process queues; a sender keeps the data that a full link refuses."""

@@ -142,6 +142,10 @@ class Slab:
                 if time.monotonic() > deadline:
                     break
 
+    def flush(self) -> None:
+        """Write all changes to the file's disk."""
+        self._map.flush()
+
     def close(self) -> None:
         """Unmap the file.  Views that are still referenced keep the memory mapped until their release."""
         self.words.release()

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.spill import spilled_messages
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bruce_mp.slab.file import Slab
 
-__all__ = ["HandoverTickets", "last_tickets"]
+__all__ = ["HandoverTickets", "JournaledTickets", "last_tickets", "store_journaled"]
 
 
 def _ticket_at(slab: Slab, row: int) -> int:
@@ -40,6 +43,38 @@ class HandoverTickets:
     def catch_up(self, ticket: int) -> None:
         """Raise the row's ticket to that of a run, if a predecessor died between run and row."""
         self._slab.longs[self.row_at >> 3] = max(self._slab.longs[self.row_at >> 3], ticket)
+
+
+def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
+    """Store for each input row the last ticket whose runs are in the journal."""
+    for row, ticket in tickets.items():
+        slab.longs[_journaled_at(row)] = ticket
+
+
+class JournaledTickets:
+    """The progress of the journal with the runs of one input; `row` is the input's."""
+
+    def __init__(self, slab: Slab, row: int) -> None:
+        self._slab = slab
+        self._row = row
+
+    @property
+    def last(self) -> int:
+        """Return the ticket of the last run that the input handed over."""
+        return self._slab.longs[_ticket_at(self._slab, self._row) >> 3]
+
+    @property
+    def has_spilled(self) -> bool:
+        """Return True if the input has messages in spill files, which the journal lacks."""
+        return spilled_messages(self._slab, self._row) > 0
+
+    def has(self, ticket: int) -> bool:
+        """Return True if the journal has the held runs up to a ticket."""
+        return self._slab.longs[_journaled_at(self._row)] >= ticket
+
+
+def _journaled_at(row: int) -> int:
+    return (lay.SUPER_JOURNALED >> 3) + row - lay.ROW_FIRST_INPUT
 
 
 def last_tickets(slab: Slab) -> dict[int, int]:

@@ -53,6 +53,9 @@ SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router
 SUPER_METADATA_STEADY_MS: Final = 128  # i64, last successful fetch on the steady clock; 0 in a slab of an older version
 SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
 SHARES_MAX: Final = 1024
+SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket whose runs are in the journal, on the disk
+SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
+SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
 
 # --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
 TOPIC_ENTRY: Final = 272
@@ -107,6 +110,7 @@ ROW_STATUS: Final = 2
 ROW_FIRST_INPUT: Final = 3
 INPUT_ROWS: Final = 29
 ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROWS
+ROW_JOURNAL: Final = ROW_FIRST_DISPATCHER - 1  # the journal process; at most INPUT_ROWS - 1 inputs exist
 DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
@@ -270,7 +274,8 @@ def stream_number(arrival: int) -> int:
     return (arrival & ~ARRIVAL_STREAM) >> ARRIVAL_SOURCE_BITS
 
 
-assert SUPER_SHARES + SHARES_MAX <= PAGE
+assert SUPER_SHARES + SHARES_MAX <= SUPER_JOURNALED
+assert SUPER_JOURNALED + 8 * INPUT_ROWS <= SUPER_JOURNALED_MS < SUPER_RESTORING < PAGE
 assert RUN.size == RUN_HEADER
 assert RECORD.size == RECORD_HEADER
 assert CHUNK.size <= CHUNK_HEADER

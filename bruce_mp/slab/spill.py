@@ -37,6 +37,7 @@ __all__ = [
     "MAX_SLICE_MESSAGES",
     "SpillDirectory",
     "SpillFile",
+    "create_private_directory",
     "released_messages",
     "spilled_messages",
     "wrapping_delta",
@@ -217,20 +218,9 @@ class SpillDirectory:
 
     def create(self, row: int, number: int, *, is_explicit: bool) -> SpillFile:
         """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
-        self._create_directory()
+        create_private_directory(self.path, "input.streams.spill_dir")
         path = self.path / f"{row}.{number}{_SUFFIX}"
         return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
-
-    def _create_directory(self) -> None:
-        """Create the directory, or check that only the daemon's user has access, because its parent may be public."""
-        with suppress(FileExistsError):
-            self.path.mkdir(0o700)
-        found = self.path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _GROUP_AND_OTHERS:
-            raise SlabError(
-                f"{self.path} is not a directory that only the daemon's user can access. Remove it, or set "
-                "input.streams.spill_dir to a directory in which the daemon may create one."
-            )
 
     def files(self, row: int) -> dict[int, SpillFile]:
         """Return the files of a row by attempt number, in ascending order."""
@@ -270,6 +260,21 @@ class SpillDirectory:
             if path.suffix == _SUFFIX and not path.is_symlink():
                 with suppress(FileNotFoundError):
                     yield SpillFile.open(path)
+
+
+def create_private_directory(path: Path, setting: str) -> None:
+    """Create a directory, or check that only the daemon's user has access, because its parent may be public.
+
+    Raises OSError, and SlabError with `setting`, which names the parent, for a directory of others.
+    """
+    with suppress(FileExistsError):
+        path.mkdir(0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _GROUP_AND_OTHERS:
+        raise SlabError(
+            f"{path} is not a directory that only the daemon's user can access. Remove it, or set {setting} to a "
+            "directory in which the daemon may create one."
+        )
 
 
 def wrapping_delta(amount: int) -> int:

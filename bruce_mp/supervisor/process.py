@@ -42,6 +42,7 @@ from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
 from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages, plural
+from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, warn_of_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
@@ -128,7 +129,9 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     run_dir = Path(config.daemon.run_dir)
     run_lock = acquire_run_dir(run_dir)
     inherited = _sockets_of_others(run_dir) if passed is None else passed
-    slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size)
+    journal = JournalSetup(Path(config.journal_path), is_kept=config.slab.sync != "off")
+    slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal)
+    journal.apply(slab, is_empty=not held_messages(slab))
     inputs = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
     _remove_foreign_spills(spills)
@@ -165,6 +168,8 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     Raise BruceError if a resource is not available.
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
+    if config.slab.sync == "off":
+        JournalSetup.remove(Path(config.journal_path))  # it would replace the slab after a power failure
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     inherited = handover.inherited_sockets
     http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
@@ -394,8 +399,11 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
     if held:
         for line in _undelivered_lines(held, resources.slab):
             _report_error(resources, line)
+        if resources.config.slab.sync != "off":
+            JournalSetup.close(resources.slab, Path(resources.config.journal_path))
     elif not failure:
         SpillDirectory.for_slab(resources.slab, resources.config.spill_path).remove()
+        JournalSetup.remove(Path(resources.config.journal_path))
         resources.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
 

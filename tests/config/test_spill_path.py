@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.config.paths import spill_path_for
+from bruce_mp.config.paths import disk_path_for
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_the_directory_of_spill_files_is_on_a_disk(
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     if state is not None:
         monkeypatch.setenv("STATE_DIRECTORY", state)
-    assert spill_path_for(slab, setting) == expected
+    assert disk_path_for(slab, setting, "spill") == expected

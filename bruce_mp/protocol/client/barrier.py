@@ -61,6 +61,8 @@ class Level(IntEnum):
     """The daemon has them, or has discarded them."""
     DELIVERED = 1
     """Each one is acknowledged by Kafka or discarded."""
+    DURABLE = 2
+    """Each one is in the daemon's journal on the disk, acknowledged by Kafka, or discarded."""
 
 
 @unique
@@ -79,6 +81,8 @@ class BarrierStatus(IntEnum):
     """The daemon does not support the request's version."""
     FENCED = 5
     """The request is inside a fenced attempt, whose messages stay until its end."""
+    NO_JOURNAL = 6
+    """The request is for a durable outcome, and the daemon keeps no journal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ _SINGLE_ROWS: Final = {
     lay.ROW_ROUTER: "router",
     lay.ROW_STATUS: "status",
     lay.ROW_FIRST_INPUT: "input",
+    lay.ROW_JOURNAL: "journal",
 }
 
 
@@ -75,7 +76,7 @@ def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     age_ms = max(0, now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
-    if _FIRST_STREAM_INPUT <= row < lay.ROW_FIRST_DISPATCHER and process is not None:
+    if _FIRST_STREAM_INPUT <= row < lay.ROW_JOURNAL and process is not None:
         connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
         line = msgspec.structs.replace(line, connections=connections)
     return line if process is None else _with_usage(line, process)

@@ -1,7 +1,7 @@
 """All processes of the daemon: restarts, messages to them, and the current set of dispatchers.
 
-Input, router and status always run. The router requests one dispatcher for each dispatcher slot in use. When the broker
-of a slot changes its address, the slot gets a new process.
+Input, router and status always run, and a journal process unless `slab.sync` is off. The router requests one dispatcher
+for each dispatcher slot in use. When the broker of a slot changes its address, the slot gets a new process.
 
 After a death, the supervisor finishes the transaction in the process's row, restarts the process, and then sends
 PeerDied to the router, which claims the runs that the process handed over without ringing. A starting router sweeps the
@@ -105,9 +105,16 @@ class ProcessGroup:
         self.inputs = [self._create_input(row) for row in resources.inputs]
         self._router = self._create_process(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._create_process(programs.status, "status", lay.ROW_STATUS, listener=resources.http.socket)
-        for child in (self._router, self._status):
+        self._journal = self._create_journal()
+        for child in (self._router, self._status, *self._journal):
             child.due = time.monotonic() + HEAD_START_S
         self._dispatchers: dict[int, ManagedProcess] = {}
+
+    def _create_journal(self) -> list[ManagedProcess]:
+        """Return the journal process in a list, which is empty if there is no journal."""
+        if self._config.slab.sync == "off":
+            return []
+        return [self._create_process(self._programs.journal, "journal", lay.ROW_JOURNAL)]
 
     def _create_process(
         self,
@@ -174,12 +181,13 @@ class ProcessGroup:
     @property
     def members(self) -> list[ManagedProcess]:
         """Return all processes, including ended ones."""
-        return [*self.inputs, self._router, self._status, *self._dispatchers.values()]
+        return [*self.inputs, self._router, self._status, *self._journal, *self._dispatchers.values()]
 
     @property
     def is_complete(self) -> bool:
         """Return True if all permanent processes run: the inputs receive and the pages answer."""
-        return all(child.state is ProcessState.RUNNING for child in (*self.inputs, self._router, self._status))
+        permanent = (*self.inputs, self._router, self._status, *self._journal)
+        return all(child.state is ProcessState.RUNNING for child in permanent)
 
     @property
     def has_ended(self) -> bool:
@@ -269,10 +277,10 @@ class ProcessGroup:
             child.send(self._active_config)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
         if self.inputs_run:
-            self._start_router_and_status()
+            self._start_the_others()
 
-    def _start_router_and_status(self) -> None:
-        for child in (self._router, self._status):
+    def _start_the_others(self) -> None:
+        for child in (self._router, self._status, *self._journal):
             if child.state is ProcessState.WAITING and not child.was_started:
                 child.due = time.monotonic()
 

@@ -23,6 +23,7 @@ class Programs(NamedTuple):
     dispatcher: str
     status: str
     stream: str
+    journal: str
 
 
 PROGRAMS: Final = Programs(
@@ -31,4 +32,5 @@ PROGRAMS: Final = Programs(
     dispatcher="bruce_mp.dispatcher.process",
     status="bruce_mp.status.process",
     stream="bruce_mp.input.stream_process",
+    journal="bruce_mp.journal.process",
 )

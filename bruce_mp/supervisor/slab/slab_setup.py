@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bruce_mp.slab.spill import SpillDirectory
+    from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 
 __all__ = ["LockedSlab", "acquire_slab", "assign_chunks", "recover_after_upgrade", "retire_row", "warn_of_size"]
 
@@ -51,9 +52,10 @@ class LockedSlab(NamedTuple):
     lock_exclusive: int
 
 
-def acquire_slab(path: Path, size: int, largest_datagram: int) -> LockedSlab:
+def acquire_slab(path: Path, size: int, largest_datagram: int, journal: JournalSetup | None = None) -> LockedSlab:
     """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
+    A slab that the journal replaces is created anew.
     Raise SlabError if a running daemon uses it or there is no room for it, StartError if the daemon may not use the
     file.
     """
@@ -64,7 +66,7 @@ def acquire_slab(path: Path, size: int, largest_datagram: int) -> LockedSlab:
         if descriptor is None:
             _create(path, wanted)
             continue
-        slab = _adopt(path, wanted) if _is_at(path, descriptor) else None
+        slab = _adopt_unless_replaced(path, wanted, journal) if _is_at(path, descriptor) else None
         if slab is not None:
             return LockedSlab(slab, descriptor)
         os.close(descriptor)
@@ -76,6 +78,15 @@ def _create(path: Path, geometry: Geometry) -> None:
     except SlabError:
         if not path.exists():  # another daemon may have created it first
             raise
+
+
+def _adopt_unless_replaced(path: Path, wanted: Geometry, journal: JournalSetup | None) -> Slab | None:
+    """Return the slab after recovery, or None if a new one must be created."""
+    if journal is None or not journal.replaces(path):
+        return _adopt(path, wanted, journal)
+    log.log(NOTICE, "The machine stopped before the slab %s was written to the disk as a whole.", path)
+    path.unlink()
+    return None
 
 
 def _check_ownership(path: Path) -> None:
@@ -112,7 +123,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _adopt(path: Path, wanted: Geometry) -> Slab | None:
+def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None) -> Slab | None:
     """Return the slab after recovery, or None if a new one must be created."""
     _check_magic(path)
     try:
@@ -130,6 +141,8 @@ def _adopt(path: Path, wanted: Geometry) -> Slab | None:
     if held:
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
+        if journal is not None:
+            journal.forget()
         path.unlink()
         return None
     _warn_of_size(slab, wanted)

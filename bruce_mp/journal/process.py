@@ -1,0 +1,63 @@
+"""The journal process: writes held messages to the journal at each interval, and at once when a client asks for it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import SlabError
+from bruce_mp.ipc.links import JOURNAL_REQUESTS
+from bruce_mp.journal.recorder import JournalKeeper
+from bruce_mp.pipeline.process_shell import ProcessShell
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.telemetry.clock import steady_ms
+
+if TYPE_CHECKING:
+    from bruce_mp.ipc.control_messages import Control
+    from bruce_mp.ipc.start import Start
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["main"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def main(start: Start, slab: Slab, control: Control) -> None:
+    """Write the journal until the supervisor requests a stop."""
+    _JournalProcess(start, slab, control).run()
+
+
+class _JournalProcess(ProcessShell):
+    def __init__(self, start: Start, slab: Slab, control: Control) -> None:
+        super().__init__(start, control, ProcessRow(slab, start.row))
+        self._keeper = JournalKeeper(slab, Path(start.config.journal_path))
+        self._due_ms = 0
+        self._is_failing = False
+        self.serve_bytes(JOURNAL_REQUESTS, lambda _: self._on_request())
+
+    def _on_request(self) -> None:
+        self._due_ms = 0
+
+    def after_round(self, now_ms: int) -> int:
+        if now_ms >= self._due_ms:
+            self._record()
+            self._due_ms = steady_ms() + self._config.slab.sync_interval_ms
+        return self._due_ms
+
+    def _record(self) -> None:
+        try:
+            self._keeper.record()
+        except (OSError, SlabError) as error:
+            if not self._is_failing:
+                _LOG.error(
+                    "The journal in %s cannot be written: %s. Received messages do not survive a power failure. Make "
+                    "room or mend the directory; the daemon tries again.",
+                    self._config.journal_path,
+                    getattr(error, "strerror", None) or error,
+                )
+            self._is_failing = True
+            return
+        if self._is_failing:
+            _LOG.warning("The journal in %s is written again.", self._config.journal_path)
+        self._is_failing = False

@@ -1,0 +1,119 @@
+"""Recording of held runs: the journal gets each run that its input has handed over, once, until it is settled.
+
+A run is recorded whole.  It counts as held until its last message is settled, so a power failure repeats the settled
+messages of a split run, and those that were settled since the last recording.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import SlabError
+from bruce_mp.journal.journal_file import Journal, JournaledRun, RunKey, boot_id
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunk_readers import read_each
+from bruce_mp.slab.handover_tickets import last_tickets, store_journaled
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.runs import name_of, records_of, runs_of
+from bruce_mp.slab.spill import create_private_directory
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.clock import steady_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.runs import Run
+
+__all__ = ["JOURNAL", "JournalKeeper"]
+
+JOURNAL: Final = "journal"
+"""The name of the file in its directory."""
+_MAX_GARBAGE: Final = 64 << 20
+"""Bytes of settled runs, beyond those of held ones, at which the journal is written again without them."""
+
+
+class JournalKeeper:
+    """The journal of a slab, in a directory of its own.
+
+    Its methods raise OSError as the file system does; the next `record` writes the whole journal again.
+    """
+
+    def __init__(self, slab: Slab, directory: Path) -> None:
+        self._slab = slab
+        self._directory = directory
+        self._topics = TopicTable(slab)
+        self._journal: Journal | None = None
+        self._live: dict[RunKey, int] = {}
+        """The recorded runs that hold messages, with their sizes."""
+
+    def record(self) -> None:
+        """Write all changes to the disk; then store in the slab how far the journal has come."""
+        tickets = last_tickets(self._slab)  # before the runs are read: the journal has all runs of these tickets
+        try:
+            if self._journal is None or self._journal.size > 2 * sum(self._live.values()) + _MAX_GARBAGE:
+                self.rewrite()
+            else:
+                self._add_changes(self._journal)
+                self._journal.sync()
+        except OSError:
+            self._forget()
+            raise
+        store_journaled(self._slab, tickets)
+        self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
+
+    def rewrite(self, *, is_clean: bool = False) -> None:
+        """Replace the journal by one that has only the held runs; `is_clean` if no process uses the slab any more."""
+        self._forget()
+        create_private_directory(self._directory, "slab.journal_dir")
+        journal = Journal.create(self._directory / f"{JOURNAL}.new")
+        try:
+            journal.add_begin(self._slab.read_signed(lay.SUPER_CREATED_MS), boot_id())
+            self._add_changes(journal)
+            if is_clean:
+                journal.add_clean()
+            journal.replace(self._directory / JOURNAL)
+        except OSError:
+            journal.close()
+            raise
+        self._journal = journal
+
+    def _forget(self) -> None:
+        self._live = {}
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _add_changes(self, journal: Journal) -> None:
+        """Add the runs that are new, and the keys of those that no longer hold a message."""
+        found: dict[RunKey, int] = {}
+        for key, run in read_each(self._slab, self._held_runs):
+            if isinstance(run, int):
+                found[key] = run
+            else:
+                journal.add_run(key, run)
+                found[key] = len(run.data)
+        journal.add_settled(self._live.keys() - found.keys())
+        self._live = found
+
+    def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
+        """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""
+        try:
+            for offset, run in runs_of(self._slab, chunk):
+                key = RunKey(chunk, run.generation, offset)
+                if self._is_held(chunk, offset, run):
+                    yield key, self._live.get(key) or self._copy(chunk, offset, run)
+        except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed
+            yield from ((key, size) for key, size in self._live.items() if key.chunk == chunk)
+
+    def _is_held(self, chunk: int, offset: int, run: Run) -> bool:
+        if run.state is not RunState.SPLIT:
+            return run.state is not RunState.OPEN and run.state not in lay.SETTLED
+        records = records_of(self._slab, chunk, offset, run)
+        return any(record.word & 0xFF not in lay.SETTLED for _, record in records)
+
+    def _copy(self, chunk: int, offset: int, run: Run) -> JournaledRun:
+        topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
+        at = self._slab.chunk_at(chunk) + offset
+        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body : at + run.size]))

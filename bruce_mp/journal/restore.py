@@ -1,0 +1,119 @@
+"""Restoring from the journal: fill a new, empty slab with the held messages of a lost one.
+
+No other process uses the slab meanwhile.  A crash leaves the journal as it was, so the next start begins again.
+"""
+
+from __future__ import annotations
+
+from heapq import merge
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import StartError
+from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
+from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.record_headers import decode_headers
+from bruce_mp.slab import landing
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.runs import Record
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.telemetry.clock import steady_ms
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bruce_mp.journal.journal_file import JournaledRun
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["restore"]
+
+_ROW: Final = lay.ROW_FIRST_INPUT
+_SLICE: Final = 4096
+"""Number of messages that are appended at once."""
+_NO_LINGER: Final = 0
+
+
+def restore(slab: Slab, runs: Iterable[JournaledRun]) -> int:
+    """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
+
+    Raises StartError if the slab is too small for them.
+    """
+    appender = _Appender(slab)
+    for record, frame in merge(*map(_frames, runs), key=lambda pair: pair[0].arrival):
+        appender.add(record, frame)
+    return appender.finish()
+
+
+def _frames(run: JournaledRun) -> Iterator[tuple[Record, bytes]]:
+    """Yield each record with the frame in which a client would send it."""
+    at = 0
+    for _ in range(run.records):
+        record = Record._make(lay.RECORD.unpack_from(run.data, at))
+        yield record, _frame(run.topic, record, run.data[at + lay.RECORD_HEADER : at + record.size])
+        at += record.size
+
+
+def _frame(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
+    value_at, headers_at = record.key_length, record.key_length + record.value_length
+    key, value = bytes(body[:value_at]), bytes(body[value_at:headers_at])
+    headers = decode_headers(bytes(body[headers_at : headers_at + record.headers_length])) or ()
+    if record.flags & lay.FLAG_PARTITION_KEY:
+        return encode_partition_key(
+            record.partition_key, topic, value, key, timestamp_ms=record.timestamp, headers=headers
+        )
+    return encode_any_partition(topic, value, key, timestamp_ms=record.timestamp, headers=headers)
+
+
+class _Appender:
+    """Appends messages to the lanes of the datagram input, slice by slice."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._lanes = Lanes(slab, ChunkPool(slab, _ROW), TopicTable(slab), lambda _: _NO_LINGER)
+        self._slice: list[bytes] = []
+        self._is_explicit = False
+        self._any_partition = self._partition_key = 0
+
+    def add(self, record: Record, frame: bytes) -> None:
+        is_explicit = bool(record.is_explicit)
+        if len(self._slice) >= _SLICE or is_explicit != self._is_explicit:
+            self._append()
+        self._is_explicit = is_explicit
+        self._slice.append(frame)
+
+    def _append(self) -> None:
+        base_at = landing.base_at(self._slab) >> 3
+        places, at = [], 0
+        for frame in self._slice:
+            places.append((at, len(frame)))
+            at += len(frame)
+        ingested = self._lanes.ingest(
+            memoryview(b"".join(self._slice)),
+            places,
+            self._slab.longs[base_at],
+            steady_ms(),
+            is_explicit=self._is_explicit,
+        )
+        if ingested.no_room:
+            raise StartError(
+                f"The messages of the journal do not fit into the slab {self._slab.path}: raise slab.size to the value "
+                "that it had when they were received."
+            )
+        self._slab.longs[base_at] += len(places)
+        self._any_partition += ingested.any_partition
+        self._partition_key += ingested.partition_key
+        self._slice = []
+
+    def finish(self) -> int:
+        """Hand all runs over to the router, and count their messages as received."""
+        self._append()
+        self._lanes.close_all()
+        total = self._any_partition + self._partition_key
+        increments: dict[int, int] = {
+            Counter.MsgReceived: total,
+            Counter.InputAgentProcessAnyPartitionMsg: self._any_partition,
+            Counter.InputAgentProcessPartitionKeyMsg: self._partition_key,
+        }
+        ProcessRow(self._slab, _ROW).settle((), RunState.DELIVERED, 0, increments)
+        return total

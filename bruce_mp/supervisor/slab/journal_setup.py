@@ -1,0 +1,165 @@
+"""The journal at a start and at the end: restore a lost slab from it, and mark which of the two is the newer one.
+
+The slab has everything while the kernel has not restarted since, and after a clean end.  Otherwise a slab on a disk may
+lack any of the pages that were written since, so the journal replaces it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import SlabError, StartError
+from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read_journal
+from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.journal.restore import restore
+from bruce_mp.slab import layout as lay
+from bruce_mp.supervisor.slab.backlog import plural
+from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.logs import NOTICE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["JournalSetup"]
+
+log = logging.getLogger(__name__)
+
+_CREATED: Final = Struct("<q")
+_RESTORING: Final = Struct("<I")
+
+
+class _SlabMark(NamedTuple):
+    created_ms: int
+    is_restoring: bool
+
+
+class JournalSetup:
+    """The journal in `directory` at the start of a daemon; it is removed unless the daemon keeps one (`is_kept`)."""
+
+    def __init__(self, directory: Path, *, is_kept: bool) -> None:
+        self._directory = directory
+        self._is_kept = is_kept
+        self._content = self._read()
+
+    def _read(self) -> JournalContent | None:
+        try:
+            return read_journal(self._directory / JOURNAL)
+        except OSError as error:
+            raise StartError(
+                f"The journal {self._directory / JOURNAL} cannot be read: {error.strerror}. It may have messages that "
+                "are not in the slab: mend its permissions, or move it away."
+            ) from error
+
+    def replaces(self, slab: Path) -> bool:
+        """Return True if the journal has newer messages than the slab file at a path."""
+        mark = _mark_of(slab)
+        if mark is None:
+            return False
+        if mark.is_restoring:
+            return True
+        content = self._content
+        is_torn = content is not None and not content.is_clean and content.boot_id != boot_id()
+        return is_torn and content is not None and content.slab_id == mark.created_ms
+
+    def forget(self) -> None:
+        """Ignore the journal's content, because the slab is sound and empty."""
+        self._content = None
+
+    def apply(self, slab: Slab, *, is_empty: bool) -> None:
+        """Restore the messages of the journal into a new slab, and begin or remove the journal."""
+        content, self._content = self._content, None
+        slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
+        if content is not None and content.slab_id != slab_id:
+            if is_empty:
+                self._restore(slab, content)
+            else:
+                self._move_aside()
+        if not self._is_kept:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        elif content is not None and content.slab_id == slab_id:
+            self._begin(slab_id)
+        else:
+            self._write(slab)
+        slab.words[lay.SUPER_RESTORING >> 2] = 0
+
+    def _restore(self, slab: Slab, content: JournalContent) -> None:
+        slab.words[lay.SUPER_RESTORING >> 2] = 1
+        if content.unsound:
+            log.warning("%s of the journal %s are damaged.", plural(content.unsound, "byte"), self._directory)
+        restored = restore(slab, content.runs.values())
+        if restored:
+            log.log(
+                NOTICE,
+                "Restored %s from the journal %s. Those that Kafka acknowledged in the last moments are sent again.",
+                plural(restored, "message"),
+                self._directory,
+            )
+
+    def _begin(self, slab_id: int) -> None:
+        """Mark the journal as older than the slab: the daemon begins to change the slab."""
+        try:
+            journal = Journal.open(self._directory / JOURNAL)
+            journal.add_begin(slab_id, boot_id())
+            journal.sync()
+            journal.close()
+        except OSError as error:
+            raise _unwritable(self._directory, error) from error
+
+    def _write(self, slab: Slab) -> None:
+        try:
+            JournalKeeper(slab, self._directory).rewrite()
+        except OSError as error:
+            raise _unwritable(self._directory, error) from error
+        except SlabError as error:
+            raise StartError(str(error)) from error
+
+    def _move_aside(self) -> None:
+        aside = self._directory.with_name(f"{self._directory.name}.foreign-{wall_ms()}")
+        self._directory.rename(aside)
+        log.error(
+            "The journal %s belongs to another slab, and the slab in use holds messages. It was moved to %s; its "
+            "messages are not delivered. To deliver them, stop the daemon with an empty slab, and move the directory "
+            "back.",
+            self._directory,
+            aside,
+        )
+
+    @staticmethod
+    def close(slab: Slab, directory: Path) -> None:
+        """Write slab and journal to the disk after all processes have ended with messages in the slab."""
+        try:
+            slab.flush()
+            JournalKeeper(slab, directory).rewrite(is_clean=True)
+        except (OSError, SlabError) as error:
+            log.error("The journal in %s cannot be written at the end: %s.", directory, error)  # noqa: TRY400
+
+    @staticmethod
+    def remove(directory: Path) -> None:
+        """Remove the journal of an empty slab."""
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _mark_of(path: Path) -> _SlabMark | None:
+    try:
+        with path.open("rb") as file:
+            head = file.read(lay.PAGE)
+    except OSError:
+        return None
+    if len(head) < lay.PAGE or not head.startswith(lay.SUPER_MAGIC):
+        return None
+    [created_ms] = _CREATED.unpack_from(head, lay.SUPER_CREATED_MS)
+    [restoring] = _RESTORING.unpack_from(head, lay.SUPER_RESTORING)
+    return _SlabMark(created_ms, restoring == 1)
+
+
+def _unwritable(directory: Path, error: OSError) -> StartError:
+    return StartError(
+        f"The journal in {directory} cannot be written: {os.strerror(error.errno or 0)}. Create the directory for the "
+        "daemon's user, set slab.journal_dir to another one, or set slab.sync to off."
+    )

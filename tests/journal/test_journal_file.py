@@ -1,0 +1,108 @@
+"""The journal file: a power failure may leave any part of the last writes, and costs none of the synced runs."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.journal.journal_file import Journal, JournaledRun, RunKey, read_journal
+from support.examples import examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOOT: Final = b"11111111-2222-3333-4444-555555555555"
+PAGE: Final = 4096
+
+
+def run(number: int, size: int = 100) -> tuple[RunKey, JournaledRun]:
+    return RunKey(number, 1, 64), JournaledRun(b"topic", 1, random.Random(number).randbytes(size))
+
+
+def write(path: Path, *numbers: int) -> Journal:
+    journal = Journal.create(path)
+    journal.add_begin(7, BOOT)
+    for number in numbers:
+        journal.add_run(*run(number))
+    journal.sync()
+    return journal
+
+
+def test_a_journal_reads_back_as_written(tmp_path: Path) -> None:
+    journal = write(tmp_path / "journal", 1, 2, 3)
+    journal.add_settled([run(2)[0]])
+    journal.sync()
+    content = read_journal(tmp_path / "journal")
+    assert content is not None
+    assert (content.slab_id, content.boot_id, content.is_clean, content.unsound) == (7, BOOT, False, 0)
+    assert content.runs == dict([run(1), run(3)])
+    assert content.messages == 2
+
+
+def test_a_clean_end_holds_until_the_next_begin(tmp_path: Path) -> None:
+    journal = write(tmp_path / "journal", 1)
+    journal.add_clean()
+    journal.sync()
+    content = read_journal(tmp_path / "journal")
+    assert content is not None
+    assert content.is_clean
+    journal = Journal.open(tmp_path / "journal")
+    journal.add_begin(7, BOOT)
+    journal.sync()
+    content = read_journal(tmp_path / "journal")
+    assert content is not None
+    assert not content.is_clean
+    assert content.runs == dict([run(1)])
+
+
+def test_a_missing_or_empty_file_has_no_content(tmp_path: Path) -> None:
+    assert read_journal(tmp_path / "journal") is None
+    Journal.create(tmp_path / "journal")
+    assert read_journal(tmp_path / "journal") is None
+
+
+def test_a_damaged_run_does_not_hide_the_next_one(tmp_path: Path) -> None:
+    write(tmp_path / "journal", 1, 2, 3)
+    data = (tmp_path / "journal").read_bytes()
+    damaged = data.replace(bytes(run(2)[1].data), bytes(100))
+    (tmp_path / "journal").write_bytes(damaged)
+    content = read_journal(tmp_path / "journal")
+    assert content is not None
+    assert content.runs == dict([run(1), run(3)])
+    assert content.unsound > 100
+
+
+@examples(100)
+@given(
+    synced=st.lists(st.integers(1, 9000), max_size=6),
+    unsynced=st.lists(st.integers(1, 9000), max_size=6),
+    data=st.data(),
+)
+def test_any_part_of_the_unsynced_pages_leaves_the_synced_runs(
+    tmp_path: Path, synced: list[int], unsynced: list[int], data: st.DataObject
+) -> None:
+    path = tmp_path / "journal"
+    journal = write(path)
+    expected = [run(number, size) for number, size in enumerate(synced)]
+    for each in expected:
+        journal.add_run(*each)
+    journal.sync()
+    durable = path.stat().st_size
+    later = [run(100 + number, size) for number, size in enumerate(unsynced)]
+    for each in later:
+        journal.add_run(*each)
+    journal.sync()
+    journal.close()
+    image = bytearray(path.read_bytes())
+    for page in range(durable // PAGE, -(-len(image) // PAGE)):
+        if data.draw(st.booleans()):
+            start, stop = max(durable, page * PAGE), min(len(image), (page + 1) * PAGE)
+            image[start:stop] = bytes(stop - start)
+    path.write_bytes(image[: data.draw(st.integers(durable, len(image)))])
+    content = read_journal(path)
+    assert content is not None
+    assert list(content.runs.items())[: len(expected)] == expected
+    assert all(each in later for each in list(content.runs.items())[len(expected) :])

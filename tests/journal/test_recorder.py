@@ -1,0 +1,236 @@
+"""Recording and restoring: a new slab gets the messages that the old one held at the last recording."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp import kernels
+from bruce_mp.errors import StartError
+from bruce_mp.journal.journal_file import read_journal
+from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.journal.restore import restore
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.handover_tickets import JournaledTickets
+from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.salvage import Salvage
+from bruce_mp.telemetry.books import read_books
+from support.examples import examples
+from support.full_disk import files_end_at
+from support.slabs import INPUT_ROW, Input, datagram, new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.journal.journal_file import JournalContent
+    from bruce_mp.slab.file import Slab
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=32, landing_slot_size=20_000)
+TOPICS: Final = ((b"t1", 3), (b"t2", 1))
+
+
+class Held(NamedTuple):
+    topic: bytes
+    partition_key: int | None
+    timestamp: int
+    body: tuple[bytes, bytes, bytes]
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as made:
+        yield made
+
+
+@pytest.fixture
+def keeper(slab: Slab, tmp_path: Path) -> JournalKeeper:
+    return JournalKeeper(slab, tmp_path / "journal")
+
+
+def content_of(directory: Path) -> JournalContent:
+    content = read_journal(directory / JOURNAL)
+    assert content is not None
+    return content
+
+
+@contextmanager
+def restored(content: JournalContent, geometry: Geometry = GEOMETRY) -> Iterator[Slab]:
+    with new_slab(geometry) as made:
+        assert restore(made, content.runs.values()) == content.messages
+        yield made
+
+
+def held(slab: Slab) -> list[Held]:
+    """Return the held messages in order of arrival."""
+    salvage = Salvage(slab.path, is_live=True)
+    found = []
+    for record in salvage.records():
+        body = salvage.body(record)
+        assert body is not None
+        found.append(Held(record.topic, record.partition_key, record.timestamp, (body.key, body.value, body.headers)))
+    salvage.close()
+    return found
+
+
+def test_a_new_slab_gets_the_messages_in_order_of_arrival(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", b"%d" % number, b"key", timestamp=number) for number in range(20)])
+    source.receive(
+        [datagram(b"t2", b"%d" % number, partition_key=number, headers=((b"h", b"v"),)) for number in range(20)]
+    )
+    source.receive([datagram(b"unknown", bytes(15_000))])
+    source.close_all()
+    keeper.record()
+    with restored(content_of(tmp_path / "journal")) as new:
+        assert held(new) == held(slab)
+        assert read_books(new).received == 41
+        assert read_books(new).balanced
+
+
+def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", b"delivered")])
+    kernels.set_state(slab, source.close_all(), RunState.DELIVERED)
+    source.receive([datagram(b"t1", b"held")])
+    source.close_all()
+    source.receive([datagram(b"t1", b"open")])
+    keeper.record()
+    assert [run.records for run in content_of(tmp_path / "journal").runs.values()] == [1]
+    with restored(content_of(tmp_path / "journal")) as new:
+        assert [message.body[1] for message in held(new)] == [b"held"]
+
+
+def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", b"%d" % number) for number in range(3)])
+    [segment] = source.close_all()
+    head, tail = kernels.split_at(slab, segment, 1, 1 << 30)
+    assert head is not None
+    assert tail is not None
+    keeper.record()
+    kernels.set_state(slab, [head], RunState.DELIVERED)
+    keeper.record()
+    assert content_of(tmp_path / "journal").messages == 3
+    kernels.set_state(slab, [tail], RunState.DISCARDED)
+    keeper.record()
+    assert not content_of(tmp_path / "journal").runs
+
+
+def test_a_run_is_written_once(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", bytes(5000))])
+    source.close_all()
+    keeper.record()
+    size = (tmp_path / "journal" / JOURNAL).stat().st_size
+    keeper.record()
+    assert (tmp_path / "journal" / JOURNAL).stat().st_size == size > 5000
+
+
+def test_the_journal_shrinks_when_most_of_it_is_settled(
+    slab: Slab, keeper: JournalKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.journal.recorder._MAX_GARBAGE", 10_000)
+    source = Input(slab, topics=TOPICS)
+    for _ in range(4):
+        source.receive([datagram(b"t1", bytes(5000))])
+        segments = source.close_all()
+        keeper.record()
+        kernels.set_state(slab, segments, RunState.DELIVERED)
+        keeper.record()
+    assert (tmp_path / "journal" / JOURNAL).stat().st_size < 20_000
+
+
+def test_tickets_follow_the_sync(slab: Slab, keeper: JournalKeeper) -> None:
+    source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
+    source.receive([datagram(b"t1", b"value")])
+    source.close_all()
+    last = progress.last
+    assert not progress.has(last)
+    keeper.record()
+    assert progress.has(last)
+    source.receive([datagram(b"t1", b"value")])
+    source.close_all()
+    assert not progress.has(progress.last)
+
+
+def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
+    keeper.record()
+    source.receive([datagram(b"t1", bytes(15_000))])
+    source.close_all()
+    with files_end_at(4096), pytest.raises(OSError, match="too large"):
+        keeper.record()
+    assert not progress.has(progress.last)
+    keeper.record()
+    assert progress.has(progress.last)
+    assert content_of(tmp_path / "journal").messages == 1
+
+
+def test_a_slab_that_is_too_small_is_refused_with_the_remedy(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    for _ in range(30):
+        source.receive([datagram(b"t1", bytes(15_000))])
+    source.close_all()
+    keeper.record()
+    with new_slab(replace(GEOMETRY, chunks=16)) as small, pytest.raises(StartError, match=r"raise slab\.size"):
+        restore(small, content_of(tmp_path / "journal").runs.values())
+
+
+def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    data = [datagram(b"t1", b"%d" % number) for number in range(4)]
+    for message, is_explicit in zip(data, (True, False, False, True), strict=True):
+        source.lanes.ingest(memoryview(message), [(0, len(message))], source.base, 1, is_explicit=is_explicit)
+        slab.longs[slab.geometry.landing_at >> 3] += 1
+    source.close_all()
+    keeper.record()
+    with restored(content_of(tmp_path / "journal")) as new:
+        assert explicit(new) == explicit(slab) == [True, False, False, True]
+
+
+def explicit(slab: Slab) -> list[bool]:
+    """Return for each held message, in order of arrival, if the daemon must keep its timestamp."""
+    salvage = Salvage(slab.path, is_live=True)
+    found = [bool(slab.view[each.key_at - lay.RECORD_HEADER + lay.RECORD_EXPLICIT]) for each in salvage.records()]
+    salvage.close()
+    return found
+
+
+_messages = st.builds(
+    datagram,
+    st.sampled_from([b"t1", b"t2", b"unknown"]),
+    st.binary(max_size=40) | st.integers(1, 19_000).map(bytes),
+    st.binary(max_size=5),
+    st.none() | st.integers(0, 2**32 - 1),
+    st.integers(0, 2**40),
+)
+_outcomes = st.sampled_from([RunState.DELIVERED, RunState.DISCARDED, RunState.QUEUED, RunState.IN_FLIGHT])
+
+
+@examples(50)
+@given(rounds=st.lists(st.tuples(st.lists(_messages, max_size=6), st.lists(_outcomes, max_size=8)), max_size=4))
+def test_whatever_happens_the_new_slab_holds_what_the_old_one_held(
+    rounds: list[tuple[list[bytes], list[RunState]]],
+) -> None:
+    with new_slab(GEOMETRY) as slab, TemporaryDirectory() as directory:
+        keeper, source = JournalKeeper(slab, Path(directory) / "journal"), Input(slab, topics=TOPICS)
+        segments = []
+        for messages, outcomes in rounds:
+            source.receive(messages)
+            segments += source.close_all()
+            for segment, outcome in zip(segments, outcomes, strict=False):
+                kernels.set_state(slab, [segment], state_word(outcome))
+            segments = segments[len(outcomes) :]
+            source.pool.reclaim(GEOMETRY.chunks)
+            keeper.record()
+        keeper.record()
+        with restored(content_of(Path(directory) / "journal")) as new:
+            assert held(new) == held(slab)
