@@ -1,0 +1,142 @@
+"""The journal at a start: it replaces a lost slab, and only that."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import StartError
+from bruce_mp.journal.journal_file import read_journal
+from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.slab import layout as lay
+from bruce_mp.supervisor.slab.backlog import held_messages
+from bruce_mp.supervisor.slab.journal_setup import JournalSetup
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab
+from support.journals import as_of_an_earlier_boot
+from support.slabs import Input, datagram
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bruce_mp.slab.file import Slab
+
+SIZE: Final = 1 << 20
+LARGEST: Final = 4096
+
+
+class Start:
+    """A daemon's start on the slab and the journal in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "slab"
+        self.journal = directory / "slab.journal"
+
+    def __call__(self, *, size: int = SIZE, is_kept: bool = True) -> Slab:
+        setup = JournalSetup(self.journal, is_kept=is_kept)
+        slab, lock = acquire_slab(self.path, size, LARGEST, setup)
+        os.close(lock)
+        setup.apply(slab, is_empty=not held_messages(slab))
+        return slab
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    return Start(tmp_path)
+
+
+def hold(slab: Slab, count: int) -> None:
+    source = Input(slab, topics=[(b"t", 1)])
+    source.receive([datagram(b"t") for _ in range(count)])
+    source.close_all()
+
+
+def held(slab: Slab) -> int:
+    return sum(held_messages(slab).values())
+
+
+def record(start: Start, slab: Slab) -> None:
+    JournalKeeper(slab, start.journal).record()
+
+
+def test_a_first_start_begins_an_empty_journal(start: Start) -> None:
+    slab = start()
+    content = read_journal(start.journal / JOURNAL)
+    assert content is not None
+    assert (content.slab_id, content.messages) == (slab.read_signed(lay.SUPER_CREATED_MS), 0)
+
+
+def test_a_killed_start_that_restores_is_repeated_with_all_messages(start: Start) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    start.path.unlink()
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    journal = (start.journal / JOURNAL).read_bytes()
+    half = start()
+    assert held(half) == 3
+    half.words[lay.SUPER_RESTORING >> 2] = 1
+    (start.journal / JOURNAL).write_bytes(journal)
+    again = start()
+    assert held(again) == 3
+    assert again.words[lay.SUPER_RESTORING >> 2] == 0
+    content = read_journal(start.journal / JOURNAL)
+    assert content is not None
+    assert (content.slab_id, content.messages) == (again.read_signed(lay.SUPER_CREATED_MS), 3)
+
+
+def test_a_restart_of_the_machine_after_a_begin_restores(start: Start) -> None:
+    """A start marks the journal as older than the slab before the daemon changes the slab."""
+    slab = start()
+    hold(slab, 3)
+    JournalSetup.close(slab, start.journal)
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    start()
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    slab.view[slab.geometry.chunks_at :] = bytes(slab.geometry.file_size - slab.geometry.chunks_at)
+    assert held(start()) == 3
+
+
+def test_the_journal_of_an_empty_slab_is_ignored(start: Start) -> None:
+    """The daemon was killed before the journal knew that all was delivered; the new size replaces the slab."""
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    slab.view[slab.geometry.chunks_at :] = bytes(slab.geometry.file_size - slab.geometry.chunks_at)
+    assert held(start(size=2 * SIZE)) == 0
+
+
+def test_the_journal_of_another_slab_is_moved_aside(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    start.path.unlink()
+    start.journal.rename(tmp_path / "kept")
+    other = start()
+    hold(other, 2)
+    start.journal.rename(tmp_path / "newer")
+    (tmp_path / "kept").rename(start.journal)
+    assert held(start()) == 2
+    assert "belongs to another slab" in caplog.text
+    [aside] = tmp_path.glob("slab.journal.foreign-*")
+    content = read_journal(aside / JOURNAL)
+    assert content is not None
+    assert content.messages == 3
+
+
+def test_without_sync_the_messages_are_restored_and_the_journal_removed(start: Start) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    start.path.unlink()
+    assert held(start(is_kept=False)) == 3
+    assert not start.journal.exists()
+
+
+def test_a_journal_that_cannot_be_written_is_refused_with_the_remedy(start: Start) -> None:
+    start.journal.mkdir(0o755)
+    with pytest.raises(StartError, match=r"not a directory .* slab\.journal_dir"):
+        start()
