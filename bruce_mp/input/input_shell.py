@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkWatcher
     from bruce_mp.slab.file import Slab
 
-__all__ = ["InputShell"]
+__all__ = ["InputShell", "partitioners_of"]
 
 _TIDY_EVERY_S: Final = 1.0
 _FLUSH_MS: Final = 2000
@@ -64,7 +64,7 @@ class InputShell(ProcessShell):
             self._topics,
             lingers_of(config),
             windows=windows_for(config),
-            partitioners=_partitioners_of(config),
+            partitioners=partitioners_of(config),
             shares=self._shares,
         )
         self._senders = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
@@ -84,7 +84,7 @@ class InputShell(ProcessShell):
         self._reporter.apply_config(config)
         self._lanes.apply_lingers(lingers_of(config))
         self._lanes.apply_windows(self._windows_for(config))
-        self._lanes.partitioners = _partitioners_of(config)
+        self._lanes.partitioners = partitioners_of(config)
         self._shares.apply_config(config.alpha_for)
         self._senders.apply_config(self._rules_for(config.input))
 
@@ -112,7 +112,7 @@ class InputShell(ProcessShell):
         return CLOSE_TIMEOUT_MS
 
 
-def _partitioners_of(config: Config) -> Partitioners | None:
+def partitioners_of(config: Config) -> Partitioners | None:
     """Return the function from a topic to its partitioner; None if all topics have none, which costs the least."""
     names = {config.partitioner.default, *config.partitioner.topics.values()}
     if names == {"none"}:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from bruce_mp.journal.journal_file import JournaledRun
+    from bruce_mp.kernels import Partitioners
     from bruce_mp.slab.file import Slab
 
 __all__ = ["restore"]
@@ -34,12 +35,13 @@ _SLICE: Final = 4096
 _NO_LINGER: Final = 0
 
 
-def restore(slab: Slab, runs: Iterable[JournaledRun]) -> int:
+def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners | None) -> int:
     """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
 
+    `partitioners` are those of the inputs: record keys choose the partitions again.
     Raises StartError if the slab is too small for them.
     """
-    appender = _Appender(slab)
+    appender = _Appender(slab, partitioners)
     for record, frame in merge(*map(_frames, runs), key=lambda pair: pair[0].arrival):
         appender.add(record, frame)
     return appender.finish()
@@ -58,7 +60,7 @@ def _frame(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
     value_at, headers_at = record.key_length, record.key_length + record.value_length
     key, value = bytes(body[:value_at]), bytes(body[value_at:headers_at])
     headers = decode_headers(bytes(body[headers_at : headers_at + record.headers_length])) or ()
-    if record.flags & lay.FLAG_PARTITION_KEY:
+    if record.is_partition_key:
         return encode_partition_key(
             record.partition_key, topic, value, key, timestamp_ms=record.timestamp, headers=headers
         )
@@ -68,15 +70,16 @@ def _frame(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
 class _Appender:
     """Appends messages to the lanes of the datagram input, slice by slice."""
 
-    def __init__(self, slab: Slab) -> None:
+    def __init__(self, slab: Slab, partitioners: Partitioners | None) -> None:
         self._slab = slab
-        self._lanes = Lanes(slab, ChunkPool(slab, _ROW), TopicTable(slab), lambda _: _NO_LINGER)
+        pool, topics = ChunkPool(slab, _ROW), TopicTable(slab)
+        self._lanes = Lanes(slab, pool, topics, lambda _: _NO_LINGER, partitioners=partitioners)
         self._slice: list[bytes] = []
         self._is_explicit = False
         self._any_partition = self._partition_key = 0
 
     def add(self, record: Record, frame: bytes) -> None:
-        is_explicit = bool(record.is_explicit)
+        is_explicit = bool(record.options & lay.OPTION_EXPLICIT)
         if len(self._slice) >= _SLICE or is_explicit != self._is_explicit:
             self._append()
         self._is_explicit = is_explicit

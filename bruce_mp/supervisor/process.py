@@ -27,6 +27,7 @@ from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
+from bruce_mp.input.input_shell import partitioners_of
 from bruce_mp.kernels import CHOICE
 from bruce_mp.network.credentials import exposed_files
 from bruce_mp.slab import layout as lay
@@ -131,7 +132,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     inherited = _sockets_of_others(run_dir) if passed is None else passed
     journal = JournalSetup(Path(config.journal_path), is_kept=config.slab.sync != "off")
     slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal)
-    journal.apply(slab, is_empty=not held_messages(slab))
+    journal.apply(slab, is_empty=not held_messages(slab), partitioners=partitioners_of(config))
     inputs = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
     _remove_foreign_spills(spills)

@@ -17,6 +17,7 @@ from bruce_mp.errors import StartError
 from bruce_mp.journal.journal_file import read_journal
 from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
 from bruce_mp.journal.restore import restore
+from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.handover_tickets import JournaledTickets
@@ -64,7 +65,7 @@ def content_of(directory: Path) -> JournalContent:
 @contextmanager
 def restored(content: JournalContent, geometry: Geometry = GEOMETRY) -> Iterator[Slab]:
     with new_slab(geometry) as made:
-        assert restore(made, content.runs.values()) == content.messages
+        assert restore(made, content.runs.values(), lambda _: Partitioner.MURMUR2) == content.messages
         yield made
 
 
@@ -181,7 +182,7 @@ def test_a_slab_that_is_too_small_is_refused_with_the_remedy(slab: Slab, keeper:
     source.close_all()
     keeper.record()
     with new_slab(replace(GEOMETRY, chunks=16)) as small, pytest.raises(StartError, match=r"raise slab\.size"):
-        restore(small, content_of(tmp_path / "journal").runs.values())
+        restore(small, content_of(tmp_path / "journal").runs.values(), None)
 
 
 def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
@@ -199,7 +200,10 @@ def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalKeeper, tm
 def explicit(slab: Slab) -> list[bool]:
     """Return for each held message, in order of arrival, if the daemon must keep its timestamp."""
     salvage = Salvage(slab.path, is_live=True)
-    found = [bool(slab.view[each.key_at - lay.RECORD_HEADER + lay.RECORD_EXPLICIT]) for each in salvage.records()]
+    found = [
+        bool(slab.view[each.key_at - lay.RECORD_HEADER + lay.RECORD_OPTIONS] & lay.OPTION_EXPLICIT)
+        for each in salvage.records()
+    ]
     salvage.close()
     return found
 

@@ -24,6 +24,7 @@ from bruce_mp.telemetry.logs import NOTICE
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bruce_mp.kernels import Partitioners
     from bruce_mp.slab.file import Slab
 
 __all__ = ["JournalSetup"]
@@ -71,13 +72,13 @@ class JournalSetup:
         """Ignore the journal's content, because the slab is sound and empty."""
         self._content = None
 
-    def apply(self, slab: Slab, *, is_empty: bool) -> None:
+    def apply(self, slab: Slab, *, is_empty: bool, partitioners: Partitioners | None) -> None:
         """Restore the messages of the journal into a new slab, and begin or remove the journal."""
         content, self._content = self._content, None
         slab_id = slab.read_signed(lay.SUPER_CREATED_MS)
         if content is not None and content.slab_id != slab_id:
             if is_empty:
-                self._restore(slab, content)
+                self._restore(slab, content, partitioners)
             else:
                 self._move_aside()
         if not self._is_kept:
@@ -88,11 +89,11 @@ class JournalSetup:
             self._write(slab)
         slab.words[lay.SUPER_RESTORING >> 2] = 0
 
-    def _restore(self, slab: Slab, content: JournalContent) -> None:
+    def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
         if content.unsound:
             log.warning("%s of the journal %s are damaged.", plural(content.unsound, "byte"), self._directory)
-        restored = restore(slab, content.runs.values())
+        restored = restore(slab, content.runs.values(), partitioners)
         if restored:
             log.log(
                 NOTICE,
