@@ -26,7 +26,7 @@ from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import read_books
 from support.examples import examples
 from support.full_disk import files_end_at
-from support.slabs import INPUT_ROW, Input, datagram, new_slab
+from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,12 +200,21 @@ def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalKeeper, tm
 def explicit(slab: Slab) -> list[bool]:
     """Return for each held message, in order of arrival, if the daemon must keep its timestamp."""
     salvage = Salvage(slab.path, is_live=True)
-    found = [
-        bool(slab.view[each.key_at - lay.RECORD_HEADER + lay.RECORD_OPTIONS] & lay.OPTION_EXPLICIT)
-        for each in salvage.records()
-    ]
+    options = [slab.view[each.key_at - lay.RECORD_HEADER + lay.RECORD_OPTIONS] for each in salvage.records()]
     salvage.close()
-    return found
+    return [bool(each & lay.OPTION_EXPLICIT) for each in options]
+
+
+def test_a_record_key_chooses_the_partition_again(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.lanes.partitioners = lambda _: Partitioner.MURMUR2
+    source.receive([datagram(b"t1", b"value", b"%d" % number) for number in range(5)])
+    source.close_all()
+    keeper.record()
+    with restored(content_of(tmp_path / "journal")) as new:
+        keys = sorted(content.partition_key for content in contents(new))
+        assert keys == sorted(content.partition_key for content in contents(slab))
+        assert any(keys)
 
 
 _messages = st.builds(
