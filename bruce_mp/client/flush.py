@@ -116,7 +116,7 @@ def read_answer(
 
 def _feed(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
     try:
-        return reader.feed(data)
+        return [answer for answer in reader.feed(data) if isinstance(answer, BarrierAnswer)]
     except RemoteProtocolError as error:
         raise FlushError(str(error)) from error
 

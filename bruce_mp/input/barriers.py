@@ -102,9 +102,7 @@ class Barriers:
         if not _outstanding(client, client.section):
             self._send_answer(client, request.token, BarrierStatus.DONE, client.section)
             return
-        if client.section.received:
-            client.unfinished_sections.append(client.section)
-            client.section = self._sections.open()
+        self._sections.start_next(client)
         last, due_ms = client.unfinished_sections[-1], now_ms + request.limit_ms
         self._pending.append(_Pending(client, request.token, due_ms, last, request.level is Level.DURABLE))
         self.has_new = True

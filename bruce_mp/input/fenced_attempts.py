@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.input.sections import ConnectionSection
+    from bruce_mp.input.sections import ConnectionSection, SectionOwner
     from bruce_mp.input.spills import Spills
+    from bruce_mp.input.unique_attempts import UniqueAttempts
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
@@ -133,6 +134,7 @@ class Attempt:
         self.owner = attempts.pool.owner
         self.name = begin.name
         self.is_explicit = begin.keeps_timestamps
+        self.is_unique = begin.is_unique
         self.number = number
         self.section = section
         self.began_ms = now_ms
@@ -197,6 +199,7 @@ class FencedAttempts:
         discards: Discards,
         reporter: DiscardReporter,
         spills: Spills,
+        unique: UniqueAttempts,
         max_chunks: int,
         max_chunks_together: int,
     ) -> None:
@@ -208,6 +211,7 @@ class FencedAttempts:
         self._discards = discards
         self._reporter = reporter
         self._spills = spills
+        self._unique = unique
         self._max_chunks_together = max_chunks_together
         self.apply_limits(max_chunks)
         self._open: set[Attempt] = set()
@@ -220,13 +224,14 @@ class FencedAttempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, begin: AttemptBegin, section: ConnectionSection, of_topics: Lanes, now_ms: int) -> Attempt:
+    def open(self, begin: AttemptBegin, client: SectionOwner, of_topics: Lanes, now_ms: int) -> Attempt:
         """Open an attempt, with a number that no other attempt of this worker has in the slab or in spill files.
 
         `of_topics` are lanes whose timestamp windows and partitioners also apply to the attempt.
         """
         self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
-        attempt = Attempt(self, self._last, begin, section, of_topics=of_topics, now_ms=now_ms)
+        self._unique.on_begin(client, begin)
+        attempt = Attempt(self, self._last, begin, client.section, of_topics=of_topics, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
@@ -321,8 +326,14 @@ class FencedAttempts:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def release(self, attempt: Attempt) -> list[Segment]:
-        """Release a complete attempt: hand its runs over, and queue its spill file; return the runs to publish."""
+    def release(self, client: SectionOwner, attempt: Attempt) -> list[Segment] | Ending:
+        """Release a complete attempt: hand its runs over, and queue its spill file; return the runs to publish.
+
+        Return the reason for its end instead if its unique name prevents the release.
+        """
+        refusal = self._unique.prepare(client, attempt)
+        if refusal is not None:
+            return Ending(*refusal)
         runs = self._close(attempt)
         if attempt.spill is not None:
             attempt.spill.seal()
@@ -332,6 +343,7 @@ class FencedAttempts:
             self.pool.holdings.adopt(self.slab, chunk, span)
         if attempt.spill is not None:
             self._spills.released.append(Released(attempt.spill, attempt.section))
+        self._unique.on_released(client, attempt)
         return runs
 
     def abandon(self, attempt: Attempt) -> None:

@@ -16,6 +16,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
+    from bruce_mp.input.sections import SectionOwner
     from bruce_mp.slab.file import Slab
 
 __all__ = ["Outcomes", "Sections"]
@@ -52,6 +53,12 @@ class Sections:
             self._last = self._last % _MOST + 1
         section = self._by_number[self._last] = ConnectionSection(self._last)
         return section
+
+    def start_next(self, client: SectionOwner) -> None:
+        """Start the next section of a client, unless the present one has no messages."""
+        if client.section.received:
+            client.unfinished_sections.append(client.section)
+            client.section = self.open()
 
     def close(self, section: ConnectionSection) -> None:
         """Mark a section as closed to further messages."""

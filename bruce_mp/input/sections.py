@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
 
-__all__ = ["ConnectionSection"]
+__all__ = ["ConnectionSection", "SectionOwner"]
 
 
 @dataclass(slots=True, eq=False)
@@ -35,3 +35,11 @@ class ConnectionSection:
     def discard(self, reason: DiscardReason, count: int = 1) -> None:
         """Count messages that were received and are discarded."""
         self.discards[reason] += count
+
+
+class SectionOwner(Protocol):
+    """The client of a connection (`clients.py`), as far as its sections need it."""
+
+    section: ConnectionSection
+    unfinished_sections: list[ConnectionSection]
+    user: int

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.barrier_watch import BarrierWatch
 from bruce_mp.input.barriers import Barriers
-from bruce_mp.input.fencing import Fencing
+from bruce_mp.input.fencing import Fencing, longest_message
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import rules_for_streams
@@ -20,6 +20,7 @@ from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
+from bruce_mp.protocol.client.inquiry import is_inquiry
 from bruce_mp.slab.handover_tickets import JournaledTickets
 from bruce_mp.slab.recovery import sweep_filled
 from bruce_mp.telemetry.clock import steady_ms
@@ -81,6 +82,7 @@ class _Worker(InputShell):
             shares=self._shares,
             reporter=self._reporter,
             sections=self._sections,
+            outcomes=self._outcomes,
             loop=self._loop,
             publisher=self._publisher,
         )
@@ -92,7 +94,7 @@ class _Worker(InputShell):
             self._on_barrier,
             attempts=self._fencing.attempts,
             release=self._on_release,
-            longest=_longest(config),
+            longest=longest_message(config),
             blocks=_blocks(config),
             senders=self._senders,
         )
@@ -109,7 +111,7 @@ class _Worker(InputShell):
             senders=self._senders,
             lanes=self._lanes,
         )
-        self._connections.apply_limits(stream_coalescing_for(config), _longest(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), longest_message(config), blocks=_blocks(config))
         self._barrier_watch = BarrierWatch(
             self._loop,
             self._barriers,
@@ -142,9 +144,9 @@ class _Worker(InputShell):
 
     def apply_config(self, config: Config, before: Config) -> None:
         super().apply_config(config, before)
-        self._fencing.apply_config(config.input.streams)
-        self._admission.apply_limits(_longest(config), blocks=_blocks(config))
-        self._connections.apply_limits(stream_coalescing_for(config), _longest(config), blocks=_blocks(config))
+        self._fencing.apply_config(config)
+        self._admission.apply_limits(longest_message(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), longest_message(config), blocks=_blocks(config))
         self._connections.apply_quotas()
 
     def drain(self, _: Drain) -> None:
@@ -179,9 +181,14 @@ class _Worker(InputShell):
         """End all attempts, answer all barriers, publish all runs and stop the loop."""
         self._connections.abandon_all()
         self._barriers.answer_all()
+        self._fencing.unique.settle_finished()
         super()._finish()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
+        answer = self._fencing.unique.answer(client, data) if is_inquiry(data) else None
+        if answer is not None:
+            self._answer(client, answer)
+            return
         self._row.add(Counter.StreamBarriers)
         self._barriers.on_barrier(client, data, steady_ms())
 
@@ -197,11 +204,6 @@ class _Worker(InputShell):
     def _watch_new_barriers(self) -> None:
         if self._barriers.has_new:
             self._barrier_watch.start()
-
-
-def _longest(config: Config) -> int:
-    """Return the largest size of a message with its size field."""
-    return config.input.max_stream_size + 4
 
 
 def _blocks(config: Config) -> bool:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.clients import StreamClientState
-    from bruce_mp.input.fenced_attempts import FencedAttempts
+    from bruce_mp.input.fenced_attempts import Attempt, FencedAttempts
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Part, Portion
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
@@ -187,23 +187,29 @@ class StreamAdmission:
         """Handle a barrier, begin or end frame after all earlier messages; return False if it is misplaced or waits."""
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
-        if client.must_close:
-            return True
-        if stop is SplitStop.BARRIER:
+        if stop is SplitStop.BARRIER and not client.must_close:
             self._on_barrier(client, frame)
+        if stop is SplitStop.BARRIER or client.must_close:
             return True
         begin, attempt = decode_begin(frame), client.attempt
         if attempt is None and begin is not None:
-            client.attempt = self._attempts.open(begin, client.section, self._lanes, now_ms)
+            client.attempt = self._attempts.open(begin, client, self._lanes, now_ms)
             client.keeps_timestamps = begin.keeps_timestamps
             return True
         if attempt is not None and is_end(frame):
-            client.attempt = None
-            self._lanes.close_runs()  # the router must get the earlier messages of the connection first
-            self._release(self._attempts.release(attempt))
-            client.released_spill = attempt.spill
+            self._complete(client, attempt)
             return True
         return False
+
+    def _complete(self, client: StreamClientState, attempt: Attempt) -> None:
+        """Release a complete attempt, or end it if an earlier one has its unique name."""
+        self._lanes.close_runs()  # the router must get the earlier messages of the connection first
+        released = self._attempts.release(client, attempt)
+        if isinstance(released, Ending):
+            self._end_attempt(client, released)
+        else:
+            client.attempt, client.released_spill = None, attempt.spill
+            self._release(released)
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
         """Discard the client's open attempt; with `ending` prepare the frame that tells the client the reason."""

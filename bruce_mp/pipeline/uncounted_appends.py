@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import DiscardReason
+from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.fences import finish_release, unreleased_segments
+from bruce_mp.slab.fences import clear_last_released, finish_release, last_released, unreleased_segments
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
@@ -39,6 +39,7 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     close_open_runs(slab, index)
     spills = directory.files(index)
     finish_release(slab, index, spills)
+    _resolve_unique_attempts(slab, index, directory)
     _update_progress(row, spills)
     found = uncounted_records(slab, index, row.counted)
     feeding = row.counters[lay.SPILL_FEEDING]
@@ -50,6 +51,17 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     row.commit_counted(max(1, last), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
     _settle_spills(slab, row, index, directory, spills)
+
+
+def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
+    """Store the state of the dead worker's unique attempts; its last release decides about the prepared one."""
+    try:
+        if directory.journal.exists:
+            directory.journal.resolve(index, last_released(slab, index))
+    except (OSError, SlabError) as error:
+        _LOG.error("The journal of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
+    else:
+        clear_last_released(slab, index)
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:

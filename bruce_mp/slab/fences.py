@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.spill import SpillFile
 
-__all__ = ["assign_chunk", "attempt_of", "finish_release", "release_attempt", "unreleased_segments"]
+__all__ = [
+    "assign_chunk",
+    "attempt_of",
+    "clear_last_released",
+    "finish_release",
+    "last_released",
+    "release_attempt",
+    "unreleased_segments",
+]
 
 
 def attempt_of(slab: Slab, chunk: int) -> int:
@@ -47,7 +55,18 @@ def release_attempt(
         spill.release()
         slab.longs[_released_count_at(slab, row)] += spill.messages
     _hand_over(slab, row, segments)
+    slab.words[_last_released_at(slab, row)] = attempt
     slab.words[_release_word_at(slab, row)] = 0
+
+
+def last_released(slab: Slab, row: int) -> int:
+    """Return the last attempt that the input of a row released, 0 for none; correct after `finish_release`."""
+    return slab.words[_last_released_at(slab, row)]
+
+
+def clear_last_released(slab: Slab, row: int) -> None:
+    """Clear the last released attempt, because the next worker of the row numbers its attempts from 1."""
+    slab.words[_last_released_at(slab, row)] = 0
 
 
 def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
@@ -62,6 +81,7 @@ def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> Non
         _hand_over(
             slab, row, [each for each in unreleased_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
         )
+        slab.words[_last_released_at(slab, row)] = attempt
         slab.words[_release_word_at(slab, row)] = 0
 
 
@@ -90,6 +110,10 @@ def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
 
 def _released_count_at(slab: Slab, row: int) -> int:
     return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * lay.SPILL_RELEASED) >> 3
+
+
+def _last_released_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_LAST_RELEASED) >> 2
 
 
 def _release_word_at(slab: Slab, row: int) -> int:

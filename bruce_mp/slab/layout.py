@@ -82,6 +82,7 @@ ROW_HEARTBEAT_MS: Final = 8  # i64, on the steady clock
 ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at an odd or changed version
 ROW_STARTED_MS: Final = 24  # i64, on the wall clock
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
+ROW_LAST_RELEASED: Final = 36  # u32, of a stream input: the last fenced attempt that it handed over, 0 = none
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
 ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.attempt_journal import AttemptJournal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -210,6 +211,7 @@ class SpillDirectory:
     def __init__(self, path: Path, slab_id: int) -> None:
         self.path = path
         self.slab_id = slab_id
+        self.journal = AttemptJournal(path, slab_id, self.ensure)
 
     @classmethod
     def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
@@ -218,9 +220,13 @@ class SpillDirectory:
 
     def create(self, row: int, number: int, *, is_explicit: bool) -> SpillFile:
         """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
-        create_private_directory(self.path, "input.streams.spill_dir")
+        self.ensure()
         path = self.path / f"{row}.{number}{_SUFFIX}"
         return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
+
+    def ensure(self) -> None:
+        """Create the directory if it is missing.  Raises OSError and SlabError."""
+        create_private_directory(self.path, "input.streams.spill_dir")
 
     def files(self, row: int) -> dict[int, SpillFile]:
         """Return the files of a row by attempt number, in ascending order."""
@@ -245,9 +251,15 @@ class SpillDirectory:
         return lost
 
     def remove(self) -> None:
-        """Remove all files and the directory, for an empty slab that is about to be removed."""
+        """Remove all files and the directory, for an empty slab that is about to be removed.
+
+        A journal of attempts stays, because clients may ask for them later.
+        """
         for file in self._open_all():
             file.remove()
+        with suppress(OSError, SlabError):
+            if self.journal.exists:
+                self.journal.end_slab()
         with suppress(OSError):
             self.path.rmdir()
 

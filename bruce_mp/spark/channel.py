@@ -15,14 +15,15 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
-from bruce_mp.protocol.client.barrier import AnswerReader
+from bruce_mp.protocol.client.barrier import TOKEN_BYTES, AnswerReader, BarrierAnswer, encode_barrier
+from bruce_mp.protocol.client.inquiry import InquiryAnswer, encode_inquiry
 from bruce_mp.spark.errors import TaskError
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from bruce_mp.protocol.client.barrier import BarrierAnswer
+    from bruce_mp.protocol.client.barrier import Level
 
 __all__ = ["Channel"]
 
@@ -76,16 +77,28 @@ class Channel:
         except OSError as error:
             raise self._connection_error(error) from error
 
-    def receive(self, time_limit_s: float) -> BarrierAnswer:
-        """Return the answer to a barrier, after at most the time limit and a grace period."""
+    def request_outcome(self, level: Level, limit_ms: int) -> BarrierAnswer:
+        """Send a barrier and return its answer, after at most the time limit and a grace period."""
+        self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, limit_ms))
+        answer = self._receive(limit_ms / 1000)
+        assert isinstance(answer, BarrierAnswer)  # the daemon answers in the kind of the request
+        return answer
+
+    def inquire(self, name: bytes = b"") -> InquiryAnswer | None:
+        """Return the daemon's limits and the outcome of the unique attempt `name`; None from an older daemon."""
+        self.send(encode_inquiry(os.urandom(TOKEN_BYTES), name))
+        answer = self._receive(self._timeout_s)
+        return answer if isinstance(answer, InquiryAnswer) else None
+
+    def _receive(self, time_limit_s: float) -> BarrierAnswer | InquiryAnswer:
         self._socket.settimeout(time_limit_s + _ANSWER_GRACE_S)
-        answers: list[BarrierAnswer] = []
+        answers: list[BarrierAnswer | InquiryAnswer] = []
         while not answers:
             try:
                 data = self._socket.recv(_ANSWER_BYTES)
                 answers = self._reader.feed(data)
             except TimeoutError as error:
-                raise TaskError(f"{self._address}: the daemon did not answer the barrier.") from error
+                raise TaskError(f"{self._address}: the daemon did not answer in time.") from error
             except AttemptEndedError as error:
                 raise TaskError(f"{self._address}: {error}") from error
             except OSError as error:

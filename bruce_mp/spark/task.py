@@ -5,7 +5,6 @@ This module does not import Spark, so tests drive it with Arrow batches and a so
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
+from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.encode import LONGEST_HEADERS, MessageEncoder, Rows, lengths
@@ -170,8 +169,7 @@ def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
     """Send a barrier and return its answer.  Repeat a barrier that times out if its time brought any outcome."""
     finished = 0
     while True:
-        channel.send(encode_barrier(os.urandom(8), _LEVELS[options.acks], options.timeout_ms))
-        answer = channel.receive(options.timeout_ms / 1000)
+        answer = channel.request_outcome(_LEVELS[options.acks], options.timeout_ms)
         if answer.status is not BarrierStatus.TIMED_OUT or answer.delivered + answer.discarded == finished:
             return answer
         finished = answer.delivered + answer.discarded

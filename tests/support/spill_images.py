@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp.slab.attempt_journal import AttemptJournal
 from bruce_mp.slab.spill import SpillFile
 from support.crash_images import CrashImages, Recorder
 
@@ -49,6 +50,7 @@ def spill_images(
         for name in _ACTS:
             patch.setattr(SpillFile, name, noting(getattr(SpillFile, name)))
         patch.setattr(SpillFile, "create", noting(SpillFile.create))
+        patch.setattr(AttemptJournal, "_append", noting(AttemptJournal._append))
         previous = sys.gettrace()
         sys.settrace(recorder.trace)
         try:

@@ -44,6 +44,7 @@ class Connection:
     """("begin" or "end", messages before it)"""
     name: bytes | None = None
     keeps_timestamps: bool = False
+    is_unique: bool = False
 
 
 class StreamSink:
@@ -105,6 +106,6 @@ class StreamSink:
             connection.marks.append(("begin" if key == BEGIN_KEY else "end", len(connection.messages)))
             begin = decode_begin(frame)
             if begin is not None:
-                connection.name, connection.keeps_timestamps = begin
+                connection.name, connection.keeps_timestamps, connection.is_unique = begin
         else:
             connection.messages.append(frame)

@@ -16,9 +16,11 @@ from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.streams import StreamAdmission
+from bruce_mp.input.unique_attempts import MessageLimits, UniqueAttempts
 from bruce_mp.kernels import Lanes
 from bruce_mp.pipeline.uncounted_appends import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
+from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer, is_inquiry
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.rows import ProcessRow
@@ -79,6 +81,7 @@ class StreamInput:
         self.sections = Sections()
         self.outcomes = Outcomes(slab, self.sections)
         self.waiting = Barriers(self.outcomes, self.sections, self._answer)
+        self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
         shares = TopicShares(self.pool, table, lambda _: alpha)
@@ -92,6 +95,8 @@ class StreamInput:
         self.spill_feed = SpillFeed(
             self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, sections=self.sections
         )
+        limits = MessageLimits(longest, 900_000)
+        self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.sections, limits)
         self.attempts = FencedAttempts(
             slab,
             self.pool,
@@ -101,6 +106,7 @@ class StreamInput:
             discards=Discards(slab, self.row, self.reporter),
             reporter=self.reporter,
             spills=self.spills,
+            unique=self.unique,
             max_chunks=max_chunks,
             max_chunks_together=max_chunks,
         )
@@ -123,6 +129,10 @@ class StreamInput:
         self.pool.allow_reclaim()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
+        answer = self.unique.answer(client, data) if is_inquiry(data) else None
+        if answer is not None:
+            self.inquiries.append(decode_inquiry_answer(answer))
+            return
         self.barriers.append((client, data))
         self.waiting.on_barrier(client, data, self.now_ms)
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import AttemptEndedError, DiscardReason, LocalProtocolError, RemoteProtocolError
 from bruce_mp.protocol.client.fence import ENDED_KEY, decode_ended
+from bruce_mp.protocol.client.inquiry import API_VERSION as INQUIRY_VERSION
+from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,15 +174,15 @@ class AnswerReader:
     def __init__(self) -> None:
         self._unread = bytearray()
 
-    def feed(self, data: bytes) -> list[BarrierAnswer]:
+    def feed(self, data: bytes) -> list[BarrierAnswer | InquiryAnswer]:
         """Return the answers that `data` completes.
 
         Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt.
         """
         self._unread += data
-        answers: list[BarrierAnswer] = []
+        answers: list[BarrierAnswer | InquiryAnswer] = []
         while len(self._unread) >= _HEADER.size:
-            size, key, _ = _HEADER.unpack_from(self._unread)
+            size, key, version = _HEADER.unpack_from(self._unread)
             if key == ENDED_KEY and _HEADER.size <= size <= len(self._unread):
                 raise AttemptEndedError(decode_ended(self._unread[:size])[1])
             if key == ENDED_KEY:
@@ -189,6 +191,7 @@ class AnswerReader:
                 raise RemoteProtocolError(_NOT_ANSWER)
             if len(self._unread) < size:
                 break
-            answers.append(decode_answer(bytes(self._unread[:size])))
+            decode = decode_inquiry_answer if version == INQUIRY_VERSION else decode_answer
+            answers.append(decode(bytes(self._unread[:size])))
             del self._unread[:size]
         return answers

@@ -10,7 +10,8 @@ them with a separate reason.  Name identifies the attempt in the daemon's log.
 
 After a NUL byte, Name may have options, separated by spaces.  A daemon ignores unknown options; an older daemon treats
 them as part of the name.  `timestamps=client`: the daemon keeps the timestamps of all messages up to the next begin
-frame, of any age.  An attempt without messages sets this option for the messages after it.
+frame, of any age.  An attempt without messages sets this option for the messages after it.  `name=unique`: the daemon
+remembers the name of the complete attempt, and completes no second attempt of this name (see `inquiry.py`).
 
 The daemon sends the ended frame before it discards an open attempt and closes the connection.  Text is a sentence in
 UTF-8 for the log of the client.
@@ -46,6 +47,7 @@ API_VERSION: Final = 0
 MAX_NAME_BYTES: Final = 255
 _SEPARATOR: Final = b"\0"
 _KEEPS_TIMESTAMPS: Final = b"timestamps=client"
+_IS_UNIQUE: Final = b"name=unique"
 
 _BEGIN: Final = Struct(">ihhhh")
 _END: Final = Struct(">ihhh")
@@ -72,6 +74,8 @@ class EndReason(IntEnum):
     """The user may no longer send."""
     UNREAD_ANSWERS = 7
     """The client does not read the answers to its barriers."""
+    NAME_IN_USE = 8
+    """An earlier attempt of its unique name is complete, or is being completed."""
 
 
 class AttemptBegin(NamedTuple):
@@ -79,14 +83,16 @@ class AttemptBegin(NamedTuple):
 
     name: bytes
     keeps_timestamps: bool
+    is_unique: bool = False
 
 
-def encode_begin(name: str, *, keeps_timestamps: bool = False) -> bytes:
+def encode_begin(name: str, *, keeps_timestamps: bool = False, is_unique: bool = False) -> bytes:
     """Return the frame that begins an attempt.
 
     Raises LocalProtocolError for a name of more than 255 bytes, options included.
     """
-    text = name.encode() + (_SEPARATOR + _KEEPS_TIMESTAMPS if keeps_timestamps else b"")
+    options = b" ".join([_KEEPS_TIMESTAMPS] * keeps_timestamps + [_IS_UNIQUE] * is_unique)
+    text = name.encode() + (_SEPARATOR + options if options else b"")
     if len(text) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(text)} bytes: at most {MAX_NAME_BYTES} fit.")
     return _BEGIN.pack(_BEGIN.size + len(text), BEGIN_KEY, API_VERSION, 0, len(text)) + text
@@ -101,7 +107,8 @@ def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
     if not is_valid or length != len(data) - _BEGIN.size or length > MAX_NAME_BYTES:
         return None
     name, _, options = bytes(data[_BEGIN.size :]).partition(_SEPARATOR)
-    return AttemptBegin(name, _KEEPS_TIMESTAMPS in options.split(b" "))
+    words = options.split(b" ")
+    return AttemptBegin(name, _KEEPS_TIMESTAMPS in words, _IS_UNIQUE in words)
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:

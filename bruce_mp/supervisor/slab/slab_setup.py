@@ -17,6 +17,7 @@ from bruce_mp.errors import SlabError, StartError
 from bruce_mp.pipeline.uncounted_appends import recover_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
+from bruce_mp.slab.fences import last_released
 from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
 from bruce_mp.slab.layout import RunState
@@ -218,7 +219,8 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
     for index in _STREAM_ROWS:
         row = ProcessRow(slab, index)
-        if index in owners or row.version & 1 or spilled_messages(slab, index) or released_messages(slab, index):
+        is_spilling = spilled_messages(slab, index) or released_messages(slab, index)
+        if index in owners or row.version & 1 or is_spilling or last_released(slab, index):
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):

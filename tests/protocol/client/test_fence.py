@@ -32,6 +32,8 @@ def test_frames_equal_the_documented_bytes() -> None:
         assert f"`{frame.hex()}`" in page
     assert decode_begin(encode_begin("job")) == AttemptBegin(b"job", keeps_timestamps=False)
     assert is_end(encode_end())
+    assert decode_begin(encode_begin("job", is_unique=True)) == AttemptBegin(b"job", False, is_unique=True)
+    assert decode_begin(encode_begin("job", keeps_timestamps=True, is_unique=True)) == AttemptBegin(b"job", True, True)
     assert decode_ended(ENDED) == (EndReason.SHUTTING_DOWN, "The daemon shuts down.")
 
 

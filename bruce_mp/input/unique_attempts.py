@@ -1,0 +1,211 @@
+"""Unique attempts: the daemon remembers their names, and completes no second attempt of a name.
+
+A worker stores in the journal (`slab/attempt_journal.py`) that an attempt is prepared, released and settled, and
+answers the inquiries of clients from it.  A unique attempt has a section of its own, which counts its outcomes.  Names
+of different users are different.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from bruce_mp.errors import SlabError
+from bruce_mp.protocol.client.fence import EndReason
+from bruce_mp.protocol.client.inquiry import (
+    AttemptOutcome,
+    InquiryAnswer,
+    decode_inquiry,
+    encode_inquiry_answer,
+)
+from bruce_mp.slab.attempt_journal import AttemptState, RememberedAttempt
+
+if TYPE_CHECKING:
+    from bruce_mp.input.outcomes import Outcomes, Sections
+    from bruce_mp.input.sections import ConnectionSection, SectionOwner
+    from bruce_mp.ipc.loop import Loop
+    from bruce_mp.protocol.client.fence import AttemptBegin
+    from bruce_mp.protocol.client.inquiry import Inquiry
+    from bruce_mp.slab.attempt_journal import AttemptId
+    from bruce_mp.slab.spill import SpillDirectory
+
+__all__ = ["MessageLimits", "SettlementTimer", "UniqueAttempts"]
+
+_LOG: Final = logging.getLogger(__name__)
+_FEATURES: Final = frozenset({"headers", "unique"})
+_MIN_INTERVAL_S: Final = 0.01
+_MAX_INTERVAL_S: Final = 0.5
+_NO_MEMORY_SINCE_MS: Final = 2**63 - 1
+_OUTCOMES: Final = {
+    AttemptState.PREPARED: AttemptOutcome.PENDING,
+    AttemptState.RELEASED: AttemptOutcome.PENDING,
+    AttemptState.SETTLED: AttemptOutcome.SETTLED,
+    AttemptState.UNCOUNTED: AttemptOutcome.UNCOUNTED,
+}
+
+
+class MessageLimits(NamedTuple):
+    """The largest message with its size field, and the largest sum of key, value and headers, in bytes."""
+
+    message: int
+    payload: int
+
+
+class NamedAttempt(Protocol):
+    """The fields of a fenced attempt (`fenced_attempts.py`) that the memory of names needs."""
+
+    @property
+    def name(self) -> bytes: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def section(self) -> ConnectionSection: ...
+    @property
+    def is_unique(self) -> bool: ...
+
+
+class UniqueAttempts:
+    """The unique attempts of the worker with this row."""
+
+    def __init__(
+        self, row: int, directory: SpillDirectory, outcomes: Outcomes, sections: Sections, limits: MessageLimits
+    ) -> None:
+        self._row = row
+        self._slab_id = directory.slab_id
+        self._journal = directory.journal
+        self._outcomes = outcomes
+        self._sections = sections
+        self._limits = limits
+        self._unsettled: dict[AttemptId, ConnectionSection] = {}
+
+    def apply_limits(self, limits: MessageLimits) -> None:
+        """Apply reloaded limits of messages."""
+        self._limits = limits
+
+    @property
+    def has_unsettled(self) -> bool:
+        """Report if a released attempt has messages without outcomes."""
+        return bool(self._unsettled)
+
+    # --- begin and end -----------------------------------------------------------------------------------------------
+
+    def on_begin(self, client: SectionOwner, begin: AttemptBegin) -> None:
+        """Start a section of the connection for the attempt alone."""
+        if begin.is_unique:
+            self._sections.start_next(client)
+
+    def prepare(self, client: SectionOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
+        """Store that an attempt is about to be released; return the reason for its end if it must not be.
+
+        An attempt without messages needs no memory.
+        """
+        if not attempt.is_unique or not attempt.section.received:
+            return None
+        try:
+            earlier = self._journal.prepare(
+                RememberedAttempt(
+                    _key(client, attempt.name), self._id(attempt), AttemptState.PREPARED, attempt.section.received
+                )
+            )
+        except (OSError, SlabError) as error:
+            return EndReason.SPILL_FAILED, f"its name cannot be stored: {error}".rstrip(".")
+        if earlier is None:
+            return None
+        text = (
+            f"an earlier attempt of this name with {earlier.messages} messages is complete. An inquiry returns its "
+            "outcome"
+        )
+        return EndReason.NAME_IN_USE, text
+
+    def on_released(self, client: SectionOwner, attempt: NamedAttempt) -> None:
+        """Store that an attempt is released, and wait for the outcomes of its messages."""
+        if not attempt.is_unique or not attempt.section.received:
+            return
+        self._sections.start_next(client)
+        with suppress(OSError, SlabError):  # its settlement is stored later, and the recovery knows the release
+            self._journal.store(self._id(attempt), AttemptState.RELEASED)
+        self._unsettled[self._id(attempt)] = attempt.section
+
+    def settle_finished(self) -> bool:
+        """Store the outcomes of the attempts that have all of them; return True if any has."""
+        self._outcomes.count_outcomes()
+        finished = [found for found in self._unsettled.items() if not found[1].outstanding]
+        for number, section in finished:
+            try:
+                self._journal.store(number, AttemptState.SETTLED, section.delivered, section.discards)
+            except (OSError, SlabError) as error:
+                _log_error("written", error)
+                return False
+            del self._unsettled[number]
+        return bool(finished)
+
+    def _id(self, attempt: NamedAttempt) -> AttemptId:
+        return self._slab_id, self._row, attempt.number
+
+    # --- inquiries ---------------------------------------------------------------------------------------------------
+
+    def answer(self, client: SectionOwner, data: bytes) -> bytes | None:
+        """Return the answer to an inquiry; None for a malformed one."""
+        inquiry = decode_inquiry(data)
+        if inquiry is None:
+            return None
+        try:
+            found = self._journal.find(_key(client, inquiry.name)) if inquiry.name else None
+            return encode_inquiry_answer(self._answer(inquiry, found, self._journal.since_ms()))
+        except (OSError, SlabError) as error:
+            _log_error("read", error)
+            unavailable = InquiryAnswer(
+                inquiry.token, AttemptOutcome.UNAVAILABLE, _NO_MEMORY_SINCE_MS, *self._limits, features=_FEATURES
+            )
+            return encode_inquiry_answer(unavailable)
+
+    def _answer(self, inquiry: Inquiry, found: RememberedAttempt | None, since_ms: int) -> InquiryAnswer:
+        if found is None:
+            return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, since_ms, *self._limits, features=_FEATURES)
+        outcome = AttemptOutcome.LOST if self._journal.is_lost(found) else _OUTCOMES[found.state]
+        return InquiryAnswer(
+            inquiry.token,
+            outcome,
+            since_ms,
+            *self._limits,
+            received=found.messages,
+            delivered=found.delivered,
+            reasons=found.discards,
+            features=_FEATURES,
+        )
+
+
+def _log_error(act: str, error: Exception) -> None:
+    _LOG.error("The journal of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "journal"})
+
+
+def _key(client: SectionOwner, name: bytes) -> str:
+    """Return the name in the journal: users cannot use up each other's names."""
+    return f"{client.user}:{name.decode('latin-1')}"
+
+
+class SettlementTimer:
+    """Polls for the outcomes of unique attempts, at intervals that double while none is settled."""
+
+    def __init__(self, loop: Loop, unique: UniqueAttempts) -> None:
+        self._loop = loop
+        self._unique = unique
+        self._interval_s = _MIN_INTERVAL_S
+        self._is_running = False
+
+    def start(self) -> None:
+        """Poll while an attempt has messages without outcomes."""
+        self._interval_s = _MIN_INTERVAL_S
+        if not self._is_running:
+            self._schedule()
+
+    def _poll(self) -> None:
+        has_settled = self._unique.settle_finished()
+        self._interval_s = _MIN_INTERVAL_S if has_settled else min(2 * self._interval_s, _MAX_INTERVAL_S)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_running = self._unique.has_unsettled
+        if self._is_running:
+            self._loop.call_later(self._interval_s, self._poll)

@@ -1,0 +1,148 @@
+"""Inquiries: a client asks for the daemon's limits, and for the outcome of a unique attempt by its name.
+
+    request  int32 Size | int16 ApiKey = 258 | int16 ApiVersion = 1 | int16 Flags = 0 | 8 bytes Token
+             | int16 NameSize | Name
+    answer   int32 Size | int16 ApiKey = 259 | int16 ApiVersion = 1 | 8 bytes Token | int16 State | int64 Since
+             | int32 LargestMessage | int32 LargestPayload | int64 Received | int64 Delivered | int16 number of reasons
+             | int16 FeaturesSize | as often as the number: int16 Reason, int64 Count | Features
+
+The request is version 1 of the barrier, because older daemons answer an unknown version of a barrier with a status and
+keep the connection open.  All integers are big-endian and signed; Size counts the whole frame, itself included.
+`docs/protocol.md` describes both frames for programmers of clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, unique
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "API_VERSION",
+    "AttemptOutcome",
+    "Inquiry",
+    "InquiryAnswer",
+    "decode_inquiry",
+    "decode_inquiry_answer",
+    "encode_inquiry",
+    "encode_inquiry_answer",
+    "is_inquiry",
+]
+
+API_VERSION: Final = 1
+_BARRIER_KEY: Final = 258
+_ANSWER_KEY: Final = 259
+_MAX_NAME_BYTES: Final = 255
+_HEADER: Final = Struct(">ihh")
+_REQUEST: Final = Struct(">ihhh8sh")
+_ANSWER: Final = Struct(">ihh8shqiiqqhh")
+_REASON: Final = Struct(">hq")
+
+
+@unique
+class AttemptOutcome(IntEnum):
+    """The state of the attempt that an inquiry names."""
+
+    NONE = 0
+    """The daemon remembers no complete attempt of this name; its memory begins at `since_ms`."""
+    PENDING = 1
+    """It is complete, and some of its messages have no outcome yet."""
+    SETTLED = 2
+    """Each message is delivered or discarded, as the counts say."""
+    UNCOUNTED = 3
+    """It is complete, and the daemon has lost the counts: each message is delivered, discarded or held."""
+    LOST = 4
+    """It was complete, and the slab that held it is gone."""
+    UNAVAILABLE = 5
+    """The daemon cannot read its memory of attempts; its log has the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A request; an empty name asks for the limits only.  The answer repeats `token`."""
+
+    token: bytes
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InquiryAnswer:
+    """An answer.  `features` names what this daemon supports beyond its protocol's first version.
+
+    `largest_message` bounds a message with its size field, `largest_payload` the bytes of key, value and headers.
+    """
+
+    token: bytes
+    outcome: AttemptOutcome
+    since_ms: int
+    largest_message: int
+    largest_payload: int
+    received: int = 0
+    delivered: int = 0
+    reasons: Mapping[DiscardReason | int, int] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+
+
+def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
+    """Encode a request; raise LocalProtocolError for a name of more than 255 bytes."""
+    if len(name) > _MAX_NAME_BYTES:
+        raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {_MAX_NAME_BYTES} fit.")
+    return _REQUEST.pack(_REQUEST.size + len(name), _BARRIER_KEY, API_VERSION, 0, token, len(name)) + name
+
+
+def is_inquiry(data: bytes | bytearray | memoryview) -> bool:
+    """Return True for a frame of a barrier whose version is that of the inquiry."""
+    _, key, version = _HEADER.unpack_from(data)
+    return (key, version) == (_BARRIER_KEY, API_VERSION)
+
+
+def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
+    """Decode a whole request; return None for a malformed one."""
+    if len(data) < _REQUEST.size:
+        return None
+    _, _, _, flags, token, length = _REQUEST.unpack_from(data)
+    name = bytes(data[_REQUEST.size :])
+    return None if flags or length != len(name) or length > _MAX_NAME_BYTES else Inquiry(token, name)
+
+
+def encode_inquiry_answer(answer: InquiryAnswer) -> bytes:
+    """Encode an answer."""
+    reasons = [_REASON.pack(reason, count) for reason, count in sorted(answer.reasons.items()) if count]
+    features = " ".join(sorted(answer.features)).encode()
+    tail = b"".join(reasons) + features
+    limits = (answer.since_ms, answer.largest_message, answer.largest_payload)
+    counts = (answer.received, answer.delivered, len(reasons), len(features))
+    head = (_ANSWER.size + len(tail), _ANSWER_KEY, API_VERSION, answer.token, answer.outcome)
+    return _ANSWER.pack(*head, *limits, *counts) + tail
+
+
+def decode_inquiry_answer(data: bytes | bytearray | memoryview) -> InquiryAnswer:
+    """Decode a whole answer; raise RemoteProtocolError for malformed bytes."""
+    if len(data) < _ANSWER.size:
+        raise RemoteProtocolError(_NOT_ANSWER)
+    size, key, version, token, outcome, since_ms, message, payload, received, delivered, count, length = (
+        _ANSWER.unpack_from(data)
+    )
+    reasons_end = _ANSWER.size + count * _REASON.size
+    is_valid = size == len(data) == reasons_end + length and (key, version) == (_ANSWER_KEY, API_VERSION)
+    if not is_valid or outcome not in _OUTCOMES:
+        raise RemoteProtocolError(_NOT_ANSWER)
+    reasons = {
+        DiscardReason(reason) if reason in _REASONS else reason: number
+        for reason, number in _REASON.iter_unpack(data[_ANSWER.size : reasons_end])
+    }
+    features = frozenset(bytes(data[reasons_end:]).decode("utf-8", "replace").split())
+    return InquiryAnswer(
+        token, AttemptOutcome(outcome), since_ms, message, payload, received, delivered, reasons, features
+    )
+
+
+_NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the socket is the daemon's."
+_OUTCOMES: Final = frozenset(AttemptOutcome)
+_REASONS: Final = frozenset(DiscardReason)

@@ -1,0 +1,286 @@
+"""The journal of named attempts: the outcome of each fenced attempt whose client asks the daemon to remember it.
+
+A client that does not know if its attempt was delivered asks for the name, instead of sending the messages twice.  All
+stream workers append to one file in the directory of the spill files, so that any worker can answer.
+
+    PREPARED ──▶ RELEASED ──▶ SETTLED
+       │            └───────▶ UNCOUNTED
+       └──▶ CANCELLED
+
+A worker prepares an attempt before it stores the release word of its row, which is the commit point.  After the death
+of the worker, that word decides if a prepared attempt is released or cancelled.  An attempt becomes UNCOUNTED if its
+worker dies before all its messages have outcomes: the daemon still delivers or discards each of them.
+
+Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
+of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  The journal has
+two generations.  It drops the older one when the younger is a day old or too large.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum, unique
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bruce_mp.errors import DiscardReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["AttemptId", "AttemptJournal", "AttemptState", "RememberedAttempt"]
+
+GENERATION_BYTES: Final = 8 << 20
+"""Size at which a generation ends; it has about 30,000 attempts."""
+GENERATION_MS: Final = 86_400_000
+_JOURNAL: Final = "attempts.journal"
+_OLDER: Final = "attempts.journal.1"
+_LOCK: Final = "attempts.lock"
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+@unique
+class AttemptState(Enum):
+    """The state of a named attempt; the value is the first item of its entry."""
+
+    PREPARED = "prepared"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    SETTLED = "settled"
+    UNCOUNTED = "uncounted"
+
+    @property
+    def is_released(self) -> bool:
+        """Report if the daemon has all messages of the attempt, and delivers them."""
+        return self in {AttemptState.RELEASED, AttemptState.SETTLED, AttemptState.UNCOUNTED}
+
+
+_CREATED: Final = "created"
+_SLAB_ENDED: Final = "slab ended"
+
+AttemptId = tuple[int, int, int]
+"""Creation time of the slab in ms, row of the worker, number of the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class RememberedAttempt:
+    """An attempt in the journal.  `delivered` and `discards` are final in state SETTLED."""
+
+    name: str
+    id: AttemptId
+    state: AttemptState
+    messages: int
+    delivered: int = 0
+    discards: Mapping[DiscardReason | int, int] = field(default_factory=dict)
+
+
+class AttemptJournal:
+    """The journal in `directory`, which `ensure` creates.  `slab_id` is the creation time of the slab in ms.
+
+    Its methods raise OSError and SlabError.
+    """
+
+    def __init__(
+        self, directory: Path, slab_id: int, ensure: Callable[[], None], clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        self._slab_id = slab_id
+        self._ensure = ensure
+        self._path = directory / _JOURNAL
+        self._clock_ms = clock_ms or _wall_clock_ms
+        self._descriptor = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was read, because the generations have changed."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+        self._read_to = 0
+        self._unread = b""
+        self._created_ms = 0
+        self._oldest_ms = 0
+        self._names: dict[AttemptId, str] = {}
+        self._attempts: dict[str, RememberedAttempt] = {}
+        self._ended_slabs: set[int] = set()
+
+    @property
+    def exists(self) -> bool:
+        """Report if a journal file exists."""
+        return self._path.exists()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> RememberedAttempt | None:
+        """Return the attempt of a name, unless it was cancelled."""
+        with self._locked():
+            found = self._attempts.get(name)
+        return None if found is None or found.state is AttemptState.CANCELLED else found
+
+    def is_lost(self, attempt: RememberedAttempt) -> bool:
+        """Report if the attempt's slab is gone, and the outcome of its messages is unknown."""
+        slab = attempt.id[0]
+        is_open = attempt.state is not AttemptState.SETTLED
+        return is_open and slab != self._slab_id and slab not in self._ended_slabs
+
+    def since_ms(self) -> int:
+        """Return the time from which on the journal has all attempts, in ms since 1970.
+
+        A power failure may take the last entries of a file, so no time before the boot of the host counts.
+        """
+        with self._locked():
+            return max(self._oldest_ms, _boot_time_ms())
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, attempt: RememberedAttempt) -> RememberedAttempt | None:
+        """Store that an attempt is complete; return an earlier attempt of the name instead, if one may be delivered."""
+        with self._locked():
+            earlier = self._attempts.get(attempt.name)
+            if earlier is not None and earlier.state is not AttemptState.CANCELLED:
+                return earlier
+            self._append(AttemptState.PREPARED.value, *attempt.id, attempt.name, attempt.messages)
+        return None
+
+    def store(
+        self,
+        attempt: AttemptId,
+        state: AttemptState,
+        delivered: int = 0,
+        discards: Mapping[DiscardReason, int] | None = None,
+    ) -> None:
+        """Store the new state of a prepared attempt."""
+        with self._locked():
+            self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
+
+    def resolve(self, row: int, released: int) -> None:
+        """Decide about the attempts of a dead worker of this row; `released` is the last number that it released."""
+        with self._locked():
+            for attempt in list(self._attempts.values()):
+                slab, owner, number = attempt.id
+                if (slab, owner) != (self._slab_id, row):
+                    continue
+                state = _RESOLUTIONS.get((attempt.state, number == released))
+                if state is not None:
+                    self._append(state.value, *attempt.id, 0, {})
+
+    def end_slab(self) -> None:
+        """Store that all messages of the slab have outcomes, before the slab is removed."""
+        with self._locked():
+            self._append(_SLAB_ENDED, self._slab_id)
+
+    def _append(self, *entry: object) -> None:
+        data = f"\n{json.dumps(entry)}\n".encode()
+        if os.write(self._descriptor, data) != len(data):
+            raise OSError(f"{self._path}: the file system is full.")
+        self._refresh()
+
+    # --- the file ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock of the journal, with all entries read."""
+        self._ensure()
+        lock = os.open(self._path.with_name(_LOCK), _FLAGS, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._open()
+            self._refresh()
+            yield
+        finally:
+            os.close(lock)
+
+    def _open(self) -> None:
+        """Open the present generation, and begin a new one when it is full or old."""
+        if self._descriptor >= 0 and not self._is_present():
+            self._forget()
+        if self._descriptor < 0:
+            self._read_generations()
+        too_old = self._clock_ms() - self._created_ms >= GENERATION_MS
+        if too_old or os.fstat(self._descriptor).st_size >= GENERATION_BYTES:
+            self._path.rename(self._path.with_name(_OLDER))
+            self._forget()
+            self._read_generations()
+
+    def _is_present(self) -> bool:
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+
+    def _read_generations(self) -> None:
+        with suppress(FileNotFoundError):
+            self._parse(self._path.with_name(_OLDER).read_bytes())
+        self._descriptor = os.open(self._path, _FLAGS, 0o600)
+        self._refresh()
+        if not self._read_to:
+            self._append(_CREATED, self._clock_ms())
+
+    def _refresh(self) -> None:
+        """Read the entries that other processes have appended."""
+        size = os.fstat(self._descriptor).st_size
+        while self._read_to < size and (data := os.pread(self._descriptor, size - self._read_to, self._read_to)):
+            self._read_to += len(data)
+            whole, self._unread = _whole_lines(self._unread + data)
+            self._parse(whole)
+
+    def _parse(self, data: bytes) -> None:
+        for line in data.split(b"\n"):
+            with suppress(ValueError, TypeError, KeyError):
+                if line:
+                    self._apply(*json.loads(line))
+
+    def _apply(self, kind: str, *entry: Any) -> None:
+        if kind == _CREATED:
+            self._created_ms = int(entry[0])
+            self._oldest_ms = self._oldest_ms or self._created_ms
+        elif kind == _SLAB_ENDED:
+            self._ended_slabs.add(int(entry[0]))
+        else:
+            self._apply_state(AttemptState(kind), *entry)
+
+    def _apply_state(self, state: AttemptState, slab: int, row: int, number: int, *entry: Any) -> None:
+        attempt = (slab, row, number)
+        if state is AttemptState.PREPARED:
+            name, messages = entry
+            self._names[attempt] = name
+            self._attempts[name] = RememberedAttempt(name, attempt, state, messages)
+            return
+        delivered, discards = entry
+        name = self._names[attempt]
+        reasons: dict[DiscardReason | int, int] = {
+            DiscardReason(int(reason)): count for reason, count in discards.items()
+        }
+        if self._attempts[name].id == attempt:
+            self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=reasons)
+
+
+_RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
+    (AttemptState.PREPARED, False): AttemptState.CANCELLED,
+    (AttemptState.PREPARED, True): AttemptState.UNCOUNTED,
+    (AttemptState.RELEASED, False): AttemptState.UNCOUNTED,
+    (AttemptState.RELEASED, True): AttemptState.UNCOUNTED,
+}
+"""The state of a dead worker's attempt after the recovery, by its state and if it was released last."""
+
+
+def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
+    """Split behind the last newline."""
+    end = data.rfind(b"\n") + 1
+    return data[:end], data[end:]
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _boot_time_ms() -> int:
+    """Return the time at which the host was booted, in ms since 1970."""
+    for line in Path("/proc/stat").read_text("ascii").splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1]) * 1000
+    return 0

@@ -1,0 +1,174 @@
+"""Unique attempts: the daemon completes one attempt of a name, and answers inquiries, also after a crash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.counters import Counter, discarded
+from support.slabs import DISPATCHER_ROW, SMALL, contents, datagram, new_slab
+from support.spill_images import spill_images
+from support.streams import StreamInput
+from support.variants import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.slab.file import Slab
+
+GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)
+BEGIN, END = encode_begin("query/1/2", is_unique=True), encode_end()
+TOKEN: Final = b"01234567"
+INQUIRY: Final = encode_inquiry(TOKEN, b"query/1/2")
+MUCH: Final = 1 << 30
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as found:
+        yield found
+
+
+def worker_of(slab: Slab, row: int = lay.ROW_FIRST_INPUT + 1) -> StreamInput:
+    return StreamInput(slab, topics=[(b"t1", 2)], max_attempt=4, max_spill=MUCH, row=row)
+
+
+def messages(first: int, count: int, size: int = 0) -> bytes:
+    return b"".join(datagram(b"t1", b"%d:" % number + bytes(size)) for number in range(first, first + count))
+
+
+def settle(slab: Slab, state: RunState = RunState.DELIVERED, reason: int = 0) -> list[int]:
+    """Settle all messages that are handed over; return their numbers."""
+    found = [each.value for each in contents(slab) if each.state is RunState.FILLED]
+    counter = Counter.MsgDelivered if state is RunState.DELIVERED else discarded(DiscardReason(reason))
+    for each in sweep(slab, {RunState.FILLED}):
+        ProcessRow(slab, DISPATCHER_ROW).settle([each.segment], state, reason, {counter: each.segment.records})
+    return sorted(int(value.split(b":")[0]) for value in found)
+
+
+def ask(worker: StreamInput, client: StreamClientState | None = None, frame: bytes = INQUIRY) -> InquiryAnswer:
+    worker.feed((client or worker.connect(), frame))
+    return worker.inquiries[-1]
+
+
+def test_an_inquiry_returns_the_limits_and_the_state_of_an_attempt(slab: Slab) -> None:
+    worker = worker_of(slab)
+    limits = ask(worker, frame=encode_inquiry(TOKEN))
+    assert (limits.token, limits.outcome) == (TOKEN, AttemptOutcome.NONE)
+    assert (limits.largest_message, limits.largest_payload) == (2_000_000, 900_000)
+    assert {"headers", "unique"} <= limits.features
+    client = worker.connect()
+    worker.feed((client, messages(100, 2) + BEGIN + messages(0, 3)))
+    assert ask(worker).outcome is AttemptOutcome.NONE
+    worker.feed((client, END + messages(200, 2)))
+    worker.close_runs()
+    pending = ask(worker)
+    assert (pending.outcome, pending.received) == (AttemptOutcome.PENDING, 3)
+    assert settle(slab) == [0, 1, 2, 100, 101, 200, 201]
+    assert worker.unique.settle_finished()
+    assert not worker.unique.has_unsettled
+    settled = ask(worker)
+    assert (settled.outcome, settled.received, settled.delivered) == (AttemptOutcome.SETTLED, 3, 3)
+
+
+def test_the_outcome_names_the_discards(slab: Slab) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+    settle(slab, RunState.DISCARDED, DiscardReason.KAFKA_ERROR_ACK)
+    worker.unique.settle_finished()
+    settled = ask(worker)
+    assert (settled.delivered, settled.reasons) == (0, {DiscardReason.KAFKA_ERROR_ACK: 3})
+
+
+def test_a_second_attempt_of_a_name_is_discarded_and_told_why(slab: Slab) -> None:
+    one, two = worker_of(slab), worker_of(slab, lay.ROW_FIRST_INPUT + 2)
+    first, second = one.connect(), two.connect()
+    one.feed((first, BEGIN + messages(0, 3)))
+    two.feed((second, BEGIN + messages(0, 3)))
+    one.feed((first, END))
+    two.feed((second, END))
+    assert settle(slab) == [0, 1, 2]
+    assert second.must_close
+    reason, text = decode_ended(second.final_frame)
+    assert reason is EndReason.NAME_IN_USE
+    assert "an earlier attempt of this name with 3 messages is complete" in text
+    books = read_books(slab)
+    assert books.balanced
+    assert books.discarded == {"ABANDONED_ATTEMPT": 3}
+
+
+def test_a_name_is_free_for_other_users_and_after_an_abandoned_attempt(slab: Slab) -> None:
+    worker = worker_of(slab)
+    gone = worker.connect()
+    worker.feed((gone, BEGIN + messages(0, 3)))
+    worker.admission.on_disconnect(gone)
+    for user in (1, 2):
+        worker.feed((worker.connect(user=user), BEGIN + messages(10 * user, 1) + END))
+    assert settle(slab) == [10, 20]
+    assert ask(worker).outcome is AttemptOutcome.NONE
+    assert ask(worker, worker.connect(user=2)).outcome is AttemptOutcome.PENDING
+
+
+def test_an_unwritable_journal_ends_the_attempt_and_keeps_the_limits(slab: Slab) -> None:
+    worker = worker_of(slab)
+    place = Path(f"{slab.path}.spill")
+    place.write_text("not a directory")
+    try:
+        client = worker.connect()
+        worker.feed((client, BEGIN + messages(0, 3) + END))
+        assert decode_ended(client.final_frame)[0] is EndReason.SPILL_FAILED
+        answer = ask(worker)
+        assert (answer.outcome, answer.largest_message) == (AttemptOutcome.UNAVAILABLE, 2_000_000)
+    finally:
+        place.unlink()
+    assert settle(slab) == []
+
+
+def test_a_successor_knows_the_attempts_of_a_dead_worker(slab: Slab) -> None:
+    worker = worker_of(slab)
+    worker.feed((worker.connect(), BEGIN + messages(0, 3) + END))
+    successor = worker_of(slab)
+    assert ask(successor).outcome is AttemptOutcome.UNCOUNTED
+    successor.feed((successor.connect(), BEGIN + messages(0, 3) + END))
+    assert settle(slab) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size", [0, 600])
+def test_a_repetition_after_a_death_at_any_store_doubles_and_loses_nothing(size: int) -> None:
+    """The client repeats its attempt after the crash if the daemon does not know it; a large one has a spill file."""
+    with kernels("pure"), new_slab(SMALL) as slab:
+        worker = StreamInput(slab, topics=[(b"t1", 2)], max_attempt=2, max_spill=MUCH)
+        client = worker.connect()
+        worker.feed((worker.connect(), INQUIRY))
+
+        def work() -> None:
+            worker.feed((client, BEGIN + messages(0, 5, size) + END))
+
+        seen = set()
+        for _ in spill_images(slab, Path(f"{slab.path}.spill"), [range(slab.geometry.file_size)], work):
+            successor = StreamInput(slab, topics=[(b"t1", 2)], max_attempt=2, max_spill=MUCH)
+            outcome = ask(successor).outcome
+            seen.add(outcome)
+            if outcome is AttemptOutcome.NONE:
+                successor.feed((successor.connect(), BEGIN + messages(0, 5, size) + END))
+            delivered = []
+            for _ in range(10):
+                successor.now_ms += 1000
+                successor.spill_feed.feed(successor.now_ms)
+                successor.close_runs()
+                delivered += settle(slab)
+            assert sorted(delivered) == list(range(5))
+            assert read_books(slab).balanced
+        assert seen == {AttemptOutcome.NONE, AttemptOutcome.UNCOUNTED}

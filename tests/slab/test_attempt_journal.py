@@ -1,0 +1,133 @@
+"""The journal of named attempts: states, other processes, broken lines, generations and lost slabs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import attempt_journal
+from bruce_mp.slab.attempt_journal import AttemptJournal, AttemptState, RememberedAttempt
+from bruce_mp.slab.spill import SpillDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SLAB: Final = 1_700_000_000_000
+ROW: Final = 5
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SpillDirectory:
+    return SpillDirectory(tmp_path / "spill", SLAB)
+
+
+def journal_in(directory: SpillDirectory, clock_ms: Callable[[], int] | None = None) -> AttemptJournal:
+    return AttemptJournal(directory.path, directory.slab_id, directory.ensure, clock_ms)
+
+
+def prepared(name: str, number: int, messages: int = 3, slab: int = SLAB) -> RememberedAttempt:
+    return RememberedAttempt(name, (slab, ROW, number), AttemptState.PREPARED, messages)
+
+
+def state_of(journal: AttemptJournal, name: str) -> AttemptState | None:
+    found = journal.find(name)
+    return None if found is None else found.state
+
+
+def test_a_journal_shows_each_state_to_other_processes(directory: SpillDirectory) -> None:
+    writer, reader = journal_in(directory), journal_in(directory)
+    assert reader.find("a") is None
+    assert writer.prepare(prepared("a", 1)) is None
+    assert state_of(reader, "a") is AttemptState.PREPARED
+    writer.store((SLAB, ROW, 1), AttemptState.RELEASED)
+    assert state_of(reader, "a") is AttemptState.RELEASED
+    writer.store((SLAB, ROW, 1), AttemptState.SETTLED, 2, {DiscardReason.BAD_TOPIC: 1})
+    found = reader.find("a")
+    assert found is not None
+    assert (found.messages, found.delivered, found.discards) == (3, 2, {DiscardReason.BAD_TOPIC: 1})
+    assert journal_in(directory).find("a") == found
+
+
+def test_a_name_is_prepared_once_by_all_workers(directory: SpillDirectory) -> None:
+    one, two = journal_in(directory), journal_in(directory)
+    assert one.prepare(prepared("a", 1)) is None
+    earlier = two.prepare(prepared("a", 2))
+    assert earlier is not None
+    assert earlier.id == (SLAB, ROW, 1)
+    one.store((SLAB, ROW, 1), AttemptState.CANCELLED)
+    assert two.prepare(prepared("a", 2)) is None
+
+
+@pytest.mark.parametrize(("released", "states"), [(0, (None, "u")), (2, ("u", "u")), (1, (None, "u"))])
+def test_the_recovery_decides_by_the_last_release(
+    directory: SpillDirectory, released: int, states: tuple[str | None, str]
+) -> None:
+    journal = journal_in(directory)
+    journal.prepare(prepared("earlier", 1))
+    journal.store((SLAB, ROW, 1), AttemptState.RELEASED)
+    journal.prepare(prepared("last", 2))
+    journal.prepare(RememberedAttempt("other", (SLAB, ROW + 1, 2), AttemptState.PREPARED, 1))
+    for _ in range(2):  # the recovery may run twice
+        journal_in(directory).resolve(ROW, released)
+        released = 0
+    found = [state_of(journal, name) for name in ("last", "earlier")]
+    assert found == [AttemptState.UNCOUNTED if state else None for state in states]
+    assert state_of(journal, "other") is AttemptState.PREPARED
+
+
+def test_a_partial_line_of_a_killed_process_hides_no_other_entry(directory: SpillDirectory) -> None:
+    journal = journal_in(directory)
+    journal.prepare(prepared("a", 1))
+    with (directory.path / "attempts.journal").open("ab") as file:
+        file.write(b'\n["prepared", 17000')
+    assert journal_in(directory).prepare(prepared("b", 2)) is None
+    assert [state_of(journal, name) for name in "ab"] == [AttemptState.PREPARED] * 2
+
+
+def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> None:
+    before, gone, now = (SpillDirectory(tmp_path / "spill", SLAB + number) for number in range(3))
+    for directory, name in ((before, "before"), (gone, "gone"), (gone, "settled")):
+        attempt = prepared(name, hash(name), slab=directory.slab_id)
+        directory.journal.prepare(attempt)
+        state = AttemptState.SETTLED if name == "settled" else AttemptState.UNCOUNTED
+        directory.journal.store(attempt.id, state)
+    before.remove()  # the daemon had delivered everything, and removed its slab
+    found = {name: now.journal.find(name) for name in ("before", "gone", "settled")}
+    lost = {name: each is not None and now.journal.is_lost(each) for name, each in found.items()}
+    assert lost == {"before": False, "gone": True, "settled": False}
+
+
+def test_a_journal_remembers_for_a_day_and_is_bounded(
+    directory: SpillDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [attempt_journal._boot_time_ms() + 1000]
+    writer, other = (journal_in(directory, lambda: now[0]) for _ in range(2))
+    began = now[0]
+    for hours in range(0, 73, 3):
+        now[0] = began + hours * 3_600_000
+        assert writer.prepare(prepared(str(hours), hours)) is None
+        kept = [earlier for earlier in range(0, hours + 1, 3) if state_of(other, str(earlier))]
+        assert set(range(max(0, hours - 24), hours + 1, 3)) <= set(kept)
+        assert min(kept) >= hours - 48
+        assert writer.since_ms() <= began + min(kept) * 3_600_000
+    assert writer.since_ms() > began, "the first generation was dropped"
+    monkeypatch.setattr(attempt_journal, "GENERATION_BYTES", 10_000)
+    for number in range(1000):
+        writer.prepare(prepared(f"many-{number}", 1000 + number))
+    sizes = [path.stat().st_size for path in directory.path.iterdir()]
+    assert sum(sizes) < 21_000
+    assert state_of(other, "many-999") is AttemptState.PREPARED
+    assert state_of(other, "many-0") is None
+
+
+def test_the_memory_begins_at_the_boot_at_the_earliest(
+    directory: SpillDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure may have taken entries from the file."""
+    journal = journal_in(directory, lambda: 1_000_000)
+    assert journal.since_ms() == attempt_journal._boot_time_ms() > 1_000_000
+    monkeypatch.setattr(attempt_journal, "_boot_time_ms", lambda: 0)
+    assert journal.since_ms() == 1_000_000
