@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -16,13 +18,16 @@ from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
+from bruce_mp.protocol.client.inquiry import AttemptOutcome
 from bruce_mp.telemetry.clock import wall_ms
-from support.stream_inputs import TOPICS, ask, connect, daemon_in, message, names
+from support.stream_inputs import TOPICS, ask, connect, daemon_in, inquire, message, names
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
     from pathlib import Path
+
+    from support.daemon import Daemon
 
 pytestmark = pytest.mark.process
 
@@ -276,3 +281,43 @@ def test_the_client_receives_the_reason_why_its_attempt_ended(tmp_path: Path, br
             reason, text = decode_ended(client.recv(8192))
             assert reason is EndReason.SHUTTING_DOWN
             assert "query/1/2/3" in text
+
+
+@pytest.mark.parametrize("victim", ["the daemon", "a worker"])
+def test_a_unique_attempt_is_delivered_once_over_kills(tmp_path: Path, broker: DevBroker, victim: str) -> None:
+    """The kill comes at a random moment around the end frame; the client repeats what the daemon does not know."""
+    chosen, repeated = random.Random(1), 0
+    with daemon_in(tmp_path, broker, **{"input.streams.spill_dir": tmp_path}) as daemon:
+        for number in range(8):
+            name = f"job/{number}"
+            frames = encode_begin(name, is_unique=True) + b"".join(message(number, n) for n in range(200))
+            with connect(daemon) as connection:
+                connection.sendall(frames)
+                ending = threading.Timer(chosen.random() * 0.04, _send_end, [connection])
+                ending.start()  # the end frame meets the kill at any of its moments
+                _kill(daemon, victim, chosen.randint(1, 2))
+                ending.join()
+            while inquire(daemon, name.encode()).outcome is AttemptOutcome.NONE:
+                repeated += 1
+                with connect(daemon) as connection:
+                    connection.sendall(frames + END)
+                    with contextlib.suppress(ConnectionError):  # the first end frame may be read only now
+                        assert ask(connection).delivered == 200
+        books = daemon.wait_settled(0)
+    assert read_back(broker) == [(number, n) for number in range(8) for n in range(200)]
+    assert books.delivered == 8 * 200
+    assert books.discarded.keys() <= {"ABANDONED_ATTEMPT"}
+    assert 0 < repeated < 8
+
+
+def _send_end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(END)
+
+
+def _kill(daemon: Daemon, victim: str, chosen: int) -> None:
+    if victim == "the daemon":
+        daemon.kill_all()
+        daemon.start()
+    else:
+        daemon.kill(f"input-{chosen}")

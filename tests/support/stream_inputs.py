@@ -6,6 +6,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.barrier import Level, decode_answer, encode_barrier
+from bruce_mp.protocol.client.inquiry import AttemptOutcome, decode_inquiry_answer, encode_inquiry
 from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
@@ -18,9 +19,21 @@ if TYPE_CHECKING:
 
     from bruce_mp.devbroker.control import DevBroker
     from bruce_mp.protocol.client.barrier import BarrierAnswer
+    from bruce_mp.protocol.client.inquiry import InquiryAnswer
     from support.kafka_cluster import KafkaCluster
 
-__all__ = ["TOPICS", "WORKERS", "ask", "connect", "connections_of", "daemon_in", "message", "names", "read_answer"]
+__all__ = [
+    "TOPICS",
+    "WORKERS",
+    "ask",
+    "connect",
+    "connections_of",
+    "daemon_in",
+    "inquire",
+    "message",
+    "names",
+    "read_answer",
+]
 
 TOPICS: Final = tuple(f"topic-{number}" for number in range(4))
 WORKERS: Final = 2
@@ -74,10 +87,25 @@ def ask(
     return answer
 
 
+def inquire(daemon: Daemon, name: bytes) -> InquiryAnswer:
+    """Return the outcome of a unique attempt, once all its messages have one."""
+    with connect(daemon) as connection:
+        while True:
+            connection.sendall(encode_inquiry(bytes(8), name))
+            answer = decode_inquiry_answer(_read_frame(connection))
+            if answer.outcome is not AttemptOutcome.PENDING:
+                return answer
+            ask(connection, level=Level.RECEIVED)
+
+
 def read_answer(connection: socket.socket) -> BarrierAnswer:
     """Return the next answer on a connection. Raises ConnectionError at its end."""
-    size = int.from_bytes(_read(connection, 4), "big")
-    return decode_answer(size.to_bytes(4, "big") + _read(connection, size - 4))
+    return decode_answer(_read_frame(connection))
+
+
+def _read_frame(connection: socket.socket) -> bytes:
+    head = _read(connection, 4)
+    return head + _read(connection, int.from_bytes(head, "big") - 4)
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
