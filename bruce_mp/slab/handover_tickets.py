@@ -7,7 +7,7 @@ The router reads the rows before its sweep and ignores runs with later tickets, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["HandoverTickets", "JournaledTickets", "last_tickets", "store_journaled"]
+__all__ = ["Handover", "HandoverTickets", "JournaledTickets", "last_handovers", "last_tickets", "store_journaled"]
 
 
 def _ticket_at(slab: Slab, row: int) -> int:
@@ -77,7 +77,32 @@ def _journaled_at(row: int) -> int:
     return (lay.SUPER_JOURNALED >> 3) + row - lay.ROW_FIRST_INPUT
 
 
+class Handover(NamedTuple):
+    """The progress of an input's hand-overs: its last ticket, the attempt that it is handing over then (0 = none)."""
+
+    ticket: int
+    attempt: int
+
+
+def last_handovers(slab: Slab) -> dict[int, Handover]:
+    """Return the progress of each input row; attempts other than the one named are handed over wholly or not at all."""
+    return {row: _handover_of(slab, row) for row in _INPUT_ROWS}
+
+
+def _handover_of(slab: Slab, row: int) -> Handover:
+    """Read both values at a moment without a hand-over between them."""
+    ticket_at = _ticket_at(slab, row) >> 3
+    release_at = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
+    while True:
+        ticket = slab.longs[ticket_at]
+        found = Handover(ticket, slab.words[release_at])
+        if slab.longs[ticket_at] == ticket:
+            return found
+
+
 def last_tickets(slab: Slab) -> dict[int, int]:
     """Return the last ticket of each input row."""
-    rows = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS)
-    return {row: slab.longs[_ticket_at(slab, row) >> 3] for row in rows}
+    return {row: slab.longs[_ticket_at(slab, row) >> 3] for row in _INPUT_ROWS}
+
+
+_INPUT_ROWS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS)

@@ -19,8 +19,9 @@ from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
 from bruce_mp.journal.restore import restore
 from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.fences import assign_chunk
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.handover_tickets import JournaledTickets
+from bruce_mp.slab.handover_tickets import JournaledTickets, last_handovers
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import read_books
@@ -160,6 +161,35 @@ def test_tickets_follow_the_sync(slab: Slab, keeper: JournalKeeper) -> None:
     source.receive([datagram(b"t1", b"value")])
     source.close_all()
     assert not progress.has(progress.last)
+
+
+def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", b"value")])
+    [segment] = source.close_all()
+    assign_chunk(slab, segment.chunk, 7)
+    release_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
+    slab.words[release_at] = 7
+    keeper.record()
+    assert content_of(tmp_path / "journal").messages == 0
+    slab.words[release_at] = 8
+    keeper.record()
+    assert content_of(tmp_path / "journal").messages == 1
+
+
+def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
+    slab: Slab, keeper: JournalKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", b"value")])
+    source.close_all()
+    before = last_handovers(slab)
+    source.receive([datagram(b"t1", b"later")])
+    source.close_all()
+    monkeypatch.setattr("bruce_mp.journal.recorder.last_handovers", lambda _: before)
+    keeper.record()
+    assert content_of(tmp_path / "journal").messages == 1
+    assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last)
 
 
 def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
