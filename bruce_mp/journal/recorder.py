@@ -16,7 +16,7 @@ from bruce_mp.journal.journal_file import Journal, JournaledRun, RunKey, boot_id
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.fences import attempt_of
-from bruce_mp.slab.handover_tickets import Handover, last_handovers, store_journaled
+from bruce_mp.slab.handover_tickets import InputProgress, input_progress, store_journaled
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.spill import create_private_directory
@@ -51,7 +51,7 @@ class JournalKeeper:
         self._journal: Journal | None = None
         self._live: dict[RunKey, int] = {}
         """The recorded runs that hold messages, with their sizes."""
-        self._handovers: dict[int, Handover] = {}
+        self._progress: dict[int, InputProgress] = {}
         """The progress of each input when the last recording began."""
 
     def record(self) -> None:
@@ -65,7 +65,7 @@ class JournalKeeper:
         except OSError:
             self._forget()
             raise
-        store_journaled(self._slab, {row: at.ticket for row, at in self._handovers.items()})
+        store_journaled(self._slab, {row: at.ticket for row, at in self._progress.items()})
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
@@ -92,7 +92,7 @@ class JournalKeeper:
 
     def _add_changes(self, journal: Journal) -> None:
         """Add the runs that are new, and the keys of those that no longer hold a message."""
-        self._handovers = last_handovers(self._slab)
+        self._progress = input_progress(self._slab)
         found: dict[RunKey, int] = {}
         for key, run in read_each(self._slab, self._held_runs):
             if isinstance(run, int):
@@ -105,14 +105,14 @@ class JournalKeeper:
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
         """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""
-        handover = self._handovers[self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]]
         attempt = attempt_of(self._slab, chunk)
-        if attempt and attempt == handover.attempt:
-            return
         try:
+            progress = self._progress[self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]]
+            if attempt and attempt == progress.attempt:
+                return
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
-                if run.ticket <= handover.ticket and self._is_held(chunk, offset, run):
+                if run.ticket <= progress.ticket and self._is_held(chunk, offset, run):
                     yield key, self._live.get(key) or self._copy(chunk, offset, run)
         except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed
             yield from ((key, size) for key, size in self._live.items() if key.chunk == chunk)

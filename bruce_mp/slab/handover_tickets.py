@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Handover", "HandoverTickets", "JournaledTickets", "last_handovers", "last_tickets", "store_journaled"]
+__all__ = ["HandoverTickets", "InputProgress", "JournaledTickets", "input_progress", "last_tickets", "store_journaled"]
 
 
 def _ticket_at(slab: Slab, row: int) -> int:
@@ -77,25 +77,25 @@ def _journaled_at(row: int) -> int:
     return (lay.SUPER_JOURNALED >> 3) + row - lay.ROW_FIRST_INPUT
 
 
-class Handover(NamedTuple):
+class InputProgress(NamedTuple):
     """The progress of an input's hand-overs: its last ticket, the attempt that it is handing over then (0 = none)."""
 
     ticket: int
     attempt: int
 
 
-def last_handovers(slab: Slab) -> dict[int, Handover]:
+def input_progress(slab: Slab) -> dict[int, InputProgress]:
     """Return the progress of each input row; attempts other than the one named are handed over wholly or not at all."""
-    return {row: _handover_of(slab, row) for row in _INPUT_ROWS}
+    return {row: _progress_of(slab, row) for row in _INPUT_ROWS}
 
 
-def _handover_of(slab: Slab, row: int) -> Handover:
+def _progress_of(slab: Slab, row: int) -> InputProgress:
     """Read both values at a moment without a hand-over between them."""
     ticket_at = _ticket_at(slab, row) >> 3
     release_at = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
     while True:
         ticket = slab.longs[ticket_at]
-        found = Handover(ticket, slab.words[release_at])
+        found = InputProgress(ticket, slab.words[release_at])
         if slab.longs[ticket_at] == ticket:
             return found
 

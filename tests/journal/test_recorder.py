@@ -21,7 +21,7 @@ from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.fences import assign_chunk
 from bruce_mp.slab.file import Geometry
-from bruce_mp.slab.handover_tickets import JournaledTickets, last_handovers
+from bruce_mp.slab.handover_tickets import JournaledTickets, input_progress
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import read_books
@@ -183,10 +183,10 @@ def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"value")])
     source.close_all()
-    before = last_handovers(slab)
+    before = input_progress(slab)
     source.receive([datagram(b"t1", b"later")])
     source.close_all()
-    monkeypatch.setattr("bruce_mp.journal.recorder.last_handovers", lambda _: before)
+    monkeypatch.setattr("bruce_mp.journal.recorder.input_progress", lambda _: before)
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 1
     assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last)
