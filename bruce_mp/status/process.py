@@ -137,6 +137,7 @@ class _Status(ProcessShell):
     def _tick(self) -> None:
         if not self._server.is_alive():
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
+        self._server.enforce_limits()
         self._reports.rotate(wall_ms())
         self._histories.history.sample(steady_ms())
         self._histories.losses.sample()

@@ -4,26 +4,38 @@ The server runs in threads beside the event loop of the process. It stops in two
 the server thread after each response: first the worker threads end, then the server thread closes the connections. The
 listening socket stays open in the supervisor, so new connections wait for the next status process.
 
+Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
+bytes move. A new connection always gets a place: if there is none, the server closes the oldest connection without a
+running request, of the peer that has the most.
+
 Separate because no other module needs waitress.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import time
+from collections import Counter as Tally
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from waitress import create_server, wasyncore
+from waitress.channel import HTTPChannel
 
 if TYPE_CHECKING:
-    from socket import socket
+    from collections.abc import Callable
 
     from flask import Flask
 
-__all__ = ["HttpServer"]
+__all__ = ["HttpLimits", "HttpServer"]
 
 THREADS: Final = 4
 _STOP_S: Final = 2.0
+_ROOM: Final = 32
+"""Connections beyond the places: those with a running request, and those that the server is closing."""
+_EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 _SETTINGS: Final[dict[str, Any]] = {
     "threads": THREADS,
     "asyncore_loop_timeout": 30,  # worker threads wake the loop, so a long timeout costs no latency
@@ -34,16 +46,50 @@ _SETTINGS: Final[dict[str, Any]] = {
     "max_request_header_size": 65536,
 }
 
+log = logging.getLogger(__name__)
+
+
+class HttpLimits(NamedTuple):
+    """Limits for clients: connections, and seconds to send a request and to read a response."""
+
+    connections: int = 100
+    request_s: float = 10.0
+    response_s: float = 30.0
+
+
+class _Pending(NamedTuple):
+    """A request or response in transfer, since a time of the monotonic clock."""
+
+    transfer: object
+    since: float
+    limit_s: float
+
 
 class HttpServer:
-    """Server of `app` on `listener`, a listening TCP or UNIX socket."""
+    """Server of `app` on `listener`, a listening TCP or UNIX socket.
 
-    def __init__(self, app: Flask, listener: socket) -> None:
+    The caller calls `enforce_limits` about once a second. `on_exhausted` is called when a connection cannot be accepted
+    because descriptors or memory are exhausted.
+    """
+
+    def __init__(
+        self,
+        app: Flask,
+        listener: socket.socket,
+        limits: HttpLimits = HttpLimits(),  # noqa: B008 - immutable
+        on_exhausted: Callable[[], None] = lambda: None,
+    ) -> None:
         self._map: dict[int, Any] = {}
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        self._server = create_server(app, map=self._map, sockets=[listener], **_SETTINGS)
+        settings = {**_SETTINGS, "connection_limit": limits.connections + _ROOM}
+        self._server = create_server(app, map=self._map, sockets=[listener], **settings)
+        self._accept_one: Callable[[], Any] = self._server.accept
+        self._server.accept, self._server.channel_class = self._accept, self._open_channel
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
+        self._limits = limits
+        self._on_exhausted = on_exhausted
+        self._pending: dict[HTTPChannel, _Pending] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -57,3 +103,67 @@ class HttpServer:
         self._server.task_dispatcher.shutdown(timeout=_STOP_S)
         self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
         self._thread.join(_STOP_S)
+
+    def enforce_limits(self) -> None:
+        """Let the server thread close connections over a time limit, and accept again after a failure."""
+        if self._server.active_channels or not self._server.accepting:
+            self._server.trigger.pull_trigger(self._sweep)
+
+    # --- in the server thread ----------------------------------------------------------------------------------------
+
+    def _accept(self) -> Any:
+        """Accept a connection. Without descriptors or memory, pause until the next `enforce_limits`."""
+        try:
+            return self._accept_one()
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            self._server.accepting = False
+            self._on_exhausted()
+            text = "A connection to the status pages cannot be accepted: %s. The server retries in a second."
+            log.error(text, error.strerror, extra={"about": error.errno})  # noqa: TRY400 - no bug
+            return None
+
+    def _open_channel(self, *args: Any, **kwargs: Any) -> HTTPChannel:
+        """Open the channel of an accepted connection, and close another one if there are too many."""
+        channel = HTTPChannel(*args, **kwargs)
+        closable = [each for each in self._server.active_channels.values() if not each.requests and not each.will_close]
+        if len(closable) > self._limits.connections:
+            _last_to_serve(closable).will_close = True
+        return channel
+
+    def _sweep(self) -> None:
+        """Close the connections whose transfers take too long, however often bytes move."""
+        self._server.accepting = True
+        now = time.monotonic()
+        before, self._pending = self._pending, {}
+        for channel in list(self._server.active_channels.values()):
+            found = self._transfer_of(channel, now)
+            known = before.get(channel, found)
+            if found is None or known is None:
+                continue
+            self._pending[channel] = known if known.transfer is found.transfer else found
+            if now - self._pending[channel].since > found.limit_s:
+                channel.will_close = True
+
+    def _transfer_of(self, channel: HTTPChannel, now: float) -> _Pending | None:
+        """Return the present transfer of a channel, or None while it is idle or the application runs."""
+        if channel.total_outbufs_len:
+            return _Pending((*channel.requests, channel.outbufs[0])[0], now, self._limits.response_s)
+        if channel.requests:
+            return None
+        return None if channel.request is None else _Pending(channel.request, now, self._limits.request_s)
+
+
+def _last_to_serve(channels: list[HTTPChannel]) -> HTTPChannel:
+    """Return the oldest channel of the peer with the most channels."""
+    peers = {channel: _peer_of(channel) for channel in channels}
+    (peer, _), *_ = Tally(peers.values()).most_common(1)
+    return min((channel for channel in channels if peers[channel] == peer), key=lambda each: each.creation_time)
+
+
+def _peer_of(channel: HTTPChannel) -> object:
+    """Return the user of a UNIX connection, or the address of a TCP client."""
+    if channel.socket.family == socket.AF_UNIX:
+        return channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8]
+    return channel.addr[0]
