@@ -77,6 +77,28 @@ class Streams(Section, frozen=True):
         LIVE,
     ] = "block"
     timestamps: InputTimestamps = None
+    max_connections_per_user: Annotated[
+        int,
+        fields.count(
+            "Connections of a user, for TCP of an address, to one worker; further ones are closed.", 1, 1_000_000
+        ),
+        LIVE,
+    ] = 8192
+    max_unfinished_size: Annotated[
+        int,
+        fields.size("Memory of all workers for unfinished messages; without room, connections wait.", MIB, 64 * GIB),
+        LIVE,
+    ] = 256 * MIB
+    max_unfinished_size_per_user: Annotated[
+        int,
+        fields.size("The same for the connections of a user, for TCP of an address.", MIB, 64 * GIB),
+        LIVE,
+    ] = 64 * MIB
+    unfinished_timeout_s: Annotated[
+        int,
+        fields.count("Longest time without a byte inside a message; then the connection is closed.", 1, 86_400),
+        LIVE,
+    ] = 60
 
     max_attempt_size: Annotated[
         int,

@@ -64,6 +64,8 @@ class StreamClientState:
     peer: PeerCredentials | None = None
     user: int = TCP_USER
     """User id for the quota."""
+    origin: int | str = TCP_USER
+    """The user of a UNIX connection, or the address of a TCP client, for the limits of connections and memory."""
     unprocessed: bytearray = field(default_factory=bytearray)
     wanted: int = 0
     is_blocked: bool = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.quotas import SenderQuotas
 
-__all__ = ["Connection", "is_allowed", "peer_of", "user_of"]
+__all__ = ["Connection", "describe_origin", "has_input", "is_allowed", "origin_of", "peer_of", "user_of"]
 
 _CREDENTIALS: Final = Struct("iII")
 _PEERGROUPS: Final = 59
@@ -27,20 +27,23 @@ _GROUPS_BYTES: Final = 1024
 
 
 class Connection:
-    """A client and its socket.  `outgoing` holds unsent answers, also after the client has sent its last byte."""
+    """A client and its socket.  `outgoing` holds unsent answers, also after the client has sent its last byte.
 
-    __slots__ = ("client", "is_closing", "outgoing", "socket")
+    While `is_waiting`, the worker does not read it, because there is no memory for its unfinished message.
+    """
+
+    __slots__ = ("client", "is_closing", "is_waiting", "outgoing", "socket")
 
     def __init__(self, connection: socket.socket, client: StreamClientState) -> None:
         self.socket = connection
         self.client = client
         self.outgoing = bytearray()
-        self.is_closing = False
+        self.is_closing = self.is_waiting = False
 
     @property
     def events(self) -> int:
         """Return the epoll events to wait for."""
-        return (0 if self.is_closing else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
+        return (0 if self.is_closing or self.is_waiting else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
 
     def send_final_frame(self) -> None:
         """Send the unsent answers and the frame with the reason for the attempt's end, without waiting for room."""
@@ -63,6 +66,28 @@ def peer_of(connection: socket.socket) -> PeerCredentials | None:
 def user_of(peer: PeerCredentials | None) -> int:
     """Return the user that the peer's messages count for."""
     return TCP_USER if peer is None else peer.uid
+
+
+def origin_of(connection: socket.socket, peer: PeerCredentials | None) -> int | str:
+    """Return the peer's user, or for TCP its address."""
+    if peer is not None:
+        return peer.uid
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:  # the client has gone already
+        return TCP_USER
+
+
+def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
+    """Return the user and process of a peer, or its address, for the log."""
+    return str(origin) if peer is None else f"user {peer.uid} (process {peer.pid})"
+
+
+def has_input(connection: socket.socket) -> bool:
+    """Report if the kernel has bytes of a connection, or its end."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def is_allowed(connection: socket.socket, senders: SenderQuotas, now_ms: int) -> bool:

@@ -3,7 +3,7 @@
 A worker has all its connections in one epoll set, which is one source of the process's loop.  In a round the worker
 reads readable connections once, up to the size of its buffer, and admits all the data together.  The next round
 continues behind the last of them, so no connection starves another.  The worker keeps the bytes of an incomplete
-message and allocates nothing for the missing ones, so a stalled client costs only the bytes that it sent.
+message and allocates nothing for the missing ones; `unfinished.py` limits these bytes.
 
 If the slab has no room for a client's message, the worker pauses that client.  If the worker has no free chunk, it
 reads no client.
@@ -14,15 +14,17 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
+from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState
-from bruce_mp.input.connection import Connection, is_allowed, peer_of, user_of
+from bruce_mp.input.connection import Connection, describe_origin, has_input, is_allowed, origin_of, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
+from bruce_mp.input.listeners import Listeners
 from bruce_mp.input.paused_connections import PausedConnections
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.timestamps import wall_offset_ms
+from bruce_mp.input.unfinished import LEAST_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from bruce_mp.kernels import StreamCounters, StreamIntake, StreamSource
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -30,6 +32,8 @@ from bruce_mp.telemetry.counters import Counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bruce_mp.config.inputs import Input
+    from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.input.barriers import Barriers
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.quotas import SenderQuotas
@@ -55,14 +59,9 @@ _LONGEST_WAIT_MS: Final = 100
 """Longest time between two reads of the supervisor's control socket."""
 _BUFFER: Final = 1 << 20
 _READ: Final = 256 << 10
-_LEAST_READ: Final = 64 << 10
-"""Room in the common buffer below which its data is admitted before the next read; longer messages bypass it."""
-_ACCEPTS_A_ROUND: Final = 16
-"""Connections that a worker accepts in a round, so that other workers get some; the kernel wakes them too."""
 _EVENTS: Final = 512
-_ERROR_PAUSE_S: Final = 1.0
+_IDLE_CHECK_S: Final = 1.0
 _MOST_OUTGOING: Final = 64 << 10
-_EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 
 
 class StreamConnections:
@@ -85,6 +84,7 @@ class StreamConnections:
         sections: Sections,
         senders: SenderQuotas,
         lanes: Lanes,
+        config: Input,
     ) -> None:
         self._loop = loop
         self._row = row
@@ -95,22 +95,26 @@ class StreamConnections:
         self._barriers = barriers
         self._sections = sections
         self._senders = senders
-        self._listeners = {each.fileno(): each for each in listeners if each is not None}
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._epoll = select.epoll()
+        self._listeners = Listeners(listeners, self._epoll, loop, row, self._add_connection)
         self._paused = PausedConnections(loop, self._retry)
         self._lanes = lanes
         self._intake = StreamIntake(lanes, pool, row, self._buffer, counters=STREAM_COUNTERS)
         self._is_reading = True
+        self._origins: Tally[int | str] = Tally()
+        self._unfinished = UnfinishedMessages(UnfinishedLimits.of(config))
+        self._max_per_user = config.streams.max_connections_per_user
         self._count_connections()
 
     def start(self) -> None:
         """Accept and serve connections."""
-        self._listen()
+        self._listeners.listen()
         self._loop.watch(self._epoll, lambda _: self._on_wakeup())
+        self._loop.call_later(_IDLE_CHECK_S, self._close_idle)
 
     def stop_reading(self) -> None:
         """Stop accepting and reading; the worker still sends answers to barriers."""
@@ -120,6 +124,12 @@ class StreamConnections:
     def apply_limits(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
         """Apply the limits of naps and messages; `blocks` makes clients wait for room."""
         self._intake.apply_config(coalescing, longest, blocks=blocks)
+
+    def apply_config(self, config: Input) -> None:
+        """Apply reloaded limits of users to further connections and messages."""
+        self._unfinished.apply_config(UnfinishedLimits.of(config))
+        self._max_per_user = config.streams.max_connections_per_user
+        self._resume_waiting()
 
     def apply_quotas(self) -> None:
         """Close connections that the reloaded allow lists refuse, and retry paused ones, as quotas may have changed."""
@@ -139,42 +149,20 @@ class StreamConnections:
 
     # --- accepting ---------------------------------------------------------------------------------------------------
 
-    def _listen(self) -> None:
-        for listener in self._listeners.values():
-            listener.setblocking(False)
-            self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTS_A_ROUND):
-            try:
-                connection, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._on_accept_error(error)
-                return
-            self._add_connection(connection)
-
-    def _on_accept_error(self, error: OSError) -> None:
-        """Pause accepting for a second if a resource is exhausted; ignore closed listeners and gone clients."""
-        if error.errno in _EXHAUSTED:
-            _LOG.error("A connection cannot be accepted: %s. The worker retries in a second.", error.strerror)
-            for listener in self._listeners.values():
-                self._epoll.unregister(listener)
-            self._loop.call_later(_ERROR_PAUSE_S, self._listen)
-
     def _add_connection(self, connection: socket.socket) -> None:
         if self._sections.are_exhausted:  # all section numbers, about a million, have outstanding messages
             connection.close()
             return
         peer = peer_of(connection)
-        if not self._is_allowed(connection):
+        origin = origin_of(connection, peer)
+        if not self._is_allowed(connection) or self._is_over_limit(origin, peer):
             connection.close()
             return
         connection.setblocking(False)
         if peer is None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = StreamClientState(TCP if peer is None else UNIX, self._sections.open(), peer, user_of(peer))
+        client = StreamClientState(TCP if peer is None else UNIX, self._sections.open(), peer, user_of(peer), origin)
+        self._origins[origin] += 1
         self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()
         self._epoll.register(connection, select.EPOLLIN)
@@ -184,6 +172,15 @@ class StreamConnections:
         if not (may_send := is_allowed(connection, self._senders, steady_ms())):
             self._row.add(Counter.UnixStreamInputNotAllowed)
         return may_send
+
+    def _is_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
+        """Report if a user or address has all its connections already; log and count a refusal."""
+        if self._origins[origin] < self._max_per_user:
+            return False
+        self._row.add(Counter.StreamConnectionOverLimit)
+        text = "A connection of %s was closed: it has %d at this worker (input.streams.max_connections_per_user)."
+        _LOG.warning(text, describe_origin(origin, peer), self._max_per_user, extra={"about": origin})
+        return True
 
     def _close_disallowed(self) -> None:
         """Close the connections of users that a reloaded allow list no longer names."""
@@ -202,7 +199,15 @@ class StreamConnections:
         del self._descriptors[connection.client]
         self._barriers.remove_client(connection.client)
         connection.socket.close()
+        self._remove_origin(connection.client.origin)
+        self._unfinished.remove(connection.client)
+        self._resume_waiting()
         self._count_connections()
+
+    def _remove_origin(self, origin: int | str) -> None:
+        self._origins[origin] -= 1
+        if not self._origins[origin]:
+            del self._origins[origin]
 
     def _count_connections(self) -> None:
         self._row.counters[Counter.StreamConnections] = len(self._connections)
@@ -237,6 +242,7 @@ class StreamConnections:
     def _close_when_answered(self, descriptor: int) -> None:
         """Stop reading the connection, and close it once all answers are sent."""
         self._connections[descriptor].is_closing = True
+        self._unfinished.remove(self._connections[descriptor].client)
         self._closing.add(descriptor)
         self._update_events(descriptor)
 
@@ -298,13 +304,13 @@ class StreamConnections:
         fill = 0
         for descriptor, events in ready:
             if descriptor in self._listeners:
-                self._accept(self._listeners[descriptor])
+                self._listeners.accept(descriptor)
                 continue
             if descriptor not in self._connections:
                 continue  # an earlier event in this round closed it
             if not self._is_readable(descriptor, events):
                 continue
-            if fill + _LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
+            if fill + LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
                 self._admit(self._buffer, portions, read)
                 portions, read, fill = [], [], 0
             portion = self._read(descriptor, fill)
@@ -332,7 +338,7 @@ class StreamConnections:
         Return None if no data came, or if the read of a long message handled the data.
         """
         client = self._connections[descriptor].client
-        if client.wanted > _LEAST_READ:
+        if client.wanted > LEAST_READ:
             self._read_long(descriptor)
             return None
         begin = fill + len(client.unprocessed)
@@ -351,6 +357,8 @@ class StreamConnections:
             client.unprocessed += scratch[:count]
             if len(client.unprocessed) >= client.wanted:
                 self._admit_rest(descriptor)
+            else:
+                self._limit_unfinished(descriptor)
 
     def _receive(self, descriptor: int, room: memoryview) -> int:
         """Receive once, and return the number of bytes; 0 if there were none, or the connection ended."""
@@ -406,7 +414,7 @@ class StreamConnections:
         elif not connection.client.is_blocked and descriptor in self._paused:
             self._paused.discard(descriptor)
             self._epoll.register(descriptor, connection.events)
-        if descriptor in self._connections:
+        if descriptor in self._connections and self._limit_unfinished(descriptor):
             self._offer_to_intake(connection)
 
     def _offer_to_intake(self, connection: Connection) -> None:
@@ -416,6 +424,46 @@ class StreamConnections:
             self._intake.add(StreamSource(connection.socket, client.section, _KINDS.index(client.kind)))
         else:
             self._intake.discard(connection.socket.fileno())
+
+    # --- unfinished messages -----------------------------------------------------------------------------------------
+
+    def _limit_unfinished(self, descriptor: int) -> bool:
+        """Read, pause or close a connection, as the memory for its message allows; return False if closed."""
+        connection = self._connections[descriptor]
+        decision = self._unfinished.update(connection.client, steady_ms())
+        if decision is ReadDecision.CLOSE:
+            self._close_unfinished(descriptor, "there is no memory for it (input.streams.max_unfinished_size_per_user)")
+            return False
+        if connection.is_waiting != (decision is ReadDecision.WAIT):
+            connection.is_waiting = decision is ReadDecision.WAIT
+            self._update_events(descriptor)
+        self._resume_waiting()
+        return True
+
+    def _resume_waiting(self) -> None:
+        """Read the connections for whose messages there is memory now."""
+        for client in self._unfinished.grant_waiting(steady_ms()):
+            descriptor = self._descriptors[client]
+            self._connections[descriptor].is_waiting = False
+            self._update_events(descriptor)
+
+    def _close_idle(self) -> None:
+        """Close the connections that stopped inside a message, and have no bytes in the kernel either."""
+        for client in self._unfinished.idle(steady_ms()):
+            descriptor = self._descriptors[client]
+            if not has_input(self._connections[descriptor].socket):
+                self._close_unfinished(descriptor, "no byte of it came within input.streams.unfinished_timeout_s")
+        self._loop.call_later(_IDLE_CHECK_S, self._close_idle)
+
+    def _close_unfinished(self, descriptor: int, reason: str) -> None:
+        client = self._connections[descriptor].client
+        self._row.add(Counter.StreamUnfinishedMsgClosed)
+        text = "A connection of %s was closed inside a message: %s."
+        _LOG.warning(
+            text, describe_origin(client.origin, client.peer), reason, extra={"about": (client.origin, reason)}
+        )
+        self._admission.on_disconnect(client)
+        self._close(descriptor)
 
     # --- without room ------------------------------------------------------------------------------------------------
 

@@ -110,6 +110,7 @@ class _Worker(InputShell):
             sections=self._sections,
             senders=self._senders,
             lanes=self._lanes,
+            config=config.input,
         )
         self._connections.apply_limits(stream_coalescing_for(config), longest_message(config), blocks=_blocks(config))
         self._barrier_watch = BarrierWatch(
@@ -147,6 +148,7 @@ class _Worker(InputShell):
         self._fencing.apply_config(config)
         self._admission.apply_limits(longest_message(config), blocks=_blocks(config))
         self._connections.apply_limits(stream_coalescing_for(config), longest_message(config), blocks=_blocks(config))
+        self._connections.apply_config(config.input)
         self._connections.apply_quotas()
 
     def drain(self, _: Drain) -> None:

@@ -102,6 +102,7 @@ class DaemonView:
             self.broker_status.latest(steady_ms),
             self.histories.losses,
             self.settings(),
+            accepts_failed=self.histories.history.accepts_failed_in_last_minute(),
             now_ms=self.now_ms(),
             steady_now_ms=steady_ms,
         )

@@ -76,7 +76,8 @@ class _Status(ProcessShell):
         self._compression = CompressionTable(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
         self._reloads = ReloadRequests(self.send)
-        self._server = HttpServer(create_app(self._daemon_view(slab)), start.listener)
+        app = create_app(self._daemon_view(slab))
+        self._server = HttpServer(app, start.listener, on_exhausted=lambda: self._count(Counter.AcceptExhausted))
 
     def start(self) -> None:
         self._writer.start()

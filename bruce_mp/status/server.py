@@ -57,7 +57,7 @@ class HttpLimits(NamedTuple):
     response_s: float = 30.0
 
 
-class _Pending(NamedTuple):
+class _Transfer(NamedTuple):
     """A request or response in transfer, since a time of the monotonic clock."""
 
     transfer: object
@@ -89,7 +89,7 @@ class HttpServer:
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
         self._limits = limits
         self._on_exhausted = on_exhausted
-        self._pending: dict[HTTPChannel, _Pending] = {}
+        self._pending: dict[HTTPChannel, _Transfer] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -146,13 +146,13 @@ class HttpServer:
             if now - self._pending[channel].since > found.limit_s:
                 channel.will_close = True
 
-    def _transfer_of(self, channel: HTTPChannel, now: float) -> _Pending | None:
+    def _transfer_of(self, channel: HTTPChannel, now: float) -> _Transfer | None:
         """Return the present transfer of a channel, or None while it is idle or the application runs."""
         if channel.total_outbufs_len:
-            return _Pending((*channel.requests, channel.outbufs[0])[0], now, self._limits.response_s)
+            return _Transfer((*channel.requests, channel.outbufs[0])[0], now, self._limits.response_s)
         if channel.requests:
             return None
-        return None if channel.request is None else _Pending(channel.request, now, self._limits.request_s)
+        return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
 
 
 def _last_to_serve(channels: list[HTTPChannel]) -> HTTPChannel:

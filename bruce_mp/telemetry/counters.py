@@ -103,6 +103,12 @@ class Counter(IntEnum):
     """Number of times that a topic at its share of the slab suspended reading from a connection."""
     StreamInputSpillFull = 125
     """Number of times that a fenced attempt had to wait for room in spill files."""
+    AcceptExhausted = 126
+    """Failures to accept a stream or HTTP connection for want of descriptors or memory."""
+    StreamConnectionOverLimit = 127
+    """Connections beyond `input.streams.max_connections_per_user`, closed at once."""
+    StreamUnfinishedMsgClosed = 128
+    """Connections closed because of their unfinished message: no memory for it, or no byte for too long."""
 
     # dispatcher
     ConnectorStartConnect = 160

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import select
@@ -21,11 +22,13 @@ from hypothesis import strategies as st
 from bruce_mp.config.inputs import Input, Streams, UnixStream
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka, TopicShare
+from bruce_mp.input import stream_connections
 from bruce_mp.input.stream_process import _Worker
 from bruce_mp.ipc.control_messages import Control
 from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.file import Geometry
+from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.slabs import contents, datagram, new_slab
@@ -63,12 +66,12 @@ def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_Worker]:
 
 
 @contextmanager
-def a_worker(directory: Path, listener: socket.socket) -> Iterator[_Worker]:
+def a_worker(directory: Path, listener: socket.socket, geometry: Geometry = GEOMETRY) -> Iterator[_Worker]:
     ours, theirs = Pipe()
-    with new_slab(GEOMETRY) as slab, ours, theirs:
+    with new_slab(geometry) as slab, ours, theirs:
         start = Start("input-1", WORKER_ROW, CONFIG, directory, slab.path, inputs=(WORKER_ROW,), unix_stream=listener)
         made = _Worker(start, slab, Control(theirs))
-        made._connections._listen()
+        made._connections._listeners.listen()
         yield made
         for descriptor in list(made._connections._connections):
             made._connections._close(descriptor)
@@ -220,3 +223,106 @@ def pieces(sent: list[bytes], cuts: list[int]) -> Iterator[tuple[int, bytes]]:
 def allowing(uid: int) -> Config:
     stream = UnixStream(allow_users=(str(uid),))
     return msgspec.structs.replace(CONFIG, input=Input(streams=Streams(when_full="block"), unix_stream=stream))
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+LONG: Final = 100_000
+
+
+def limited(**streams: int) -> Config:
+    """A configuration with these limits of streams, for messages of up to `LONG` bytes."""
+    found = msgspec.structs.replace(CONFIG.input.streams, workers=1, **streams)
+    return msgspec.structs.replace(CONFIG, input=Input(streams=found, max_stream_size=LONG))
+
+
+def serve_all(worker: _Worker) -> None:
+    for _ in range(20):
+        worker._connections.serve()
+
+
+def held_bytes(worker: _Worker) -> int:
+    return sum(len(each.client.unprocessed) for each in worker._connections._connections.values())
+
+
+def test_unfinished_messages_wait_in_turn_when_their_memory_is_used_up(tmp_path: Path, listener: socket.socket) -> None:
+    """Every message arrives whole, though its clients send all beginnings first."""
+    messages = [datagram(value=bytes([number]) * 90_000) for number in range(8)]
+    with a_worker(tmp_path, listener, Geometry(chunks=256, topics=16, partitions=16)) as worker:
+        worker.apply_config(limited(max_unfinished_size=200_000, max_unfinished_size_per_user=200_000), CONFIG)
+        clients = [connect(worker, listener) for _ in messages]
+        for client, message in zip(clients, messages, strict=True):
+            client.sendall(message[:10_000])
+            serve_all(worker)
+        waiting = [each for each in worker._connections._connections.values() if each.is_waiting]
+        assert len(waiting) == 6
+        for client, message in reversed([*zip(clients, messages, strict=True)]):
+            client.sendall(message[10_000:])
+            serve_all(worker)
+            assert held_bytes(worker) <= 2 * 200_000
+        serve_all(worker)
+        assert held_bytes(worker) == 0
+        assert worker._row.counters[Counter.MsgReceived] == len(messages)
+        found = sorted(content.value for content in contents(worker._slab))
+        are_whole = [value == bytes([number]) * 90_000 for number, value in enumerate(found)]
+        assert are_whole == [True] * len(messages)
+        for client in clients:
+            client.close()
+
+
+def test_a_connection_is_closed_when_its_message_stops_for_too_long(
+    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.apply_config(limited(unfinished_timeout_s=1), CONFIG)
+    stopped, unread, whole = (connect(worker, listener) for _ in range(3))
+    for client in (stopped, unread):
+        client.sendall(datagram()[:-1])
+    whole.sendall(datagram())
+    serve_all(worker)
+    unread.sendall(datagram()[-1:])
+    monkeypatch.setattr(stream_connections, "steady_ms", lambda: steady_ms() + 1100)
+    worker._connections._close_idle()
+    assert len(worker._connections._connections) == 2
+    assert stopped.recv(1) == b""
+    assert worker._row.counters[Counter.StreamUnfinishedMsgClosed] == 1
+    assert f"A connection of user {os.getuid()} (process {os.getpid()}) was closed inside a message" in caplog.text
+    serve_all(worker)
+    assert worker._row.counters[Counter.MsgReceived] == 3  # two whole messages, and the unfinished one as discarded
+    for client in (stopped, unread, whole):
+        client.close()
+
+
+def test_a_connection_is_closed_at_once_when_its_user_has_too_many(
+    worker: _Worker, listener: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.apply_config(limited(max_connections_per_user=2), CONFIG)
+    clients = [connect(worker, listener) for _ in range(3)]
+    assert clients[2].recv(1) == b""
+    assert worker._row.counters[Counter.StreamConnectionOverLimit] == 1
+    assert "input.streams.max_connections_per_user" in caplog.text
+    clients[0].close()
+    serve_all(worker)
+    clients.append(connect(worker, listener))
+    assert len(worker._connections._connections) == 2
+    for client in clients:
+        client.close()
+
+
+def test_a_worker_without_descriptors_pauses_accepting_and_counts_it(
+    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exhausted:
+        def accept(self) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        def fileno(self) -> int:
+            return listener.fileno()
+
+    delays: list[float] = []
+    monkeypatch.setattr(worker._loop, "call_later", lambda delay, _: delays.append(delay))
+    monkeypatch.setitem(worker._connections._listeners._sockets, listener.fileno(), Exhausted())
+    client = connect(worker, listener)
+    serve_all(worker)
+    assert delays == [1.0]  # the epoll set no longer reports the listener
+    assert worker._row.counters[Counter.AcceptExhausted] == 1
+    client.close()

@@ -34,6 +34,7 @@ class _CounterSample(NamedTuple):
     discarded: tuple[int, ...]
     delays: tuple[int, ...]
     received: int
+    accepts_failed: int
 
     @property
     def held(self) -> int:
@@ -106,10 +107,18 @@ class History:
             self._discarded(),
             tuple(read_delays(self._slab)[0]),
             counter_total(self._slab, Counter.MsgReceived),
+            counter_total(self._slab, Counter.AcceptExhausted),
         )
 
     def _discarded(self) -> tuple[int, ...]:
         return tuple(counter_total(self._slab, discarded(reason)) for reason in _REASONS)
+
+    def accepts_failed_in_last_minute(self) -> int:
+        """Return how often connections could not be accepted in the last minute, for want of descriptors or memory."""
+        now = counter_total(self._slab, Counter.AcceptExhausted)
+        with self._lock:
+            before = self._minute.first
+        return now - before.accepts_failed if before else 0
 
     def last_seconds(self, now_ms: int, seconds: int) -> Interval:
         """Summarize the last `seconds` seconds, at most a minute."""

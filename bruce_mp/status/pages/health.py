@@ -77,8 +77,9 @@ def health_lines(page: HealthPage) -> list[str]:
 class Evidence(NamedTuple):
     """Input of the health checks.
 
-    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour. `refusals` maps
-    each topic that brokers refuse to their error code.
+    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour, `accepts_failed`
+    the failures to accept a connection in the last minute. `refusals` maps each topic that brokers refuse to their
+    error code.
     """
 
     steady_now_ms: int
@@ -93,6 +94,7 @@ class Evidence(NamedTuple):
     slab_use: SlabUse
     losses: Mapping[DiscardReason, int]
     copies_lost: int
+    accepts_failed: int
     certificates: Sequence[CertificateLine]
     active_config: ActiveConfig
     over_share: Mapping[bytes, float]
@@ -107,7 +109,14 @@ class Evidence(NamedTuple):
 
 
 def collect_evidence(
-    slab: Slab, cluster: ClusterReport, history: LossHistory, settings: PageSettings, *, now_ms: int, steady_now_ms: int
+    slab: Slab,
+    cluster: ClusterReport,
+    history: LossHistory,
+    settings: PageSettings,
+    *,
+    accepts_failed: int,
+    now_ms: int,
+    steady_now_ms: int,
 ) -> Evidence:
     """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock."""
     losses = history.last_minute()
@@ -123,6 +132,7 @@ def collect_evidence(
         slab_use=read_slab_use(slab),
         losses=losses,
         copies_lost=history.copies_lost_in_last_hour(),
+        accepts_failed=accepts_failed,
         certificates=list_certificates(settings.tls, cluster),
         active_config=settings.active_config,
         stalls=find_stalls(cluster, steady_now_ms, 1000 * settings.http.stalled_after_s),
@@ -302,7 +312,16 @@ def _books(evidence: Evidence) -> Iterator[str]:
         yield "The books do not balance: messages were lost or counted twice. Please report it, with /books/json."
 
 
+def _exhausted(evidence: Evidence) -> Iterator[str]:
+    if evidence.accepts_failed:
+        yield (
+            "Connections cannot be accepted: a process of the daemon was out of file descriptors or memory within the "
+            "last minute, and the log names it. Raise its limit of open files, or close connections of clients."
+        )
+
+
 PROBLEMS: Final = (
+    _exhausted,
     _brokers_unreachable,
     _stalled_brokers,
     _broker_needs_operator,

@@ -411,6 +411,18 @@ def test_half_a_sample_counts_for_nothing(daemon: OfflineStatusPages) -> None:
     assert daemon.losses().last_minute() == {}
 
 
+def test_exhausted_descriptors_are_a_problem_for_a_minute(daemon: OfflineStatusPages) -> None:
+    daemon.filled.input.add(Counter.AcceptExhausted, 7)  # before status started
+    daemon.histories.history.sample(NOW_MS)
+    assert well(daemon).json("/healthz")["ready"]
+    daemon.filled.input.add(Counter.AcceptExhausted)
+    (problem,) = daemon.json("/healthz", 503)["problems"]
+    assert problem.startswith("Connections cannot be accepted: a process of the daemon was out of file descriptors")
+    for second in (1, 60, 61):
+        daemon.histories.history.sample(NOW_MS + 1000 * second)
+    assert daemon.json("/healthz")["ready"]
+
+
 def test_discards_before_the_status_process_started_are_not_reported(daemon: OfflineStatusPages) -> None:
     daemon.filled.input.commit_landed(0, {discarded(DiscardReason.NO_MEM): 3, Counter.MsgReceived: 3})
     assert well(daemon).json("/healthz")["ready"]

@@ -1,0 +1,140 @@
+"""Limits on the memory for unfinished messages of stream clients, in total and for each user.
+
+A message that is longer than one read needs a grant for its whole size before the worker reads more of it. So a granted
+message can always be completed, and grants never wait for each other. Without room for a grant, the connection waits in
+order; the worker does not read it. Bytes without a grant, those of one read of each connection, have limits of the same
+size. Beyond these the worker closes the connection. It also closes a connection that stops in the middle of a message.
+
+None of these messages is received yet, so no limit loses an accepted message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from dataclasses import dataclass
+from enum import Enum, auto, unique
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from bruce_mp.config.inputs import Input
+    from bruce_mp.input.clients import StreamClientState
+
+__all__ = ["LEAST_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
+
+LEAST_READ: Final = 64 << 10
+"""Room in the common buffer below which its data is admitted before the next read; longer messages bypass it."""
+
+
+@unique
+class ReadDecision(Enum):
+    """The treatment of a connection until its unfinished message is complete."""
+
+    READ = auto()
+    WAIT = auto()
+    CLOSE = auto()
+
+
+class UnfinishedLimits(NamedTuple):
+    """The limits of one worker, in bytes and ms."""
+
+    total: int
+    per_user: int
+    timeout_ms: int
+
+    @classmethod
+    def of(cls, config: Input) -> UnfinishedLimits:
+        """Divide the configured sizes among the workers. One message of any size always fits."""
+        streams, largest = config.streams, config.max_stream_size + 4
+        total = max(largest, streams.max_unfinished_size // streams.processes)
+        per_user = max(largest, streams.max_unfinished_size_per_user // streams.processes)
+        return cls(total, per_user, streams.unfinished_timeout_s * 1000)
+
+
+@dataclass(slots=True)
+class _Usage:
+    """The memory of an unfinished message: the whole message with a grant, else the received bytes."""
+
+    size: int
+    is_granted: bool
+    active_ms: int
+
+
+class UnfinishedMessages:
+    """The unfinished messages of a worker's clients; paused clients are not among them."""
+
+    def __init__(self, limits: UnfinishedLimits) -> None:
+        self._limits = limits
+        self._usages: dict[StreamClientState, _Usage] = {}
+        self._waiting: dict[StreamClientState, None] = {}
+        self._totals: Tally[bool] = Tally()
+        """Bytes with and without a grant."""
+        self._by_user: Tally[tuple[bool, int | str]] = Tally()
+
+    def apply_config(self, limits: UnfinishedLimits) -> None:
+        """Apply reloaded limits to further messages."""
+        self._limits = limits
+
+    def update(self, client: StreamClientState, now_ms: int) -> ReadDecision:
+        """Record the client's received bytes, and decide about its connection."""
+        known = self._usages.get(client)
+        if not client.unprocessed or client.is_blocked:
+            if known is not None:
+                self.remove(client)
+            return ReadDecision.READ
+        if known is not None and known.is_granted and known.size == client.wanted:
+            known.active_ms = now_ms
+            return ReadDecision.READ
+        self.remove(client)
+        if client.wanted > LEAST_READ and self._add(client, client.wanted, now_ms, is_granted=True):
+            return ReadDecision.READ
+        if not self._add(client, len(client.unprocessed), now_ms, is_granted=False):
+            return ReadDecision.CLOSE
+        if client.wanted <= LEAST_READ:
+            return ReadDecision.READ
+        self._waiting[client] = None
+        return ReadDecision.WAIT
+
+    def remove(self, client: StreamClientState) -> None:
+        """Remove a client with a complete message or a closed connection."""
+        self._waiting.pop(client, None)
+        usage = self._usages.pop(client, None)
+        if usage is not None:
+            self._totals[usage.is_granted] -= usage.size
+            key = usage.is_granted, client.origin
+            self._by_user[key] -= usage.size
+            if not self._by_user[key]:
+                del self._by_user[key]
+
+    def grant_waiting(self, now_ms: int) -> list[StreamClientState]:
+        """Return the waiting clients that now have a grant; a user without room does not stop others."""
+        found = []
+        for client in list(self._waiting):
+            if self._totals[True] + client.wanted > self._limits.total:
+                break  # in order, so that small messages do not overtake a large one for ever
+            if self._fits(client, client.wanted, is_granted=True):
+                self.remove(client)
+                self._add(client, client.wanted, now_ms, is_granted=True)
+                found.append(client)
+        return found
+
+    def idle(self, now_ms: int) -> list[StreamClientState]:
+        """Return the clients whose message has not grown within the time limit; waiting ones are not read."""
+        since_ms = now_ms - self._limits.timeout_ms
+        return [
+            client
+            for client, usage in self._usages.items()
+            if usage.active_ms < since_ms and client not in self._waiting
+        ]
+
+    def _add(self, client: StreamClientState, size: int, now_ms: int, *, is_granted: bool) -> bool:
+        """Add a message if it fits; return True if it does."""
+        if not self._fits(client, size, is_granted=is_granted):
+            return False
+        self._usages[client] = _Usage(size, is_granted, now_ms)
+        self._totals[is_granted] += size
+        self._by_user[is_granted, client.origin] += size
+        return True
+
+    def _fits(self, client: StreamClientState, size: int, *, is_granted: bool) -> bool:
+        fits_user = self._by_user[is_granted, client.origin] + size <= self._limits.per_user
+        return fits_user and self._totals[is_granted] + size <= self._limits.total
