@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "run": Command("bruce_mp.cli.run", "run the daemon"),
     "hold": Command("bruce_mp.cli.hold", "keep the listening sockets open while the daemon restarts"),
     "reload": Command("bruce_mp.cli.reload", "reload the configuration of a running daemon"),
+    "accept-cluster": Command("bruce_mp.cli.accept_cluster", "send the held messages to another Kafka cluster"),
     "check-config": Command("bruce_mp.cli.check_config", "check a configuration file"),
     "import-config": Command("bruce_mp.cli.import_config", "convert a configuration of Dory or Bruce"),
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),

@@ -85,9 +85,17 @@ class HostedTopic:
 class Cluster:
     """State of the embedded brokers. Broker ids are 1 to `brokers`; a broker is down until `register`."""
 
-    def __init__(self, brokers: int, *, max_bytes: int, auto_create: int = 0, limits: LogLimits | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int,
+        *,
+        max_bytes: int,
+        auto_create: int = 0,
+        limits: LogLimits | None = None,
+        cluster_id: str = "bruce-dev-broker",
+    ) -> None:
         self.ids = range(1, brokers + 1)
-        self.id = "bruce-dev-broker"
+        self.id = cluster_id
         self.auto_create = auto_create
         self.limits = limits or LogLimits()
         self.retention = Retention(max_bytes)

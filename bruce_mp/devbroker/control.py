@@ -56,6 +56,7 @@ class DevBroker:
         ack_delay_ms: delay of each Produce response.
         message_max_bytes: largest accepted record batch.
         strict: check every record of every batch.
+        cluster_id: the id in metadata.
         start_within: seconds.
 
     Raises:
@@ -72,6 +73,7 @@ class DevBroker:
         ack_delay_ms: int = 0,
         message_max_bytes: int = 1_048_588,
         strict: bool = False,
+        cluster_id: str = "bruce-dev-broker",
         start_within: float = 30.0,
     ) -> None:
         arguments = [f"--brokers={brokers}", f"--max-bytes={max_bytes}", f"--ack-delay-ms={ack_delay_ms}"]
@@ -79,6 +81,7 @@ class DevBroker:
         arguments += [f"--topic={name}:{partitions}" for name, partitions in (topics or {}).items()]
         arguments += [f"--auto-create={auto_create}"] if auto_create else []
         arguments += ["--strict"] if strict else []
+        arguments.append(f"--cluster-id={cluster_id}")
         command = [sys.executable, "-m", "bruce_mp.devbroker", *arguments]
         self._process = subprocess.Popen(  # noqa: S603  our own module
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0

@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
         description="An embedded Kafka broker that keeps its records in memory, for demos and tests.",
     )
     add = options.add_argument
+    add("--cluster-id", default="bruce-dev-broker", metavar="ID", help="the id in metadata (default bruce-dev-broker)")
     add("--brokers", type=positive_integer, default=1, metavar="N", help="number of brokers (default 1)")
     add(
         "--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS", help="create a topic; repeatable"
@@ -84,7 +85,13 @@ def parser() -> argparse.ArgumentParser:
 def make_server(options: argparse.Namespace) -> DevServer:
     """Create the server with its topics. Raise RefusedError for an invalid topic."""
     limits = LogLimits(options.message_max_bytes, options.strict)
-    cluster = Cluster(options.brokers, max_bytes=options.max_bytes, auto_create=options.auto_create, limits=limits)
+    cluster = Cluster(
+        options.brokers,
+        max_bytes=options.max_bytes,
+        auto_create=options.auto_create,
+        limits=limits,
+        cluster_id=options.cluster_id,
+    )
     for name, partitions in options.topic:
         cluster.add_topic(name, partitions)
     return DevServer(cluster, ack_delay_ms=options.ack_delay_ms)

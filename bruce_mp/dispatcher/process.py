@@ -59,7 +59,14 @@ class _DispatcherProcess(ProcessShell):
         keeps_empty = config.kafka.empty_values == "empty"
         self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty=keeps_empty)
         self._session = ProduceSession(
-            start, self._loop, self._row, core=self._core, encoder=self._encoder, tap=self._tap, reports=reports
+            start,
+            self._loop,
+            self._row,
+            slab=slab,
+            core=self._core,
+            encoder=self._encoder,
+            tap=self._tap,
+            reports=reports,
         )
         self._is_exiting = False
 

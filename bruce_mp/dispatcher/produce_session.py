@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.dispatcher.connection_status import ConnectionStatus
 from bruce_mp.dispatcher.core import PAUSE_REPEAT_S
-from bruce_mp.errors import SlabError
+from bruce_mp.errors import RemoteProtocolError, SlabError
 from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause, ProduceAcked
+from bruce_mp.protocol.kafka.api_versions import FIRST_WITH_CLUSTER_ID
+from bruce_mp.protocol.kafka.connection_events import (
+    Closed,
+    ConnectionReady,
+    Failed,
+    FailureCause,
+    MetadataReceived,
+    ProduceAcked,
+)
+from bruce_mp.slab.producer_id import cluster_changes, cluster_of, foreign_cluster_sentence, same_cluster
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.protocol.kafka.kafka_types import PartitionData, ProduceResponse
+    from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.telemetry.message_copies import ByteSender
@@ -56,6 +66,7 @@ class ProduceSession:
         loop: Loop,
         row: ProcessRow,
         *,
+        slab: Slab,
         core: Dispatcher,
         encoder: BatchEncoder,
         tap: WireTap,
@@ -66,6 +77,7 @@ class ProduceSession:
         self._config = start.config
         self._loop = loop
         self._row = row
+        self._slab = slab
         self._core = core
         self._encoder = encoder
         self._tap = tap
@@ -73,6 +85,8 @@ class ProduceSession:
         self._prepare_connections(start.config.kafka)
         self._socket: BrokerSocket | None = None
         self._is_ready = False
+        self._cluster_changes = 0
+        """The number of cluster changes when the connection was opened."""
         self._is_outdated = False
         """True if the settings of the connection have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
@@ -108,7 +122,8 @@ class ProduceSession:
 
     def send_requests(self) -> None:
         """Send all batches that may be sent now; without a connection, connect if there are any."""
-        if self._socket is not None and self._is_outdated:
+        if self._socket is not None and (self._is_outdated or self._cluster_changes != cluster_changes(self._slab)):
+            self._is_outdated = True
             self._close_outdated(self._socket)
         if self._is_outdated:
             return
@@ -146,6 +161,7 @@ class ProduceSession:
 
     def _connect(self) -> None:
         self._row.add(Counter.ConnectorStartConnect)
+        self._cluster_changes = cluster_changes(self._slab)
         self._status.on_connecting()
         self._socket = BrokerSocket(
             self._loop,
@@ -203,11 +219,9 @@ class ProduceSession:
         if isinstance(event, ProduceAcked):
             self._on_acked(event.correlation_id, event.response)
         elif isinstance(event, ConnectionReady):
-            self._row.add(Counter.ConnectorConnectSuccess)
-            self._core.on_connected(broker_deduplicates=event.capabilities.idempotence)
-            ends_s = None if self._socket is None else self._socket.certificate_ends_s
-            self._status.on_connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
-            self._is_ready = True
+            self._on_connected(event.capabilities)
+        elif isinstance(event, MetadataReceived):
+            self._on_metadata(event.metadata.cluster_id)
         elif isinstance(event, Closed):
             _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
@@ -218,6 +232,33 @@ class ProduceSession:
                 self._on_lost()
         elif isinstance(event, Failed):
             self._on_failed(event)
+
+    def _on_connected(self, capabilities: BrokerCapabilities) -> None:
+        """Ask the broker for its cluster first, because another one may have taken over its address."""
+        assert self._socket is not None
+        self._core.on_connected(broker_deduplicates=capabilities.idempotence)
+        if capabilities.metadata_version >= FIRST_WITH_CLUSTER_ID and cluster_of(self._slab):
+            self._socket.send(self._socket.connection.request_metadata([], time.monotonic()).buffers)
+        else:
+            self._on_usable()
+
+    def _on_metadata(self, cluster_id: str) -> None:
+        known = cluster_of(self._slab)
+        if same_cluster(known, cluster_id):
+            self._on_usable()
+            return
+        assert self._socket is not None
+        self._socket.close()
+        error = RemoteProtocolError(
+            foreign_cluster_sentence(f"{self._broker.host}:{self._broker.port}", known, cluster_id)
+        )
+        self._on_failed(Failed(error, FailureCause.FOREIGN_CLUSTER, ()))
+
+    def _on_usable(self) -> None:
+        self._row.add(Counter.ConnectorConnectSuccess)
+        ends_s = None if self._socket is None else self._socket.certificate_ends_s
+        self._status.on_connected(exactly_once=self._core.is_exactly_once, certificate_ends_s=ends_s)
+        self._is_ready = True
 
     def _on_acked(self, correlation_id: int, response: ProduceResponse) -> None:
         batches = self._requests.pop(correlation_id)

@@ -15,6 +15,7 @@ from bruce_mp.config.model import Config
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
+    "AcceptCluster",
     "ActiveConfig",
     "Begin",
     "Broker",
@@ -83,6 +84,12 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 class RefreshMetadata(msgspec.Struct, frozen=True, tag=True):
     """Status to supervisor to router: refresh the metadata now."""
+
+
+class AcceptCluster(msgspec.Struct, frozen=True, tag=True):
+    """Status to supervisor to router: send the held messages to this cluster."""
+
+    cluster_id: str
 
 
 class DebugTopics(msgspec.Struct, frozen=True, tag=True):
@@ -155,6 +162,7 @@ ControlMessage = (
     | Drain
     | Stop
     | RefreshMetadata
+    | AcceptCluster
     | DebugTopics
     | NewConfig
     | ConfigApplied

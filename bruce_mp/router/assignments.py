@@ -268,6 +268,14 @@ class Assignments:
                 self._row.add(Counter.PauseStarted)
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, 0, EVERYTHING))
 
+    @property
+    def hold_everything(self) -> bool:
+        """True if no partition is at a dispatcher, and no dispatcher gets messages before the next metadata."""
+        flows = any(
+            scope.is_flowing or scope.state is ScopeState.HANDING_BACK for scope in self._dispatcher_scopes.values()
+        )
+        return not flows and self._slots_in_use() <= {None}
+
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off ended before the fetch began; else request metadata at its end."""
         if started_ms < scope.not_before_ms:

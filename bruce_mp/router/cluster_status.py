@@ -38,6 +38,7 @@ class ClusterStatus:
         self._failing_since_ms: int | None = None
         self._error = ""
         self._needs_operator = False
+        self._foreign_cluster = ""
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
         self._stalls = StallSampler()
@@ -57,15 +58,18 @@ class ClusterStatus:
         if self._failing_since_ms is not None:
             seconds = (self._now_ms() - self._failing_since_ms) / 1000
             _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
-        self._failing_since_ms, self._error, self._needs_operator = None, "", False
+        self._failing_since_ms, self._error, self._needs_operator, self._foreign_cluster = None, "", False, ""
 
     def on_producer_refused(self, error: int) -> None:
         """Record the error code with which a broker refused a producer id; 0 for no error."""
         self._producer_error = error
 
-    def on_fetch_failed(self, error: str, *, needs_operator: bool) -> None:
-        """Record a failed fetch; `needs_operator`: the error lasts until an operator changes the configuration."""
-        self._needs_operator = needs_operator
+    def on_fetch_failed(self, error: str, *, needs_operator: bool, foreign_cluster: str = "") -> None:
+        """Record a failed fetch; `needs_operator`: the error lasts until an operator changes the configuration.
+
+        `foreign_cluster` is the other cluster that the brokers belong to, or empty.
+        """
+        self._needs_operator, self._foreign_cluster = needs_operator, foreign_cluster
         if self._failing_since_ms is None:
             self._failing_since_ms = self._now_ms()
         self._error = error
@@ -84,6 +88,7 @@ class ClusterStatus:
             self._forbidden,
             *attempt,
             self._stalls.sample(self._waiting(router), self._now_ms()),
+            self._foreign_cluster,
         )
         self._sender.send_bytes(encode_events([status]))
 

@@ -187,6 +187,14 @@ class Router:
         self._runs.unpark(now_ms)
         return changed
 
+    def store_topic_ids(self, ids: Mapping[bytes, bytes]) -> list[bytes]:
+        """Store Kafka's ids of numbered topics, and return the topics that had another id before."""
+        return [name for name, topic_id in ids.items() if self._tables.topics.store_topic_id(name, topic_id)]
+
+    def forget_topic_ids(self) -> None:
+        """Expect other ids of all topics, because they are in another cluster."""
+        self._tables.topics.clear_topic_ids()
+
     def _update_topic(self, topic: Topic, view: TopicView | None, now_ms: int) -> None:
         topic.update_view(view)
         if view is not None:
@@ -237,6 +245,11 @@ class Router:
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._assignments.hand_back_all(now_ms)
+
+    @property
+    def holds_everything(self) -> bool:
+        """True if no dispatcher holds messages, and none gets any before the next metadata."""
+        return self._assignments.hold_everything
 
     def paused_scopes(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:
         """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""

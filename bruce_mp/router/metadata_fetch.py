@@ -19,6 +19,7 @@ from bruce_mp.protocol.kafka.connection_events import (
 )
 from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.broker_rotation import BrokerRotation
+from bruce_mp.slab.producer_id import foreign_cluster_sentence, same_cluster
 
 if TYPE_CHECKING:
     import random
@@ -61,7 +62,8 @@ class FetchAttempt(NamedTuple):
 class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` gets the cause of each broker's failure, None for a closed connection.
+    `on_failure` gets the cause of each broker's failure, None for a closed connection.  `cluster` returns the id of the
+    required cluster, empty for any; the fetch passes over the brokers of another one.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class MetadataFetcher:
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[FailureCause | None], None] = lambda _: None,
+        cluster: Callable[[], str] = str,
     ) -> None:
         self._brokers = BrokerRotation(create_socket, self._on_event)
         self._rng = rng
@@ -80,6 +83,9 @@ class MetadataFetcher:
         self.needs_operator = False
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
+        self._cluster = cluster
+        self.foreign_cluster = ""
+        """The id of the other cluster that a broker of this fetch belongs to, or empty."""
         self._failed: set[Address] = set()
         """Brokers that failed before, which a fetch tries last."""
         self._wants_producer_id = False
@@ -126,7 +132,7 @@ class MetadataFetcher:
         self._brokers.start(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
         self._failed.intersection_update(self._brokers.untried)
         self._wants_producer_id = wants_producer_id
-        self.last_error, self.needs_operator = "", False
+        self.last_error, self.needs_operator, self.foreign_cluster = "", False, ""
         self._try_next()
 
     def _try_next(self) -> None:
@@ -168,6 +174,9 @@ class MetadataFetcher:
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
+        if not same_cluster(self._cluster(), metadata.cluster_id):
+            self._on_foreign_cluster(metadata.cluster_id)
+            return
         if self._metadata is None:
             self._metadata = metadata
             missing = [name for name in self._requested_names if name not in metadata.topics]
@@ -178,6 +187,14 @@ class MetadataFetcher:
             refused = (name for name, topic in metadata.topics.items() if topic.error == _TOPIC_AUTHORIZATION_FAILED)
             self._forbidden = frozenset(refused)
         self._request_producer_id(self._metadata)
+
+    def _on_foreign_cluster(self, found: str) -> None:
+        broker = self._brokers.current
+        assert broker is not None
+        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._cluster(), found)
+        self.needs_operator, self.foreign_cluster = True, found
+        _LOG.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
+        self._next_after_failure()
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
         if self._wants_producer_id and self._broker_is_idempotent:

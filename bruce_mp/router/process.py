@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
-from bruce_mp.ipc.control_messages import Broker, DebugTopics, Dispatchers, PeerDied, RefreshMetadata
+from bruce_mp.ipc.control_messages import AcceptCluster, Broker, DebugTopics, Dispatchers, PeerDied, RefreshMetadata
 from bruce_mp.ipc.frames import ParcelKind
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_DISPATCHERS, ROUTER_FROM_INPUTS, dispatcher_link
 from bruce_mp.kernels import ProcessRow
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.links import LinkSender
     from bruce_mp.ipc.loop import Timer
     from bruce_mp.ipc.start import Start
+    from bruce_mp.protocol.kafka.kafka_types import TopicMetadata
     from bruce_mp.router.broker_rotation import SocketFactory
     from bruce_mp.router.metadata_fetch import FetchResult
     from bruce_mp.slab.file import Slab
@@ -58,6 +59,8 @@ _FETCH_FAILURE_COUNTERS: Final = {
 }
 """The counters for failed fetches, by cause; None stands for a closed connection."""
 _ACKS_ALL: Final = -1
+_HAND_BACK_POLL_MS: Final = 100
+"""The interval between the fetches that wait for dispatchers to return all messages."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -89,8 +92,14 @@ class _RouterProcess(ProcessShell):
         self._resolver = Resolver(self._loop)
         create_socket = self._build_socket_factory(start.config)
         self._fetcher = MetadataFetcher(
-            create_socket, rng=rng, on_done=self._on_fetched, on_failure=self._on_fetch_failure
+            create_socket,
+            rng=rng,
+            on_done=self._on_fetched,
+            on_failure=self._on_fetch_failure,
+            cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
+        self._accepted_cluster = ""
+        """The cluster to change to once the router holds all messages; empty without a request."""
         self._topic_creator = TopicCreator(
             create_socket, size=TopicSize.of(start.config.delivery), on_done=self._on_created
         )
@@ -130,6 +139,9 @@ class _RouterProcess(ProcessShell):
                 self._core.claim_filled(steady_ms())
         elif isinstance(message, RefreshMetadata):
             self._refresh()
+        elif isinstance(message, AcceptCluster):
+            self._accepted_cluster = message.cluster_id
+            self._core.request_refresh_now(steady_ms())
         elif isinstance(message, DebugTopics):
             self._tap.choose(message)
 
@@ -206,7 +218,8 @@ class _RouterProcess(ProcessShell):
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        wants_producer_id = self._config.kafka.required_acks == _ACKS_ALL and not producer_id.is_idempotent(self._slab)
+        needs_producer_id = bool(self._accepted_cluster) or not producer_id.is_idempotent(self._slab)
+        wants_producer_id = self._config.kafka.required_acks == _ACKS_ALL and needs_producer_id
         self._fetcher.start(
             self._brokers, bootstrap, wants_producer_id=wants_producer_id, names=self._core.names_to_request
         )
@@ -219,20 +232,28 @@ class _RouterProcess(ProcessShell):
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
-            self._cluster_status.on_fetch_failed(self._fetcher.last_error, needs_operator=self._fetcher.needs_operator)
+            self._cluster_status.on_fetch_failed(
+                self._fetcher.last_error,
+                needs_operator=self._fetcher.needs_operator,
+                foreign_cluster=self._fetcher.foreign_cluster,
+            )
             self._next_is_refresh = self._next_is_refresh or self._current_is_refresh
             self._core.on_fetch_failed(now_ms, self._fetch_backoff.next_delay_ms(now_ms))
+            return
+        if self._accepted_cluster and not self._change_cluster(result, now_ms):
             return
         self._row.add(Counter.GetMetadataSuccess)
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
         self._row.add(Counter.MetadataHasEmptyTopicList, int(not result.metadata.topics))
         self._store_producer_id(result)
+        producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
         changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
         self._cluster_status.on_fetched(view.brokers, view.forbidden)
+        self._report_recreated(result.metadata.topics)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
         if changed:
@@ -241,6 +262,18 @@ class _RouterProcess(ProcessShell):
         if self._current_is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()
+
+    def _change_cluster(self, result: FetchResult, now_ms: int) -> bool:
+        """Change to the accepted cluster, or request all messages back from dispatchers first and return False."""
+        if not self._core.holds_everything:
+            self._core.hand_back_all(now_ms)
+            self._core.on_fetch_failed(now_ms, _HAND_BACK_POLL_MS)
+            return False
+        producer_id.change_cluster(self._slab, self._accepted_cluster, result.producer_id)
+        self._core.forget_topic_ids()
+        _LOG.log(NOTICE, "The messages are for the cluster %s from now on.", self._accepted_cluster)
+        self._accepted_cluster = ""
+        return True
 
     def _create_topics(self) -> None:
         """Request the creation of unknown topics, unless a request is under way."""
@@ -264,6 +297,14 @@ class _RouterProcess(ProcessShell):
                     extra={"about": (name, error)},
                 )  # fmt: skip
         self._core.on_created(errors, steady_ms())
+
+    def _report_recreated(self, topics: Mapping[bytes, TopicMetadata]) -> None:
+        for name in self._core.store_topic_ids({name: topic.topic_id for name, topic in topics.items()}):
+            _LOG.warning(
+                "Topic %s was deleted and created again. The messages that were delivered before are gone from Kafka; "
+                "the held ones go to the new topic.",
+                name.decode("utf-8", "backslashreplace"), extra={"about": name},
+            )  # fmt: skip
 
     def _store_producer_id(self, result: FetchResult) -> None:
         """Store the producer id in the slab before any batch uses it."""

@@ -51,6 +51,10 @@ SUPER_FIRST_EPOCH: Final = 108  # u32, the producer epoch of a new entry of the 
 SUPER_METADATA_UPDATED_MS: Final = 112  # i64, last successful fetch (router)
 SUPER_METADATA_MODIFIED_MS: Final = 120  # i64, last fetch that differed (router)
 SUPER_METADATA_STEADY_MS: Final = 128  # i64, last successful fetch on the steady clock; 0 in a slab of an older version
+SUPER_CLUSTER_CHANGES: Final = 136  # u32, incremented when an operator accepts another cluster (router)
+SUPER_CLUSTER_ID_LENGTH: Final = 140  # u32, stored last; 0 = not known yet
+SUPER_CLUSTER_ID: Final = 144  # the id of the Kafka cluster that the messages are for (router)
+CLUSTER_ID_MAX: Final = 128  # a longer id is cut; Kafka's have 22 characters
 SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
 SHARES_MAX: Final = 1024
 SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket whose runs are in the journal, on the disk
@@ -63,6 +67,7 @@ TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a t
 TOPIC_PARTITIONS: Final = 0  # u32, number of partitions by the metadata
 TOPIC_NAME_LENGTH: Final = 4  # u32
 TOPIC_NAME: Final = 8
+TOPIC_ID_HASH: Final = 257  # u8[3], a hash of Kafka's id of the topic (router), 0 = not known
 TOPIC_REFUSAL: Final = 260  # u32, the error code of the last answer if it was fatal, else 0; written by dispatchers
 TOPIC_NUMBER: Final = 264  # u32, stored last: index of the entry + k x capacity of the table; 0 = free
 TOPIC_LAST_NUMBER: Final = 268  # u32, the last number of the entry, 0 = none
@@ -275,6 +280,7 @@ def stream_number(arrival: int) -> int:
     return (arrival & ~ARRIVAL_STREAM) >> ARRIVAL_SOURCE_BITS
 
 
+assert SUPER_CLUSTER_ID + CLUSTER_ID_MAX <= SUPER_SHARES
 assert SUPER_SHARES + SHARES_MAX <= SUPER_JOURNALED
 assert SUPER_JOURNALED + 8 * INPUT_ROWS <= SUPER_JOURNALED_MS < SUPER_RESTORING < PAGE
 assert RUN.size == RUN_HEADER

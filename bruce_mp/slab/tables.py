@@ -12,6 +12,7 @@ Otherwise the broker would take its messages for repetitions of those with the s
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab import layout as lay
@@ -139,6 +140,23 @@ class TopicTable:
         """Store the fatal error code of the last answer for a topic, 0 after success (dispatchers only)."""
         self._slab.words[(self._at(topic) + lay.TOPIC_REFUSAL) >> 2] = code
 
+    def store_topic_id(self, name: bytes, topic_id: bytes) -> bool:
+        """Store a hash of Kafka's id of a topic (router only); return True if the topic had another id before."""
+        topic = self.id_of(name)
+        if not topic or not any(topic_id):
+            return False
+        at = self._at(topic) + lay.TOPIC_ID_HASH
+        before = bytes(self._slab.view[at : at + 3])
+        found = blake2b(topic_id, digest_size=3).digest()
+        self._slab.view[at : at + 3] = found
+        return any(before) and before != found
+
+    def clear_topic_ids(self) -> None:
+        """Forget Kafka's ids of all topics (router only)."""
+        for topic in self._names:
+            at = self._at(topic) + lay.TOPIC_ID_HASH
+            self._slab.view[at : at + 3] = bytes(3)
+
     def add(self, name: bytes, partitions: int) -> int:
         """Number a topic (router only) or store its new partition count; 0 = table full or name too long."""
         topic = self.id_of(name) or self._append(name)
@@ -155,6 +173,7 @@ class TopicTable:
         topic = self._next_number(index)
         words[(at + lay.TOPIC_PARTITIONS) >> 2] = 0
         words[(at + lay.TOPIC_REFUSAL) >> 2] = 0
+        self._slab.view[at + lay.TOPIC_ID_HASH : at + lay.TOPIC_ID_HASH + 3] = bytes(3)
         words[(at + lay.TOPIC_NAME_LENGTH) >> 2] = len(name)
         self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + len(name)] = name
         words[(at + lay.TOPIC_NUMBER) >> 2] = topic
@@ -266,6 +285,13 @@ class PartitionTable:
         self._slab.words[lay.SUPER_FIRST_EPOCH >> 2] = 0
         for topic, partition in self._entries:
             self.store_next_sequence(topic, partition, 0, 0)
+
+    def change_epochs(self) -> None:
+        """Set all sequence numbers to 0 in another epoch (router only, while no dispatcher holds batches)."""
+        self._reread_entries()
+        for topic, partition in self._entries:
+            epoch, _ = self.epoch_and_sequence(topic, partition)
+            self.store_next_sequence(topic, partition, 0, epoch + 1 if epoch + 1 < lay.LAST_EPOCH else 0)
 
     def _index_of(self, topic: int, partition: int) -> int:
         """Return the index of an entry, and read entries that the router has added if necessary."""

@@ -1,9 +1,9 @@
 """Flask application of the status pages: the routes, and the response of each.
 
 The application reads a page from the slab on request into a struct. `/NAME/json` returns its fields, `/NAME/plain` text
-rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload` and
-`/msg_debug` change state; the request guard refuses such requests from pages of other sites, and all requests under a
-foreign host name.
+rendered from them, and `/NAME` the text form if the page has one, else JSON. Only
+`/metadata_update`, `/reload`, `/accept_cluster` and `/msg_debug` change state; the request guard refuses such requests
+from pages of other sites, and all requests under a foreign host name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
+from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.status.cached import Cached
 from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
 from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
@@ -50,12 +51,14 @@ if TYPE_CHECKING:
     from bruce_mp.status.broker_status import BrokerStatusStore
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
+    from bruce_mp.status.pages.header import ServerInfoPage
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
     from bruce_mp.status.pages.overview import OverviewSnapshot
     from bruce_mp.status.pages.reloading import ReloadRequests
     from bruce_mp.status.reports.debug_files import MessageDebug
     from bruce_mp.status.reports.reports import Reports
+    from bruce_mp.telemetry.broker_status import RouterStatus
 
 __all__ = ["DaemonView", "create_app"]
 
@@ -91,6 +94,7 @@ class DaemonView:
     settings: Callable[[], PageSettings]
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
+    accept_cluster: Callable[[str], None]
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int]
 
@@ -116,6 +120,14 @@ class DaemonView:
         return read_brokers(
             self.slab, self.broker_status.latest(steady_ms), read_held_groups(self.slab), self.now_ms(), steady_ms
         )
+
+    @property
+    def router(self) -> RouterStatus | None:
+        """Return the router's last report."""
+        return self.broker_status.latest(self.now_ms()).router
+
+    def server_info(self) -> ServerInfoPage:
+        return read_server_info(self.slab, self.settings().active_config, self.router, self.now_ms())
 
     def guard_host(self) -> None:
         """Abort the current request if it names a foreign host."""
@@ -158,6 +170,7 @@ def create_app(daemon: DaemonView) -> Flask:
     _add_page(app, "overview", lambda: with_topics(snapshot(), _topic_selection()), None)
     add_front_page(app)
     app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
+    app.add_url_rule("/accept_cluster", "accept_cluster", lambda: _accept_cluster(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug, daemon.guard_change)
     app.before_request(lambda: daemon.count(Counter.MongooseHttpRequest))
@@ -173,7 +186,7 @@ def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callabl
     """Return by page name the function that reads the page, and the one that renders its plain form, or None."""
     slab, now_ms, steady_ms = daemon.slab, daemon.now_ms, daemon.steady_ms
     return {
-        "server_info": (lambda: read_server_info(slab, daemon.settings().active_config, now_ms()), server_info_plain),
+        "server_info": (daemon.server_info, server_info_plain),
         "counters": (lambda: read_counters(slab, now_ms(), by_process=_has_argument("by", "process")), counters_plain),
         "discards": (lambda: daemon.reports.page(now_ms()), discards_plain),
         "queues": (lambda: read_queues(slab, now_ms()), queues_plain),
@@ -247,6 +260,18 @@ def _metadata_update(daemon: DaemonView) -> Response:
     return _text(f"Metadata update initiated at {stamp(daemon.now_ms() // 1000)}\n")
 
 
+def _accept_cluster(daemon: DaemonView) -> Response:
+    """Send the held messages to the brokers' cluster, which `?id=` names."""
+    daemon.guard_change()
+    found = daemon.router.foreign_cluster if daemon.router is not None else ""
+    if not found:
+        return _text(f"The brokers belong to the expected cluster {cluster_of(daemon.slab)}.\n", 409)
+    if request.args.get("id") != found:
+        return _text(f"The brokers belong to the cluster {found}; name this id to accept the cluster.\n", 409)
+    daemon.accept_cluster(found)
+    return _text(f"The messages are for the cluster {found} instead of {cluster_of(daemon.slab)}.\n")
+
+
 def _reload(daemon: DaemonView) -> Response:
     """Request a reload from the supervisor; `?check=1` requests a check of the file only."""
     daemon.guard_change()
@@ -264,7 +289,7 @@ def _add_headers(response: Response) -> Response:
 _SERVER_ERROR: Final = 500
 _EXPLANATIONS: Final = {
     404: "There is no such page here; / lists the pages.",
-    405: "This page does not take this method; only /metadata_update and /reload take POST, all others GET.",
+    405: "This page does not take this method; only /metadata_update, /reload and /accept_cluster take POST.",
 }
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.events import Event
 from bruce_mp.errors import BruceError, RemoteProtocolError
-from bruce_mp.ipc.control_messages import ActiveConfig, DebugTopics, RefreshMetadata, ReloadOutcome
+from bruce_mp.ipc.control_messages import AcceptCluster, ActiveConfig, DebugTopics, RefreshMetadata, ReloadOutcome
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
@@ -127,6 +127,7 @@ class _Status(ProcessShell):
             debug=self._debug,
             count=self._count,
             refresh_metadata=lambda: self.send(RefreshMetadata()),
+            accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
             now_ms=wall_ms,
             steady_ms=steady_ms,
         )

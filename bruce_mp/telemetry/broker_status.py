@@ -102,6 +102,7 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the broker
     of the metadata request in progress, and `asked_in_vain` is the reason why the previous broker's request failed.
     Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
+    `foreign_cluster` is the cluster of the brokers if the messages are for another one, else empty.
     """
 
     brokers: tuple[tuple[int, str, int], ...]
@@ -115,3 +116,4 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     asking: str = ""
     asked_in_vain: str = ""
     stalls: tuple[PartitionStall, ...] = ()
+    foreign_cluster: str = ""

@@ -54,6 +54,20 @@ def test_a_partition_can_pause_during_a_full_hand_back(world: World) -> None:
     world.check()
 
 
+def test_the_router_holds_everything_only_after_all_hand_backs(world: World) -> None:
+    send(world)
+    found = [world.router.holds_everything]
+    world.refresh()
+    found.append(world.router.holds_everything)
+    world.peer_hears(SLOT)
+    world.answer(SLOT)
+    found.append(world.router.holds_everything)
+    hear_all(world)
+    assert [*found, world.router.holds_everything] == [False, False, False, True]
+    world.run_dry()
+    world.check()
+
+
 def test_an_idle_connection_can_fail_after_a_full_hand_back(world: World) -> None:
     world.refresh()
     world.peer_hears(SLOT)

@@ -86,11 +86,12 @@ def results() -> list[FetchResult | None]:
     return []
 
 
-def make_fetcher(results: list[FetchResult | None]) -> MetadataFetcher:
+def make_fetcher(results: list[FetchResult | None], cluster: str = "") -> MetadataFetcher:
     return MetadataFetcher(
         FakeSocket,  # type: ignore[arg-type]
         rng=random.Random(1),
         on_done=results.append,
+        cluster=lambda: cluster,
     )
 
 
@@ -126,6 +127,22 @@ def test_a_fetch_without_a_producer_id_ends_with_metadata(results: list[FetchRes
 def test_brokers_without_producer_ids_are_not_asked_for_one(results: list[FetchResult | None]) -> None:
     play(results, [TOO_OLD, ANSWERED])
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
+
+
+@pytest.mark.parametrize("found", ["ours", "", "other"])
+def test_brokers_of_another_cluster_are_passed_over(results: list[FetchResult | None], found: str) -> None:
+    metadata = ClusterMetadata({1: BrokerAddress("one", 9092)}, {}, cluster_id=found)
+    fetcher = make_fetcher(results, "ours")
+    fetcher.start((), BOOTSTRAP, wants_producer_id=False)
+    for event in (READY, MetadataReceived(1, metadata)):
+        FakeSocket.opened[0].tell(event)
+    if found == "other":
+        assert results == [None]
+        assert (fetcher.foreign_cluster, fetcher.needs_operator) == ("other", True)
+        assert fetcher.last_error.startswith("Broker seed:9092 belongs to the cluster other, but the messages are for")
+    else:
+        assert results == [metadata_fetch.FetchResult(metadata, None)]
+        assert fetcher.foreign_cluster == ""
 
 
 @pytest.mark.parametrize("story", [[REFUSED], [READY, REFUSED], [READY, Closed()], [READY, ANSWERED, REFUSED]])

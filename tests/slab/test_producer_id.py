@@ -76,3 +76,26 @@ def test_missing_idempotence_support_is_not_remembered(slab: Slab) -> None:
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 2
     producer_id.reset_idempotence(slab)
     assert slab.words[lay.SUPER_IDEMPOTENCE >> 2] == 0
+
+
+def test_a_slab_of_an_older_version_learns_its_cluster(slab: Slab) -> None:
+    assert producer_id.cluster_of(slab) == ""
+    assert producer_id.same_cluster("", "any")
+    producer_id.store_cluster(slab, "")
+    assert producer_id.cluster_of(slab) == "", "brokers before 0.10.1 name none"
+    long = "\N{LATIN SMALL LETTER E WITH ACUTE}" * lay.CLUSTER_ID_MAX
+    for cluster in ("cluster-a", "b", long):
+        producer_id.store_cluster(slab, cluster)
+        assert producer_id.same_cluster(producer_id.cluster_of(slab), cluster)
+        assert not producer_id.same_cluster(producer_id.cluster_of(slab), "other")
+
+
+@pytest.mark.parametrize(("epoch", "following"), [(5, 6), (lay.LAST_EPOCH - 1, 0), (lay.LAST_EPOCH, 0)])
+def test_a_change_of_cluster_renumbers_all_partitions(slab: Slab, epoch: int, following: int) -> None:
+    PartitionTable(slab).store_next_sequence(1, 0, 77, epoch)
+    producer_id.change_cluster(slab, "cluster-b", 9)
+    assert PartitionTable(slab).epoch_and_sequence(1, 0) == (following, 0)
+    assert slab.read_signed(lay.SUPER_PRODUCER_ID) == 9
+    assert (producer_id.cluster_of(slab), producer_id.cluster_changes(slab)) == ("cluster-b", 1)
+    producer_id.change_cluster(slab, "cluster-c", None)
+    assert not producer_id.is_idempotent(slab)

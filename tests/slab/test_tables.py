@@ -182,3 +182,24 @@ def test_a_crash_while_partitions_are_freed_keeps_other_partitions(slab: Slab) -
         found.remove_other_topics({1})  # the next router does it again
         assert found.ensure_entry(2, 1)
         assert found.epoch_and_sequence(2, 1)[0] > 0
+
+
+def test_a_changed_topic_id_is_noticed_once(slab: Slab) -> None:
+    table = TopicTable(slab)
+    table.add(b"a", 1)
+    ids = (bytes(16), b"1" * 16, b"1" * 16, b"2" * 16, b"", b"2" * 16)
+    assert [table.store_topic_id(b"a", each) for each in ids] == [False, False, False, True, False, False]
+    assert not TopicTable(slab).store_topic_id(b"unnumbered", b"1" * 16)
+    assert TopicTable(slab).store_topic_id(b"a", b"3" * 16), "another router knows the id"
+    table.clear_topic_ids()
+    assert not table.store_topic_id(b"a", b"4" * 16)
+    assert table.name_of(1) == b"a"
+
+
+def test_an_entry_for_another_topic_forgets_the_topic_id(slab: Slab) -> None:
+    table = TopicTable(slab)
+    numbers = [table.add(b"%d" % number, 1) for number in range(SMALL.topics - 1)]
+    table.store_topic_id(b"0", b"1" * 16)
+    table.remove([numbers[0]])
+    assert table.add(b"new", 1)
+    assert not table.store_topic_id(b"new", b"2" * 16)

@@ -50,6 +50,7 @@ class OfflineStatusPages:
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
+        self.accepted_clusters: list[str] = []
         self.broker_status = BrokerStatusStore()
         self.histories = Histories(
             History(self.slab, NOW_MS), self.losses(), BrokerHistory(self.slab), TrafficTable(NOW_MS)
@@ -78,6 +79,7 @@ class OfflineStatusPages:
             settings=lambda: self.settings,
             count=self.counted.append,
             refresh_metadata=self._refresh,
+            accept_cluster=self.accepted_clusters.append,
             now_ms=lambda: self.now_ms,
             steady_ms=lambda: self.steady_ms,
         )

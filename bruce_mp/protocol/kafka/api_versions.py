@@ -57,6 +57,9 @@ FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
 
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 
+FIRST_WITH_CLUSTER_ID: Final = 2
+"""The first version of Metadata with the cluster's id."""
+
 FALLBACK_CODEC: Final = Codec.SNAPPY
 """Every broker accepts Snappy, and it costs the least CPU."""
 

@@ -101,11 +101,18 @@ class FailureCause(Enum):
     LOGIN_REFUSED = "login refused"
     NO_CREDENTIALS = "no credentials"
     """The configured password, token, certificate or key is not available."""
+    FOREIGN_CLUSTER = "another cluster"
+    """The broker belongs to another cluster than the messages are for."""
 
     @property
     def needs_operator(self) -> bool:
         """True if the cause lasts until an operator changes the set-up."""
-        return self in {FailureCause.TLS_FAILED, FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS}
+        return self in {
+            FailureCause.TLS_FAILED,
+            FailureCause.LOGIN_REFUSED,
+            FailureCause.NO_CREDENTIALS,
+            FailureCause.FOREIGN_CLUSTER,
+        }
 
 
 class SentRequest(NamedTuple):

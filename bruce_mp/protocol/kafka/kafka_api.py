@@ -38,6 +38,7 @@ from bruce_mp.protocol.kafka.kafka_types import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from uuid import UUID
 
 __all__ = [
     "UNSUPPORTED_VERSION",
@@ -277,7 +278,13 @@ class _ClusterReader:
         named = (topic for topic in got.topics if topic.name is not None)
         topics = self._drop_duplicates((topic.name.encode(), self._topic(topic)) for topic in named)
         return ClusterMetadata(
-            self._brokers, topics, got.controller_id, got.throttle_time_ms, self._unknown_leaders, self._duplicates
+            self._brokers,
+            topics,
+            got.controller_id,
+            got.throttle_time_ms,
+            self._unknown_leaders,
+            self._duplicates,
+            got.cluster_id or "",
         )
 
     def _drop_duplicates(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
@@ -289,7 +296,7 @@ class _ClusterReader:
 
     def _topic(self, topic: Any) -> TopicMetadata:
         partitions = ((got.partition_index, self._partition(got)) for got in topic.partitions)
-        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions))
+        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), _id_bytes(topic.topic_id))
 
     def _partition(self, got: Any) -> PartitionMetadata:
         if got.partition_index < 0 or got.leader_id < NO_BROKER:
@@ -301,3 +308,7 @@ class _ClusterReader:
             self._unknown_leaders += 1
             leader = NO_BROKER
         return PartitionMetadata(got.error_code, leader, got.leader_epoch)
+
+
+def _id_bytes(topic_id: UUID | None) -> bytes:
+    return b"" if topic_id is None else topic_id.bytes

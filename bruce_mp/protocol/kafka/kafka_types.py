@@ -85,6 +85,8 @@ class TopicMetadata(Struct, frozen=True):
 
     error: int
     partitions: dict[int, PartitionMetadata]
+    topic_id: bytes = b""
+    """Kafka's id of the topic (version 10 and later), which changes if the topic is created again; else zeros."""
 
 
 class ClusterMetadata(Struct, frozen=True):
@@ -98,6 +100,8 @@ class ClusterMetadata(Struct, frozen=True):
     """Partitions with a leader outside the list of brokers; in `topics` they have NO_BROKER."""
     duplicates: int = 0
     """Brokers, topics and partitions that occur twice; the first entry applies."""
+    cluster_id: str = ""
+    """The id that the cluster gave itself (version 2 and later); else empty."""
 
 
 class PartitionData(Struct, frozen=True):

@@ -8,11 +8,13 @@ import msgspec
 
 from bruce_mp import __version__
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.status.pages.text import stamp
 
 if TYPE_CHECKING:
     from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
+    from bruce_mp.telemetry.broker_status import RouterStatus
 
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
 
@@ -37,21 +39,29 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 class ServerInfoPage(Page, frozen=True, kw_only=True):
     """JSON of `/server_info`.
 
-    `delivery` is the guarantee that the brokers support. `config_since` is the time of the last successful load of
-    `config_file`; `config_refused` is the reason why the last reload was refused, or empty.
+    `delivery` is the guarantee that the brokers support. `cluster_id` is the cluster that the messages are for, empty
+    before the first metadata; `foreign_cluster_id` is that of the brokers if it is another one, else empty.
+    `config_since` is the time of the last successful load of `config_file`; `config_refused` is the reason why the last
+    reload was refused, or empty.
     """
 
     delivery: str
+    cluster_id: str
+    foreign_cluster_id: str
     config_file: str
     config_since: int
     config_reloads: int
     config_refused: str
 
 
-def read_server_info(slab: Slab, active_config: ActiveConfig, now_ms: int) -> ServerInfoPage:
+def read_server_info(
+    slab: Slab, active_config: ActiveConfig, router: RouterStatus | None, now_ms: int
+) -> ServerInfoPage:
     return ServerInfoPage(
         **read_header(slab, now_ms),
         delivery=DELIVERIES[slab.words[lay.SUPER_IDEMPOTENCE >> 2]],
+        cluster_id=cluster_of(slab),
+        foreign_cluster_id=router.foreign_cluster if router is not None else "",
         config_file=active_config.path,
         config_since=active_config.since_ms // 1000,
         config_reloads=active_config.reloads,
@@ -60,11 +70,14 @@ def read_server_info(slab: Slab, active_config: ActiveConfig, now_ms: int) -> Se
 
 
 def server_info_plain(page: ServerInfoPage) -> str:
+    foreign = [f"foreign_cluster_id: {page.foreign_cluster_id}"] if page.foreign_cluster_id else []
     refused = [f"config_refused: {page.config_refused}"] if page.config_refused else []
     return "\n".join(
         [
             *header_lines(page)[:-1],
             f"delivery: {page.delivery}",
+            f"cluster_id: {page.cluster_id}",
+            *foreign,
             f"config_file: {page.config_file}",
             f"config_since: {stamp(page.config_since)}",
             f"config_reloads: {page.config_reloads}",

@@ -19,6 +19,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from bruce_mp.ipc.control_messages import (
+    AcceptCluster,
     ConfigApplied,
     Control,
     DebugTopics,
@@ -255,7 +256,7 @@ class ProcessGroup:
                 self._on_ready(child)
             case Dispatchers(wanted):
                 self._update_dispatchers(wanted)
-            case RefreshMetadata():
+            case RefreshMetadata() | AcceptCluster():
                 self._router.send(message)
             case ConfigApplied(number):
                 if number == self._config_number:

@@ -1,0 +1,40 @@
+"""`bruce accept-cluster`: send the messages that wait for one Kafka cluster to another one.
+
+Exit status: 0 if the daemon accepts the cluster, 1 if its brokers do not belong to it, 4 if no daemon answered.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from bruce_mp.cli.pages import UnreadableError, add_address, add_token, status_client
+from bruce_mp.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Request the change and print the response."""
+    description = "Send the messages that a running daemon holds for one Kafka cluster to the cluster of its brokers."
+    statuses = "Exit status: 0 if the cluster was accepted, 1 if it was refused, 4 if no daemon answered."
+    parser = ArgumentParser(prog="bruce accept-cluster", description=description, epilog=statuses)
+    add_address(parser)
+    add_token(parser)
+    parser.add_argument("cluster_id", help="the id of the brokers' cluster, as in the log and on /healthz")
+    args = parser.parse_args(argv)
+    path = f"/accept_cluster?id={quote(args.cluster_id, safe='')}"
+    status, text = status_client(args).post(path)
+    if status == HTTPStatus.OK:
+        sys.stdout.write(text)
+        return ExitCode.OK
+    if status != HTTPStatus.CONFLICT:
+        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
+    sys.stderr.write(text)
+    return ExitCode.SETUP
