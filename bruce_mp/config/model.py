@@ -11,6 +11,7 @@ from bruce_mp.config.sections import (
     DaemonSection,
     Delivery,
     DiscardLog,
+    Events,
     Http,
     Kafka,
     Logging,
@@ -41,6 +42,7 @@ class Config(Section, frozen=True):
     rate_limit: RateLimit = RateLimit()
     topic_share: TopicShare = TopicShare()
     http: Http = Http()
+    events: Events = Events()
     discard_log: DiscardLog = DiscardLog()
     msg_debug: MsgDebug = MsgDebug()
     logging: Logging = Logging()

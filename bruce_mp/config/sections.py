@@ -425,6 +425,19 @@ class Http(Section, frozen=True):
         return parse_listen(self.listen)
 
 
+class Events(Section, frozen=True):
+    """A program that gets the daemon's events; see `docs/operating.md`."""
+
+    command: (
+        Annotated[
+            tuple[str, ...], fields.command("A program, with its arguments, to run at events. Absent: none."), LIVE
+        ]
+        | None
+    ) = None
+    interval_s: Annotated[int, fields.count("Least time between two runs.", 1, 3600), LIVE] = 10
+    timeout_s: Annotated[int, fields.count("The program is killed after this time.", 1, 300), LIVE] = 10
+
+
 class DiscardLog(Section, frozen=True):
     """A file of all discarded messages; see `docs/delivery.md`."""
 

@@ -21,6 +21,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.active_config import NOT_REPORTED, PageSettings
 from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.broker_status import BrokerStatusStore
+from bruce_mp.status.event_hook import EventHook
 from bruce_mp.status.events import decode_events
 from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
@@ -34,6 +35,7 @@ from bruce_mp.status.reports.debug_files import MessageDebug
 from bruce_mp.status.reports.reports import Reports
 from bruce_mp.status.reports.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
+from bruce_mp.status.state_watch import HealthWatch, PauseWatch
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.clock import monotonic_ms, steady_ms, wall_ms
 from bruce_mp.telemetry.compression import CompressionEvent
@@ -76,18 +78,25 @@ class _Status(ProcessShell):
         self._compression = CompressionTable(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
         self._reloads = ReloadRequests(self.send)
-        app = create_app(self._daemon_view(slab))
+        view = self._daemon_view(slab)
+        self._hook = EventHook(start.config.events)
+        self._pauses = PauseWatch(self._hook.post)
+        self._health = HealthWatch(view.evidence, self._hook)
+        app = create_app(view)
         self._server = HttpServer(app, start.listener, on_exhausted=lambda: self._count(Counter.AcceptExhausted))
 
     def start(self) -> None:
         self._writer.start()
         self._server.start()
+        self._hook.start()
+        self._health.start()
         self.repeat(_TICK_S, self._tick)
 
     def apply_config(self, config: Config, before: Config) -> None:
         self._settings = PageSettings.of(config, self._settings.active_config)
         self._reports.apply_interval(config.http.discard_report_interval_s)
         self._debug.apply_config(config.msg_debug)
+        self._hook.apply_config(config.events)
         if config.discard_log != before.discard_log:
             self._writer.replace_file(self._discard_file(config.discard_log))
 
@@ -101,6 +110,8 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
+        self._health.stop()
+        self._hook.stop()
         self._receive_copies()
         self._writer.stop()
         return 0
@@ -156,4 +167,7 @@ class _Status(ProcessShell):
         self._reports.record([item for item in events if isinstance(item, Event)], wall_ms())
         self._compression.record([item for item in events if isinstance(item, CompressionEvent)])
         self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], now_ms)
+        for item in events:
+            if isinstance(item, RouterStatus):
+                self._pauses.record(item.paused, is_complete=len(item.paused) == item.paused_count)
         self._broker_status.record([item for item in events if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

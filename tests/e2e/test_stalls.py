@@ -151,3 +151,27 @@ def test_a_restart_does_not_forget_the_discards_of_the_last_minute(tmp_path: Pat
         daemon.wait_for(lambda: refusal in " ".join(health(daemon)["problems"]), "the same discards", 20)
         books = daemon.wait_settled(3)
         assert (books.received, sum(books.discarded.values())) == (3, 3)
+
+
+def test_a_pause_and_the_health_reach_log_and_program(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    hook = {
+        "events.command": ["/bin/sh", "-c", f'echo "$BRUCE_EVENT $BRUCE_STATE" >> {events}'],
+        "events.interval_s": 1,
+    }
+    with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
+        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        assert not events.exists()
+        daemon.reload(hook)
+
+        def seen() -> list[str]:
+            return events.read_text().splitlines() if events.exists() else []
+
+        broker.broker_down(1)
+        send(daemon, [b"a"])
+        daemon.wait_for(lambda: {"paused paused", "health problem"} <= set(seen()), "the pause", 30)
+        assert "so messages wait; see /brokers: " in daemon.log()
+        broker.broker_up(1)
+        assert daemon.wait_settled(1).delivered == 1
+        daemon.wait_for(lambda: {"flowing flowing", "health healthy"} <= set(seen()), "the end of the pause", 30)
+        assert "Messages flow again: " in daemon.log()

@@ -61,13 +61,14 @@ class OfflineStatusPages:
         config = MsgDebug(enable=True, path=str(path.parent / "debug"))
         self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
         self.compression = CompressionTable(self.slab)
-        self.client: FlaskClient = create_app(self._daemon()).test_client()
+        self.client: FlaskClient = create_app(self.view()).test_client()
 
     def losses(self) -> LossHistory:
         """Return the losses as a new status process reads them."""
         return LossHistory(self.slab, lambda: self.steady_ms)
 
-    def _daemon(self) -> DaemonView:
+    def view(self) -> DaemonView:
+        """Return the data sources and actions as the pages get them."""
         return DaemonView(
             slab=self.slab,
             reports=self.reports,

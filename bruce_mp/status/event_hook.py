@@ -1,0 +1,136 @@
+"""The operator's program `events.command`, which runs when partitions pause or flow again and when the health changes.
+
+A thread of the status process runs the program, one run at a time and at most one in `events.interval_s`. While it must
+wait, a later event of a kind replaces the earlier one, so the last state always arrives. The program gets no input, and
+no secret of the daemon's environment. A failure is logged, and affects nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bruce_mp.config.sections import Events
+
+__all__ = ["DaemonEvent", "EventHook"]
+
+_LOG: Final = logging.getLogger(__name__)
+_STOP_S: Final = 2.0
+_MAX_TEXT: Final = 8192
+"""The most bytes of an event's text; an environment variable has a limit, and the log has the rest."""
+
+
+class DaemonEvent(NamedTuple):
+    """An event for the operator: `kind` is `paused`, `flowing` or `health`, and `state` is the new state."""
+
+    kind: str
+    state: str
+    text: str
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the program."""
+        text = self.text.encode("utf-8", "replace").replace(b"\0", b"")[:_MAX_TEXT].decode("utf-8", "ignore")
+        names = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return names | {"BRUCE_EVENT": self.kind, "BRUCE_STATE": self.state, "BRUCE_TEXT": text}
+
+
+class EventHook:
+    """Queue and thread of the program. All methods return at once, except `stop`."""
+
+    def __init__(self, config: Events) -> None:
+        self._config = config
+        self._pending: dict[str, DaemonEvent] = {}
+        self._changed = Condition()
+        self._is_stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = Thread(target=self._run, name="events", daemon=True)
+
+    @property
+    def is_enabled(self) -> bool:
+        return bool(self._config.command)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def apply_config(self, config: Events) -> None:
+        """Use a reloaded config for the next run."""
+        with self._changed:
+            self._config = config
+
+    def post(self, event: DaemonEvent) -> None:
+        """Queue an event; it replaces a waiting one of its kind."""
+        with self._changed:
+            if self._config.command and not self._is_stopped:
+                self._pending.pop(event.kind, None)
+                self._pending[event.kind] = event
+                self._changed.notify()
+
+    def stop(self) -> None:
+        """Drop the waiting events, kill a running program, and end the thread."""
+        with self._changed:
+            self._is_stopped = True
+            self._pending.clear()
+            self._changed.notify()
+            if self._process is not None:
+                _kill_group(self._process)
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        while (event := self._next()) is not None:
+            started = time.monotonic()
+            self._execute(event)
+            with self._changed:
+                left_s = self._config.interval_s - (time.monotonic() - started)
+                self._changed.wait_for(lambda: self._is_stopped, max(0.0, left_s))
+
+    def _next(self) -> DaemonEvent | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending or self._is_stopped)
+            return None if self._is_stopped else self._pending.pop(next(iter(self._pending)))
+
+    def _execute(self, event: DaemonEvent) -> None:
+        command, timeout_s = self._config.command, self._config.timeout_s
+        if not command or self._is_stopped:
+            return
+        try:
+            code = self._start(command, event.environment()).wait(timeout_s)
+        except OSError as error:
+            _warn(command, f"cannot be started: {error.strerror}")
+        except subprocess.TimeoutExpired:
+            assert self._process is not None
+            _kill_group(self._process)
+            self._process.wait()
+            _warn(command, f"did not end within {timeout_s} s, and was killed")
+        else:
+            if code and not self._is_stopped:
+                _warn(command, f"ended with code {code}")
+        with self._changed:
+            self._process = None
+
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        null = subprocess.DEVNULL
+        with self._changed:
+            self._process = subprocess.Popen(  # noqa: S603 - the operator's own program
+                command, stdin=null, stdout=null, stderr=null, env=environment, start_new_session=True
+            )
+            return self._process
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the program and its children, unless it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _warn(command: Sequence[str], failure: str) -> None:
+    text = f"events.command ({command[0]}) {failure}"
+    _LOG.warning("%s. Run it as the daemon's user to see why. Delivery goes on.", text, extra={"about": text})
