@@ -14,6 +14,7 @@ import errno
 import fcntl
 import mmap
 import os
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -174,9 +175,9 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
 
     Raises SlabError when `path` exists, or when the file system has no room for the whole file.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")  # no other user can guess and take the name
     try:
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         remedy = f"{creation_remedy(error, path.parent)}, or set another slab.path."
         raise SlabError(f"The slab {path} cannot be created: {error.strerror}. {remedy}") from error
@@ -248,7 +249,7 @@ def lock_exclusive(path: Path) -> int:
 
     Raises SlabError when a running daemon holds it.  The lock ends when the last copy of the descriptor is closed.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -62,7 +62,7 @@ def acquire_slab(path: Path, size: int, largest_datagram: int, journal: JournalS
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
-        _check_ownership(path)
+        _check_path(path)
         descriptor = retry_lock(lambda: _open_locked(path))
         if descriptor is None:
             _create(path, wanted)
@@ -90,13 +90,17 @@ def _adopt_unless_replaced(path: Path, wanted: Geometry, journal: JournalSetup |
     return None
 
 
-def _check_ownership(path: Path) -> None:
+def _check_path(path: Path) -> None:
     try:
-        found = path.lstat()
+        _check_file(path, path.lstat())
     except FileNotFoundError:
         return
     except OSError as error:
         raise StartError(f"The slab {path} cannot be reached: {error.strerror}. Set another slab.path.") from error
+
+
+def _check_file(path: Path, found: os.stat_result) -> None:
+    """Refuse a file that another user has put there, as into `/dev/shm`, or that others can write to."""
     if not stat.S_ISREG(found.st_mode):
         raise StartError(f"The slab {path} is not a file; set slab.path to a file.")
     if found.st_uid != os.geteuid():
@@ -104,16 +108,27 @@ def _check_ownership(path: Path) -> None:
             f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; start "
             "it as that user, change the owner of the file (chown), or set another slab.path."
         )
+    if found.st_mode & 0o022:
+        raise StartError(
+            f"The slab {path} has mode {stat.S_IMODE(found.st_mode):04o}: others can change its messages. Close it "
+            f"(chmod 0600 {path}) or set another slab.path."
+        )
 
 
 def _open_locked(path: Path) -> int | None:
     """Return the descriptor that holds the lock, or None if the file does not exist."""
     try:
-        return lock_exclusive(path)
+        descriptor = lock_exclusive(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StartError(f"The slab {path} cannot be opened: {error.strerror}.") from error
+    try:
+        _check_file(path, os.fstat(descriptor))  # the path may name another file than before
+    except StartError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

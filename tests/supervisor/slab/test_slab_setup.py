@@ -205,6 +205,39 @@ def test_a_directory_in_place_of_the_slab_is_not_touched(path: Path) -> None:
         take(path)
 
 
+def test_a_symbolic_link_in_place_of_the_slab_is_not_followed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = path.with_name("target")
+    FilledSlab(target).close()
+    path.symlink_to(target)
+    before = target.read_bytes()
+    with pytest.raises(StartError, match="is not a file"):
+        take(path)
+    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup._check_path", lambda _: None)  # the link comes later
+    with pytest.raises(StartError, match="cannot be opened: Too many levels of symbolic links"):
+        take(path)
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_a_slab_is_refused_when_others_can_write_to_it(path: Path, mode: int) -> None:
+    FilledSlab(path).close()
+    path.chmod(mode)
+    with pytest.raises(
+        StartError, match=rf"has mode {mode:04o}: others can change its messages. Close it \(chmod 0600"
+    ):
+        take(path)
+
+
+def test_a_slab_of_another_user_is_refused_when_it_appears_after_the_first_check(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FilledSlab(path).close()
+    monkeypatch.setattr("bruce_mp.supervisor.slab.slab_setup._check_path", lambda _: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(StartError, match=r"belongs to user \d+, and the daemon runs as user 4711"):
+        take(path)
+
+
 def test_a_slab_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FilledSlab(path).close()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
