@@ -27,7 +27,7 @@ CHANGES = (
     ("GET", "/msg_debug/del_all_topics"),
     ("GET", "/msg_debug/truncate_files"),
 )
-REFUSED = (*CHANGES, ("POST", "/reload"), ("POST", "/reload?check=1"))
+REFUSED = (*CHANGES, ("POST", "/reload"), ("POST", "/reload?check=1"), ("POST", "/accept_cluster?id=b"))
 NODE = os.uname().nodename
 
 
