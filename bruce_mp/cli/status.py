@@ -72,6 +72,8 @@ def _tables(pages: StatusClient) -> Iterator[str]:
         yield f"\nPaused: {', '.join(each.scope for each in brokers.paused)}"
     if queues.new:
         yield f"\nNot yet claimed by the router: {queues.new}"
+    if queues.spill:
+        yield f"\nIn spill files: {queues.spill}"
     if queues.sending:
         yield ""
         rows = ((item.topic, str(item.batch), str(item.send_wait), str(item.ack_wait)) for item in queues.sending)

@@ -56,7 +56,8 @@ PAGES = {
         "paused": [{"scope": "broker 1", "state": "waiting", "since": 7, "reason": "Connection refused."}],
         "paused_count": 1,
     },
-    "/queues/json": HEAD | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4},
+    "/queues/json": HEAD
+    | {"sending": [{"topic": "clicks", "batch": 1, "send_wait": 20, "ack_wait": 3}], "new": 4, "spill": 9},
 }
 HEALTH = HEAD | {
     "live": True,
@@ -87,6 +88,8 @@ BROKER      ADDRESS  CONNECTION  QUEUED  IN FLIGHT
 Paused: broker 1
 
 Not yet claimed by the router: 4
+
+In spill files: 9
 
 TOPIC   BATCH  SEND WAIT  ACK WAIT
 clicks      1         20         3

@@ -393,8 +393,21 @@ def test_the_plain_page_lists_queues(daemon: OfflineStatusPages) -> None:
         "batch: 2",
         "send_wait: 0",
         "ack_wait: 9",
+        "spill: 0",
         "total: 12",
     ]
+
+
+def test_messages_in_spill_files_are_held_and_queued(daemon: OfflineStatusPages) -> None:
+    daemon.filled.receive(b"news", 2, RunState.ROUTED)
+    row = ProcessRow(daemon.slab, lay.ROW_FIRST_INPUT + 1)
+    row.add(lay.SPILL_IN, 7)
+    row.add(lay.SPILL_OUT, 3)
+    assert daemon.json("/queues/json")["spill"] == 4
+    assert daemon.text("/queues/plain").splitlines()[-2:] == ["spill: 4", "total: 6"]
+    held = daemon.json("/held/json")
+    assert (held["messages"], held["spill"], [each["messages"] for each in held["topics"]]) == (6, 4, [2])
+    assert 'bruce_messages_held{stage="spill"} 4\n' in daemon.client.get("/metrics").get_data(as_text=True)
 
 
 # --- metadata ---------------------------------------------------------------------------------------------------------

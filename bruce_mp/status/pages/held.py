@@ -13,6 +13,7 @@ from bruce_mp.status.pages.header import Page, read_header
 from bruce_mp.status.pages.slab_use import read_slab_use
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.status.slab_snapshot import read_held_groups
+from bruce_mp.telemetry.books import spilled_total
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -32,13 +33,15 @@ class HeldPage(Page, frozen=True, kw_only=True):
     """JSON of `/held`.
 
     `topics` begins with the topic that holds most messages. `oldest_ms` is the greatest age, or 0 if no message is
-    held. `slab_in_use` is a ratio from 0 to 1.
+    held. `messages` includes the `spill` messages in spill files, whose topics the slab does not have. `slab_in_use` is
+    a ratio from 0 to 1.
     """
 
     topics: list[HeldTopic]
     messages: int
     oldest_ms: int
     slab_in_use: float
+    spill: int = 0
 
 
 def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
@@ -46,6 +49,7 @@ def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
 
     `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
     """
+    spill = spilled_total(slab)
     found: dict[bytes, tuple[int, int]] = {}
     for group in read_held_groups(slab):
         before, oldest_ms = found.get(group.topic, (0, group.arrived_ms))
@@ -57,7 +61,8 @@ def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
     return HeldPage(
         **read_header(slab, now_ms),
         topics=sorted(topics, key=lambda held: (-held.messages, held.topic)),
-        messages=sum(held.messages for held in topics),
+        messages=sum(held.messages for held in topics) + spill,
+        spill=spill,
         oldest_ms=max((held.oldest_ms for held in topics), default=0),
         slab_in_use=read_slab_use(slab).share,
     )

@@ -11,6 +11,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.status.slab_snapshot import read_held_groups
+from bruce_mp.telemetry.books import spilled_total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,10 +53,11 @@ class TopicQueues(msgspec.Struct, frozen=True):
 
 
 class QueuesPage(Page, frozen=True, kw_only=True):
-    """JSON of `/queues`. `new` counts the messages that the router has not claimed yet."""
+    """JSON of `/queues`. `new` counts messages that the router has not claimed yet, `spill` those in spill files."""
 
     sending: list[TopicQueues]
     new: int
+    spill: int = 0
 
 
 def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
@@ -63,7 +65,7 @@ def read_queues(slab: Slab, now_ms: int) -> QueuesPage:
     by_topic = _by_topic(groups)
     new = sum(group.messages for group in groups if QUEUE_OF[group.state] == "new")
     sending = [queues for _, queues in sorted(by_topic.items()) if queues.total]
-    return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new)
+    return QueuesPage(**read_header(slab, now_ms), sending=sending, new=new, spill=spilled_total(slab))
 
 
 def _by_topic(groups: Iterable[HeldGroup]) -> dict[bytes, TopicQueues]:
@@ -84,6 +86,7 @@ def queues_plain(page: QueuesPage) -> str:
         "batch": sum(item.batch for item in page.sending),
         "send_wait": sum(item.send_wait for item in page.sending),
         "ack_wait": sum(item.ack_wait for item in page.sending),
+        "spill": page.spill,
     }
     totals["total"] = sum(totals.values())
     sums = [f"{name}: {number}" for name, number in totals.items()]
