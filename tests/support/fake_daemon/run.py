@@ -11,7 +11,7 @@ from bruce_mp.errors import BruceError
 from bruce_mp.supervisor import reload
 from bruce_mp.supervisor.process import run
 from bruce_mp.supervisor.processes import watchdog
-from bruce_mp.supervisor.processes.programs import Programs
+from bruce_mp.supervisor.processes.programs import PROGRAMS, Programs
 
 HUNG_S = "FAKE_DAEMON_HUNG_S"
 HUNG_BOOT_S = "FAKE_DAEMON_HUNG_BOOT_S"
@@ -22,7 +22,7 @@ new configuration.
 
 
 def main() -> int:
-    config_path, *programs = sys.argv[1:]
+    config_path, *programs = [*sys.argv[1:], PROGRAMS.journal]
     watchdog.HUNG_S = float(os.environ.get(HUNG_S, watchdog.HUNG_S))
     watchdog.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watchdog.HUNG_BOOT_S))
     reload.CONFIRM_TIMEOUT_S = float(os.environ.get(RELOAD_S, reload.CONFIRM_TIMEOUT_S))
