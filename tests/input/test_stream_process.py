@@ -81,6 +81,7 @@ def a_worker(directory: Path, listener: socket.socket, geometry: Geometry = GEOM
 
 def connect(worker: _Worker, listener: socket.socket) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.settimeout(10)
     client.connect(listener.getsockname())
     worker._connections.serve()
     return client
