@@ -17,7 +17,9 @@ from bruce_mp.spark.storage import open_directory
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "write_ledger"]
+    from pyarrow.fs import FileSystem
+
+__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "write_ledger", "write_whole"]
 
 MINUTE_MS: Final = 60_000
 
@@ -35,9 +37,14 @@ class TaskAttempt:
     attempt: int
 
     @property
+    def task(self) -> str:
+        """Return the name of the task, which all its attempts share."""
+        return f"{self.query}/{self.batch}/{self.partition}"
+
+    @property
     def writer(self) -> str:
         """Return the name of the writer in the stamp."""
-        return f"{self.query}/{self.batch}/{self.partition}/{self.attempt}"
+        return f"{self.task}/{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +76,16 @@ def write_ledger(uri: str, commits: Iterable[TaskResult], *, name: str | None = 
         return None
     system, root = open_directory(uri)
     final = f"{root}/{name or uuid4().hex}.json"
-    part = f"{final}.{uuid4().hex}.part"
-    with system.open_output_stream(part) as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
-    system.move(part, final)
+    write_whole(system, final, "".join(json.dumps(row) + "\n" for row in rows).encode())
     return final
+
+
+def write_whole(system: FileSystem, path: str, data: bytes) -> None:
+    """Write a file that appears whole or not at all, in place of an earlier one."""
+    part = f"{path}.{uuid4().hex}.part"
+    with system.open_output_stream(part) as file:
+        file.write(data)
+    system.move(part, path)
 
 
 def _rows(sent: TaskResult) -> list[dict[str, Any]]:

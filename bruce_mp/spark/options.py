@@ -16,7 +16,7 @@ from bruce_mp.spark.storage import absolute_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Acks", "OnDiscard", "SinkOptions", "parse_options"]
+__all__ = ["Acks", "OnDiscard", "OnDoubt", "SinkOptions", "parse_options"]
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
@@ -26,6 +26,7 @@ DEFAULT_MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """The daemon's default `input.max_stream_size`."""
 MAX_RECORD_BYTES: Final = 2**31 - 1
 _NATURAL: Final = re.compile(r"[0-9]{1,12}")
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
 @unique
@@ -49,6 +50,15 @@ class OnDiscard(Enum):
     """Commit, and record the counts in the ledger."""
 
 
+@unique
+class OnDoubt(Enum):
+    """The reaction of a repeated task whose earlier attempt may be in Kafka or not."""
+
+    FAIL = "fail"
+    SEND = "send"
+    SKIP = "skip"
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The parsed options. `socket` is the path of the daemon's stream socket or `host:port`; times are in ms."""
@@ -65,6 +75,13 @@ class SinkOptions:
     ledger: str | None = None
     dead_letter_path: str | None = None
     connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
+    on_doubt: OnDoubt = OnDoubt.FAIL
+    run_id: str | None = None
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Report if the ledger prevents that a repeated task sends rows twice."""
+        return self.ledger is not None and self.fence and self.acks is not Acks.NONE
 
 
 def _integer_parser(low: int, high: int) -> Callable[[str, str], int]:
@@ -109,6 +126,12 @@ def _topic(name: str, text: str) -> str:
     return text
 
 
+def _run_id(name: str, text: str) -> str:
+    if not _RUN_ID.fullmatch(text):
+        raise OptionError(f"Option '{name}' is '{text}': give 1 to 100 letters, digits, '.', '_' and '-'.")
+    return text
+
+
 def _alternatives(words: list[str]) -> str:
     return "".join(f"'{word}', " for word in words[:-1])[:-2] + f" or '{words[-1]}'"
 
@@ -126,6 +149,8 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "fence": ("fence", _flag),
     "ledger": ("ledger", _location),
     "deadLetterPath": ("dead_letter_path", _location),
+    "onDoubt": ("on_doubt", _enum_parser(OnDoubt)),
+    "runId": ("run_id", _run_id),
 }
 """The field of SinkOptions and the parser of each documented option."""
 _BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}
@@ -145,7 +170,10 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
             "Name the daemon's socket on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
             "input.unix_stream.path, or 'host:port' with its input.tcp.port."
         )
-    return SinkOptions(**fields)  # type: ignore[arg-type]  # each parser returns its field's type
+    options = SinkOptions(**fields)  # type: ignore[arg-type]  # each parser returns its field's type
+    if options.run_id is not None and not options.is_exactly_once:
+        raise OptionError("Option 'runId' needs the option 'ledger', 'fence' and an 'acks' other than 'none'.")
+    return options
 
 
 def _single_value(before: object, value: object, key: str) -> object:

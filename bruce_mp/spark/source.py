@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
+    from bruce_mp.spark.task_ledger import TaskLedger
+
 __all__ = ["BruceDataSource"]
 
 _QUERY: Final = "sql.streaming.queryId"
@@ -73,16 +75,23 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._job = str(uuid4())
+        self._job = options.run_id or str(uuid4())
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         return _run_in_task(self._options, iterator, self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _write_ledger(self._options, messages, self._job)
+        self._remove_tasks()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing, because delivered messages cannot be withdrawn; they have no ledger row."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """Keep delivered messages, which cannot be withdrawn; they have no ledger row."""
+        self._remove_tasks()
+
+    def _remove_tasks(self) -> None:
+        """Remove the entries of the job's tasks, unless another run of the job may follow."""
+        if self._options.is_exactly_once and self._options.run_id is None:
+            _tasks_of(self._options).remove(self._job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -97,6 +106,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         queries = {message.sent.attempt.query for message in messages if isinstance(message, Commit)}
         _write_ledger(self._options, messages, "-".join([*sorted(queries), str(batchId)]))
+        if self._options.is_exactly_once:
+            for query in queries:  # Spark may repeat this batch, and has committed the ones before
+                _tasks_of(self._options).remove(query, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """See `BatchWriter.abort`."""
@@ -116,6 +128,12 @@ def _current_attempt(job: str | None) -> TaskAttempt:
     query = job or context.getLocalProperty(_QUERY) or "unknown"
     batch = NO_BATCH if job else int(context.getLocalProperty(_BATCH) or NO_BATCH)
     return TaskAttempt(query, batch, context.partitionId(), context.attemptNumber())
+
+
+def _tasks_of(options: SinkOptions) -> TaskLedger:
+    from bruce_mp.spark.task_ledger import TaskLedger  # noqa: PLC0415 - Arrow, which this module must not import
+
+    return TaskLedger(options.ledger or "")
 
 
 def _write_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], name: str) -> None:

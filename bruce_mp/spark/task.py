@@ -5,9 +5,11 @@ This module does not import Spark, so tests drive it with Arrow batches and a so
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +23,9 @@ from bruce_mp.spark.encode import LONGEST_HEADERS, MessageEncoder, Rows, lengths
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
+from bruce_mp.spark.repeated_task import find_delivered
 from bruce_mp.spark.storage import open_directory
+from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +49,9 @@ def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.Re
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
     task = _Task(options, attempt)
+    earlier = task.find_delivered()
+    if earlier is not None:
+        return task.adopt(earlier, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt) as dead,
@@ -52,7 +59,7 @@ def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.Re
         for batch in batches:
             task.start(channel, keeps_timestamps="timestamp" in batch.schema.names)
             task.send(channel, dead, batch)
-        task.finish(channel)
+        task.finish(channel, dead.count)
         answer = _request_answer(channel, options) if options.acks in _LEVELS else None
     return task.close(answer, dead.count)
 
@@ -66,9 +73,33 @@ class _Task:
         topic = None if options.topic is None else options.topic.encode()
         self._encoder = MessageEncoder(topic, attempt.writer.encode() if options.stamp else None)
         self._rate = TaskRate(options.max_records_per_second)
+        self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
+        self._earlier = None if self._ledger is None else self._ledger.find(attempt)
+        self._digest = RowsDigest()
+        self._address = os.path.expandvars(options.socket)
         self._has_begun = False
         self._sent = 0
         self._rows: Counter[tuple[str, int]] = Counter()
+
+    def find_delivered(self) -> TaskEntry | None:
+        """Return the delivered attempt of an earlier run of this task, with its outcome."""
+        return None if self._earlier is None else find_delivered(self._earlier, self._options)
+
+    def adopt(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Return the result of an earlier attempt, if this task has the same rows; raise `TaskError` otherwise."""
+        for batch in batches:
+            self._digest.update(self._encoder.rows(batch))
+        if str(self._digest) != earlier.digest:
+            raise TaskError(
+                f"Task {self._attempt.task} has other rows than its delivered attempt on {earlier.result.host}, so "
+                "neither to send nor to skip them is right. Repeat a batch with the same input, order and number of "
+                "partitions, or use another checkpoint (or runId) if the rows may be sent again."
+            )
+        if self._ledger is not None:
+            self._ledger.store(earlier)
+        result = earlier.result
+        self._check_discards(result.total, result.delivered, dict(result.discarded))
+        return result
 
     def start(self, channel: Channel, *, keeps_timestamps: bool) -> None:
         """Send the frames that precede the first row.  A timestamp column keeps its values at any age."""
@@ -76,15 +107,30 @@ class _Task:
             return
         self._has_begun = True
         if self._options.fence or keeps_timestamps:
-            channel.send(encode_begin(self._attempt.writer, keeps_timestamps=keeps_timestamps))
+            name = self._attempt.writer if self._ledger is None else self._attempt.task
+            channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=self._ledger is not None))
         if keeps_timestamps and not self._options.fence:
             channel.send(encode_end())
 
-    def finish(self, channel: Channel) -> None:
-        """Send the frame that completes the attempt, and before it the opening frames if there was no row."""
+    def finish(self, channel: Channel, dead_letters: int) -> None:
+        """Send the frame that completes the attempt, and before it the opening frames if there was no row.
+
+        The ledger has the intent before that.
+        """
         self.start(channel, keeps_timestamps=False)
+        if self._ledger is not None:
+            self._store_intent(self._ledger, dead_letters)
         if self._options.fence:
             channel.send(encode_end())
+
+    def _store_intent(self, ledger: TaskLedger, dead_letters: int) -> None:
+        if ledger.find(self._attempt) != self._earlier:
+            raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
+        self._store(ledger, self._result(dead_letters), is_done=False)
+
+    def _store(self, ledger: TaskLedger, result: TaskResult, *, is_done: bool) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        ledger.store(TaskEntry(result, str(self._digest), self._address, now_ms, is_done))
 
     def send(self, channel: Channel, dead: DeadLetters, batch: pa.RecordBatch) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -97,30 +143,46 @@ class _Task:
 
     def close(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
         """Return the task's result.  Raise `TaskError` if the daemon's answer does not meet the options."""
-        shared = (self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp)
         if answer is None:
-            return TaskResult(*shared, dead_letters=dead_letters)
+            return self._result(dead_letters)
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
-        problem = self._problem(answer, reasons)
-        if problem:
-            raise TaskError(f"{self._options.socket}: {problem}")
+        self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
-        return TaskResult(*shared, delivered, reasons, dead_letters)
+        result = replace(self._result(dead_letters), delivered=delivered, discarded=reasons)
+        if self._ledger is not None:
+            self._store(self._ledger, result, is_done=True)
+        self._check_discards(answer.received, answer.delivered, reasons)
+        return result
 
-    def _problem(self, answer: BarrierAnswer, reasons: dict[str, int]) -> str | None:
-        counts = f"of {self._sent} messages it received {answer.received}, delivered {answer.delivered}"
-        lost = f"{counts} and discarded {answer.discarded} ({_format_reasons(reasons)})"
+    def _result(self, dead_letters: int) -> TaskResult:
+        return TaskResult(
+            self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp,
+            dead_letters=dead_letters,
+        )  # fmt: skip
+
+    def _check_answer(self, answer: BarrierAnswer, reasons: dict[str, int]) -> None:
+        """Raise `TaskError` if the answer is not the final one for all messages of the task."""
+        outcome = _format_outcome(self._sent, answer.received, answer.delivered, reasons)
         if answer.status is not BarrierStatus.DONE:
-            return f"{_STATUS_TEXTS[answer.status]}: {lost}."
+            raise TaskError(f"{self._address}: {_STATUS_TEXTS[answer.status]}: {outcome}.")
         if answer.received != self._sent:
-            return f"the counts of daemon and task differ: {lost}. Report this as a bug."
-        if answer.discarded and self._options.on_discard is OnDiscard.FAIL:
-            return f"{lost}. With option onDiscard=report the task commits, and the ledger has the counts."
-        return None
+            raise TaskError(f"{self._address}: the counts of daemon and task differ: {outcome}. Report this as a bug.")
+
+    def _check_discards(self, received: int, delivered: int | None, reasons: dict[str, int]) -> None:
+        """Raise `TaskError` for discarded messages, unless the option `onDiscard` accepts them."""
+        if not reasons or self._options.on_discard is not OnDiscard.FAIL:
+            return
+        advice = "With option onDiscard=report the task commits, and the ledger has the counts"
+        if self._ledger is not None:
+            advice += "; a repeated task sends nothing again, so send the discarded messages with bruce-spark replay"
+        outcome = _format_outcome(received, received, delivered, reasons)
+        raise TaskError(f"{self._address}: {outcome}. {advice}.")
 
     def _valid_rows(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
         """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
         rows = self._encoder.rows(batch)
+        if self._ledger is not None:
+            self._digest.update(rows)
         bad = self._invalid_mask(rows)
         if not bad.any():
             return rows
@@ -200,6 +262,12 @@ def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[s
     table = pa.table({"topic": names, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
     named = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
     return Counter({(name.decode(errors="backslashreplace"), minute): count for name, minute, count in named})
+
+
+def _format_outcome(sent: int, received: int, delivered: int | None, reasons: dict[str, int]) -> str:
+    known = "an unknown number" if delivered is None else delivered
+    counts = f"of {sent} messages it received {received}, delivered {known}"
+    return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
 
 
 def _format_reasons(reasons: dict[str, int]) -> str:

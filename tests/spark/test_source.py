@@ -41,7 +41,7 @@ def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
 
 
 def ledger_rows(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in sorted(directory.iterdir()) for line in file.read_text().splitlines()]
+    return [json.loads(line) for file in sorted(directory.glob("*.json")) for line in file.read_text().splitlines()]
 
 
 def test_a_batch_job_writes_without_registration(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,7 +115,9 @@ def test_the_ledger_has_only_the_successful_attempt_of_a_retried_task(spark: Spa
 
     with StreamSink(tmp_path / "s", answer) as sink:
         writer(numbers(spark, 100, 1), sink, ledger=str(tmp_path / "ledger")).save()
-    assert [connection.name and connection.name[-4:] for connection in sink.connections] == [b"/0/0", b"/0/1", b"/0/2"]
+    names = [connection.name for connection in sink.connections if connection.name]
+    assert len(names) == 3
+    assert len(set(names)) == 1, "all attempts of a task have its name"
     assert [(row["attempt"], row["rows"]) for row in ledger_rows(tmp_path / "ledger")] == [(2, 100)]
 
 
@@ -130,7 +132,7 @@ def test_a_permanently_failed_job_names_the_reason_and_writes_no_ledger(spark: S
         pytest.raises(PythonException, match=r"discarded 5 \(BAD_TOPIC 5\)"),
     ):
         writer(numbers(spark, 5, 1), sink, ledger=str(tmp_path / "ledger")).save()
-    assert not (tmp_path / "ledger").exists()
+    assert not list((tmp_path / "ledger").rglob("*.json"))
 
 
 def test_a_null_topic_fails_or_becomes_a_dead_letter(spark: SparkSession, tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_stream_names_query_and_batch_and_resumes_from_its_checkpoint(spark: S
     rows = ledger_rows(ledger)
     assert sorted((row["batch"], row["rows"]) for row in rows) == [(0, 5), (1, 5), (2, 5), (3, 1)]
     (query,) = {row["query"] for row in rows}
-    assert sorted(file.name for file in ledger.iterdir()) == [f"{query}-{batch}.json" for batch in range(4)]
+    assert sorted(file.name for file in ledger.glob("*.json")) == [f"{query}-{batch}.json" for batch in range(4)]
 
 
 def test_complete_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,6 +21,14 @@ from bruce_mp.protocol.client.barrier import (
     encode_answer,
 )
 from bruce_mp.protocol.client.fence import BEGIN_KEY, END_KEY, decode_begin
+from bruce_mp.protocol.client.inquiry import (
+    AttemptOutcome,
+    Inquiry,
+    InquiryAnswer,
+    decode_inquiry,
+    encode_inquiry_answer,
+    is_inquiry,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,10 +36,15 @@ if TYPE_CHECKING:
 
 HEADER: Final = Struct(">ihh")
 Answer = Callable[[Barrier, int], BarrierAnswer]
+Inquired = Callable[[Inquiry], InquiryAnswer]
 
 
 def all_delivered(barrier: Barrier, received: int) -> BarrierAnswer:
     return BarrierAnswer(barrier.token, BarrierStatus.DONE, received, received, 0)
+
+
+def nothing_known(inquiry: Inquiry) -> InquiryAnswer:
+    return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, 0, 2_097_156, 999_974)
 
 
 @dataclass
@@ -50,9 +63,10 @@ class Connection:
 class StreamSink:
     """A listener at `path` until the `with` block ends."""
 
-    def __init__(self, path: Path, answer: Answer = all_delivered) -> None:
+    def __init__(self, path: Path, answer: Answer = all_delivered, inquired: Inquired = nothing_known) -> None:
         self.path = str(path)
         self.answer = answer
+        self.inquired = inquired
         self.connections: list[Connection] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.path)
@@ -97,7 +111,11 @@ class StreamSink:
 
     def _take(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
         _, key, _ = HEADER.unpack_from(frame)
-        if key == BARRIER_KEY:
+        if is_inquiry(frame):
+            inquiry = decode_inquiry(frame)
+            assert inquiry is not None
+            client.sendall(encode_inquiry_answer(self.inquired(inquiry)))
+        elif key == BARRIER_KEY:
             barrier = decode_barrier(frame)
             assert isinstance(barrier, Barrier)
             connection.barriers.append(barrier)

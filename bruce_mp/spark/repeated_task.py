@@ -1,0 +1,88 @@
+"""Decide about a task that ran before: its earlier attempt is delivered, or not, or in doubt.
+
+The ledger has the intent of an attempt whose outcome it lacks if the task died between its end frame and the daemon's
+answer.  The daemon that got the end frame knows the attempt by its name, so the repeated task asks it.  The attempt is
+in doubt if this daemon cannot be asked, and the option `onDoubt` decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.protocol.client.inquiry import AttemptOutcome
+from bruce_mp.spark.channel import Channel
+from bruce_mp.spark.errors import TaskError
+from bruce_mp.spark.options import Acks, OnDoubt
+
+if TYPE_CHECKING:
+    from bruce_mp.protocol.client.inquiry import InquiryAnswer
+    from bruce_mp.spark.options import SinkOptions
+    from bruce_mp.spark.task_ledger import TaskEntry
+
+__all__ = ["find_delivered"]
+
+_LOG: Final = logging.getLogger(__name__)
+_POLL_S: Final = 0.05
+_DONE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
+_DOUBTS: Final = {
+    AttemptOutcome.NONE: "the daemon's memory of attempts begins after its end",
+    AttemptOutcome.LOST: "the slab of the daemon is gone",
+    AttemptOutcome.UNAVAILABLE: "the daemon cannot read its memory of attempts",
+    None: "the daemon is older than this package",
+}
+
+
+def find_delivered(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
+    """Return the entry of a delivered attempt with its outcome; None if the task must send its rows.
+
+    Raise `TaskError` for an attempt in doubt with `onDoubt=fail`.
+    """
+    if entry.is_done:
+        return entry
+    host = entry.result.host
+    if host != socket.gethostname():
+        return _decide(entry, f"only the daemon on {host} knows, and this task runs on {socket.gethostname()}", options)
+    answer = _settled_answer(entry, options)
+    if answer is not None and answer.outcome in _DONE:
+        return _with_outcome(entry, answer, options)
+    if answer is not None and answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
+        return None
+    return _decide(entry, _DOUBTS[None if answer is None else answer.outcome], options)
+
+
+def _settled_answer(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | None:
+    """Ask the daemon of the earlier attempt, and repeat while messages of it have no outcome."""
+    deadline = time.monotonic() + options.timeout_ms / 1000
+    with Channel(entry.address, options.timeout_ms, options.connect_timeout_ms) as channel:
+        while True:
+            answer = channel.inquire(entry.result.attempt.task.encode())
+            if answer is None or answer.outcome is not AttemptOutcome.PENDING:
+                return answer
+            if time.monotonic() >= deadline:
+                raise TaskError(
+                    f"{entry.address}: an earlier attempt of task {entry.result.attempt.task} is complete, and not all "
+                    "of its messages were delivered in time (option 'timeoutMs')."
+                )
+            time.sleep(_POLL_S)
+
+
+def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions) -> TaskEntry:
+    is_counted = answer.outcome is AttemptOutcome.SETTLED and options.acks is Acks.DELIVERED
+    reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
+    result = replace(entry.result, delivered=answer.delivered if is_counted else None, discarded=reasons)
+    return replace(entry, result=result, is_done=True)
+
+
+def _decide(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
+    text = f"Messages of task {entry.result.attempt.task} may be in Kafka or not: it ended an attempt, and {reason}"
+    if options.on_doubt is OnDoubt.FAIL:
+        raise TaskError(
+            f"{text}. Run the job again with option onDoubt=send, which may double these {entry.result.total} "
+            "messages, or onDoubt=skip, which may lose them."
+        )
+    _LOG.warning("%s. By option onDoubt=%s.", text, options.on_doubt.value)
+    return replace(entry, is_done=True) if options.on_doubt is OnDoubt.SKIP else None

@@ -1,0 +1,214 @@
+"""A task that ran before: what it finds in the ledger and asks the daemon decides if it sends its rows again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer
+from bruce_mp.spark.errors import TaskError
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult
+from bruce_mp.spark.options import Acks, OnDiscard, OnDoubt, SinkOptions
+from bruce_mp.spark.task import run_task
+from bruce_mp.spark.task_ledger import TaskLedger
+from support.stream_sink import StreamSink, all_delivered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FIRST: Final = TaskAttempt("query", 7, 2, 0)
+AGAIN: Final = TaskAttempt("query", 7, 2, 1)
+VALUES: Final = [b"a", b"b", b"c"]
+
+
+class Daemon:
+    """A fake daemon that dies at the barrier, and answers inquiries about the attempt as the test says."""
+
+    def __init__(self, path: Path) -> None:
+        self.dies = True
+        self.outcome = AttemptOutcome.NONE
+        self.since_ms = 0
+        self.reasons: dict[DiscardReason | int, int] = {}
+        self.inquired: list[bytes] = []
+        self.sink = StreamSink(path, self._answer, self._inquired)
+
+    def _answer(self, barrier: Barrier, received: int) -> BarrierAnswer:
+        if self.dies:
+            return BarrierAnswer(barrier.token, BarrierStatus.SHUTTING_DOWN, received, 0, 0)
+        return all_delivered(barrier, received)
+
+    def _inquired(self, inquiry: Inquiry) -> InquiryAnswer:
+        self.inquired.append(inquiry.name)
+        lost = sum(self.reasons.values())
+        found = (self.outcome, self.since_ms, 2_097_156, 999_974, 3, 3 - lost, self.reasons)
+        return InquiryAnswer(inquiry.token, *(found if inquiry.name else (AttemptOutcome.NONE, *found[1:])))
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> SinkOptions:
+    return SinkOptions(str(tmp_path / "s"), "t", timeout_ms=5000, ledger=str(tmp_path / "ledger"))
+
+
+def run(options: SinkOptions, attempt: TaskAttempt = AGAIN, values: list[bytes] = VALUES) -> TaskResult:
+    batches = [pa.record_batch({"value": pa.array([value], pa.binary())}) for value in values]
+    return run_task(options, attempt, batches)
+
+
+def interrupted(daemon: Daemon, options: SinkOptions) -> None:
+    """Run a task that dies between its end frame and the daemon's answer."""
+    with pytest.raises(TaskError, match="shut down"):
+        run(options, FIRST)
+    daemon.dies = False
+
+
+def sent(daemon: Daemon) -> int:
+    return len(daemon.sink.messages)
+
+
+def test_a_task_with_an_outcome_in_the_ledger_sends_nothing(tmp_path: Path, options: SinkOptions) -> None:
+    daemon = Daemon(tmp_path / "s")
+    daemon.dies = False
+    with daemon.sink:
+        first = run(options, FIRST)
+        assert run(options, AGAIN) == first
+    assert (sent(daemon), first.delivered, first.attempt) == (3, 3, FIRST)
+    (connection,) = daemon.sink.connections
+    assert (connection.name, connection.is_unique) == (b"query/7/2", True)
+    other = replace(AGAIN, batch=8)
+    assert TaskLedger(options.ledger or "").find(other) is None
+
+
+def test_an_intent_precedes_the_end_frame(tmp_path: Path, options: SinkOptions) -> None:
+    path = tmp_path / "ledger/_tasks/query/7/2.json"
+    seen: list[bool] = []
+
+    def answer(barrier: Barrier, received: int) -> BarrierAnswer:
+        seen.append(json.loads(path.read_text())["is_done"])
+        return all_delivered(barrier, received)
+
+    with StreamSink(tmp_path / "s", answer) as sink:
+        run(options)
+    assert seen == [False]
+    assert [mark for connection in sink.connections for mark, _ in connection.marks] == ["begin", "end"]
+    assert json.loads(path.read_text())["is_done"]
+
+
+def unknown(daemon: Daemon) -> None:
+    daemon.outcome = AttemptOutcome.NONE
+
+
+def settled(daemon: Daemon) -> None:
+    daemon.outcome = AttemptOutcome.SETTLED
+
+
+def uncounted(daemon: Daemon) -> None:
+    daemon.outcome = AttemptOutcome.UNCOUNTED
+
+
+@pytest.mark.parametrize(("known", "messages", "delivered"), [(unknown, 6, 3), (settled, 3, 3), (uncounted, 3, None)])
+def test_the_daemon_decides_about_an_intent(
+    tmp_path: Path, options: SinkOptions, known: Callable[[Daemon], None], messages: int, delivered: int | None
+) -> None:
+    daemon = Daemon(tmp_path / "s")
+    with daemon.sink:
+        interrupted(daemon, options)
+        known(daemon)
+        for _ in range(2):  # the second run finds the outcome in the ledger
+            assert run(options).delivered == delivered
+    assert sent(daemon) == messages
+    assert b"query/7/2" in daemon.inquired
+
+
+def lost(daemon: Daemon) -> None:
+    daemon.outcome = AttemptOutcome.LOST
+
+
+def forgetful(daemon: Daemon) -> None:
+    daemon.since_ms = 2**62
+
+
+def elsewhere(_: Daemon) -> None:
+    """The entry names another host."""
+
+
+@pytest.mark.parametrize("cause", [lost, forgetful, elsewhere])
+def test_the_option_decides_about_an_attempt_in_doubt(
+    tmp_path: Path, options: SinkOptions, cause: Callable[[Daemon], None]
+) -> None:
+    daemon = Daemon(tmp_path / "s")
+    ledger = TaskLedger(options.ledger or "")
+    with daemon.sink:
+        interrupted(daemon, options)
+        cause(daemon)
+        entry = ledger.find(AGAIN)
+        assert entry is not None
+        if cause is elsewhere:
+            ledger.store(replace(entry, result=replace(entry.result, host="gone")))
+        with pytest.raises(TaskError, match=r"task query/7/2 may be in Kafka or not.*onDoubt=send"):
+            run(options)
+        assert sent(daemon) == 3
+        assert run(replace(options, on_doubt=OnDoubt.SKIP)).delivered is None
+        assert sent(daemon) == 3
+        ledger.store(replace(entry, result=replace(entry.result, host="gone")))
+        assert run(replace(options, on_doubt=OnDoubt.SEND)).delivered == 3
+    assert sent(daemon) == 6
+
+
+def test_other_rows_than_the_delivered_ones_fail_the_task(tmp_path: Path, options: SinkOptions) -> None:
+    daemon = Daemon(tmp_path / "s")
+    daemon.dies = False
+    with daemon.sink:
+        run(options, FIRST)
+        for values in ([b"a", b"b"], [b"a", b"c", b"b"], [b"a", b"b", b"x"]):
+            with pytest.raises(TaskError, match="Task query/7/2 has other rows"):
+                run(options, values=values)
+        batch = pa.record_batch({"value": pa.array([b"_", *VALUES, b"_"], pa.binary())}).slice(1, 3)
+        assert run_task(options, AGAIN, [batch]).delivered == 3, "other batches of the same rows"
+    assert sent(daemon) == 3
+
+
+def test_discards_of_a_finished_attempt_fail_each_repetition(tmp_path: Path, options: SinkOptions) -> None:
+    daemon = Daemon(tmp_path / "s")
+    with daemon.sink:
+        interrupted(daemon, options)
+        daemon.outcome, daemon.reasons = AttemptOutcome.SETTLED, {DiscardReason.LONG_MSG: 1}
+        for _ in range(2):
+            with pytest.raises(TaskError, match=r"delivered 2 and discarded 1 \(LONG_MSG 1\).*bruce-spark replay"):
+                run(options)
+        result = run(replace(options, on_discard=OnDiscard.REPORT))
+    assert (result.delivered, result.discarded, sent(daemon)) == (2, {"LONG_MSG": 1}, 3)
+
+
+@pytest.mark.parametrize("changed", [{"ledger": None}, {"fence": False}, {"acks": Acks.NONE}])
+def test_without_ledger_fence_or_answer_a_task_is_sent_again(
+    tmp_path: Path, options: SinkOptions, changed: dict[str, Any]
+) -> None:
+    daemon = Daemon(tmp_path / "s")
+    daemon.dies = False
+    with daemon.sink:
+        for attempt in (FIRST, AGAIN):
+            run(replace(options, **changed), attempt)
+    assert sent(daemon) == 6
+    assert not any(connection.is_unique for connection in daemon.sink.connections)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_entries_of_earlier_batches_are_removed(tmp_path: Path, options: SinkOptions) -> None:
+    daemon = Daemon(tmp_path / "s")
+    daemon.dies = False
+    ledger = TaskLedger(options.ledger or "")
+    with daemon.sink:
+        for batch in (5, 6, 7):
+            run(options, replace(FIRST, batch=batch))
+    ledger.remove("query", 7)
+    assert [ledger.find(replace(FIRST, batch=batch)) is not None for batch in (5, 6, 7)] == [False, False, True]
+    ledger.remove("query")
+    ledger.remove("never")
+    assert ledger.find(replace(FIRST, batch=7)) is None
