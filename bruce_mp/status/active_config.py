@@ -26,9 +26,10 @@ class PageSettings:
     tls: Tls
     metadata_max_age_ms: int | None
     http: Http
+    sync_interval_ms: int
     active_config: ActiveConfig = NOT_REPORTED
 
     @classmethod
     def of(cls, config: Config, active_config: ActiveConfig) -> PageSettings:
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
-        return cls(config.kafka.tls, max_age_ms or None, config.http, active_config)
+        return cls(config.kafka.tls, max_age_ms or None, config.http, config.slab.sync_interval_ms, active_config)

@@ -171,6 +171,7 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
     if config.slab.sync == "off":
         JournalSetup.remove(Path(config.journal_path))  # it would replace the slab after a power failure
+        slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     inherited = handover.inherited_sockets
     http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLANATIONS, discard_sentence
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, action_for
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings, list_certificates
 from bruce_mp.status.pages.header import Page
@@ -49,6 +50,8 @@ FILLING: Final = 0.75
 """Ratio of the slab in use above which the input pauses between batches."""
 MAX_NAMED: Final = 10
 ELECTION_MS: Final = 5000
+JOURNAL_SLACK_MS: Final = 5000
+"""Delay of the journal beyond its interval that a busy disk explains."""
 
 
 class HealthPage(Page, frozen=True, kw_only=True):
@@ -101,6 +104,9 @@ class Evidence(NamedTuple):
     """The topics that hold most of the slab, with their ratios of it; empty if no messages exceed a topic's share."""
 
     stalls: Stalls
+    journal_age_ms: int | None
+    """Time since the last write of the journal; None without one."""
+    journal_interval_ms: int
 
     @property
     def slab_in_use(self) -> float:
@@ -136,8 +142,15 @@ def collect_evidence(
         certificates=list_certificates(settings.tls, cluster),
         active_config=settings.active_config,
         stalls=find_stalls(cluster, steady_now_ms, 1000 * settings.http.stalled_after_s),
+        journal_age_ms=_journal_age_ms(slab, steady_now_ms),
+        journal_interval_ms=settings.sync_interval_ms,
         over_share=largest_topics(slab) if losses.get(DiscardReason.TOPIC_OVER_SHARE) else {},
     )
+
+
+def _journal_age_ms(slab: Slab, steady_now_ms: int) -> int | None:
+    written_ms = slab.read_signed(lay.SUPER_JOURNALED_MS)
+    return max(0, steady_now_ms - written_ms) if written_ms else None
 
 
 def assess_health(evidence: Evidence) -> HealthPage:
@@ -407,6 +420,15 @@ def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
         )
 
 
+def _old_journal(evidence: Evidence) -> Iterator[str]:
+    age_ms = evidence.journal_age_ms
+    if age_ms is not None and age_ms > evidence.journal_interval_ms + JOURNAL_SLACK_MS:
+        yield (
+            f"The journal was last written {age_ms // 1000} s ago: held messages may not survive a power failure. The "
+            "log says why, usually a full or slow disk. Delivery does not depend on it."
+        )
+
+
 def _certificates(evidence: Evidence) -> Iterator[str]:
     yield from certificate_warnings(evidence.certificates, evidence.metadata.now / 1000)
 
@@ -427,6 +449,7 @@ WARNINGS: Final = (
     _leaderless,
     _filling,
     _incomplete_copies,
+    _old_journal,
     _certificates,
     _refused_reload,
     _client_mistakes,

@@ -18,7 +18,7 @@ from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
 from bruce_mp.journal.restore import restore
 from bruce_mp.slab import layout as lay
 from bruce_mp.supervisor.slab.backlog import plural
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -82,12 +82,13 @@ class JournalSetup:
             else:
                 self._move_aside()
         if not self._is_kept:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self.remove(self._directory)
         elif content is not None and content.slab_id == slab_id:
             self._begin(slab_id)
         else:
             self._write(slab)
         slab.words[lay.SUPER_RESTORING >> 2] = 0
+        slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms() if self._is_kept else 0)
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
@@ -142,7 +143,7 @@ class JournalSetup:
 
     @staticmethod
     def remove(directory: Path) -> None:
-        """Remove the journal of an empty slab."""
+        """Remove the journal of an empty slab, or of a daemon that keeps none any more."""
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -201,7 +201,7 @@ def test_the_limit_of_a_stall_is_configured(daemon: OfflineStatusPages) -> None:
     silent = msgspec.structs.replace(broker(CONNECTED), stalls=(stall(b"news", 0, 8000),))
     well(daemon).broker_status.record([silent], NOW_MS)
     assert len(daemon.json("/healthz", 503)["problems"]) == 1
-    daemon.settings = PageSettings(daemon.settings.tls, None, Http(stalled_after_s=9))
+    daemon.settings = PageSettings(daemon.settings.tls, None, Http(stalled_after_s=9), sync_interval_ms=1000)
     assert daemon.json("/healthz")["problems"] == []
 
 
@@ -376,6 +376,16 @@ def test_unwritten_copies_are_a_warning_for_an_hour(daemon: OfflineStatusPages, 
         daemon.histories.losses.sample()
         well(daemon).begin(lay.ROW_SUPERVISOR)
         assert daemon.json("/healthz")["warnings"] == [warning] * (second <= 3600)
+
+
+@pytest.mark.parametrize("age_ms", [6000, 6001])
+def test_an_old_journal_is_a_warning(daemon: OfflineStatusPages, age_ms: int) -> None:
+    well(daemon)
+    assert daemon.json("/healthz")["warnings"] == []
+    daemon.slab.store_signed(lay.SUPER_JOURNALED_MS, daemon.steady_ms - age_ms)
+    warnings = daemon.json("/healthz")["warnings"]
+    expected = "The journal was last written 6 s ago: held messages may not survive a power failure."
+    assert [text.startswith(expected) for text in warnings] == [True] * (age_ms > 6000)
 
 
 def test_a_restart_forgets_no_loss_of_the_last_minute_and_hour(daemon: OfflineStatusPages) -> None:
