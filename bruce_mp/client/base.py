@@ -86,14 +86,18 @@ class Client(ABC):
     def send(
         self,
         topic: bytes | str,
-        value: Buffer,
-        key: Buffer = b"",
+        value: Buffer | None,
+        key: Buffer | None = None,
         partition_key: int | None = None,
         timestamp_ms: int | None = None,
         *,
         headers: Sequence[HeaderInput] = (),
+        keep_empty: bool = False,
     ) -> bool:
         """Send one message; `partition_key` chooses the partition, otherwise the daemon does.
+
+        The value None is null, a tombstone.  With `keep_empty` an empty key or value reaches Kafka as empty; otherwise
+        an empty key becomes null, and the daemon's configuration decides about an empty value.
 
         Without `timestamp_ms` the message has the current time. `headers` are the Kafka record's, pairs of key and
         value; a value may be None. Return True if the message was accepted; `errors` selects the behaviour otherwise.
@@ -101,9 +105,13 @@ class Client(ABC):
         """
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         if partition_key is None:
-            return self.send_encoded(encode_any_partition(topic, value, key, timestamp_ms=now, headers=headers))
+            return self.send_encoded(
+                encode_any_partition(topic, value, key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
+            )
         return self.send_encoded(
-            encode_partition_key(partition_key, topic, value, key, timestamp_ms=now, headers=headers)
+            encode_partition_key(
+                partition_key, topic, value, key, timestamp_ms=now, headers=headers, keep_empty=keep_empty
+            )
         )
 
     def send_encoded(self, message: Buffer) -> bool:

@@ -97,6 +97,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--value", metavar="TEXT", type=os.fsencode, help="value of the message; empty by default")
+    source.add_argument("--null", action="store_true", help="a null value: deletes the key from a compacted topic")
     source.add_argument("--stdin", action="store_true", help="value = all of standard input")
     source.add_argument(
         "--lines", metavar="FILE", nargs="*", help="one message for each line of the files; - or none: standard input"
@@ -198,6 +199,8 @@ def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
 
 
 def _check(args: Namespace) -> None:
+    if args.null and args.seq:
+        raise UsageError("--seq puts a number before the value: it cannot be combined with --null.")
     if args.lines is not None and args.count is not None:
         raise UsageError("--count repeats one value: it cannot be combined with --lines.")
     if args.lines and args.lines.count(_STANDARD_INPUT) > 1:
@@ -227,11 +230,11 @@ def _messages(args: Namespace) -> Iterator[bytes]:
         if args.interval and number > 1:
             time.sleep(args.interval / 1e6)
         sequence = f"{number:0{args.pad}d} ".encode() if args.seq else b""
-        message = _encode(args, sequence + value)
+        message = _encode(args, None if args.null else sequence + value)
         yield _corrupt(message) if args.bad else message
 
 
-def _encode(args: Namespace, value: bytes) -> bytes:
+def _encode(args: Namespace, value: bytes | None) -> bytes:
     now = time.time_ns() // 1_000_000
     if args.partition_key is None:
         return encode_any_partition(args.topic, value, args.key, timestamp_ms=now, headers=args.headers)

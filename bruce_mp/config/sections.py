@@ -67,8 +67,8 @@ class Kafka(Section, frozen=True):
     empty_values: Annotated[
         Literal["null", "empty"],
         fields.choice(
-            "Kafka value of a message without value bytes: null, which deletes its key from a compacted topic, or "
-            "empty."
+            "Kafka value of a message without value bytes, unless its client chooses: null, which deletes its key from "
+            "a compacted topic, or empty."
         ),
         LIVE,
     ] = "null"

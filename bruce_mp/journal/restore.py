@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import StartError
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
@@ -60,11 +60,9 @@ def _frame(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
     value_at, headers_at = record.key_length, record.key_length + record.value_length
     key, value = bytes(body[:value_at]), bytes(body[value_at:headers_at])
     headers = decode_headers(bytes(body[headers_at : headers_at + record.headers_length])) or ()
-    if record.is_partition_key:
-        return encode_partition_key(
-            record.partition_key, topic, value, key, timestamp_ms=record.timestamp, headers=headers
-        )
-    return encode_any_partition(topic, value, key, timestamp_ms=record.timestamp, headers=headers)
+    partition_key = record.partition_key if record.is_partition_key else None
+    empty = EmptyFields(record.options & lay.OPTIONS_OF_EMPTY)
+    return encode_message(Message(topic, value, key, record.timestamp, partition_key, headers, empty))
 
 
 class _Appender:

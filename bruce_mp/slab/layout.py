@@ -222,6 +222,10 @@ FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was dis
 
 OPTION_EXPLICIT: Final = 1  # the daemon must not replace the client's timestamp
 OPTION_HASHED: Final = 2  # an AnyPartition message, whose partition key is a hash of its record key
+OPTION_EMPTY_KEY: Final = 4  # a key without bytes is empty; without the option it is null
+OPTION_NULL_VALUE: Final = 8  # a value without bytes is null
+OPTION_EMPTY_VALUE: Final = 16  # a value without bytes is empty; without both options the configuration decides
+OPTIONS_OF_EMPTY: Final = OPTION_EMPTY_KEY | OPTION_NULL_VALUE | OPTION_EMPTY_VALUE
 
 
 @unique

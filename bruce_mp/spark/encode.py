@@ -2,7 +2,8 @@
 
 A message is joined from pieces: fixed fields (packed in a numpy array, viewed as Arrow binary) and the variable
 columns between them. `binary_join_element_wise` joins them row by row; the data buffer of its result is the byte
-stream. `docs/protocol.md` has the layouts: version 1 with record headers (the user's, or the stamp), else version 0.
+stream. `docs/protocol.md` has the layouts: version 2 for a batch with null or empty values or empty keys, else version
+1 with record headers (the user's, or the stamp), else version 0.
 
 The *stamp* is a record header that names a message's writer and counts the writer's messages:
 
@@ -30,6 +31,9 @@ LONGEST_HEADERS: Final = 65_535
 """Most bytes of a message's record headers, stamp included."""
 ANY_PARTITION: Final = 256
 PARTITION_KEY: Final = 257
+PLAIN_VERSION: Final = 0
+HEADERS_VERSION: Final = 1
+NULLS_VERSION: Final = 2
 _FIXED_BYTES: Final = 28
 """Size of an AnyPartition message of version 0 without topic, key and value."""
 _HEADERS_SIZE_BYTES: Final = 4
@@ -63,6 +67,8 @@ class Rows:
     timestamp: pa.Array | None
     sizes: Ints
     """Size of each row's message in bytes, as the daemon counts it."""
+    version: int
+    """ApiVersion of all messages."""
 
     def minutes(self, now_ms: int) -> Ints:
         """Return the minute of each row's timestamp in ms since the epoch."""
@@ -77,7 +83,7 @@ class Rows:
 
         return Rows(
             stop - start, cut(self.value), cut(self.key), cut(self.topic), cut(self.headers), cut(self.partition_key),
-            cut(self.timestamp), self.sizes[start:stop],
+            cut(self.timestamp), self.sizes[start:stop], self.version,
         )  # fmt: skip
 
 
@@ -163,13 +169,14 @@ class MessageEncoder:
         topic = self._topics(columns.get("topic"))
         value, key = _binary(columns["value"]), _binary(columns["key"]) if "key" in columns else None
         partition_key = columns.get("partition_key")
-        sizes = np.full(batch.num_rows, self._fixed_size(topic, headers), np.int64)
+        version = self._version(value, key, headers)
+        sizes = np.full(batch.num_rows, self._fixed_size(topic, version), np.int64)
         for column in (value, key, topic, headers):
             if column is not None:
                 sizes += lengths(column)
         if partition_key is not None:
             sizes += np.where(_valid(partition_key), _PARTITION_KEY_BYTES, 0)
-        return Rows(batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes)
+        return Rows(batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes, version)
 
     def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
         """Encode `rows`, which must all be valid; `sequence` is the number of the first row in the stamp."""
@@ -180,14 +187,14 @@ class MessageEncoder:
         self._append_topic(pieces, rows.topic)
         pieces.fixed((">i8", _milliseconds(rows.timestamp, now_ms)))
         for column in (rows.key, rows.value):
-            _append_sized(pieces, column)
-        if self._has_headers(rows.headers):
+            _append_sized(pieces, column, null_size=-1 if rows.version == NULLS_VERSION else 0)
+        if rows.version != PLAIN_VERSION:
             self._append_headers(pieces, rows, sequence, now_ms)
         return pieces.join()
 
     def _append_start(self, pieces: _MessagePieces, rows: Rows) -> None:
         """Append Size, ApiKey, ApiVersion, Flags and PartitionKey, which only some rows may have."""
-        version = (">i2", int(self._has_headers(rows.headers)))
+        version = (">i2", rows.version)
         flags = (">i2", 0)
         keyed = None if rows.partition_key is None else _valid(rows.partition_key)
         without = [(">i4", rows.sizes), (">i2", ANY_PARTITION), version, flags]
@@ -229,12 +236,15 @@ class MessageEncoder:
         topics = _binary(column)
         return topics if self.topic is None else pc.fill_null(topics, self.topic)
 
-    def _has_headers(self, headers: pa.Array | None) -> bool:
-        return headers is not None or self.writer is not None
+    def _version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
+        """Return the lowest version for all rows: only version 2 distinguishes null from empty."""
+        if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
+            return NULLS_VERSION
+        return HEADERS_VERSION if headers is not None or self.writer is not None else PLAIN_VERSION
 
-    def _fixed_size(self, topic: pa.Array | None, headers: pa.Array | None) -> int:
+    def _fixed_size(self, topic: pa.Array | None, version: int) -> int:
         name = len(self.topic or b"") if topic is None else 0
-        versioned = _HEADERS_SIZE_BYTES if self._has_headers(headers) else 0
+        versioned = 0 if version == PLAIN_VERSION else _HEADERS_SIZE_BYTES
         return _FIXED_BYTES + name + versioned + self._stamp_size
 
     @property
@@ -242,13 +252,18 @@ class MessageEncoder:
         return 0 if self.writer is None else 2 + len(STAMP_KEY) + 4 + _STAMP_BYTES + len(self.writer)
 
 
-def _append_sized(pieces: _MessagePieces, column: pa.Array | None) -> None:
-    """Append a length and the bytes; a null is written as empty, because the daemon treats both alike."""
+def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
+    """Append a length and the bytes; the length of a null is `null_size`."""
     if column is None:
-        pieces.fixed((">i4", 0))
+        pieces.fixed((">i4", null_size))
     else:
-        pieces.fixed((">i4", lengths(column)))
+        pieces.fixed((">i4", _integers(pc.binary_length(column), null_size)))
         pieces.column(column)
+
+
+def _has_empty(column: pa.Array) -> bool:
+    """Report if a column has a value without bytes that is not null."""
+    return bool(pc.min(pc.binary_length(column)).as_py() == 0)
 
 
 def lengths(column: pa.Array) -> Ints:

@@ -13,7 +13,7 @@ import pytest
 
 from bruce_mp.client.send import add_arguments, run
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
+from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, parse_message
 from support.stream_daemon import StreamDaemon
 
 if TYPE_CHECKING:
@@ -86,6 +86,13 @@ def test_send_without_a_value_sends_an_empty_value(daemon: socket.socket, send: 
     assert values(daemon) == [b""]
 
 
+def test_null_sends_a_tombstone(daemon: socket.socket, send: Callable[..., int]) -> None:
+    assert send("--null", "--key", "k") == 0
+    assert [(each.key, each.empty) if isinstance(each, Message) else each for each in received(daemon)] == [
+        (b"k", EmptyFields.NULL_VALUE)
+    ]
+
+
 @pytest.mark.parametrize("key", [(), ("--partition-key", "3")])
 def test_send_adds_record_headers(daemon: socket.socket, send: Callable[..., int], key: tuple[str, ...]) -> None:
     given = ["trace=a=b", "größe=größe", "empty=", "null", "trace=again"]
@@ -142,6 +149,7 @@ def test_invalid_options_exit_2(send: Callable[..., int], arguments: tuple[str, 
         (("--lines", "--count", "2"), "--count repeats one value"),
         (("--lines", "-", "-"), "only once"),
         (("--topic", ""), "--topic has 0 bytes"),
+        (("--null", "--seq"), "--seq puts a number before the value"),
         (("--flush", "1"), "--flush needs an answer"),
         (("--topic", "t" * 32768), "--topic has 32768 bytes"),
         (("--header", "n" * 32768), "--header: The key of a record header has 32768 bytes: at most 32767 fit."),

@@ -107,10 +107,10 @@ MALFORMED: Final = {
 }
 UNSUPPORTED_API_KEYS: Final = {255: "00ff", 258: "0102", 300: "012c", 512: "0200", 0: "0000", -1: "ffff"}
 UNSUPPORTED_VERSIONS: Final = {
-    "A1 version 2": (changed(A1, 6, "0002"), 2, ANY_VERSION),
+    "A1 version 3": (changed(A1, 6, "0003"), 3, ANY_VERSION),
     "A1 version 7": (changed(A1, 6, "0007"), 7, ANY_VERSION),
     "A1 version -1": (changed(A1, 6, "ffff"), -1, ANY_VERSION),
-    "P1 version 2": (changed(P1, 6, "0002"), 2, KEYED_VERSION),
+    "P1 version 3": (changed(P1, 6, "0003"), 3, KEYED_VERSION),
 }
 
 

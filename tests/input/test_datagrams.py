@@ -153,7 +153,7 @@ KEYED: Final = {"InputAgentProcessPartitionKeyMsg": 1}
             {"InputAgentDiscardMsgUnsupportedApiKey": 1},
         ),
         (
-            bytes.fromhex("0000000801000002"),
+            bytes.fromhex("0000000801000003"),
             DiscardReason.UNSUPPORTED_VERSION,
             {"InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion": 1} | ANY,
         ),

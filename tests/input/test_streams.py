@@ -137,7 +137,7 @@ BAD: Final = {
     "a size of 7": (bytes.fromhex("00000007010000"), "MALFORMED"),
     "flags": (bytes.fromhex("00000023010000000001000274310000018bcfe56800000000000000000568656c6c6f"), "MALFORMED"),
     "key 259": (datagram()[:4] + b"\x01\x03" + datagram()[6:], "UNSUPPORTED_API_KEY"),
-    "version 2": (datagram()[:7] + b"\x02" + datagram()[8:], "UNSUPPORTED_VERSION"),
+    "version 3": (datagram()[:7] + b"\x03" + datagram()[8:], "UNSUPPORTED_VERSION"),
     "value size": (datagram(value=b"v")[:-5] + b"\0\0\0\x02v", "MALFORMED"),
 }
 

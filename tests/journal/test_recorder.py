@@ -23,10 +23,13 @@ from bruce_mp.slab.fences import assign_chunk
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.handover_tickets import JournaledTickets, input_progress
 from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.recovery import sweep
+from bruce_mp.slab.runs import segment_records
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.telemetry.books import read_books
 from support.examples import examples
 from support.full_disk import files_end_at
+from support.put_records import put_null_and_empty
 from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
 
 if TYPE_CHECKING:
@@ -95,6 +98,20 @@ def test_a_new_slab_gets_the_messages_in_order_of_arrival(slab: Slab, keeper: Jo
         assert held(new) == held(slab)
         assert read_books(new).received == 41
         assert read_books(new).balanced
+
+
+def test_null_and_empty_keys_and_values_are_restored(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+    put_null_and_empty(slab)
+    keeper.record()
+    with restored(content_of(tmp_path / "journal")) as new:
+        before, after = (options_by_arrival(each) for each in (slab, new))
+    assert len(set(before)) == 6
+    assert after == before
+
+
+def options_by_arrival(slab: Slab) -> list[int]:
+    found = [record for run in sweep(slab, {RunState.FILLED}) for _, record in segment_records(slab, run.segment)]
+    return [record.options & lay.OPTIONS_OF_EMPTY for record in sorted(found, key=lambda record: record.arrival)]
 
 
 def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.headers import header_lists
-from support.put_records import put_records
+from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
 from support.record_batches import KafkaRecord, encode_records, read_batches
 from support.slabs import new_slab
 from support.whole_batch import whole_batch
@@ -120,6 +120,13 @@ def test_keeps_empty_preserves_empty_values_but_not_empty_keys() -> None:
         (b"k", b""),
         (b"k", b"v"),
     ]
+
+
+@pytest.mark.parametrize("keeps_empty", [False, True])
+def test_null_and_empty_of_version_2_do_not_depend_on_the_config(*, keeps_empty: bool) -> None:
+    with new_slab() as slab:
+        encoded = encode(slab, put_null_and_empty(slab), keeps_empty=keeps_empty)
+    assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == NULL_AND_EMPTY
 
 
 def test_encode_handles_more_than_8192_records() -> None:

@@ -17,7 +17,7 @@ from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
-from support.put_records import put_records
+from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
 from support.record_batches import KafkaRecord
 from support.slabs import new_slab
 
@@ -148,6 +148,16 @@ def test_keeps_empty_preserves_empty_values_but_not_empty_keys(message_format: M
         (b"k", b""),
         (b"k", b"v"),
     ]
+
+
+@pytest.mark.parametrize("keeps_empty", [False, True])
+@pytest.mark.parametrize("message_format", FORMATS)
+def test_null_and_empty_of_version_2_do_not_depend_on_the_config(
+    message_format: MessageFormat, *, keeps_empty: bool
+) -> None:
+    with new_slab() as slab:
+        data, _, _ = encode_message_set(slab, put_null_and_empty(slab), message_format, keeps_empty=keeps_empty)
+    assert [(record.key, record.value) for record in read_by_kafka_python(data)] == NULL_AND_EMPTY
 
 
 def test_encode_of_no_segment_is_empty() -> None:

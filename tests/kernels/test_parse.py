@@ -12,6 +12,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
 from bruce_mp.kernels.pure.parse import ParsedBatch, parse
 from bruce_mp.protocol.client.messages import (
+    EmptyFields,
     Message,
     Rejection,
     encode_any_partition,
@@ -34,11 +35,19 @@ VECTORS: Final = {
     "M2": "00000024010000000000000274310000018bcfe56800000000000000000568656c6c6f",
     "M3": "00000023010000000001000274310000018bcfe56800000000000000000568656c6c6f",
     "M4": "00000023010200000000000274310000018bcfe56800000000000000000568656c6c6f",
-    "M5": "00000023010000020000000274310000018bcfe56800000000000000000568656c6c6f",
+    "M5": "00000023010000030000000274310000018bcfe56800000000000000000568656c6c6f",
     "H1": "00000036010000010000000274310000018bcfe568000000000000000005"
     "68656c6c6f0000000f0001610000000131000162ffffffff",
     "H2": "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6f00000000",
     "H3": "0000002d010100010000800000000001780000000000000001000000016b000000017600000006000000000000",
+    "T1": "00000024010000020000000274310000018bcfe56800000000026b6bffffffff00000000",
+    "T2": "00000024010000020000000274310000018bcfe56800000000026b6b0000000000000000",
+    "T3": "0000002b01010002000000003039000274310000018bcfe56800000000000000000568656c6c6f00000000",
+    "T4": "0000002a010000020000000274310000018bcfe56800ffffffffffffffff000000080001610000000131",
+    "U1": "00000020010000020000000274310000018bcfe56800000000026b6bffffffff",
+    "U2": "00000024010000020000000274310000018bcfe56800000000026b6bfffffffe00000000",
+    "U3": "00000027010000020000000274310000018bcfe56800fffffffe0000000568656c6c6f00000000",
+    "U4": "00000020010000000000000274310000018bcfe56800000000026b6bffffffff",
     "N1": "00000023010000010000000274310000018bcfe56800000000000000000568656c6c6f",
     "N2": "00000028010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000000",
     "N3": "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6fffffffff",
@@ -60,17 +69,18 @@ VECTORS: Final = {
 timestamps = st.integers(-(2**63), 2**63 - 1)
 topics = st.binary(min_size=1, max_size=20) | st.sampled_from([b"t1", b"x" * 32767])
 good = st.builds(
-    lambda topic, value, key, timestamp, number, headers: (
-        encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers)
+    lambda topic, value, key, timestamp, number, headers, keep: (
+        encode_any_partition(topic, value, key, timestamp_ms=timestamp, headers=headers, keep_empty=keep)
         if number is None
-        else encode_partition_key(number, topic, value, key, timestamp_ms=timestamp, headers=headers)
+        else encode_partition_key(number, topic, value, key, timestamp_ms=timestamp, headers=headers, keep_empty=keep)
     ),
     topics,
-    st.binary(max_size=200),
-    st.binary(max_size=20),
+    st.none() | st.just(b"") | st.binary(max_size=200),
+    st.none() | st.just(b"") | st.binary(max_size=20),
     timestamps,
     st.none() | st.integers(0, 2**32 - 1),
     header_lists,
+    st.booleans(),
 )
 edges = st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])
 
@@ -104,12 +114,13 @@ def as_oracle_says(batch: ParsedBatch, buffer: bytes, count: int, first_arrival:
     found: dict[int, Message | Rejection] = {}
     for (topic, keyed), items in batch.groups.items():
         assert [item[0] for item in items] == sorted(item[0] for item in items)
-        for arrival, timestamp, number, _, key_at, key_end, value_at, value_end, headers_at, end in items:
+        for arrival, timestamp, number, options, key_at, key_end, value_at, value_end, headers_at, end in items:
             assert arrival - first_arrival not in found
             key, value = buffer[key_at:key_end], buffer[value_at:value_end]
             headers = decode_headers(buffer[headers_at:end])
             assert headers is not None
-            found[arrival - first_arrival] = Message(topic, value, key, timestamp, number if keyed else None, headers)
+            partition_key, empty = number if keyed else None, EmptyFields(options)
+            found[arrival - first_arrival] = Message(topic, value, key, timestamp, partition_key, headers, empty)
     for slot, failure, api_key, version in batch.rejections:
         assert slot not in found
         readable = {

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner
+from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import segment_records
@@ -89,6 +90,22 @@ def test_messages_of_one_key_are_in_one_lane_with_its_partition_keys() -> None:
         sender.receive([datagram(b"java", b"%d" % at, b"k", (None, hashed)[at % 2]) for at in range(8)])
         [segment] = sender.close_all()
         assert [record.arrival for _, record in segment_records(slab, segment)] == [*range(8)]
+
+
+def test_an_empty_key_is_placed_as_by_the_producer_with_the_same_hash() -> None:
+    with new_slab() as slab:
+        sender = an_input(slab)
+        sender.receive(
+            [
+                encode_any_partition(topic, b"v", key, timestamp_ms=0, keep_empty=True)
+                for topic in (b"java", b"crc", b"fnv", b"new")
+                for key in (b"", None)
+            ]
+        )
+        found = records(slab, sender.close_all())
+    placed = [bool(found[arrival].options & lay.OPTION_HASHED) for arrival in range(8)]
+    assert placed == [True, False, False, False, True, False, True, False]
+    assert found[0].partition_key == KEY_HASHES[Partitioner.MURMUR2](b"")
 
 
 def test_a_changed_partitioner_applies_to_later_messages() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from struct import unpack
+from struct import pack, unpack
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import (
+    EmptyFields,
+    Message,
+    encode_any_partition,
+    encode_partition_key,
+    parse_message,
+)
 from bruce_mp.spark.encode import STAMP_KEY, MessageEncoder
 
 NOW: Final = 1_700_000_000_123
@@ -32,6 +38,8 @@ TYPES: Final = {
     "timestamp": pa.timestamp("us", "UTC"),
 }
 
+KEYED_FIELDS: Final = [(name, pa.binary()) for name in ("value", "key")]
+
 
 def batch_of(rows: list[dict[str, Any]], columns: set[str]) -> pa.RecordBatch:
     names = [name for name in TYPES if name in columns]
@@ -44,25 +52,56 @@ def batch_of(rows: list[dict[str, Any]], columns: set[str]) -> pa.RecordBatch:
     return pa.record_batch(arrays, names)
 
 
-def by_hand(row: dict[str, Any], columns: set[str]) -> bytes:
+def by_hand(row: dict[str, Any], columns: set[str], version: int) -> bytes:
     own = {name: row[name] if name in columns else None for name in TYPES}
-    topic, value, key = own["topic"] or "fallback", own["value"] or b"", own["key"] or b""
+    topic, key = (own["topic"] or "fallback").encode(), own["key"]
+    number: Any = own["partition_key"]
     now = NOW if own["timestamp"] is None else own["timestamp"]
-    if own["partition_key"] is None:
-        return encode_any_partition(topic, value, key, timestamp_ms=now)
-    return encode_partition_key(own["partition_key"], topic, value, key, timestamp_ms=now)
+    if version == 0 and number is None:
+        return encode_any_partition(topic, own["value"], key, timestamp_ms=now)
+    if version == 0:
+        return encode_partition_key(number, topic, own["value"], key, timestamp_ms=now)
+    body = pack(">hhh", 256 if number is None else 257, version, 0) + (b"" if number is None else pack(">i", number))
+    body += pack(">h", len(topic)) + topic + pack(">q", now)
+    for field in (key, own["value"]):
+        body += pack(">i", -1 if field is None else len(field)) + (field or b"")
+    return pack(">i", 8 + len(body)) + body + bytes(4)
 
 
 @given(rows=st.lists(ROW, max_size=20), columns=st.sets(st.sampled_from(sorted(TYPES))), cut=st.integers(0, 20))
-def test_version_0_equals_the_reference_encoder(rows: list[dict[str, Any]], columns: set[str], cut: int) -> None:
+def test_rows_equal_the_reference_encoder(rows: list[dict[str, Any]], columns: set[str], cut: int) -> None:
     columns |= {"value"}
+    needs_nulls = any(not row["value"] or ("key" in columns and row["key"] == b"") for row in rows)
     encoder = MessageEncoder(b"fallback", None)
     encoded = encoder.rows(batch_of(rows, columns))
     start = min(cut, len(rows))
-    expected = [by_hand(row, columns) for row in rows]
+    expected = [by_hand(row, columns, 2 if needs_nulls else 0) for row in rows]
     assert encoded.sizes.tolist() == [len(message) for message in expected]
     assert bytes(encoder.encode(encoded, 0, NOW)) == b"".join(expected)
     assert bytes(encoder.encode(encoded.slice(start, len(rows)), 0, NOW)) == b"".join(expected[start:])
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "version"), [(b"v", b"k", 0), (b"v", None, 0), (b"v", b"", 2), (b"", b"k", 2), (None, b"k", 2)]
+)
+def test_only_batches_with_null_or_empty_fields_have_version_2(
+    value: bytes | None, key: bytes | None, version: int
+) -> None:
+    batch = pa.record_batch({"value": [b"v", value], "key": [b"k", key]}, pa.schema(KEYED_FIELDS))
+    assert MessageEncoder(b"t", None).rows(batch).version == version
+
+
+def test_null_and_empty_values_and_keys_stay_what_they_are() -> None:
+    batch = pa.record_batch({"value": [None, b"", b"v"], "key": [b"k", None, b""]}, pa.schema(KEYED_FIELDS))
+    data = bytes(MessageEncoder(b"t", b"writer").encode(MessageEncoder(b"t", b"writer").rows(batch), 0, NOW))
+    found = []
+    while data:
+        size = int.from_bytes(data[:4])
+        parsed, data = parse_message(data[:size]), data[size:]
+        assert isinstance(parsed, Message)
+        assert [key for key, _ in parsed.headers] == [STAMP_KEY]
+        found.append(parsed.empty)
+    assert found == [EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE, EmptyFields.EMPTY_KEY]
 
 
 def headers_of(message: bytes) -> list[tuple[bytes, bytes | None]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.protocol.client.record_headers import encode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.handover_tickets import HandoverTickets
-from support.slabs import INPUT_ROW
+from support.slabs import INPUT_ROW, Input
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -41,3 +42,18 @@ def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> li
         assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
         segments.append(lane.close_run(HandoverTickets(slab, INPUT_ROW)))
     return segments
+
+
+NULL_AND_EMPTY: Final[list[tuple[bytes | None, bytes | None]]] = [
+    (key, value) for key in (None, b"", b"k") for value in (None, b"", b"v")
+]
+"""Keys and values of the messages of `put_null_and_empty`."""
+
+
+def put_null_and_empty(slab: Slab) -> list[Segment]:
+    """Receive a message of each combination of null, empty and other bytes as key and value."""
+    sender = Input(slab, topics=[(b"t", 1)])
+    sender.receive(
+        [encode_any_partition(b"t", value, key, timestamp_ms=1, keep_empty=True) for key, value in NULL_AND_EMPTY]
+    )
+    return sender.close_all()

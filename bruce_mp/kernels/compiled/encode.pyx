@@ -115,8 +115,8 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
         at[0] = 0
         at = put_varint(at + 1, delta)
         at = put_varint(at, <int64_t>out.records)
-        at = put_bytes(at, fields.key, fields.key_length, -1)
-        at = put_bytes(at, fields.value, fields.value_length, out.empty_value)
+        at = put_bytes(at, fields.key, fields.key_length, empty_key(record))
+        at = put_bytes(at, fields.value, fields.value_length, empty_value(out, record))
         if fields.headers_length == 0:
             at[0] = 0
         elif put_headers(at, out.at + size, fields) != out.at + size:

@@ -13,7 +13,20 @@ cdef struct Out:
     uint64_t records
     int64_t first_timestamp, max_timestamp
     int magic                # of a message set
-    int64_t empty_value      # the length field of an empty value
+    int64_t empty_value      # the length field of a value without bytes, if its client did not choose
+
+
+cdef inline int64_t empty_key(uint8_t *record) noexcept nogil:
+    """Return the length field of a key without bytes."""
+    return 0 if load8(record + RECORD_OPTIONS) & OPTION_EMPTY_KEY else -1
+
+
+cdef inline int64_t empty_value(Out *out, uint8_t *record) noexcept nogil:
+    """Return the length field of a value without bytes."""
+    cdef int options = load8(record + RECORD_OPTIONS)
+    if options & OPTION_NULL_VALUE:
+        return -1
+    return 0 if options & OPTION_EMPTY_VALUE else out.empty_value
 
 
 cdef inline uint8_t *put32(uint8_t *at, uint32_t value) noexcept nogil:

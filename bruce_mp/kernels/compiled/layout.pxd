@@ -77,6 +77,9 @@ cdef enum:
 
     OPTION_EXPLICIT = 1
     OPTION_HASHED = 2
+    OPTION_EMPTY_KEY = 4
+    OPTION_NULL_VALUE = 8
+    OPTION_EMPTY_VALUE = 16
 
 cdef enum State:
     OPEN = 0

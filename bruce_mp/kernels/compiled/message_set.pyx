@@ -13,7 +13,6 @@ cdef enum:
     PREFIX = 12       # offset, size
     CRC_AT = 12
     COVERED_AT = 16   # the CRC covers: magic, attributes, the timestamp in format 1, key, value
-    NULL_LENGTH = 0xFFFFFFFFU
 
 
 cdef inline uint8_t *put_bytes(uint8_t *at, uint8_t *data, uint64_t length, uint32_t empty) noexcept nogil:
@@ -36,8 +35,8 @@ cdef inline uint8_t *put_message(uint8_t *at, uint8_t *record, RecordFields *fie
     at += 2
     if out.magic:
         at = put64(at, load64(record + RECORD_TIMESTAMP))
-    at = put_bytes(at, fields.key, fields.key_length, NULL_LENGTH)
-    return put_bytes(at, fields.value, fields.value_length, <uint32_t>out.empty_value)
+    at = put_bytes(at, fields.key, fields.key_length, <uint32_t>empty_key(record))
+    return put_bytes(at, fields.value, fields.value_length, <uint32_t>empty_value(out, record))
 
 
 # --- CRC-32, eight bytes at a time -----------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ def encode_message_set(slab, segments, message_format, *, keeps_empty=False):
     cdef list listed = list(segments)
     memset(&out, 0, sizeof(Out))
     out.magic = int(message_format)
-    out.empty_value = 0 if keeps_empty else NULL_LENGTH
+    out.empty_value = 0 if keeps_empty else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
         runs.raise_damage(slab, listed)

@@ -7,7 +7,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from bruce_mp.kernels.compiled.key_hashes cimport NO_PARTITIONER, hash_key
+from bruce_mp.kernels.compiled.key_hashes cimport CRC32, NO_PARTITIONER, hash_key
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.wire cimport *
 
@@ -19,6 +19,7 @@ cdef enum:
     PARTITION_KEY = 257
     GENERIC_HEADER = 8   # size, API key, version
     WITH_HEADERS = 0x10000   # version and flags of a message with record headers
+    WITH_NULLS = 0x20000     # the same with fields that may be null
     LONGEST_HEADERS = 0xFFFF
     UNREAD = -1          # the partitioner of a topic that is not looked up yet
 
@@ -38,7 +39,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
         return 0
     version = big32(at + 6)
-    if version & ~<uint32_t>WITH_HEADERS:
+    if version != 0 and version != WITH_HEADERS and version != WITH_NULLS:
         return 0
     at += 10
     item.partition_key = item.options = 0
@@ -56,12 +57,18 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
     item.timestamp = big64(at)
     key_size = <int32_t>big32(at + 8)
     at += 12
+    if version == WITH_NULLS and key_size <= 0:
+        item.options = OPTION_EMPTY_KEY if key_size == 0 else 0
+        key_size += key_size == -1
     if key_size < 0 or end - at < key_size + 4:
         return 0
     item.key, item.key_size = at, key_size
     at += key_size
     value_size = <int32_t>big32(at)
     at += 4
+    if version == WITH_NULLS and (value_size == 0 or value_size == -1):
+        item.options |= OPTION_NULL_VALUE if value_size else OPTION_EMPTY_VALUE
+        value_size = 0
     if value_size < 0 or end - at < value_size:
         return 0
     item.value, item.value_size = at, value_size
@@ -87,14 +94,16 @@ cdef object rejection_of(int slot, uint8_t *at, int64_t length):
     api_key, version = big16(at + 4), big16(at + 6)
     if api_key != ANY_PARTITION and api_key != PARTITION_KEY:
         return RejectedMessage(slot, Failure.UNSUPPORTED_API_KEY, api_key, version)
-    if version != 0 and version != 1:
+    if version < 0 or version > 2:
         return RejectedMessage(slot, Failure.UNSUPPORTED_VERSION, api_key, version)
     return RejectedMessage(slot, Failure.MALFORMED, api_key, version)
 
 
 cdef inline bint place_by_key(Item *item, int partitioner) noexcept nogil:
     """Store the hash of a record key as the partition key; return False if the partitioner does not place the message."""
-    if partitioner == NO_PARTITIONER or item.key_size == 0:
+    if partitioner == NO_PARTITIONER:
+        return False
+    if item.key_size == 0 and (partitioner == CRC32 or not item.options & OPTION_EMPTY_KEY):
         return False
     item.partition_key = hash_key(partitioner, item.key, item.key_size)
     item.options |= OPTION_HASHED

@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Encoded", "encode", "record_batch"]
+__all__ = ["Encoded", "empty_key", "empty_value", "encode", "record_batch"]
 
-_LENGTHS: Final = Struct("<8xII14xHq8x")
-"""Of `layout.RECORD`: key length, value length, record headers length, timestamp."""
-assert _LENGTHS.size == lay.RECORD_HEADER
+_FIELDS: Final = Struct("<7xBII14xHq8x")
+"""Of `layout.RECORD`: options, key length, value length, record headers length, timestamp."""
+assert _FIELDS.size == lay.RECORD_HEADER
+
+
+NULL: Final = -1
+"""The length field of null."""
 
 
 class Encoded(NamedTuple):
@@ -43,12 +47,13 @@ class Encoded(NamedTuple):
 def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    An empty key becomes null, and so does an empty value without `keeps_empty`.  Raises SlabError for a segment that
+    A key or value without bytes is what the options of its record say; by default a key is null, and so is a value
+    without `keeps_empty`.  Raises SlabError for a segment that
     disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
-    empty = _VARINTS[0] if keeps_empty else _NULL
+    empty = 0 if keeps_empty else NULL
     for segment in segments:
         try:
             _encode_segment(slab, segment, empty, parts, timestamps)
@@ -68,7 +73,7 @@ def record_batch(
 
 
 def _encode_segment(
-    slab: Slab, segment: Segment, empty: bytes, parts: list[bytes | memoryview], timestamps: list[int]
+    slab: Slab, segment: Segment, empty: int, parts: list[bytes | memoryview], timestamps: list[int]
 ) -> None:
     at, end = segment_bounds(slab, segment)
     source: bytes | memoryview = slab.view[at:end]
@@ -76,7 +81,7 @@ def _encode_segment(
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end, varint = 0, len(source), _VARINTS
     for count in range(len(timestamps), len(timestamps) + segment.records):
-        key_length, value_length, headers_length, timestamp = _LENGTHS.unpack_from(source, at)
+        options, key_length, value_length, headers_length, timestamp = _FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
@@ -85,10 +90,22 @@ def _encode_segment(
             raise SlabError(f"A record of a run of chunk {segment.chunk} goes past the run's end.")
         timestamps.append(timestamp)
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[count]
-        head += varint[key_length] + source[key_at:value_at] if key_length else _NULL
-        head += varint[value_length] if value_length else empty
+        head += varint[key_length or empty_key(options)] + source[key_at:value_at]
+        head += varint[value_length or empty_value(options, empty)]
         headers = _headers(source[value_end : value_end + headers_length]) if headers_length else _NO_HEADERS
         parts += (varint[len(head) + value_length + len(headers)], head, source[value_at:value_end], headers)
+
+
+def empty_key(options: int) -> int:
+    """Return the length field of a key without bytes."""
+    return 0 if options & lay.OPTION_EMPTY_KEY else NULL
+
+
+def empty_value(options: int, by_config: int) -> int:
+    """Return the length field of a value without bytes; `by_config` applies if its client did not choose."""
+    if options & lay.OPTION_NULL_VALUE:
+        return NULL
+    return 0 if options & lay.OPTION_EMPTY_VALUE else by_config
 
 
 def _headers(data: bytes | memoryview) -> bytes:
@@ -115,5 +132,5 @@ class _Varints(dict[int, bytes]):
 
 _SMALL: Final = 8192
 _VARINTS: Final = _Varints()
-_NULL: Final = _VARINTS[-1]
+_NULL: Final = _VARINTS[NULL]
 _NO_HEADERS: Final = _VARINTS[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.protocol.client.messages import Message
+from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_records
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Record, Segment
 
 __all__ = ["TimeSpan", "messages", "time_span"]
+
+assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTION_EMPTY_VALUE]
 
 
 class TimeSpan(NamedTuple):
@@ -45,7 +47,8 @@ def _message(slab: Slab, at: int, record: Record, topic: bytes, longest: int | N
     headers_at = value_at + record.value_length
     headers = slab.view[headers_at : headers_at + (record.headers_length if longest is None else 0)]
     partition_key = record.partition_key if record.is_partition_key else None
-    return Message(topic, value, key, record.timestamp, partition_key, decode_headers(headers) or ())
+    empty = EmptyFields(record.options & lay.OPTIONS_OF_EMPTY)
+    return Message(topic, value, key, record.timestamp, partition_key, decode_headers(headers) or (), empty)
 
 
 def _at_most(length: int, longest: int | None) -> int:

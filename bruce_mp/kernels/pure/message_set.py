@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import SlabError
+from bruce_mp.kernels.pure.encode import empty_key, empty_value
 from bruce_mp.protocol.kafka.message_set import COVERED, CRC_BYTES, LENGTH, NULL, UNCOVERED
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import segment_bounds
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EncodedSet", "encode_message_set"]
 
-_LENGTHS: Final = Struct("<8xII14xHq8x")
-"""Of `layout.RECORD`: key length, value length, record headers length, timestamp."""
-assert _LENGTHS.size == lay.RECORD_HEADER
+_FIELDS: Final = Struct("<7xBII14xHq8x")
+"""Of `layout.RECORD`: options, key length, value length, record headers length, timestamp."""
+assert _FIELDS.size == lay.RECORD_HEADER
 
 _NO_CODEC: Final = 0
 
@@ -44,7 +45,7 @@ def encode_message_set(
 ) -> EncodedSet:
     """Encode the records of segments in order, in MessageFormat.V0 or V1.
 
-    An empty key becomes null, and so does an empty value without `keeps_empty`.  Raises SlabError for a segment that
+    For keys and values without bytes see `encode.encode`.  Raises SlabError for a segment that
     disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
@@ -76,7 +77,7 @@ def _encode_segment(
     at, end = 0, len(source)
     pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32
     for number in range(len(timestamps), len(timestamps) + segment.records):
-        key_length, value_length, headers_length, timestamp = _LENGTHS.unpack_from(source, at)
+        options, key_length, value_length, headers_length, timestamp = _FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
@@ -85,8 +86,8 @@ def _encode_segment(
             raise SlabError(f"A record of a run of chunk {segment.chunk} goes past the run's end.")
         timestamps.append(timestamp)
         time = (timestamp,) if magic else ()
-        head = pack(magic, _NO_CODEC, *time, key_length or NULL) + source[key_at:value_at]
-        head += length(value_length or empty)
+        head = pack(magic, _NO_CODEC, *time, key_length or empty_key(options)) + source[key_at:value_at]
+        head += length(value_length or empty_value(options, empty))
         value = source[value_at:value_end]
         prefix = uncovered(number if magic else 0, CRC_BYTES + len(head) + value_length, crc(value, crc(head)))
         parts += (prefix, head, value)

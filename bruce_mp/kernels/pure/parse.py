@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner
 from bruce_mp.protocol.client.record_headers import LONGEST_HEADERS, decode_headers
-from bruce_mp.slab.layout import OPTION_HASHED, stream_arrival
+from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,7 @@ _GENERIC: Final = Struct(">ihh")
 _HEAD: Final = Struct(">ihih")  # size, api key, version and flags together, topic size
 _HEAD_KEYED: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
 _SIZE: Final = Struct(">i")
+_NULL: Final = -1
 
 
 @lru_cache(maxsize=1024)
@@ -96,7 +97,7 @@ def parse(
     for index, (at, length) in enumerate(places):
         arrival = first_arrival + index
         if sources is not None:
-            arrival = stream_arrival(arrival, sources[index])
+            arrival = lay.stream_arrival(arrival, sources[index])
         if arrival in skip:
             continue
         try:
@@ -129,26 +130,36 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
         raise _Malformed
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
     key_at = topic_at + topic_size + 12
+    options = 0
+    if version_and_flags == _WITH_NULLS and key_size <= 0:
+        key_size, options = key_size + (key_size == _NULL), 0 if key_size else lay.OPTION_EMPTY_KEY
     value_at = key_at + key_size + 4
     if key_size:
         if key_size < 0:
             raise _Malformed
         (value_size,) = _SIZE.unpack_from(buffer, value_at - 4)
+    if version_and_flags == _WITH_NULLS and _NULL <= value_size <= 0:
+        value_size, options = 0, options | (lay.OPTION_NULL_VALUE if value_size else lay.OPTION_EMPTY_VALUE)
     value_end = value_at + value_size
     headers_at = _headers(buffer, value_end, end) if version_and_flags else value_end
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
     places = (key_at, value_at - 4, value_at, value_end, headers_at, end)
-    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, 0, *places)
+    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, options, *places)
 
 
 def _place_by_key(buffer: memoryview, group: Group, item: Item, partitioner: Partitioner) -> tuple[Group, Item]:
     """Give an AnyPartition message the hash of its record key as partition key, if the partitioner places it."""
     key_at, key_end = item[4:6]
-    if partitioner is Partitioner.NONE or key_at == key_end:
+    if partitioner is Partitioner.NONE or (key_at == key_end and not _is_placed_when_empty(partitioner, item[3])):
         return group, item
     hashed = KEY_HASHES[partitioner](bytes(buffer[key_at:key_end]))
-    return (group[0], True), (*item[:2], hashed, OPTION_HASHED, *item[4:])
+    return (group[0], True), (*item[:2], hashed, item[3] | lay.OPTION_HASHED, *item[4:])
+
+
+def _is_placed_when_empty(partitioner: Partitioner, options: int) -> bool:
+    """Report if an empty key, which is not null, chooses the partition; librdkafka's `consistent_random` ignores it."""
+    return bool(options & lay.OPTION_EMPTY_KEY) and partitioner is not Partitioner.CRC32
 
 
 def _headers(buffer: memoryview, value_end: int, end: int) -> int:
@@ -162,7 +173,8 @@ def _headers(buffer: memoryview, value_end: int, end: int) -> int:
 
 _KNOWN: Final = frozenset({_ANY, _KEYED})
 _WITH_HEADERS: Final = 1 << 16
-_VERSIONS: Final = frozenset({0, _WITH_HEADERS})
+_WITH_NULLS: Final = 2 << 16
+_VERSIONS: Final = frozenset({0, _WITH_HEADERS, _WITH_NULLS})
 """Version and flags together."""
 
 
@@ -175,6 +187,6 @@ def _rejection(buffer: memoryview, index: int, at: int, length: int) -> Rejected
         return RejectedMessage(index, Failure.MALFORMED, 0, 0)
     if api_key not in _KNOWN:
         return RejectedMessage(index, Failure.UNSUPPORTED_API_KEY, api_key, version)
-    if version not in {0, 1}:
+    if version not in {0, 1, 2}:
         return RejectedMessage(index, Failure.UNSUPPORTED_VERSION, api_key, version)
     return RejectedMessage(index, Failure.MALFORMED, api_key, version)

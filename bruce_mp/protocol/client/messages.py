@@ -4,8 +4,8 @@
     | int64 Timestamp | int32 KeySize | Key | int32 ValueSize | Value | [int32 HeadersSize | Headers]
 
 All integers are big-endian and signed; Size counts the whole message, itself included; PartitionKey depends on
-ApiKey, and ApiVersion 1 adds record headers (`record_headers`).  `docs/protocol.md` describes the formats for
-programmers of clients.
+ApiKey.  ApiVersion 1 adds record headers (`record_headers`).  In ApiVersion 2 KeySize and ValueSize may be -1, for
+null, and 0 means empty.  `docs/protocol.md` describes the formats for programmers of clients.
 
 Clients encode with this module.  The daemon parses with it only messages for reports and exports: the kernels parse
 whole batches, and tests compare them with `parse_message()`.  The order of the checks decides the discard reason of a
@@ -15,9 +15,9 @@ message with several faults, so it is part of the protocol.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, unique
+from enum import IntEnum, IntFlag, unique
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError
 from bruce_mp.protocol.client.record_headers import (
@@ -35,9 +35,11 @@ __all__ = [
     "MAX_MESSAGE",
     "MAX_TOPIC",
     "ApiKey",
+    "EmptyFields",
     "Message",
     "Rejection",
     "encode_any_partition",
+    "encode_message",
     "encode_partition_key",
     "parse_message",
 ]
@@ -57,6 +59,8 @@ INT64: Final = Struct(">q")
 
 PLAIN_VERSION: Final = 0
 HEADERS_VERSION: Final = 1
+NULLS_VERSION: Final = 2
+NULL: Final = -1
 NO_FLAGS: Final = 0
 MAX_TOPIC: Final = 2**15 - 1
 MAX_MESSAGE: Final = 2**31 - 1
@@ -72,6 +76,20 @@ class ApiKey(IntEnum):
     """The client's 32-bit key, modulo the number of partitions, chooses the partition."""
 
 
+class EmptyFields(IntFlag):
+    """The meaning of a key or value without bytes, as a message of `NULLS_VERSION` gives it.
+
+    Without a flag the key is null, and the daemon's configuration decides about the value.
+    """
+
+    EMPTY_KEY = 4
+    NULL_VALUE = 8
+    EMPTY_VALUE = 16
+
+
+NO_EMPTY_FIELDS: Final = EmptyFields(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A valid message.  `partition_key` is unsigned; `None` in an AnyPartition message."""
@@ -82,6 +100,7 @@ class Message:
     timestamp_ms: int
     partition_key: int | None
     headers: tuple[Header, ...] = ()
+    empty: EmptyFields = NO_EMPTY_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,50 +119,100 @@ class Rejection:
 
 
 def encode_any_partition(
-    topic: bytes | str, value: Buffer, key: Buffer = b"", *, timestamp_ms: int, headers: Sequence[HeaderInput] = ()
+    topic: bytes | str,
+    value: Buffer | None,
+    key: Buffer | None = None,
+    *,
+    timestamp_ms: int,
+    headers: Sequence[HeaderInput] = (),
+    keep_empty: bool = False,
 ) -> bytes:
-    """Encode an AnyPartition message, of version 1 if it has headers; a `str` topic becomes UTF-8.
+    """Encode an AnyPartition message, in the lowest version that can express it; a `str` topic becomes UTF-8.
+
+    The value None is null.  With `keep_empty` an empty key or value reaches Kafka as empty; otherwise an empty key
+    becomes null, and the daemon's configuration decides about an empty value.
 
     Raises `LocalProtocolError` for an empty topic, and if topic, timestamp, headers or the whole do not fit.
     """
-    name, header_bytes = _topic(topic), _headers(headers)
-    size = _size(ANY_PARTITION_START, name, key, value, header_bytes)
-    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, _version(header_bytes), NO_FLAGS, len(name))
-    return start + _topic_to_value(name, timestamp_ms, key, value) + header_bytes
+    name, body = _topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
+    size = _size(ANY_PARTITION_START, name, body)
+    start = ANY_PARTITION_START.pack(size, ApiKey.ANY_PARTITION, body.version, NO_FLAGS, len(name))
+    return start + _topic_to_end(name, timestamp_ms, body)
 
 
 def encode_partition_key(
     partition_key: int,
     topic: bytes | str,
-    value: Buffer,
-    key: Buffer = b"",
+    value: Buffer | None,
+    key: Buffer | None = None,
     *,
     timestamp_ms: int,
     headers: Sequence[HeaderInput] = (),
+    keep_empty: bool = False,
 ) -> bytes:
     """Encode a PartitionKey message; `partition_key` has 32 bits, signed or unsigned.
 
-    Raises `LocalProtocolError` as `encode_any_partition()` does, and for a partition key of more than 32 bits.
+    For the other arguments see `encode_any_partition()`.  Raises `LocalProtocolError` as that does, and for a partition
+    key of more than 32 bits.
     """
     if not -(2**31) <= partition_key < 2**32:
         raise LocalProtocolError(
             f"Partition key {partition_key} does not fit: give one from -2147483648 to 4294967295."
         )
-    name, header_bytes = _topic(topic), _headers(headers)
-    size = _size(PARTITION_KEY_START, name, key, value, header_bytes)
+    name, body = _topic(topic), _Body.of(value, key, headers, keep_empty=keep_empty)
+    size = _size(PARTITION_KEY_START, name, body)
     bits = partition_key & 0xFFFFFFFF
-    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, _version(header_bytes), NO_FLAGS, bits, len(name))
-    return start + _topic_to_value(name, timestamp_ms, key, value) + header_bytes
+    start = PARTITION_KEY_START.pack(size, ApiKey.PARTITION_KEY, body.version, NO_FLAGS, bits, len(name))
+    return start + _topic_to_end(name, timestamp_ms, body)
 
 
-def _headers(headers: Sequence[HeaderInput]) -> bytes:
-    """Return the bytes after the value: size and headers in version 1, none in version 0."""
-    data = encode_headers(headers)
-    return INT32.pack(len(data)) + data if data else b""
+def encode_message(message: Message) -> bytes:
+    """Encode a message that was parsed."""
+    empty = message.empty
+    value = None if EmptyFields.NULL_VALUE in empty else message.value
+    key = message.key if message.key or EmptyFields.EMPTY_KEY in empty else None
+    keep_empty = bool(empty & (EmptyFields.EMPTY_KEY | EmptyFields.EMPTY_VALUE))
+    if message.partition_key is None:
+        return encode_any_partition(
+            message.topic,
+            value,
+            key,
+            timestamp_ms=message.timestamp_ms,
+            headers=message.headers,
+            keep_empty=keep_empty,
+        )
+    return encode_partition_key(
+        message.partition_key,
+        message.topic,
+        value,
+        key,
+        timestamp_ms=message.timestamp_ms,
+        headers=message.headers,
+        keep_empty=keep_empty,
+    )
 
 
-def _version(header_bytes: bytes) -> int:
-    return HEADERS_VERSION if header_bytes else PLAIN_VERSION
+class _Body(NamedTuple):
+    """Key, value and headers of a message, in the lowest version that can express them."""
+
+    version: int
+    key_size: int
+    key: Buffer
+    value_size: int
+    value: Buffer
+    headers: bytes
+    """The headers with their size; empty in version 0."""
+
+    @classmethod
+    def of(cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool) -> _Body:
+        data = encode_headers(headers)
+        held_key, held_value = key or b"", value or b""
+        if value is None or (keep_empty and (not value or (key is not None and not key))):
+            key_size = len(held_key) or (0 if keep_empty and key is not None else NULL)
+            value_size = NULL if value is None else len(value)
+            return cls(NULLS_VERSION, key_size, held_key, value_size, held_value, INT32.pack(len(data)) + data)
+        version, rest = (HEADERS_VERSION, INT32.pack(len(data)) + data) if data else (PLAIN_VERSION, b"")
+        return cls(version, len(held_key), held_key, len(value), held_value, rest)
 
 
 def _topic(topic: bytes | str) -> bytes:
@@ -155,18 +224,20 @@ def _topic(topic: bytes | str) -> bytes:
     return name
 
 
-def _size(start: Struct, name: bytes, key: Buffer, value: Buffer, header_bytes: bytes) -> int:
-    size = start.size + len(name) + INT64.size + 2 * INT32.size + len(key) + len(value) + len(header_bytes)
+def _size(start: Struct, name: bytes, body: _Body) -> int:
+    sizes = len(body.key) + len(body.value) + len(body.headers)
+    size = start.size + len(name) + INT64.size + 2 * INT32.size + sizes
     if size > MAX_MESSAGE:
         raise LocalProtocolError(f"The message has {size} bytes: at most {MAX_MESSAGE} fit.")
     return size
 
 
-def _topic_to_value(name: bytes, timestamp_ms: int, key: Buffer, value: Buffer) -> bytes:
+def _topic_to_end(name: bytes, timestamp_ms: int, body: _Body) -> bytes:
     if not -(2**63) <= timestamp_ms < 2**63:
         raise LocalProtocolError(f"Timestamp {timestamp_ms} does not fit: it is milliseconds in 64 bits.")
     try:
-        return b"".join((name, INT64.pack(timestamp_ms), INT32.pack(len(key)), key, INT32.pack(len(value)), value))
+        key, value = (INT32.pack(body.key_size), body.key), (INT32.pack(body.value_size), body.value)
+        return b"".join((name, INT64.pack(timestamp_ms), *key, *value, body.headers))
     except TypeError:
         raise TypeError("Key and value are bytes, not text: encode them, as in value.encode().") from None
 
@@ -209,7 +280,7 @@ def parse_message(buffer: Buffer) -> Message | Rejection:
         return Rejection(DiscardReason.MALFORMED)
     if api_key not in ApiKey.__members__.values():
         return Rejection(DiscardReason.UNSUPPORTED_API_KEY, api_key)
-    if api_version not in {PLAIN_VERSION, HEADERS_VERSION}:
+    if api_version not in {PLAIN_VERSION, HEADERS_VERSION, NULLS_VERSION}:
         return Rejection(DiscardReason.UNSUPPORTED_VERSION, api_key, api_version)
     try:
         return _parse_body(_Reader(view[HEADER.size :]), ApiKey(api_key), api_version)
@@ -225,11 +296,29 @@ def _parse_body(body: _Reader, api_key: ApiKey, api_version: int) -> Message:
     if not topic:
         raise _MalformedError
     timestamp_ms = body.integer(INT64)
-    key = body.read(body.integer(INT32))
-    value = body.read(body.integer(INT32))
-    headers = _parse_headers(body) if api_version == HEADERS_VERSION else ()
+    may_be_null = api_version == NULLS_VERSION
+    key, empty_key = _parse_field(body, _KEY_FLAGS, may_be_null=may_be_null)
+    value, empty_value = _parse_field(body, _VALUE_FLAGS, may_be_null=may_be_null)
+    headers = () if api_version == PLAIN_VERSION else _parse_headers(body)
     body.expect_end()
-    return Message(topic, value, key, timestamp_ms, partition_key, headers)
+    return Message(topic, value, key, timestamp_ms, partition_key, headers, empty_key | empty_value)
+
+
+_KEY_FLAGS: Final = (NO_EMPTY_FIELDS, EmptyFields.EMPTY_KEY)
+_VALUE_FLAGS: Final = (EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE)
+"""The flags of a null and of an empty field."""
+
+
+def _parse_field(
+    body: _Reader, flags: tuple[EmptyFields, EmptyFields], *, may_be_null: bool
+) -> tuple[bytes, EmptyFields]:
+    """Return the bytes of a key or value, and its flag."""
+    size = body.integer(INT32)
+    if not may_be_null or size > 0:
+        return body.read(size), NO_EMPTY_FIELDS
+    if size < NULL:
+        raise _MalformedError
+    return b"", flags[size == 0]
 
 
 def _parse_headers(body: _Reader) -> tuple[Header, ...]:

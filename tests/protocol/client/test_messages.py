@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,11 @@ from hypothesis import strategies as st
 from bruce_mp.errors import DiscardReason, LocalProtocolError
 from bruce_mp.protocol.client.messages import (
     MAX_MESSAGE,
+    EmptyFields,
     Message,
     Rejection,
     encode_any_partition,
+    encode_message,
     encode_partition_key,
     parse_message,
 )
@@ -24,6 +25,7 @@ from support.headers import header_lists
 NOW = 1_700_000_000_000
 MALFORMED = Rejection(DiscardReason.MALFORMED)
 MALFORMED_HEADERS = Rejection(DiscardReason.MALFORMED, 256, 1)
+MALFORMED_NULLS = Rejection(DiscardReason.MALFORMED, 256, 2)
 MALFORMED_ANY = Rejection(DiscardReason.MALFORMED, 256, 0)
 MALFORMED_KEYED = Rejection(DiscardReason.MALFORMED, 257, 0)
 
@@ -36,6 +38,10 @@ P2 = "00000027010100000000ffffffff000274310000018bcfe56800000000000000000568656c
 H1 = "00000036010000010000000274310000018bcfe56800000000000000000568656c6c6f0000000f0001610000000131000162ffffffff"
 H2 = "00000027010000010000000274310000018bcfe56800000000000000000568656c6c6f00000000"
 H3 = "0000002d010100010000800000000001780000000000000001000000016b000000017600000006000000000000"
+T1 = "00000024010000020000000274310000018bcfe56800000000026b6bffffffff00000000"
+T2 = "00000024010000020000000274310000018bcfe56800000000026b6b0000000000000000"
+T3 = "0000002b01010002000000003039000274310000018bcfe56800000000000000000568656c6c6f00000000"
+T4 = "0000002a010000020000000274310000018bcfe56800ffffffffffffffff000000080001610000000131"
 P3 = "00000023010100000000800000000001780000000000000001000000016b0000000176"
 
 GOOD = [
@@ -48,6 +54,10 @@ GOOD = [
     pytest.param(P3, Message(b"x", b"v", b"k", 1, 0x80000000), id="P3"),
     pytest.param(H1, Message(b"t1", b"hello", b"", NOW, None, ((b"a", b"1"), (b"b", None))), id="H1"),
     pytest.param(H3, Message(b"x", b"v", b"k", 1, 0x80000000, ((b"", b""),)), id="H3"),
+    pytest.param(T1, Message(b"t1", b"", b"kk", NOW, None, (), EmptyFields.NULL_VALUE), id="T1"),
+    pytest.param(T2, Message(b"t1", b"", b"kk", NOW, None, (), EmptyFields.EMPTY_VALUE), id="T2"),
+    pytest.param(T3, Message(b"t1", b"hello", b"", NOW, 12345, (), EmptyFields.EMPTY_KEY), id="T3"),
+    pytest.param(T4, Message(b"t1", b"", b"", NOW, None, ((b"a", b"1"),), EmptyFields.NULL_VALUE), id="T4"),
 ]
 
 BAD = [
@@ -66,8 +76,8 @@ BAD = [
         id="M4 API key",
     ),
     pytest.param(
-        "00000023010000020000000274310000018bcfe56800000000000000000568656c6c6f",
-        Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, 2),
+        "00000023010000030000000274310000018bcfe56800000000000000000568656c6c6f",
+        Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, 3),
         id="M5 version",
     ),
     pytest.param(
@@ -125,6 +135,22 @@ BAD = [
         MALFORMED_HEADERS,
         id="N8 the last value size cut",
     ),
+    pytest.param(
+        "00000020010000020000000274310000018bcfe56800000000026b6bffffffff", MALFORMED_NULLS, id="U1 no headers size"
+    ),
+    pytest.param(
+        "00000024010000020000000274310000018bcfe56800000000026b6bfffffffe00000000",
+        MALFORMED_NULLS,
+        id="U2 value size -2",
+    ),
+    pytest.param(
+        "00000027010000020000000274310000018bcfe56800fffffffe0000000568656c6c6f00000000",
+        MALFORMED_NULLS,
+        id="U3 key size -2",
+    ),
+    pytest.param(
+        "00000020010000000000000274310000018bcfe56800000000026b6bffffffff", MALFORMED_ANY, id="U4 null in version 0"
+    ),
 ]
 
 
@@ -135,7 +161,7 @@ def test_valid_vectors_are_parsed(vector: str, message: Message) -> None:
 
 @pytest.mark.parametrize(("vector", "message"), GOOD)
 def test_valid_vectors_are_encoded(vector: str, message: Message) -> None:
-    assert encode(message) == bytes.fromhex(vector)
+    assert encode_message(message) == bytes.fromhex(vector)
 
 
 @pytest.mark.parametrize(("vector", "rejection"), BAD)
@@ -156,13 +182,6 @@ def test_the_vectors_match_the_protocol_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
     missing = [case.id for case in (*GOOD, *BAD) if str(case.values[0]) not in page]
     assert missing == []
-
-
-def encode(message: Message) -> bytes:
-    topic, value, key, timestamp_ms, partition_key, headers = astuple(message)
-    if partition_key is None:
-        return encode_any_partition(topic, value, key, timestamp_ms=timestamp_ms, headers=headers)
-    return encode_partition_key(partition_key, topic, value, key, timestamp_ms=timestamp_ms, headers=headers)
 
 
 def split(stream: bytes) -> list[bytes]:
@@ -201,7 +220,7 @@ def any_partition(
         (any_partition(api_key=255), Rejection(DiscardReason.UNSUPPORTED_API_KEY, 255)),
         (any_partition(api_key=300), Rejection(DiscardReason.UNSUPPORTED_API_KEY, 300)),
         (any_partition(api_key=-1), Rejection(DiscardReason.UNSUPPORTED_API_KEY, -1)),
-        (any_partition(api_key=257, version=2), Rejection(DiscardReason.UNSUPPORTED_VERSION, 257, 2)),
+        (any_partition(api_key=257, version=3), Rejection(DiscardReason.UNSUPPORTED_VERSION, 257, 3)),
         (any_partition(version=7), Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, 7)),
         (any_partition(version=-1), Rejection(DiscardReason.UNSUPPORTED_VERSION, 256, -1)),
         (any_partition(flags=-1), MALFORMED_ANY),
@@ -245,20 +264,29 @@ def test_a_message_truncated_anywhere_is_malformed(vector: str) -> None:
         assert rejection.reason is DiscardReason.MALFORMED
 
 
-messages = st.builds(
-    Message,
-    topic=st.binary(min_size=1, max_size=300),
-    value=st.binary(max_size=300),
-    key=st.binary(max_size=50),
-    timestamp_ms=st.integers(-(2**63), 2**63 - 1),
-    partition_key=st.none() | st.integers(0, 2**32 - 1),
-    headers=header_lists,
-)
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    """Draw a message; a key or value without bytes may be null or empty."""
+    value, key = draw(st.binary(max_size=300) | st.just(b"")), draw(st.binary(max_size=50) | st.just(b""))
+    empty = EmptyFields(0)
+    if not value:
+        empty |= draw(st.sampled_from([EmptyFields(0), EmptyFields.NULL_VALUE, EmptyFields.EMPTY_VALUE]))
+    if not key and (value or empty):
+        empty |= draw(st.sampled_from([EmptyFields(0), EmptyFields.EMPTY_KEY]))
+    return Message(
+        draw(st.binary(min_size=1, max_size=300)),
+        value,
+        key,
+        draw(st.integers(-(2**63), 2**63 - 1)),
+        draw(st.none() | st.integers(0, 2**32 - 1)),
+        draw(header_lists),
+        empty,
+    )
 
 
-@given(messages)
+@given(messages())
 def test_an_encoded_message_parses_back(message: Message) -> None:
-    assert parse_message(encode(message)) == message
+    assert parse_message(encode_message(message)) == message
 
 
 @given(st.binary(max_size=80))
@@ -268,9 +296,9 @@ def test_parse_accepts_any_bytes_without_an_exception(junk: bytes) -> None:
         assert isinstance(parse_message(framed), Message | Rejection)
 
 
-@given(messages, st.data())
+@given(messages(), st.data())
 def test_all_buffer_types_parse_alike(message: Message, data: st.DataObject) -> None:
-    encoded = bytearray(encode(message))
+    encoded = bytearray(encode_message(message))
     position = data.draw(st.integers(0, len(encoded) - 1))
     encoded[position] = data.draw(st.integers(0, 255))
     assert parse_message(encoded) == parse_message(memoryview(encoded)) == parse_message(bytes(encoded))
@@ -280,9 +308,27 @@ def test_version_1_without_headers_parses() -> None:
     assert parse_message(bytes.fromhex(H2)) == Message(b"t1", b"hello", b"", NOW, None)
 
 
+def test_only_messages_that_need_it_have_version_2() -> None:
+    def version(value: bytes | None, key: bytes | None, *, keep_empty: bool) -> int:
+        encoded = encode_any_partition(b"t", value, key, timestamp_ms=NOW, keep_empty=keep_empty)
+        return int.from_bytes(encoded[6:8])
+
+    assert [version(value, key, keep_empty=False) for value in (b"", b"v") for key in (None, b"", b"k")] == [0] * 6
+    assert [version(None, key, keep_empty=keep) for key in (None, b"", b"k") for keep in (False, True)] == [2] * 6
+    assert [version(b"v", key, keep_empty=True) for key in (None, b"", b"k")] == [0, 2, 0]
+    assert [version(b"", key, keep_empty=True) for key in (None, b"", b"k")] == [2] * 3
+
+
+def test_the_key_of_a_tombstone_is_null_by_default() -> None:
+    for key in (None, b""):
+        parsed = parse_message(encode_any_partition(b"t", None, key, timestamp_ms=NOW))
+        assert isinstance(parsed, Message)
+        assert parsed.empty == EmptyFields.NULL_VALUE
+
+
 def test_headers_have_an_exact_size_limit() -> None:
     message = Message(b"t", b"v", b"", NOW, None, ((b"k", bytes(65528)),))
-    data = encode(message)
+    data = encode_message(message)
     assert parse_message(data) == message
     headers = (1).to_bytes(2) + b"k" + (65529).to_bytes(4) + bytes(65529)
     longer = data[4:-65539] + len(headers).to_bytes(4) + headers
@@ -302,7 +348,7 @@ def test_headers_may_be_text() -> None:
 
 def test_the_longest_topic_fits() -> None:
     message = Message(b"t" * 32767, b"v", b"", NOW, None)
-    assert parse_message(encode(message)) == message
+    assert parse_message(encode_message(message)) == message
 
 
 def test_a_topic_that_is_text_is_sent_as_utf_8() -> None:
