@@ -47,6 +47,8 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     keyed = sum(1 for record in found if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
+    # The files' headers have the progress now.  A later attempt may have the number of the one that was fed last.
+    increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS}
     last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
     row.commit_counted(max(1, last), {counter: number for counter, number in increments.items() if number})
     _discard_incomplete(slab, row, index)
@@ -62,6 +64,9 @@ def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) 
         _LOG.error("The journal of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
         clear_last_released(slab, index)
+
+
+_PROGRESS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
 
 
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:

@@ -334,6 +334,21 @@ def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
         assert seen == {0, 19}
 
 
+def test_an_attempt_with_the_number_of_one_that_was_fed_is_delivered_after_another_death(slab: Slab) -> None:
+    """A worker numbers its attempts from 1 again after a death, and the row still knew the progress of the old one."""
+    model = Model(slab)
+    for count in (5, 6):
+        model.begin(0, 0)
+        model.send(0, count)
+        model.end(0, 0)
+        if count == 5:
+            model.feed(0, 0)
+        model.kill(0, 0)
+    drain(model.worker, model.sink)
+    assert sorted(model.sink.numbers) == model.due == list(range(11))
+    assert_books(slab, 11)
+
+
 class Model:
     """Clients of a worker, and which of their messages are due in Kafka: see the test below."""
 
