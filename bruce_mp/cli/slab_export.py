@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line, info_of
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
-from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
+from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, parse_message
 from bruce_mp.protocol.client.record_headers import decode_headers
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage
@@ -148,7 +149,8 @@ class _Lines:
         headers = decode_headers(body.headers)
         if headers is None:
             self._salvage.damage.append(f"Headers of a record of chunk {kept.chunk} are damaged and omitted.")
-        message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or ())
+        empty = EmptyFields(kept.options & lay.OPTIONS_OF_EMPTY)
+        message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or (), empty)
         return self._line(_info(kept), message)
 
     def _of_datagram(self, landed: LandedDatagram) -> DiscardLine:
@@ -172,6 +174,7 @@ class _Lines:
             message.value,
             message.partition_key,
             message.headers,
+            int(message.empty),
         )
 
 

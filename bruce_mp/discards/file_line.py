@@ -2,12 +2,13 @@
 
     now: MS ts: TS event: E info: I topic: LEN[T] key: LEN[B64] msg: LEN[B64]
 
-This is Dory's line; LEN counts the bytes between the brackets. Three additions allow a message to be sent again from
+This is Dory's line; LEN counts the bytes between the brackets. Four additions allow a message to be sent again from
 its line:
 
 * ` pkey: N` at the end holds the unsigned key of a PartitionKey message. Parsers of Dory's
   lines skip unknown fields behind `msg`.
 * ` hdrs: K:V,K:V,...` behind that holds record headers: keys and values in base64, `-` for a null value.
+* ` empty: N` behind that holds the client's choice between null and empty, a sum of `EmptyFields`.
 * In a topic, every byte outside printable ASCII, and the backslash, is written as `\\xHH`. A line thus stays one line
   for any client data. Topics that Kafka allows contain no such byte.
 
@@ -60,6 +61,7 @@ class DiscardLine:
     value: bytes
     partition_key: int | None = None
     headers: tuple[Header, ...] = ()
+    empty: int = 0
 
 
 def info_of(reason: DiscardReason, number: int = 0, *, is_tcp: bool = False) -> str:
@@ -92,6 +94,8 @@ def format_line(line: DiscardLine) -> bytes:
     tail = b"" if line.partition_key is None else b" pkey: %d" % line.partition_key
     if line.headers:
         tail += b" hdrs: " + b",".join(map(_header_text, line.headers))
+    if line.empty:
+        tail += b" empty: %d" % line.empty
     return head.encode() + _joined(fields) + tail + b"\n"
 
 

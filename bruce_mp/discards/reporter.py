@@ -166,7 +166,7 @@ class DiscardReporter:
         now_ms = wall_ms()
         for each in messages:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
-            self._file.copies.stage(Copy(Target.DISCARDS, now_ms, *fields))
+            self._file.copies.stage(Copy(Target.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def staged_copies(self) -> dict[int, int]:
         """Return the increment that counts the copies since `release_copies`, for the transaction of the discards."""

@@ -56,6 +56,7 @@ class SalvagedRecord(NamedTuple):
     value_at: int
     headers_at: int
     end: int
+    options: int
 
     @property
     def was_sent(self) -> bool:
@@ -231,6 +232,7 @@ class Salvage:
             value_at,
             headers_at,
             headers_at + record.headers_length,
+            record.options,
         )
 
     def body(self, kept: SalvagedRecord) -> RecordBody | None:

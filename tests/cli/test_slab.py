@@ -25,6 +25,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
 from support.discard_lines import parse_line
+from support.put_records import put_null_and_empty
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, SMALL, Input, datagram, put_in_landing_zone
 from support.traffic import Load, Message, messages_of, start_senders
 
@@ -113,16 +114,26 @@ def test_topics_are_chosen_by_their_bytes(path: Path, capsys: pytest.CaptureFixt
     assert "4 of 6 messages were written" in capsys.readouterr().err
 
 
+def test_export_distinguishes_null_from_empty(tmp_path: Path) -> None:
+    path = tmp_path / "slab"
+    create_slab(path, SMALL, now_ms=1_700_000_000_000)
+    slab = Slab(path)
+    put_null_and_empty(slab)
+    slab.close()
+    _, lines = export(path)
+    assert [line.empty for line in lines] == [8, 16, 0, 12, 20, 4, 8, 16, 0]
+
+
 def test_export_names_the_discard_reason_of_landed_datagrams(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)
     good = datagram(b"t", b"v")
-    put_in_landing_zone(slab, [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\2" + good[8:], b"", good])
+    put_in_landing_zone(slab, [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\3" + good[8:], b"", good])
     slab.close()
     _, lines = export(path)
-    assert [line.info for line in lines] == ["API_KEY(7)", "VERSION(2)", "MALFORMED", "SLAB"]
-    assert [line.value for line in lines[:2]] == [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\2" + good[8:]]
+    assert [line.info for line in lines] == ["API_KEY(7)", "VERSION(3)", "MALFORMED", "SLAB"]
+    assert [line.value for line in lines[:2]] == [good[:4] + b"\0\7" + good[6:], good[:6] + b"\0\3" + good[8:]]
 
 
 def test_standard_output_is_the_default(path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -31,6 +31,7 @@ lines = st.builds(
     value=st.binary(max_size=300),
     partition_key=st.none() | st.integers(0, 2**32 - 1),
     headers=header_lists,
+    empty=st.sampled_from([0, 4, 8, 16, 20]),
 )
 
 
@@ -55,6 +56,12 @@ def test_record_headers_follow_the_partition_key() -> None:
     line = format_line(DiscardLine(1, -1, LineEvent.DUPLICATE, "NONE", b"t", b"", b"", 7, headers))
     assert line.endswith(b" msg: 0[] pkey: 7 hdrs: YQ==:MQ==,:-,:\n")
     assert parse_line(line).headers == headers
+
+
+def test_the_choice_of_null_or_empty_ends_the_line() -> None:
+    line = format_line(DiscardLine(1, -1, LineEvent.DISCARD, "SLAB", b"t", b"k", b"", empty=8))
+    assert line.endswith(b" key: 4[aw==] msg: 0[] empty: 8\n")
+    assert parse_line(line).empty == 8
 
 
 @pytest.mark.parametrize("text", ["YQ==", "YQ==:MQ==:MQ==", "YQ:MQ==", "-:MQ==", "YQ==:MQ==,"])

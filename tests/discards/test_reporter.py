@@ -8,7 +8,7 @@ from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from bruce_mp.protocol.client.messages import Message
+from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.status.events import ReportedEvent, decode_events
 from bruce_mp.telemetry.events import encode_events
 from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
@@ -196,13 +196,26 @@ def test_copies_contain_all_fields_needed_for_replay() -> None:
     reporter, link = reporter_with_file()
     assert reporter.keeps_copies
     assert reporter.copy_size is reporter.sample_size is None
-    messages = [Message(NASTY, b"value", b"key", -5, None), Message(b"news", b"", b"", 2**62, 2**32 - 1)]
+    messages = [
+        Message(NASTY, b"value", b"key", -5, None, ((b"h", None),)),
+        Message(b"news", b"", b"", 2**62, 2**32 - 1, (), EmptyFields.NULL_VALUE),
+    ]
     reporter.copy(DiscardReason.NO_MEM, messages[:1])
     reporter.copy_duplicates(messages[1:])
     reporter.flush()
     copies = decode_copies(link.messages[0])
-    found = [(copy.topic, copy.value, copy.key, copy.timestamp_ms, copy.partition_key) for copy in copies]
-    assert [Message(*each) for each in found] == messages
+    assert [
+        Message(
+            each.topic,
+            each.value,
+            each.key,
+            each.timestamp_ms,
+            each.partition_key,
+            each.headers,
+            EmptyFields(each.empty),
+        )
+        for each in copies
+    ] == messages
     assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", Target.DISCARDS), ("", Target.DISCARDS)]
 
 

@@ -45,6 +45,7 @@ def parse_line(data: bytes) -> DiscardLine:
         value=_unbase64(value, "msg"),
         partition_key=_partition_key(more.get(b"pkey")),
         headers=_headers(more.get(b"hdrs")),
+        empty=int(more.get(b"empty", b"0")),
     )
 
 

@@ -74,6 +74,7 @@ def _discard_line(copy: Copy) -> DiscardLine:
         copy.value,
         copy.partition_key,
         copy.headers,
+        copy.empty,
     )
 
 

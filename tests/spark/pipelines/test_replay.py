@@ -62,6 +62,16 @@ def test_replay_restores_every_field_in_order(spark: SparkSession, tmp_path: Pat
     assert headers == {b"v301": ((b"a", b"1"), (b"", None)), b"v302": ((b"a", b""),)}
 
 
+def test_replay_sends_null_and_empty_as_the_lines_say(spark: SparkSession, tmp_path: Path) -> None:
+    choices = [(b"k", 0), (b"k", 8), (b"k", 16), (b"", 4 | 8), (b"", 16)]
+    lines = [line(number, key=key, value=b"", empty=empty) for number, (key, empty) in enumerate(choices)]
+    (tmp_path / "d").write_bytes(b"".join(lines))
+    with StreamSink(tmp_path / "s") as sink:
+        assert run(spark, sink, tmp_path / "d") == Replayed(sent=len(lines))
+    found = sorted(messages_of(sink), key=lambda message: message.timestamp_ms)
+    assert [(message.key, int(message.empty)) for message in found] == [(b"k", 8), *choices[1:]]
+
+
 def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     lines = [
         line(0), line(1, topic=b"b"), line(2, info="LONG_MSG"), line(3, timestamp_ms=9), line(4, timestamp_ms=99),
