@@ -127,6 +127,12 @@ def _backfill(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--read", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the reader"
     )
+    parser.add_argument(
+        "--mode",
+        choices=("deadletter", "failfast", "permissive"),
+        default="deadletter",
+        help="malformed lines of CSV and JSON: bad rows, an error of Spark, or rows of nulls (default deadletter)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _sink_options(parser)
 
@@ -139,6 +145,7 @@ def _run_backfill(args: Namespace) -> int:
     plan = Backfill(
         args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
         args.partition_key, args.timestamp, args.files_per_chunk, args.tasks_per_chunk, dict(args.read),
+        args.mode,
     )  # fmt: skip
     spark = _session(args)
     if not args.dry_run:

@@ -1,7 +1,8 @@
 """Check the columns of a DataFrame and their types on the driver, before any task runs.
 
 The conventions are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`) with two more columns,
-`partition_key` and `timestamp`. Types are compared by Spark's short names, so this module needs no PySpark.
+`partition_key` and `timestamp`, and the column `_corrupt_record` of Spark's readers.
+Types are compared by Spark's short names, so this module needs no PySpark.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _TYPES: Final[Mapping[str, frozenset[str]]] = {
     "headers": _HEADERS,
     "partition_key": frozenset({"int"}),
     "timestamp": frozenset({"timestamp"}),
+    "_corrupt_record": frozenset({"string"}),
 }
 
 

@@ -39,6 +39,7 @@ _FIXED_BYTES: Final = 28
 _HEADERS_SIZE_BYTES: Final = 4
 _PARTITION_KEY_BYTES: Final = 4
 _MICROSECONDS: Final = 1000
+_SHORT_HEADER_KEY: Final = 255
 _STAMP_BYTES: Final = 31
 """Size of a stamp without its writer."""
 _EIGHT_DIGITS: Final = 100_000_000
@@ -69,6 +70,10 @@ class Rows:
     """Size of each row's message in bytes, as the daemon counts it."""
     version: int
     """ApiVersion of all messages."""
+    corrupt: pa.Array | None = None
+    """Spark's text of each row whose input it could not parse, null for others."""
+    header_keys: Ints | None = None
+    """Size of the longest header key of each row; None if no row has a header key above 255 bytes."""
 
     def minutes(self, now_ms: int) -> Ints:
         """Return the minute of each row's timestamp in ms since the epoch."""
@@ -176,7 +181,11 @@ class MessageEncoder:
                 sizes += lengths(column)
         if partition_key is not None:
             sizes += np.where(_valid(partition_key), _PARTITION_KEY_BYTES, 0)
-        return Rows(batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes, version)
+        header_keys = _longest_header_keys(columns["headers"]) if "headers" in columns else None
+        return Rows(
+            batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes, version,
+            columns.get("_corrupt_record"), header_keys,
+        )  # fmt: skip
 
     def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
         """Encode `rows`, which must all be valid; `sequence` is the number of the first row in the stamp."""
@@ -286,6 +295,15 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
     joined = pa.py_buffer(pieces.join())
     starts = np.concatenate(([0], np.cumsum(6 + lengths(key) + lengths(value)))).astype(np.int32)
     return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(starts[ends]), joined])
+
+
+def _longest_header_keys(column: pa.Array) -> Ints | None:
+    sizes = lengths(_binary(pc.struct_field(pc.list_flatten(column), "key")))
+    if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
+        return None
+    longest = np.zeros(len(column), np.int64)
+    np.maximum.at(longest, _integers(pc.list_parent_indices(column), 0), sizes)
+    return longest
 
 
 def _milliseconds(column: pa.Array | None, now_ms: int) -> Ints | int:

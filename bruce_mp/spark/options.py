@@ -16,15 +16,14 @@ from bruce_mp.spark.storage import absolute_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Acks", "OnDiscard", "OnDoubt", "SinkOptions", "parse_options"]
+__all__ = ["Acks", "OnDiscard", "OnDoubt", "SinkOptions", "is_topic_name", "parse_options"]
 
 DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
 """Longer than the restart of a daemon takes."""
 MAX_TIMEOUT_MS: Final = 2**31 - 1
-DEFAULT_MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
-"""The daemon's default `input.max_stream_size`."""
 MAX_RECORD_BYTES: Final = 2**31 - 1
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NATURAL: Final = re.compile(r"[0-9]{1,12}")
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
@@ -69,7 +68,7 @@ class SinkOptions:
     on_discard: OnDiscard = OnDiscard.FAIL
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     max_records_per_second: int | None = None
-    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+    max_record_bytes: int | None = None
     stamp: bool = True
     fence: bool = True
     ledger: str | None = None
@@ -121,9 +120,17 @@ def _location(name: str, text: str) -> str:
 
 
 def _topic(name: str, text: str) -> str:
-    if not 0 < len(text.encode()) <= 249:
-        raise OptionError(f"Option '{name}' has {len(text.encode())} bytes: a Kafka topic has 1 to 249.")
+    if not is_topic_name(text):
+        raise OptionError(
+            f"Option '{name}' has {len(text.encode())} bytes: a Kafka topic has 1 to 249 letters, digits, '.', '_' and "
+            f"'-'. It is '{text:.80}'."
+        )
     return text
+
+
+def is_topic_name(text: str) -> bool:
+    """Report if Kafka allows a topic of this name."""
+    return _TOPIC.fullmatch(text) is not None and text not in {".", ".."}
 
 
 def _run_id(name: str, text: str) -> str:

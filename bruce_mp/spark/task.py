@@ -10,7 +10,7 @@ import socket
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,14 @@ import pyarrow.parquet as pq
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.spark.channel import Channel
-from bruce_mp.spark.encode import LONGEST_HEADERS, MessageEncoder, Rows, lengths
+from bruce_mp.spark.encode import MessageEncoder, Rows
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import MINUTE_MS, TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.repeated_task import find_delivered
 from bruce_mp.spark.storage import open_directory
 from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
+from bruce_mp.spark.validation import DEFAULT_LIMITS, RowLimits, RowValidator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +40,6 @@ __all__ = ["DeadLetters", "TaskRate", "run_task"]
 _SLICE_BYTES: Final = 4 << 20
 """Bytes of rows in one send: large for few system calls, small for little memory."""
 _LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
-_TOPIC_MAX: Final = 249
 
 
 def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -56,6 +56,7 @@ def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.Re
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt) as dead,
     ):
+        task.apply_limits(RowLimits.of(channel.inquire(), options.max_record_bytes))
         for batch in batches:
             task.start(channel, keeps_timestamps="timestamp" in batch.schema.names)
             task.send(channel, dead, batch)
@@ -72,6 +73,7 @@ class _Task:
         self._attempt = attempt
         topic = None if options.topic is None else options.topic.encode()
         self._encoder = MessageEncoder(topic, attempt.writer.encode() if options.stamp else None)
+        self.apply_limits(DEFAULT_LIMITS)
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
         self._earlier = None if self._ledger is None else self._ledger.find(attempt)
@@ -80,6 +82,10 @@ class _Task:
         self._has_begun = False
         self._sent = 0
         self._rows: Counter[tuple[str, int]] = Counter()
+
+    def apply_limits(self, limits: RowLimits) -> None:
+        """Check rows against the limits of the connected daemon."""
+        self._validator = RowValidator(self._encoder, limits)
 
     def find_delivered(self) -> TaskEntry | None:
         """Return the delivered attempt of an earlier run of this task, with its outcome."""
@@ -183,40 +189,23 @@ class _Task:
         rows = self._encoder.rows(batch)
         if self._ledger is not None:
             self._digest.update(rows)
-        bad = self._invalid_mask(rows)
-        if not bad.any():
+        bad = self._validator.find(rows)
+        if not bad:
             return rows
         if not dead.wanted:
-            raise RowError(self._describe_invalid(batch, rows, int(np.flatnonzero(bad)[0])))
-        dead.write(batch.filter(pa.array(bad)), [self._reason(rows, int(row)) for row in np.flatnonzero(bad)])
-        return self._encoder.rows(batch.filter(pa.array(~bad)))
+            raise RowError(_describe_invalid(batch, *bad[0][1:]))
+        mask = np.zeros(rows.count, np.bool_)
+        mask[[row for _, row, _ in bad]] = True
+        dead.write(batch.filter(pa.array(mask)), [text for _, _, text in bad])
+        return self._encoder.rows(batch.filter(pa.array(~mask)))
 
-    def _invalid_mask(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return a mask of the rows that cannot be messages: too large, or without a valid topic name."""
-        bad = np.asarray(rows.sizes > self._options.max_record_bytes, np.bool_)
-        bad |= self._encoder.headers_sizes(rows) > LONGEST_HEADERS
-        if rows.topic is not None:
-            size = lengths(rows.topic)
-            bad |= (size < 1) | (size > _TOPIC_MAX)
-        return bad
 
-    def _describe_invalid(self, batch: pa.RecordBatch, rows: Rows, row: int) -> str:
-        key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
-        return (
-            f"A row with key {key!r:.80} cannot be a message: {self._reason(rows, row)}. Correct or filter it, or set "
-            "'deadLetterPath' to write such rows there."
-        )
-
-    def _reason(self, rows: Rows, row: int) -> str:
-        if rows.sizes[row] > self._options.max_record_bytes:
-            limit = self._options.max_record_bytes
-            return f"it has {rows.sizes[row]} bytes, and option maxRecordBytes allows {limit}"
-        headers = np.broadcast_to(self._encoder.headers_sizes(rows), rows.count)[row]
-        if headers > LONGEST_HEADERS:
-            return f"its headers have {headers} bytes with the stamp, and {LONGEST_HEADERS} are allowed"
-        if rows.topic is None or rows.topic[row].as_py() is None:
-            return "its topic is null, and there is no option 'topic'"
-        return f"its topic has {len(rows.topic[row].as_py())} bytes, and Kafka allows 1 to {_TOPIC_MAX}"
+def _describe_invalid(batch: pa.RecordBatch, row: int, text: str) -> str:
+    key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
+    return (
+        f"A row with key {key!r:.80} cannot be a message: {text}. Correct or filter it, or set 'deadLetterPath' to "
+        "write such rows there."
+    )
 
 
 _STATUS_TEXTS: Final = {

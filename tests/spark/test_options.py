@@ -41,7 +41,7 @@ def test_options_are_case_insensitive() -> None:
         ({"stamp": "yes"}, "Option 'stamp' is 'yes': give 'true' or 'false'."),
         ({"ledger": ""}, "Option 'ledger' is empty"),
         ({"topic": ""}, "Option 'topic' has 0 bytes"),
-        ({"topic": "é" * 125}, "Option 'topic' has 250 bytes: a Kafka topic has 1 to 249."),
+        ({"topic": "é" * 125}, "Option 'topic' has 250 bytes: a Kafka topic has 1 to 249 letters"),
         ({"kafka.bootstrap.servers": "b:9092"}, "Option 'kafka.bootstrap.servers': connections to Kafka belong to"),
         ({"topics": "t"}, "Option 'topics' is not known. Options are bruce.socket, topic, acks,"),
         ({"path": "/a", "bruce.socket": "/b"}, "names a second socket: '/a' and '/b'"),

@@ -11,15 +11,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
-from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus, Level
+from bruce_mp.protocol.client.barrier import (
+    Barrier,
+    BarrierAnswer,
+    BarrierStatus,
+    Level,
+    decode_barrier,
+    encode_answer,
+)
 from bruce_mp.protocol.client.fence import EndReason, encode_ended
+from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer, is_inquiry
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import RowError, TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.task import run_task
-from support.stream_sink import StreamSink
+from support.daemon import Daemon
+from support.stream_sink import Connection, StreamSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -231,7 +241,7 @@ def test_invalid_rows_are_written_to_the_dead_letter_path(tmp_path: Path) -> Non
     assert [row["reason"] for row in rows] == [
         "it has 229 bytes, and option maxRecordBytes allows 200",
         "its topic is null, and there is no option 'topic'",
-        "it has 279 bytes, and option maxRecordBytes allows 200",
+        f"its topic is '{'x' * 80}' with 250 bytes, and Kafka allows 1 to 249 letters, digits, '.', '_' and '-'",
     ]
     assert {row["writer"] for row in rows} == {"query/7/2/1"}
 
@@ -262,3 +272,72 @@ def test_a_ledger_is_written_whole_and_once(tmp_path: Path) -> None:
     (file,) = (tmp_path / "ledger").iterdir()
     assert len(file.read_text().splitlines()) == 4
     assert write_ledger(str(tmp_path / "ledger"), []) is None
+
+
+BAD: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"topic": "bad topic!"}, "its topic is 'bad topic!' with 10 bytes, and Kafka allows"),
+    ({"topic": ".."}, "its topic is '..' with 2 bytes"),
+    ({"topic": ""}, "its topic is '' with 0 bytes"),
+    ({"value": b"x" * 968}, "it has 1001 bytes, and option maxRecordBytes allows 1000"),
+    ({"value": b"x" * 901}, "its key, value and headers have 901 bytes, and batching.message_max_bytes"),
+    ({"_corrupt_record": '{"a": '}, "its input is malformed: '{\"a\": '"),
+    ({"headers": [{"key": "k" * 32_768, "value": b""}]}, "a key of its headers has more than 32767 bytes"),
+]
+
+
+@pytest.mark.parametrize(("changed", "reason"), BAD, ids=[next(iter(changed)) for changed, _ in BAD])
+def test_each_kind_of_bad_row_has_its_reason(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
+    payload = 900 if changed.get("value") == b"x" * 901 else 100_000
+
+    def limits(inquiry: Inquiry) -> InquiryAnswer:
+        return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, 0, 2_000_000, payload)
+
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    good: dict[str, Any] = {"value": b"v", "topic": "t", "_corrupt_record": None, "headers": []}
+    kinds = {"value": pa.binary(), "topic": pa.string(), "_corrupt_record": pa.string(), "headers": headers}
+    rows = [good, {**good, **changed}, good]
+    batch = pa.record_batch({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+    limit = None if "headers" in changed else 1000
+    with StreamSink(tmp_path / "s", inquired=limits) as sink:
+        chosen = options(sink, topic=None, dead_letter_path=str(tmp_path / "dead"), max_record_bytes=limit)
+        sent = run_task(chosen, ATTEMPT, [batch])
+    assert (values_of(sink), sent.dead_letters) == ([b"v", b"v"], 1)
+    (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
+    assert letter["reason"].startswith(reason)
+
+
+def test_the_limit_of_an_older_daemon_is_the_default(tmp_path: Path) -> None:
+    class OldDaemon(StreamSink):
+        def _take(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
+            if is_inquiry(frame):
+                refusal = decode_barrier(frame)
+                assert isinstance(refusal, BarrierAnswer)
+                client.sendall(encode_answer(refusal))
+            else:
+                super()._take(client, connection, frame)
+
+    with OldDaemon(tmp_path / "s") as sink:
+        assert run_task(options(sink), ATTEMPT, batches(b"v" * 999_974)).delivered == 1
+        with pytest.raises(RowError, match=r"message_max_bytes of the daemon allows 999974"):
+            run_task(options(sink), ATTEMPT, batches(b"v" * 999_975))
+
+
+@pytest.mark.process
+def test_the_limits_of_a_daemon_are_those_of_the_sink(tmp_path: Path) -> None:
+    """The largest good row is delivered, and the daemon discards none, because one more byte is a bad row."""
+    settings = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": f'"{tmp_path}/stream"',
+        "input.max_stream_size": 3_000_000,
+        "batching.message_max_bytes": 500_000,
+    }
+    (tmp_path / "daemon").mkdir()
+    with DevBroker(topics={"t": 1}) as broker, Daemon(tmp_path / "daemon", broker.bootstrap, settings) as daemon:
+        chosen = SinkOptions(f"{tmp_path}/stream", "t", stamp=True, dead_letter_path=str(tmp_path / "dead"))
+        overhead = len("bruce.stamp") + 6 + 31 + len(ATTEMPT.writer)
+        for size in (500_000 - 26 - overhead, 500_000 - 25 - overhead):
+            run_task(chosen, ATTEMPT, batches(b"k" * size))
+        books = daemon.wait_settled(1)
+    assert (books.received, books.delivered) == (1, 1)
+    (letter,) = pq.read_table(tmp_path / "dead").to_pylist()
+    assert "batching.message_max_bytes of the daemon allows 499974" in letter["reason"]

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 __all__ = ["Backfill", "DryRun", "backfill", "dry_run"]
 
 FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_S: Final = 1
-_TOPIC_MAX: Final = 249
-_FRAME_BYTES: Final = 160
-"""Approximate size of a message without topic, key and value: its fields and its stamp."""
+CORRUPT: Final = "_corrupt_record"
+MODES: Final = ("deadletter", "failfast", "permissive")
+_WITH_MODE: Final = frozenset({"csv", "json"})
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Backfill:
     files_per_chunk: int = 8
     tasks_per_chunk: int | None = None
     reader: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "deadletter"
+    """For malformed rows of CSV and JSON: bad rows of the sink, or as Spark's modes of this name treat them."""
 
 
 @dataclass(frozen=True)
@@ -122,49 +125,59 @@ class _CommittedChunks:
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
-    """Read all files and count the messages without sending any. Raises `OptionError` and `SchemaError`."""
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+    """Read all files and count the messages without sending any. Raises `OptionError` and `SchemaError`.
+
+    The rows are checked as the sink does, with the limits of the daemon on this host, or the default ones without it.
+    """
+    from bruce_mp.spark.dry_run import count_messages  # noqa: PLC0415 - Arrow and numpy: slow to import
 
     frame = _messages(_read(spark, plan, streaming=False), plan)
     options = parse_options(plan.sink)
     check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], options.topic)
-    fallback = F.lit(options.topic).cast("string")
-    topic = F.coalesce("topic", fallback) if "topic" in frame.columns else fallback
-    size = F.octet_length("value") + (
-        F.coalesce(F.octet_length("key"), F.lit(0)) if "key" in frame.columns else F.lit(0)
-    )
-    problem = (
-        F.when(topic.isNull(), "no topic")
-        .when((F.octet_length(topic) > _TOPIC_MAX) | (F.octet_length(topic) == 0), "a topic that Kafka does not allow")
-        .when(F.coalesce(size, F.lit(0)) + _FRAME_BYTES > options.max_record_bytes, "larger than maxRecordBytes")
-    )
-    counted = frame.groupBy(topic.alias("topic"), problem.alias("problem")).agg(
-        F.count("*").alias("rows"), F.coalesce(F.sum(size), F.lit(0)).alias("bytes")
-    )
     topics: dict[str, tuple[int, int]] = {}
     bad: dict[str, int] = {}
-    for row in counted.collect():  # a row for each topic
-        if row["problem"] is None:
-            topics[row["topic"]] = (row["rows"], row["bytes"])
+    for topic, problem, rows, size in count_messages(frame, options):
+        if problem is None:
+            topics[topic or ""] = (rows, size)
         else:
-            bad[row["problem"]] = bad.get(row["problem"], 0) + row["rows"]
+            bad[problem] = bad.get(problem, 0) + rows
     return DryRun(topics, bad)
 
 
 def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
     if plan.format not in FORMATS:
         raise OptionError(f"Format '{plan.format}' is not known: give one of {', '.join(FORMATS)}.")
-    defaults = {"header": "true"} if plan.format == "csv" else {}
-    batch = spark.read.format(plan.format).options(**{**defaults, **plan.reader}).load(plan.path)
+    if plan.mode not in MODES:
+        raise OptionError(f"Mode '{plan.mode}' is not known: give one of {', '.join(MODES)}.")
+    options = {**_reader_defaults(plan), **plan.reader}
+    batch = spark.read.format(plan.format).options(**options).load(plan.path)
+    schema = _schema(batch.schema, plan) if plan.format in _WITH_MODE else batch.schema
     if not streaming:
-        return batch
+        return spark.read.format(plan.format).schema(schema).options(**options).load(plan.path)
     source = _StreamInput.of(plan.path)
     return (
         spark.readStream.format(plan.format)
-        .schema(batch.schema)
-        .options(**{**defaults, **plan.reader, **source.options, "maxFilesPerTrigger": str(plan.files_per_chunk)})
+        .schema(schema)
+        .options(**{**options, **source.options, "maxFilesPerTrigger": str(plan.files_per_chunk)})
         .load(source.path)
     )
+
+
+def _reader_defaults(plan: Backfill) -> dict[str, str]:
+    header = {"header": "true"} if plan.format == "csv" else {}
+    if plan.format not in _WITH_MODE:
+        return header
+    if plan.mode == "deadletter":
+        return {**header, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    return {**header, "mode": plan.mode.upper()}
+
+
+def _schema(inferred: StructType, plan: Backfill) -> StructType:
+    """Return the schema; in mode `deadletter` its last column has the text of malformed rows."""
+    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415 - PySpark is slow
+
+    fields = [column for column in inferred.fields if column.name != CORRUPT]
+    return StructType([*fields, StructField(CORRUPT, StringType())] if plan.mode == "deadletter" else fields)
 
 
 @dataclass(frozen=True)
@@ -196,5 +209,7 @@ def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
     columns = {
         name: expressions[name] or (name if has_value and name in frame.columns else None) for name in expressions
     }
-    columns["value"] = columns["value"] or "to_json(struct(*))"
+    content = ", ".join(f"`{name}`" for name in frame.columns if name != CORRUPT)
+    columns["value"] = columns["value"] or f"to_json(struct({content}))"
+    columns[CORRUPT] = CORRUPT if CORRUPT in frame.columns else None
     return frame.selectExpr(*[f"{expression} as {name}" for name, expression in columns.items() if expression])

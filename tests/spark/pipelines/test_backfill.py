@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -117,6 +118,31 @@ def test_a_dry_run_counts_sendable_and_invalid_rows(spark: SparkSession, tmp_pat
     assert found.bad == {"no topic": 1, "larger than maxRecordBytes": 1, "a topic that Kafka does not allow": 1}
     assert found.rows == 3
     assert dry_run(spark, plan_for(tmp_path, "/nobody", topic="to", value="text")).topics["t"] == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_malformed_lines_are_bad_rows_unless_another_mode_is_chosen(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    lines = {"json": '{"id": 1}\n{"id": \n{"id": 3}\n', "csv": "id\n1\n2,too,many\n3\n"}
+    (tmp_path / f"a.{kind}").write_text(lines[kind])
+    with StreamSink(tmp_path / "s") as sink:
+        chosen = {"path": str(tmp_path / f"a.{kind}"), "format": kind}
+        found = dry_run(spark, plan_for(tmp_path, sink.path, **chosen))
+        assert (found.rows, found.bad) == (2, {"malformed input": 1})
+        with pytest.raises(StreamingQueryException, match="its input is malformed: "):
+            backfill(spark, plan_for(tmp_path, sink.path, **chosen), Progress("backfill", io.StringIO()))
+        sink.connections.clear()
+        dead = {**PLAIN, "bruce.socket": sink.path, "deadLetterPath": str(tmp_path / "dead")}
+        plan = plan_for(tmp_path, sink.path, **chosen, sink=dead, checkpoint=str(tmp_path / "second"))
+        backfill(spark, plan, Progress("backfill", io.StringIO()))
+        assert sum(values_of(sink).values()) == 2
+        assert spark.read.parquet(f"{tmp_path}/dead").count() == 1
+        assert sum(dry_run(spark, replace(plan, mode="permissive")).topics["t"][:1]) == 3
+        with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILFAST|FAILED_READ_FILE"):
+            dry_run(spark, replace(plan, mode="failfast"))
+        with pytest.raises(OptionError, match="Mode 'drop' is not known"):
+            dry_run(spark, replace(plan, mode="drop"))
 
 
 def test_a_dry_run_rejects_invalid_options_and_columns(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Count the messages of a DataFrame without sending them, and check its rows as the sink does.
+
+A data source of its own takes the rows, because PySpark gives Arrow batches to data sources without pandas.  Its commit
+runs in another process than the driver's program, and writes the counts to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from bruce_mp.spark.channel import Channel
+from bruce_mp.spark.encode import MessageEncoder, lengths
+from bruce_mp.spark.errors import TaskError
+from bruce_mp.spark.validation import RowLimits, RowValidator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from bruce_mp.spark.options import SinkOptions
+
+__all__ = ["count_messages"]
+
+_WRITER: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
+"""A writer of typical length: the stamp is a part of each message."""
+_COUNTED: Final = ["topic", "problem", "rows", "bytes"]
+
+Counts = list[tuple[str, str | None, int, int]]
+"""Topic, problem (None for good rows), number of rows, and bytes of keys and values."""
+
+
+def count_messages(frame: DataFrame, options: SinkOptions) -> Counts:
+    """Count the rows by topic and problem."""
+    with tempfile.TemporaryDirectory(prefix="bruce-dry-run-") as directory:
+        out = Path(directory) / "counts.json"
+        plan = {"topic": options.topic, "stamp": options.stamp, "limits": _limits(options), "out": str(out)}
+        frame.sparkSession.dataSource.register(DryRunDataSource)
+        frame.write.format(DryRunDataSource.name()).mode("append").option("plan", json.dumps(plan)).save()
+        return [(topic, problem, rows, size) for topic, problem, rows, size in json.loads(out.read_text())]
+
+
+def _limits(options: SinkOptions) -> RowLimits:
+    """Return the limits of the daemon on this host, or the default ones without a daemon."""
+    try:
+        with Channel(options.socket, options.timeout_ms, 0) as channel:
+            return RowLimits.of(channel.inquire(), options.max_record_bytes)
+    except TaskError:
+        return RowLimits.of(None, options.max_record_bytes)
+
+
+class DryRunDataSource(DataSource):
+    """The data source that counts rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bruce_dry_run"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark's signature
+        return _CountingWriter(json.loads(self.options["plan"]))
+
+
+@dataclass
+class _Counted(WriterCommitMessage):
+    counts: Counts
+
+
+class _CountingWriter(DataSourceArrowWriter):
+    def __init__(self, plan: Mapping[str, Any]) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        topic = self._plan["topic"] and self._plan["topic"].encode()
+        encoder = MessageEncoder(topic, _WRITER if self._plan["stamp"] else None)
+        validator = RowValidator(encoder, RowLimits(*self._plan["limits"]))
+        return _Counted(_sum([counts for batch in iterator for counts in _count(encoder, validator, batch)]))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        counts = [count for message in messages if isinstance(message, _Counted) for count in message.counts]
+        Path(self._plan["out"]).write_text(json.dumps(_sum(counts)))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: nothing was sent."""
+
+
+def _count(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBatch) -> Counts:
+    rows = encoder.rows(batch)
+    problems = np.full(rows.count, None, object)
+    for problem, row, _ in validator.find(rows):
+        problems[row] = problem.summary
+    option = pa.scalar((encoder.topic or b"").decode())
+    topics = pa.repeat(option, rows.count) if rows.topic is None else rows.topic.cast(pa.string())
+    sizes = lengths(rows.value) + (0 if rows.key is None else lengths(rows.key))
+    table = pa.table({"topic": topics, "problem": pa.array(problems, pa.string()), "size": sizes})
+    counts = table.group_by(["topic", "problem"]).aggregate([("size", "count"), ("size", "sum")])
+    return [tuple(row.values()) for row in counts.rename_columns(_COUNTED).to_pylist()]
+
+
+def _sum(counts: Counts) -> Counts:
+    rows: Counter[tuple[str, str | None]] = Counter()
+    size: Counter[tuple[str, str | None]] = Counter()
+    for topic, problem, number, bytes_ in counts:
+        rows[topic, problem] += number
+        size[topic, problem] += bytes_
+    return [(topic, problem, rows[topic, problem], size[topic, problem]) for topic, problem in rows]
