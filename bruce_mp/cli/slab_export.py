@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line, info_of
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, parse_message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.layout import SETTLED, RunState
 from bruce_mp.slab.salvage import Salvage
-from bruce_mp.telemetry.books import SPILLED, read_books, spilled_total
+from bruce_mp.telemetry.books import spilled_total
 from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.stages import SPILLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +102,7 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
 
 def compare_with_books(salvage: Salvage, held: int) -> list[str]:
     """Return a sentence if the number of held records differs from the books. The daemon must not be running."""
-    books = read_books(salvage.slab)
+    books = count_books(salvage.slab)
     zone = salvage.landing_zone()
     uncounted = zone.landed - len(zone.pending)
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]

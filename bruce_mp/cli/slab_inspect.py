@@ -14,14 +14,16 @@ import msgspec
 from bruce_mp.cli.slab_export import compare_with_books
 from bruce_mp.config.sizes import format_size
 from bruce_mp.errors import ExitCode
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.supervisor.slab.backlog import plural
-from bruce_mp.telemetry.books import STAGES, Books, balance_line, read_books
+from bruce_mp.telemetry.books import Books, balance_line
 from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.stages import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +155,7 @@ def _read(salvage: Salvage) -> Inspection:
         producer_id=slab.read_signed(lay.SUPER_PRODUCER_ID),
         idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
         processes=list(_processes(slab)),
-        books=read_books(slab),
+        books=count_books(slab),
         chunks=ChunkUsage(lay.CHUNK_BYTES, *salvage.chunks()),
         topics=_topics(salvage),
         landing=_landing(salvage),

@@ -24,9 +24,11 @@ from bruce_mp.dispatcher.send_queue import RequestLimits, SendQueue
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine, without_damaged
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import FLAG_AFTER_GAP, RunState, state_word
 from bruce_mp.slab.producer_id import is_idempotent
 from bruce_mp.slab.recovery import SentBatch, inspect_segment, rebuild_batches, sweep
+from bruce_mp.slab.rows import Move
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 
@@ -73,6 +75,7 @@ class Dispatcher:
         self._accumulator = Accumulator(slab, row, self._rules_of(config))
         self._builder = BatchBuilder(
             slab,
+            row,
             PartitionTable(slab),
             slot,
             max_bytes=config.batching.message_max_bytes,
@@ -228,7 +231,7 @@ class Dispatcher:
     def _claim_sent(self, segments: Iterable[Segment]) -> list[Segment]:
         """Claim segments of batches that another dispatcher built."""
         assigned, in_flight = state_word(RunState.ASSIGNED_SENT, self._slot), state_word(RunState.IN_FLIGHT, self._slot)
-        return kernels.claim(self._slab, segments, assigned, in_flight)
+        return self._row.move(segments, Move(assigned, in_flight, lay.FLOW_SENT))
 
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
@@ -477,14 +480,11 @@ class Dispatcher:
             self._responses.partition_errors.release(self.topic_name(queue.topic), queue.partition)
             self._responses.skip_gap(queue)
         sent, unsent = queue.pop_all()
-        self._return_segments(
-            ParcelKind.RETURNED_SENT, RunState.RETURNED_SENT, queue, [part for batch in sent for part in batch.segments]
-        )
-        self._return_segments(ParcelKind.RETURNED, RunState.RETURNED, queue, unsent)
+        self._return_segments(queue, [part for batch in sent for part in batch.segments], sent=True)
+        self._return_segments(queue, unsent, sent=False)
 
-    def _return_segments(
-        self, kind: ParcelKind, state: RunState, queue: PartitionQueue, segments: list[Segment]
-    ) -> None:
+    def _return_segments(self, queue: PartitionQueue, segments: list[Segment], *, sent: bool) -> None:
         if segments:
-            kernels.set_state(self._slab, segments, state_word(state, self._slot))
+            self._builder.hand_back(segments, sent=sent)
+            kind = ParcelKind.RETURNED_SENT if sent else ParcelKind.RETURNED
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

@@ -17,8 +17,8 @@ from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
-from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence
+from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, Move
+from bruce_mp.slab.runs import NO_SEQUENCE, next_sequence, raise_damage
 
 if TYPE_CHECKING:
     from collections import deque
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.dispatcher.queues import PartitionQueue
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import PartitionTable
 
@@ -51,10 +52,17 @@ class BatchPlan(NamedTuple):
 class BatchBuilder:
     """Builds and changes the record batches of the dispatcher in `slot`."""
 
-    def __init__(self, slab: Slab, sequences: PartitionTable, slot: int, *, max_bytes: int, idempotent: bool) -> None:
+    def __init__(
+        self, slab: Slab, row: ProcessRow, sequences: PartitionTable, slot: int, *, max_bytes: int, idempotent: bool
+    ) -> None:
         self._slab = slab
+        self._row = row
         self._sequences = sequences
-        self._in_flight = state_word(RunState.IN_FLIGHT, slot)
+        queued, in_flight = state_word(RunState.QUEUED, slot), state_word(RunState.IN_FLIGHT, slot)
+        returned, returned_sent = state_word(RunState.RETURNED, slot), state_word(RunState.RETURNED_SENT, slot)
+        self._build = Move(queued, in_flight, lay.FLOW_SENT)
+        self._return = Move(queued, returned, lay.FLOW_RETURNED)
+        self._return_sent = Move(in_flight, returned_sent, lay.FLOW_RETURNED_SENT)
         self.max_bytes = max_bytes
         """The most bytes of a new batch: keys, values and `SIZE_OVERHEAD` for each record."""
         self.idempotent = idempotent
@@ -66,11 +74,16 @@ class BatchBuilder:
         """Assign sequence numbers and store IN_FLIGHT; return None for a plan with a damaged segment."""
         entry_at = self._sequences.entry_at
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
-        numbers = kernels.assign_sequences(self._slab, batches, self._in_flight, is_numbered=self.idempotent)
+        numbers = kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
         return [
             SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else None
             for plan, found in zip(plans, numbers, strict=True)
         ]
+
+    def hand_back(self, segments: Sequence[Segment], *, sent: bool) -> None:
+        """Hand segments back to the router; `sent` ones are part of a built batch."""
+        if len(self._row.move(segments, self._return_sent if sent else self._return)) != len(segments):
+            raise_damage(self._slab, segments)
 
     def _next_numbers(self, topic: int, partition: int) -> tuple[int, int]:
         """Return (epoch, sequence number) for the next batch of a partition."""

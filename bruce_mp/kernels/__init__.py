@@ -14,7 +14,6 @@ variant.
     ChunkPool           the chunks of an input, reclaimed when all their records are settled
     ProcessRow          a process row whose transactions settle segments
     claim               claims a frame's segments with the expected state words
-    set_state           stores a state word for segments
     bind_partition      writes the partition of each segment
     write_sequence      writes the partition and the sequence numbers of consecutive segments
     assign_sequences    writes both for record batches, with the next sequence numbers of their partitions
@@ -24,6 +23,7 @@ variant.
     split_at            splits a segment at a number of records or bytes
     by_size             splits a segment into parts of records within and above a size limit
     time_span           returns the smallest and largest timestamp of a segment
+    tally               counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
     encode              encodes the records section of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments
@@ -63,13 +63,13 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
         bind_partition,
         by_size,
         claim,
-        set_state,
         split_at,
         split_by_partition,
         write_sequence,
     )
     from bruce_mp.kernels.pure.split_stream import split_stream
     from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource
+    from bruce_mp.kernels.pure.tally import tally
     from bruce_mp.kernels.pure.wait_times import wait_times
 else:
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
@@ -88,13 +88,13 @@ else:
         bind_partition,
         by_size,
         claim,
-        set_state,
         split_at,
         split_by_partition,
         write_sequence,
     )
     from bruce_mp.kernels.compiled.split_stream import split_stream
     from bruce_mp.kernels.compiled.stream_intake import StreamIntake, StreamSource
+    from bruce_mp.kernels.compiled.tally import tally
     from bruce_mp.kernels.compiled.wait_times import wait_times
 
 __all__ = [
@@ -141,10 +141,10 @@ __all__ = [
     "messages",
     "read_headers",
     "record_batch",
-    "set_state",
     "split_at",
     "split_by_partition",
     "split_stream",
+    "tally",
     "time_span",
     "wait_times",
     "write_sequence",

@@ -420,7 +420,7 @@ class Assignments:
             # A dead router may have assigned only a part of a batch; add the rest, so that the batch stays whole.
             route = self._route(topic, partition)
             rest, route.returned_sent = route.returned_sent, []
-            kernels.set_state(self._slab, rest, state_word(RunState.ASSIGNED_SENT, slot))
+            self._outbox.assign(slot, rest, sent=True)
             parcels.append(Parcel(ParcelKind.SENT, topic, partition, segments + rest))
         parcels += [Parcel(ParcelKind.WAITED, part.topic, part.partition, [part.segment]) for part in unsent]
         self._outbox.replace(slot, parcels)

@@ -77,7 +77,7 @@ class Router:
             lambda: self._tables.topics.free_entries,
             autocreate=config.delivery.topic_autocreate,
         )
-        self._outbox = Outbox(slab, incarnation)
+        self._outbox = Outbox(slab, row, incarnation)
         self._assignments = Assignments(
             slab,
             row,

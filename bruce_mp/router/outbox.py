@@ -6,26 +6,33 @@ The outbox stores the state words of a parcel's segments before it queues the pa
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from bruce_mp import kernels
 from bruce_mp.ipc.frames import Parcel, ParcelKind
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import Move
+from bruce_mp.slab.runs import raise_damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["Outbox"]
+
+_UNSENT: Final = (RunState.ROUTED, RunState.ASSIGNED)
+_SENT: Final = (RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
 
 
 class Outbox:
     """The parcels for each dispatcher slot, and the slots that need a FLUSH of a topic."""
 
-    def __init__(self, slab: Slab, incarnation: int) -> None:
+    def __init__(self, slab: Slab, row: ProcessRow, incarnation: int) -> None:
         self._slab = slab
+        self._row = row
         self._incarnation = incarnation
         self._parcels: dict[int, list[Parcel]] = {}
         self._flush_slots: dict[int, set[int]] = defaultdict(set)
@@ -33,9 +40,15 @@ class Outbox:
 
     def post(self, slot: int, parcel: Parcel) -> None:
         """Store the assignment of a parcel's segments to a slot, and queue the parcel."""
-        state = RunState.ASSIGNED_SENT if parcel.kind is ParcelKind.SENT else RunState.ASSIGNED
-        kernels.set_state(self._slab, parcel.segments, state_word(state, slot))
+        self.assign(slot, parcel.segments, sent=parcel.kind is ParcelKind.SENT)
         self._parcels.setdefault(slot, []).append(parcel)
+
+    def assign(self, slot: int, segments: Sequence[Segment], *, sent: bool) -> None:
+        """Store the assignment of segments to a slot; `sent` ones are part of a built batch."""
+        routed, assigned = _SENT if sent else _UNSENT
+        move = Move(state_word(routed, self._incarnation), state_word(assigned, slot), lay.FLOW_ASSIGNED)
+        if len(self._row.move(segments, move)) != len(segments):
+            raise_damage(self._slab, segments)
 
     def post_queue(self, slot: int, partitions: Iterable[tuple[int, int]], segments: list[Segment]) -> None:
         """Post the segments of these (topic, partition) pairs as QUEUE; the dispatcher may accumulate them."""

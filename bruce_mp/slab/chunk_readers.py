@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["all_runs", "read_each", "until_damage"]
+__all__ = ["all_runs", "read_each", "read_stable", "until_damage"]
 
 T = TypeVar("T")
 
@@ -27,10 +27,11 @@ def read_each(slab: Slab, read: Callable[[int], Iterable[T]]) -> Iterator[T]:
     owner frees yields nothing, because its number of runs is then 0.
     """
     for chunk, _, _, generation in used_chunk_headers(slab):
-        yield from _read_stable(slab, chunk, generation, read)
+        yield from read_stable(slab, chunk, generation, read)
 
 
-def _read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
+def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], Iterable[T]]) -> list[T]:
+    """Return the items that `read(chunk)` finds in one generation of a chunk, `generation` or a later one."""
     at, words = slab.chunk_at(chunk), slab.words
     for _ in range(_READ_TRIES):
         found = until_damage(read(chunk))

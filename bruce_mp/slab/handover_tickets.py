@@ -1,8 +1,10 @@
 """Tickets: the order in which an input hands runs over, which makes a sweep a snapshot.
 
 A router sweeps the slab while inputs fill it.  It could find a run and miss an older one of the same lane, if it read
-the older run's chunk before the hand-over.  So each run gets the next ticket, and the input's row stores the last one.
+the older run's chunk before the hand-over.  So each run gets a later ticket, and the input's row stores the last one.
 The router reads the rows before its sweep and ignores runs with later tickets, for which frames arrive.
+
+A ticket grows by the records of its run, so the row's ticket counts the records that the input has handed over.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ class HandoverTickets:
 
     def hand_over(self, run_at: int) -> None:
         """Hand the run at a file offset over to the router: store ticket, state word and row in this order."""
-        ticket = self._slab.longs[self.row_at >> 3] + 1
+        ticket = self._slab.longs[self.row_at >> 3] + self._slab.words[(run_at + lay.RUN_COUNT) >> 2]
         self._slab.longs[(run_at + lay.RUN_TICKET) >> 3] = ticket
         self._slab.words[run_at >> 2] = RunState.FILLED
         self._slab.longs[self.row_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
-        """Raise the row's ticket to that of a run, if a predecessor died between run and row."""
+        """Raise the row's ticket to that of a run that a predecessor handed over, if it died between run and row."""
         self._slab.longs[self.row_at >> 3] = max(self._slab.longs[self.row_at >> 3], ticket)
 
 

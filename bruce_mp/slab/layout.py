@@ -88,7 +88,7 @@ ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at 
 ROW_STARTED_MS: Final = 24  # i64, on the wall clock
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_LAST_RELEASED: Final = 36  # u32, of a stream input: the last fenced attempt that it handed over, 0 = none
-ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over
+ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over = the records handed over
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
 ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
 ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
@@ -98,6 +98,14 @@ ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, se
 ROW_REDO_BYTES: Final = 36 * 1024
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
 ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, which settles nothing: status/history/losses.py
+
+# Counters of the moves of messages between stages (telemetry/stages.py); the transaction of a move changes them.
+ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # the last incarnation that counted its moves; 0 in releases without them
+FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
+FLOW_SENT: Final = 9  # dispatcher: messages that became part of a built batch, its own or one of a predecessor
+FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
+FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
+FLOW_BASE: Final = 12  # supervisor: a number for each of four stages, to add to what follows from the counters
 
 # Counters of a stream input's row for its spill files (slab/spill.py); its transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
@@ -188,7 +196,7 @@ RUN_LARGEST: Final = 56  # the largest payload of a record
 RUN_MAGIC_AT: Final = 60
 RUN_FIRST_ARRIVAL: Final = 64
 RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
-RUN_TICKET: Final = 80  # u64, the number of the run in the order of the input's hand-overs
+RUN_TICKET: Final = 80  # u64, the number of records that its input has handed over, those of this run included
 
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48

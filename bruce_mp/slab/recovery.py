@@ -214,7 +214,7 @@ def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, with recounted sums, except fenced attempts."""
     mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
     tickets = HandoverTickets(slab, owner)
-    tickets.catch_up(max((run.ticket for _, _, run in mine), default=0))
+    tickets.catch_up(max((run.ticket for _, _, run in mine if run.state is not RunState.OPEN), default=0))
     for chunk, offset, run in mine:
         if run.state is RunState.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
             with suppress(SlabError):  # a damaged run stays open, because it cannot be delivered

@@ -1,36 +1,37 @@
 """Process rows: counters with one writer each, and transactions that a crash cannot leave half done.
 
-A process that settles records changes their state words and its counters in one transaction.  It first writes a *redo
-record*: the new values of the counters, and the segments with their outcome.  Then it marks the redo record valid,
-applies it, and marks it void.  After a crash, the successor or the supervisor applies a valid redo record again, so
-every step must be repeatable.
+A process that settles records, or moves them to another stage, changes their state words and its counters in one
+transaction.  It first writes a *redo record*: the new values of the counters, and the segments with their outcome.
+Then it marks the redo record valid, applies it, and marks it void.  After a crash, the successor or the supervisor
+applies a valid redo record again, so every step must be repeatable.
 
 `version` is odd during a transaction, so that a reader of the books detects an inconsistent snapshot.  An input's
 version stays odd from `open_books` until it commits the batch, even if the input dies in between.
 
-A redo record consists of u32 valid, u32 outcome, u32 reason, u32 number of counters, u32 number of segments, u32 number
-of landing slots to empty, u64 next landing base (without slots to empty: a stream input's counted arrivals, 0 =
-unchanged), pairs of (u64 counter index, u64 value), and segments as in `runs.SEGMENT`.
+A redo record consists of u32 valid, u32 outcome, u32 reason (of a move: the state word after it as the outcome, the one
+before it as the reason), u32 number of counters, u32 number of segments, u32 number of landing slots to empty, u64 next
+landing base (without slots to empty: a stream input's counted arrivals, 0 = unchanged), pairs of (u64 counter index,
+u64 value), and segments as in `runs.SEGMENT`.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.runs import SEGMENT, is_current, pack_segments, segment_words, unpack_segments
+from bruce_mp.slab.runs import SEGMENT, held_words, is_current, pack_segments, segment_words, unpack_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["MAX_SETTLED_SEGMENTS", "ProcessRow", "settle_words"]
+__all__ = ["MAX_SETTLED_SEGMENTS", "Move", "ProcessRow", "redo_counters", "settle_words"]
 
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
@@ -40,6 +41,14 @@ HEARTBEAT_S: Final = 1.0
 
 MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS * _PAIR.size) // SEGMENT.size
 """The largest number of segments in one transaction, and so in one record batch."""
+
+
+class Move(NamedTuple):
+    """A move of messages to another stage: the state words before and after it, and the counter of its messages."""
+
+    before: int
+    after: int
+    counter: int
 
 
 class ProcessRow:
@@ -64,6 +73,7 @@ class ProcessRow:
         """
         incarnation = (self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] + 1) & 0xFFFFFF
         self._slab.words[(self._at + lay.ROW_INCARNATION) >> 2] = incarnation
+        self._slab.words[(self._at + lay.ROW_COUNTING) >> 2] = incarnation
         self._slab.words[(self._at + lay.ROW_PID) >> 2] = pid
         self._slab.store_signed(self._at + lay.ROW_STARTED_MS, now_ms)
         self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, heartbeat_ms)
@@ -104,6 +114,18 @@ class ProcessRow:
             raise SlabError(f"One transaction settles at most {MAX_SETTLED_SEGMENTS} segments, not {len(segments)}.")
         self._transact(increments, outcome=outcome, reason=reason, segments=segments)
 
+    def move(self, segments: Iterable[Segment], move: Move) -> list[Segment]:
+        """Move segments whose state words are all `move.before`, raise its counter, and return these segments.
+
+        The call skips other segments, and damaged ones.
+        """
+        moved = [segment for segment in segments if held_words(self._slab, segment, move.before)]
+        for start in range(0, len(moved), MAX_SETTLED_SEGMENTS):
+            some = moved[start : start + MAX_SETTLED_SEGMENTS]
+            records = sum(segment.records for segment in some)
+            self._transact({move.counter: records}, outcome=move.after, reason=move.before, segments=some)
+        return moved
+
     def commit_landed(self, landed: int, increments: Mapping[int, int]) -> None:
         """Empty the first `landed` slots of the landing zone and raise counters, both or neither."""
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
@@ -126,7 +148,7 @@ class ProcessRow:
         self,
         increments: Mapping[int, int],
         *,
-        outcome: RunState = RunState.DELIVERED,
+        outcome: int = RunState.DELIVERED,
         reason: int = 0,
         segments: Sequence[Segment] = (),
         landed: int = 0,
@@ -156,7 +178,10 @@ class ProcessRow:
         version = (self._at + lay.ROW_VERSION) >> 3
         self._slab.longs[version] |= 1
         packed = self._slab.view[at + _SEGMENTS_AT : at + _SEGMENTS_AT + count * SEGMENT.size]
-        settle_words(self._slab, unpack_segments(packed), RunState(outcome), reason)
+        if RunState(outcome & 0xFF) in lay.SETTLED:
+            settle_words(self._slab, unpack_segments(packed), RunState(outcome), reason)
+        else:
+            _move_words(self._slab, unpack_segments(packed), before=reason, after=outcome)
         for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
             counter, value = _PAIR.unpack_from(self._slab.view, place)
             self.counters[counter] = value
@@ -189,6 +214,28 @@ def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, rea
             for at in places:
                 _store_reason(slab, at, segment, reason)
                 slab.words[at] = outcome
+
+
+def _move_words(slab: Slab, segments: Iterable[Segment], before: int, after: int) -> None:
+    """Move segments of this process; a repeated transaction skips the words that it has stored already.
+
+    Nothing but this process changes a word that is `before`, and no other process stores it again.
+    """
+    for segment in segments:
+        try:
+            places = [at for at in segment_words(slab, segment) if slab.words[at] == before]
+        except SlabError:
+            continue
+        if is_current(slab, segment):  # checked after the words, as in `settle_words`
+            for at in places:
+                slab.words[at] = after
+
+
+def redo_counters(slab: Slab, row: int) -> dict[int, int]:
+    """Return the new values of the counters in a row's valid redo record."""
+    at = slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_REDO
+    count = min(slab.words[(at >> 2) + 3], _MAX_COUNTERS)
+    return dict(_PAIR.iter_unpack(slab.view[at + _REDO.size : at + _REDO.size + count * _PAIR.size]))
 
 
 def _store_reason(slab: Slab, at: int, segment: Segment, reason: int) -> None:

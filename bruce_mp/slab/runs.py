@@ -26,6 +26,7 @@ __all__ = [
     "Run",
     "Segment",
     "arrived_ms",
+    "held_words",
     "is_current",
     "name_of",
     "next_sequence",
@@ -276,6 +277,20 @@ def segment_words(slab: Slab, segment: Segment) -> list[int]:
     if not starts_run or slab.words[(at + lay.RUN_COUNT) >> 2] != segment.records:
         raise SlabError(f"A segment names a part of a run of chunk {segment.chunk}, which must be split first.")
     return [at >> 2]
+
+
+def held_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
+    """Return the indices of `segment_words` if all these words are `expected`, else an empty list.
+
+    A damaged segment and one of an older generation have none.
+    """
+    try:
+        places = segment_words(slab, segment)
+    except SlabError:
+        return []
+    # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
+    is_held = all(slab.words[at] == expected for at in places) and is_current(slab, segment)
+    return places if is_held else []
 
 
 def split_run(slab: Slab, chunk: int, offset: int) -> None:

@@ -40,7 +40,7 @@ from bruce_mp.status.pages.topics import TopicSelection
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.status.request_guard import guard_change, guard_host
 from bruce_mp.status.slab_snapshot import read_held_groups
-from bruce_mp.telemetry.books import read_books
+from bruce_mp.telemetry.books import Books, read_books
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.active_config import PageSettings
+    from bruce_mp.status.books_check import Verdict
     from bruce_mp.status.broker_status import BrokerStatusStore
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
@@ -80,8 +81,8 @@ _HEADERS: Final = {
 class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
-    All members are safe to call from several threads. `settings` returns the settings in force. `now_ms` is the wall
-    clock; `steady_ms` is the monotonic clock that stamps messages.
+    All members are safe to call from several threads. `settings` returns the settings in force, `verdict` the result of
+    the last check of the books. `now_ms` is the wall clock; `steady_ms` is the monotonic clock that stamps messages.
     """
 
     slab: Slab
@@ -95,6 +96,7 @@ class DaemonView:
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     accept_cluster: Callable[[str], None]
+    verdict: Callable[[], Verdict]
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int]
 
@@ -103,6 +105,7 @@ class DaemonView:
         steady_ms = self.steady_ms()
         return collect_evidence(
             self.slab,
+            self.books(),
             self.broker_status.latest(steady_ms),
             self.histories.losses,
             self.settings(),
@@ -110,6 +113,11 @@ class DaemonView:
             now_ms=self.now_ms(),
             steady_now_ms=steady_ms,
         )
+
+    def books(self) -> Books:
+        """Read the books, with the result of their last check."""
+        checked_ms, unaccounted = self.verdict()
+        return msgspec.structs.replace(read_books(self.slab), checked=checked_ms, unaccounted=unaccounted)
 
     def certificates(self) -> CertificatesPage:
         cluster = self.broker_status.latest(self.steady_ms())
@@ -150,6 +158,8 @@ class BooksPage(Page, frozen=True, kw_only=True):
     held: dict[str, int]
     possible_duplicates: int
     consistent: bool
+    checked: int
+    unaccounted: int
 
 
 def create_app(daemon: DaemonView) -> Flask:
@@ -221,7 +231,7 @@ def _text(text: str, status: int = 200) -> Response:
 
 
 def _read_books(daemon: DaemonView) -> BooksPage:
-    books = read_books(daemon.slab)
+    books = daemon.books()
     return BooksPage(**read_header(daemon.slab, daemon.now_ms()), **msgspec.structs.asdict(books))
 
 

@@ -20,6 +20,7 @@ from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.active_config import NOT_REPORTED, PageSettings
 from bruce_mp.status.app import DaemonView, create_app
+from bruce_mp.status.books_check import BooksCheck
 from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.event_hook import EventHook
 from bruce_mp.status.events import decode_events
@@ -76,6 +77,7 @@ class _Status(ProcessShell):
         self._histories = Histories(History(slab, wall_ms()), losses, BrokerHistory(slab), TrafficTable(steady_ms()))
         self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
+        self._books_check = BooksCheck(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
         self._reloads = ReloadRequests(self.send)
         view = self._daemon_view(slab)
@@ -139,6 +141,7 @@ class _Status(ProcessShell):
             count=self._count,
             refresh_metadata=lambda: self.send(RefreshMetadata()),
             accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
+            verdict=lambda: self._books_check.verdict,
             now_ms=wall_ms,
             steady_ms=steady_ms,
         )
@@ -156,6 +159,7 @@ class _Status(ProcessShell):
         self._histories.losses.sample()
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
+        self._books_check.step(steady_ms(), wall_ms())
 
     def _on_events(self, data: bytes) -> None:
         try:

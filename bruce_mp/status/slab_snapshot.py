@@ -13,7 +13,7 @@ from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.telemetry.books import STAGES
+from bruce_mp.telemetry.stages import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,6 +30,7 @@ from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.input.input_shell import partitioners_of
 from bruce_mp.kernels import CHOICE
 from bruce_mp.network.credentials import exposed_files
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.rows import ProcessRow
@@ -59,7 +60,7 @@ from bruce_mp.supervisor.sockets.input_sockets import InputSockets, input_rows, 
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, read_handover
 from bruce_mp.supervisor.upgrade.takeover import Takeover
 from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
-from bruce_mp.telemetry.books import balance_line, read_books
+from bruce_mp.telemetry.books import balance_line
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.log_lines import printable
@@ -397,7 +398,7 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
     if failure:
         _report_error(resources, f"{failure}. The daemon has ended.")
     held = held_messages(resources.slab)
-    balance = balance_line(read_books(resources.slab))
+    balance = balance_line(count_books(resources.slab))
     if held:
         for line in _undelivered_lines(held, resources.slab):
             _report_error(resources, line)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
 
-__all__ = ["DISCARDED", "Counter", "discarded"]
+__all__ = ["BOOK_COUNTERS", "DISCARDED", "Counter", "discarded"]
 
+BOOK_COUNTERS: Final = 64
+"""The first counters of a row hold the books; 8 to 15 count moves between stages (`slab/layout.py`)."""
 DISCARDED: Final = 16
 """Counter DISCARDED + r counts the messages discarded for reason r."""
 

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BUILT_IN_LIMITS, UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.kernels import Lanes, set_state
+from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
@@ -31,6 +31,7 @@ from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.tables import TopicTable
+from support.slabs import set_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

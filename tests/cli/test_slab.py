@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp import kernels
 from bruce_mp.cli import main
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
@@ -26,7 +25,7 @@ from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
 from support.discard_lines import parse_line
 from support.put_records import put_null_and_empty
-from support.slabs import DISPATCHER_ROW, INPUT_ROW, SMALL, Input, datagram, put_in_landing_zone
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, SMALL, Input, datagram, put_in_landing_zone, set_state
 from support.traffic import Load, Message, messages_of, start_senders
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     ProcessRow(slab, INPUT_ROW).begin(os.getpid(), 1_700_000_001_000)
     sender.receive([datagram(b"clicks", b"zero", b"k", timestamp=1000), datagram(b"gone", b"one", timestamp=1001)])
     sent, given_up = sender.close_all()
-    kernels.set_state(slab, [sent], state_word(RunState.IN_FLIGHT, 1))
+    set_state(slab, [sent], state_word(RunState.IN_FLIGHT, 1))
     slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_ATTEMPTS] = 3
     sender.receive(
         [
@@ -58,7 +57,7 @@ def path(tmp_path: Path) -> Path:
         ]
     )
     keyed, delivered = sender.close_all()
-    kernels.set_state(slab, [keyed], state_word(RunState.QUEUED, 1))
+    set_state(slab, [keyed], state_word(RunState.QUEUED, 1))
     sender.receive([datagram(BAD_NAME, b"four", timestamp=1004)])
     settler = ProcessRow(slab, DISPATCHER_ROW)
     bad_topic = {discarded(DiscardReason.BAD_TOPIC): 1}

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp import kernels
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -20,13 +20,12 @@ from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import segment_words
 from bruce_mp.slab.tables import PartitionTable, TopicTable
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import read_delays
 from support.crash_images import crash_images
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, new_slab
+from support.slabs import DISPATCHER_ROW, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +72,7 @@ def send(slab: Slab, to: Dispatcher, *sizes: int) -> list[SentBatch]:
     for topic in range(1, len(NAMES) + 1):
         for partition in range(PARTITIONS):
             segments = put_records(slab, [[RECORD] * size for size in sizes], topic)
-            kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
+            set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
             to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, topic, partition, segments)], 0)
     batches = to.next_request(0, 0.0)
     assert len(batches) == len(NAMES) * PARTITIONS
@@ -106,7 +105,7 @@ def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispat
     dispatcher.on_acks(batches, acks(batches), 0.0)
     assert ProcessRow(slab, DISPATCHER_ROW).version == version + 2
     assert states(slab, batches) == [{RunState.DELIVERED}] * 6
-    assert read_books(slab).delivered == 6 * 5
+    assert count_books(slab).delivered == 6 * 5
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == count(slab, Counter.AckErrorFirst + 1) == 6
     assert sum(read_delays(slab)[0]) == 6 * 5
 
@@ -138,7 +137,7 @@ def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Sla
         assert found.pop(2) == {RunState.IN_FLIGHT}
         settled = found == [{RunState.DELIVERED}] * 5
         assert settled or found == [{RunState.IN_FLIGHT}] * 5
-        assert read_books(slab).delivered == sum(read_delays(slab)[0]) == (15 if settled else 0)
+        assert count_books(slab).delivered == sum(read_delays(slab)[0]) == (15 if settled else 0)
         outcomes.append(settled)
     assert outcomes == sorted(outcomes)
     assert set(outcomes) == {False, True}
@@ -185,7 +184,7 @@ def test_an_error_affects_only_its_own_batch(slab: Slab, dispatcher: Dispatcher)
     dispatcher.on_acks(batches, acks(batches, at1=19, at4=46), 0.0)
     in_flight = [index for index, found in enumerate(states(slab, batches)) if found != {RunState.DELIVERED}]
     assert in_flight == [1]
-    assert read_books(slab).delivered == 5
+    assert count_books(slab).delivered == 5
     counted = [count(slab, Counter.AckErrorFirst + 1 + code) for code in (0, 19, 46)]
     assert counted == [4, 1, 1]
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5
@@ -193,7 +192,7 @@ def test_an_error_affects_only_its_own_batch(slab: Slab, dispatcher: Dispatcher)
     (again,) = dispatcher.next_request(0, 1.0)
     assert again == batches[1]
     dispatcher.on_acks([again], acks([again]), 1.0)
-    assert read_books(slab).delivered == 6
+    assert count_books(slab).delivered == 6
     assert not dispatcher.partition_errors
 
 
@@ -220,13 +219,13 @@ def test_a_hand_back_waits_for_the_whole_response(slab: Slab, dispatcher: Dispat
         (ParcelKind.RETURNED_SENT, 2, 0),
         (ParcelKind.HANDED_BACK, 0, EVERYTHING),
     ]
-    assert read_books(slab).delivered == 5
+    assert count_books(slab).delivered == 5
 
 
 def test_acks_0_batches_are_delivered_and_handed_back_when_written(slab: Slab, dispatcher: Dispatcher) -> None:
     batches = send(slab, dispatcher, 2)
     hand_back(dispatcher, (1, 2))
     dispatcher.on_written(batches, 0.0)
-    assert read_books(slab).delivered == count(slab, Counter.AckNotRequired) == 12
+    assert count_books(slab).delivered == count(slab, Counter.AckNotRequired) == 12
     assert count(slab, Counter.AckErrorFirst + 1) == 0
     assert [parcel[:3] for parcel in dispatcher.drain_outbox()[1:]] == [(ParcelKind.HANDED_BACK, 1, 2)]

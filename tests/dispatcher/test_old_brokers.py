@@ -12,16 +12,16 @@ from bruce_mp.config.sections import Kafka
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import Parcel, ParcelKind
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.producer_id import store_producer
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import PartitionTable, TopicTable
-from bruce_mp.telemetry.books import read_books
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import DISPATCHER_ROW, new_slab
+from support.slabs import DISPATCHER_ROW, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,12 +59,12 @@ def dispatcher(slab: Slab, cluster: int) -> Dispatcher:
 def give(slab: Slab, to: Dispatcher) -> None:
     """Three more messages for partition 0."""
     segments = put_records(slab, [RECORDS])
-    kernels.set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
+    set_state(slab, segments, state_word(RunState.ASSIGNED, SLOT))
     to.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.BATCH, 1, 0, segments)], 0)
 
 
 def doubted(slab: Slab) -> int:
-    return read_books(slab).possible_duplicates
+    return count_books(slab).possible_duplicates
 
 
 @pytest.mark.parametrize(("cluster", "broker", "batches"), [(CAN, True, 2), (CAN, False, 1), (CANNOT, False, 1)])
@@ -126,7 +126,7 @@ def test_a_batch_moved_to_an_old_broker_is_a_possible_duplicate(slab: Slab, brok
     one.on_connected(broker_deduplicates=broker)
     segments = put_records(slab, [RECORDS])
     kernels.write_sequence(slab, segments, 0, 0, 0, opens_batch=True)
-    kernels.set_state(slab, segments, state_word(RunState.ASSIGNED_SENT, SLOT))
+    set_state(slab, segments, state_word(RunState.ASSIGNED_SENT, SLOT))
     one.on_parcels([Parcel(ParcelKind.SENDER, 0, 1), Parcel(ParcelKind.SENT, 1, 0, segments)], 0)
     assert doubted(slab) == doubt
 

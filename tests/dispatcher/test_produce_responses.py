@@ -16,11 +16,11 @@ from bruce_mp.dispatcher.record_batches import LAST_EPOCH
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import segment_records
 from bruce_mp.slab.tables import PartitionTable, TopicTable
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.flow import World
@@ -734,7 +734,7 @@ def test_a_damaged_run_is_skipped_and_others_are_delivered(make: MakeWorld, dama
     world.send_one(b"t")
     deliver(world, 1 + 2 + 2 + 2 + 1)
     assert log_of(world) == sorted(log_of(world))
-    assert read_books(world.slab).held["in_flight"] == 2
+    assert count_books(world.slab).held["in_flight"] == 2
     assert world.peers[SLOT].core._row.counters[Counter.RefusedDamagedPlace] >= 2
 
 

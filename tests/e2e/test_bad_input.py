@@ -17,6 +17,7 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.messages import (
     ApiKey,
     Message,
@@ -25,7 +26,7 @@ from bruce_mp.protocol.client.messages import (
     parse_message,
 )
 from bruce_mp.slab.file import Slab
-from bruce_mp.telemetry.books import counter_total, read_books
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
 
@@ -146,7 +147,7 @@ class Bench:
         self._broker = broker
         self._slab = Slab(daemon.slab_path)
         self._client = DatagramClient(daemon.socket_path, timeout=20)
-        self._before = read_books(self._slab)
+        self._before = count_books(self._slab)
         self._counters_before = self._counters()
         self._sent = 0
         self._good: list[bytes] = []

@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.outcomes import Sections
-from bruce_mp.kernels import set_state
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
@@ -19,7 +18,7 @@ from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import settle_words
 from bruce_mp.slab.runs import segment_records, segment_words, split_run
 from support.examples import examples
-from support.slabs import datagram, new_slab, slab_file
+from support.slabs import datagram, new_slab, set_state, slab_file
 from support.streams import StreamInput
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from bruce_mp.input.quotas import SenderQuotas, SenderRules
 from bruce_mp.kernels import DatagramIntake, Lanes
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import landing, recovery
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
@@ -27,7 +28,7 @@ from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.events import decode_events
-from bruce_mp.telemetry.books import counter_total, read_books
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copies, decode_copies
@@ -173,7 +174,7 @@ def test_a_bad_message_is_counted_and_the_others_are_received(
     for name, count in counters.items():
         expected[name] = expected.get(name, 0) + count
     assert counted(slab) == expected
-    assert read_books(slab).discarded == {reason.name: 1}
+    assert count_books(slab).discarded == {reason.name: 1}
     assert values(slab) == [b"one", b"five"]
     (event,) = life.events()
     assert (event.reason, event.count) == (reason, 1)
@@ -211,7 +212,7 @@ def test_the_size_limit_is_exact_in_a_larger_slot(slab: Slab, length: int) -> No
         assert len(values(slab)) == 2
         return
     assert values(slab) == [b"one"]
-    assert read_books(slab).discarded == {"MALFORMED": 1}
+    assert count_books(slab).discarded == {"MALFORMED": 1}
     assert counted(slab)["InputAgentProcessAnyPartitionMsg"] == 1
     assert life.events()[0].samples == (of_length(length)[:SAMPLE],)
 
@@ -224,7 +225,7 @@ def test_a_truncated_datagram_is_malformed_even_with_a_matching_size(slab: Slab,
     life = Life(slab, longest)
     life.receive(of_length(GEOMETRY.landing_slot_size))
     assert len(values(slab)) == (0 if cut else 1)
-    assert read_books(slab).discarded == ({"MALFORMED": 1} if cut else {})
+    assert count_books(slab).discarded == ({"MALFORMED": 1} if cut else {})
 
 
 # --- no room ---------------------------------------------------------------------------------------------------------
@@ -233,11 +234,11 @@ def test_a_truncated_datagram_is_malformed_even_with_a_matching_size(slab: Slab,
 def test_messages_without_room_are_counted_and_reported_by_topic(slab: Slab) -> None:
     life = Life(slab)
     sent = 0
-    while not read_books(slab).discarded:
+    while not count_books(slab).discarded:
         life.receive(*[datagram(b"t1", bytes(900), timestamp=sent + slot) for slot in range(16)])
         sent += 16
         assert sent < 1000
-    dropped = read_books(slab).discarded["NO_MEM"]
+    dropped = count_books(slab).discarded["NO_MEM"]
     assert counted(slab)["InputAgentDiscardMsgNoMem"] == dropped
     assert counted(slab)["InputAgentProcessAnyPartitionMsg"] == counted(slab)["MsgReceived"] == sent
     assert counted(slab)["UnixDgInputAgentForwardMsg"] == sent - dropped == len(contents(slab))
@@ -250,7 +251,7 @@ def test_messages_without_room_are_counted_and_reported_by_topic(slab: Slab) -> 
 def test_messages_without_room_are_copied_to_the_discard_file(slab: Slab, size: int) -> None:
     life = Life(slab, copy_size=size)
     sent = 0
-    while not read_books(slab).discarded:
+    while not count_books(slab).discarded:
         life.receive(
             *[datagram(b"t1", b"%d:" % (sent + slot) + bytes(900), b"key", 5, sent + slot) for slot in range(16)]
         )
@@ -258,7 +259,7 @@ def test_messages_without_room_are_copied_to_the_discard_file(slab: Slab, size: 
     life.reporter.flush()
     copies = [copy for data in life.copies.messages for copy in decode_copies(data)]
     kept = {value[: value.index(b":")] for value in (record.value for record in contents(slab))}
-    assert len(copies) == read_books(slab).discarded["NO_MEM"]
+    assert len(copies) == count_books(slab).discarded["NO_MEM"]
     assert {b"%d" % copy.timestamp_ms for copy in copies} == {b"%d" % number for number in range(sent)} - kept
     for copy in copies:
         assert copy.value == (b"%d:" % copy.timestamp_ms + bytes(900))[:size]
@@ -321,7 +322,7 @@ def test_a_death_at_any_call_keeps_and_counts_each_message_once(
     assert values(slab) == [b"one", b"two", b"three", b"four", b"five"]
     assert {content.state for content in contents(slab)} == {RunState.FILLED}
     assert sum(segment.records for segment in segments) == 5
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.consistent
     assert landing.landed_lengths(slab) == []
@@ -426,7 +427,7 @@ def test_messages_of_unlisted_senders_are_discarded(slab: Slab) -> None:
     life = Life(slab, rules=ONLY_ALICE)
     receive_from(life, SENT_BY, *RECEIVED)
     assert values(slab) == [b"one", b"two", b"four", b"five"]
-    assert read_books(slab).discarded == {"SENDER_NOT_ALLOWED": 3}
+    assert count_books(slab).discarded == {"SENDER_NOT_ALLOWED": 3}
     assert counted(slab) == {
         "MsgReceived": 7,
         "UnixDgInputAgentForwardMsg": 4,
@@ -434,7 +435,7 @@ def test_messages_of_unlisted_senders_are_discarded(slab: Slab) -> None:
         "InputAgentProcessPartitionKeyMsg": 1,
         "InputAgentDiscardMsgNotAllowed": 3,
     }
-    assert read_books(slab).balanced
+    assert count_books(slab).balanced
     assert read_senders(slab) == {
         ALICE: SenderSums(received=4),
         BOB: SenderSums(received=2, not_allowed=2),
@@ -465,13 +466,13 @@ def test_the_first_messages_of_an_interval_are_within_the_quota(slab: Slab) -> N
     everybody = [ALICE, BOB, CAROL] * 5
     receive_from(life, everybody, *(datagram(b"t1", b"%d" % number) for number in range(15)))
     assert sorted(map(int, values(slab))) == sorted([0, 3, 6, 1, 2, 5, 8, 11, 14])
-    assert read_books(slab).discarded == {"OVER_QUOTA": 6}
+    assert count_books(slab).discarded == {"OVER_QUOTA": 6}
     receive_from(life, [ALICE], GOOD[0])
-    assert read_books(slab).discarded == {"OVER_QUOTA": 7}
+    assert count_books(slab).discarded == {"OVER_QUOTA": 7}
     put_senders(slab, [ALICE])
     put_in_landing_zone(slab, [GOOD[0]])
     life.admission.admit(1, 1000)  # the next interval
-    assert read_books(slab).discarded == {"OVER_QUOTA": 7}
+    assert count_books(slab).discarded == {"OVER_QUOTA": 7}
     assert read_senders(slab)[ALICE] == SenderSums(received=7, over_quota=3)
 
 
@@ -495,7 +496,7 @@ def test_messages_landed_without_credentials_are_admitted(slab: Slab) -> None:
     put_in_landing_zone(slab, GOOD)
     life = Life(slab, rules=ONLY_ALICE)
     assert sum(segment.records for segment in life.admission.recover(INPUT_ROW, 1)) == len(GOOD)
-    assert read_books(slab).discarded == {}
+    assert count_books(slab).discarded == {}
 
 
 @pytest.mark.parametrize(
@@ -517,7 +518,7 @@ def test_recovery_applies_the_allow_list_to_landed_messages(
             receive_from(life, SENT_BY, *RECEIVED)
     Life(slab, rules=ONLY_ALICE).admission.recover(INPUT_ROW, 2)
     assert values(slab) == [b"one", b"two", b"four", b"five"]
-    books = read_books(slab)
+    books = count_books(slab)
     assert (books.received, books.discarded) == (7, {"SENDER_NOT_ALLOWED": 3})
     assert books.balanced
     assert books.consistent
@@ -535,7 +536,7 @@ def test_recovery_keeps_messages_copied_before_a_crash_despite_the_quota(
             receive_from(life, [ALICE] * len(GOOD), *GOOD)
     before = len(values(slab))
     Life(slab, rules=rules).admission.recover(INPUT_ROW, 2)
-    books = read_books(slab)
+    books = count_books(slab)
     assert before <= len(values(slab)) == books.received - books.discarded.get("OVER_QUOTA", 0)
     assert books.received == len(GOOD)
     assert books.balanced

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.kernels import TimestampWindow
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.crash_images import crash_images
 from support.examples import examples
@@ -56,7 +56,7 @@ def numbers(slab: Slab, state: RunState) -> list[int]:
 
 
 def assert_books(slab: Slab, received: int, **discarded: int) -> None:
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.consistent
     assert books.balanced
     assert (books.received, books.discarded) == (received, discarded)
@@ -153,7 +153,7 @@ def test_an_unexpected_frame_closes_the_connection(slab: Slab, frames: list[byte
     worker.feed((client, messages(2) + b"".join(frame + messages(3, 2) for frame in frames)))
     assert client.must_close
     assert client.attempt is None
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.discarded["MALFORMED"] == 1
     before = 0 if len(frames) != 2 else 3
@@ -168,7 +168,7 @@ def test_an_oversized_attempt_ends_and_releases_its_room(slab: Slab) -> None:
         if not client.must_close:
             worker.feed((client, messages(20, 20 * turn, 900)))
     assert client.must_close
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
     worker.feed((other, messages(10)))
@@ -185,7 +185,7 @@ def test_all_attempts_together_are_bounded(slab: Slab) -> None:
     for client in clients:
         if not client.must_close:
             worker.feed((client, END))
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.received - books.discarded["ABANDONED_ATTEMPT"] == 6 * sum(not each.must_close for each in clients)
 
@@ -249,7 +249,7 @@ def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
             StreamInput(slab)
             found = numbers(slab, RunState.FILLED)
             assert found in ([], list(range(3)))
-            books = read_books(slab)
+            books = count_books(slab)
             assert books.consistent
             assert books.balanced
             assert books.received == len(found) + books.discarded.get("ABANDONED_ATTEMPT", 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from bruce_mp.kernels import TimestampWindow
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -15,7 +16,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import read_run, segment_records
-from bruce_mp.telemetry.books import read_books, spilled_total
+from bruce_mp.telemetry.books import spilled_total
 from bruce_mp.telemetry.counters import Counter
 from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
 from support.spill_images import spill_images
@@ -189,13 +190,13 @@ def test_a_spilled_attempt_waits_for_its_stuck_topic_and_loses_nothing(slab: Sla
     drain(worker, sink)
     assert len(worker.spill_feed) == 1
     assert [number for number in sink.numbers(OTHER) if number >= 1000] == list(range(1000, 1300))
-    assert read_books(slab).balanced
-    assert read_books(slab).discarded == {}
+    assert count_books(slab).balanced
+    assert count_books(slab).discarded == {}
     sink.stuck = 0
     drain(worker, sink)
     assert sink.numbers(STUCK) == list(range(600))
     assert [number for number in sink.numbers(OTHER) if number < 1000] == list(range(600))
-    assert (read_books(slab).discarded, read_books(slab).received) == ({}, 1500)
+    assert (count_books(slab).discarded, count_books(slab).received) == ({}, 1500)
     assert not list(Path(f"{slab.path}.spill").iterdir())
 
 
@@ -209,11 +210,11 @@ def test_a_spilled_attempt_of_a_stuck_topic_is_delivered_once_by_a_successor(sla
     for _ in range(3):
         worker = worker_of(slab, alpha=1)
         drain(worker, sink)
-        assert read_books(slab).balanced
+        assert count_books(slab).balanced
     sink.stuck = 0
     drain(worker, sink)
     assert (sink.numbers(STUCK), sink.numbers(OTHER)) == (list(range(600)), list(range(600)))
-    assert read_books(slab).discarded == {}
+    assert count_books(slab).discarded == {}
 
 
 def test_an_attempt_of_a_topic_over_its_share_spills_and_does_not_wait(slab: Slab) -> None:
@@ -247,7 +248,7 @@ def test_an_attempt_keeps_its_order_behind_waiting_messages(slab: Slab) -> None:
         worker.feed((client, b""))
     drain(worker, sink)
     assert sink.numbers(STUCK) == list(range(number + 310))
-    assert read_books(slab).discarded == {}
+    assert count_books(slab).discarded == {}
 
 
 def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
@@ -281,7 +282,7 @@ def test_a_death_at_any_step_keeps_a_partly_waiting_slice() -> None:
             drain(worker_of(slab, alpha=1), sink)
             assert [number for number in sink.numbers(STUCK) if number < 9] == list(range(8))
             assert sink.numbers(OTHER) == list(range(8))
-            books = read_books(slab)
+            books = count_books(slab)
             assert books.consistent
             assert books.balanced
             assert books.discarded.keys() <= {"UNCLEAN_DISCONNECT"}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.slab import layout as lay
@@ -17,7 +18,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
-from bruce_mp.telemetry.books import read_books, spilled_total
+from bruce_mp.telemetry.books import spilled_total
 from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.slabs import DISPATCHER_ROW, SMALL, datagram, new_slab
@@ -107,7 +108,7 @@ def assert_in_order(numbers: list[int]) -> None:
 
 
 def assert_books(slab: Slab, received: int, **discarded: int) -> None:
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.consistent
     assert books.balanced
     assert (books.received, books.discarded) == (received, discarded)
@@ -119,7 +120,7 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_and_in_order(slab: Sl
     worker.feed((client, BEGIN))
     for start in range(0, 2000, 50):
         worker.feed((client, messages(range(start, start + 50))))
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.held["spill"] > 1900
     assert sink.deliver() == 0
@@ -140,7 +141,7 @@ def test_messages_after_an_attempt_wait_until_its_spill_file_is_fed_back(slab: S
     worker.feed((client, END + messages(range(300, 303)) + BEGIN + messages(range(303, 600)) + END))
     assert client.unprocessed
     worker.feed((other, messages(range(1000, 1010))))
-    assert read_books(slab).received == 310
+    assert count_books(slab).received == 310
     while client.is_blocked:
         drain(worker, sink)
         worker.feed((client, b""))
@@ -185,7 +186,7 @@ def test_an_attempt_over_the_spill_limit_is_ended_with_a_reason(slab: Slab) -> N
     assert reason is EndReason.TOO_LARGE
     assert "query/1/2/3" in text
     assert "input.streams.max_spill_size" in text
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
     assert files_of(slab) == []
@@ -238,7 +239,7 @@ def test_a_failed_spill_file_ends_the_attempt_with_a_reason(slab: Slab) -> None:
     reason, text = decode_ended(client.final_frame)
     assert reason is EndReason.SPILL_FAILED
     assert "input.streams.spill_dir" in text
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
 
@@ -324,7 +325,7 @@ def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
             drain(worker_of(slab, max_attempt=2), sink)
             assert sorted(sink.numbers) in ([], list(range(19)))
             assert_in_order(sink.numbers)
-            books = read_books(slab)
+            books = count_books(slab)
             assert books.consistent
             assert books.balanced
             assert books.received == len(sink.numbers) + books.discarded.get("ABANDONED_ATTEMPT", 0)
@@ -413,7 +414,7 @@ def test_any_order_of_frames_feeds_and_deaths_keeps_the_books(steps: list[tuple[
         for what, who, count in steps:
             getattr(model, what)(who, count)
             model.settle()
-            books = read_books(slab)
+            books = count_books(slab)
             assert books.consistent
             assert books.balanced
         for who in range(3):

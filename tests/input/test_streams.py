@@ -13,7 +13,7 @@ from bruce_mp.discards.reports import DiscardReport
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.input.quotas import SenderRules
-from bruce_mp.kernels import set_state
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin
 from bruce_mp.slab import layout as lay
@@ -22,11 +22,10 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.crash_images import crash_images
 from support.examples import examples
-from support.slabs import SMALL, contents, datagram, new_slab
+from support.slabs import SMALL, contents, datagram, new_slab, set_state
 from support.streams import WORKER_ROW, StreamInput
 from support.variants import kernels
 
@@ -62,7 +61,7 @@ def counter(slab: Slab, number: Counter) -> int:
 
 
 def assert_books(slab: Slab, received: int, **discarded: int) -> None:
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.consistent
     assert books.balanced
     assert (books.received, books.discarded) == (received, discarded)
@@ -200,7 +199,7 @@ def test_messages_without_room_wait_in_order_when_clients_are_blocked(slab: Slab
             break
     read += filled(slab)
     assert [int(value[:6]) for value in read] == list(range(400))
-    assert read_books(slab).discarded == {}
+    assert count_books(slab).discarded == {}
 
 
 def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None:
@@ -208,7 +207,7 @@ def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None
     client = worker.connect()
     worker.feed((client, datagram(value=bytes(3000)) * 400))
     assert not client.unprocessed
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.received == 400
     assert books.discarded["NO_MEM"] == client.section.discards[DiscardReason.NO_MEM] > 200
@@ -249,7 +248,7 @@ def test_a_crash_at_any_store_counts_exactly_the_messages_in_lanes() -> None:
         seen = set()
         for _ in images:
             StreamInput(slab)
-            books = read_books(slab)
+            books = count_books(slab)
             assert books.consistent
             assert books.balanced, books
             seen.add((books.received, len(contents(slab))))

@@ -8,7 +8,8 @@ import pytest
 
 from bruce_mp.config.accounts import QuotaLimits
 from bruce_mp.input.quotas import SenderRules
-from bruce_mp.kernels import ChunkPool, TimestampWindow, set_state
+from bruce_mp.kernels import ChunkPool, TimestampWindow
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry
@@ -16,9 +17,8 @@ from bruce_mp.slab.holdings import MAX_SWEEP_PAUSE_MS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
-from support.slabs import contents, datagram, new_slab
+from support.slabs import contents, datagram, new_slab, set_state
 from support.streams import WORKER_ROW, StreamInput
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_only_the_connection_that_sends_to_the_stuck_topic_waits() -> None:
         assert not other.is_blocked
         assert values(slab) == [b"%d" % number for number in range(50)]
         assert not worker.admission.may_resume(client, worker.now_ms)
-        assert read_books(slab).discarded == {}
+        assert count_books(slab).discarded == {}
         assert worker.row.counters[Counter.StreamInputTopicOverShare] == 1
 
 
@@ -94,13 +94,13 @@ def test_messages_of_other_topics_overtake_waiting_ones_but_barriers_do_not() ->
         assert values(slab) == [b"past", b"theirs"]
         assert worker.barriers == []
         assert mixed.section.received == 1
-        books = read_books(slab)
+        books = count_books(slab)
         assert (books.balanced, books.discarded) == (True, {})
         deliver(worker)
         worker.feed((mixed, b""))
         assert (mixed.is_blocked, worker.barriers) == (False, [(mixed, BARRIER)])
         assert [value for value in values(slab) if value in {b"small", b"behind"}] == [b"small", b"behind"]
-        assert read_books(slab).discarded == {}
+        assert count_books(slab).discarded == {}
 
 
 def test_waiting_messages_count_once_in_the_quota() -> None:
@@ -119,7 +119,7 @@ def test_discard_mode_discards_messages_over_the_topics_share() -> None:
     with new_slab(GEOMETRY) as slab:
         worker, client = stuck_worker(slab, blocks=False)
         assert not client.is_blocked
-        books = read_books(slab)
+        books = count_books(slab)
         assert books.balanced
         assert books.discarded.keys() == {"TOPIC_OVER_SHARE"}
         assert {(event.reason.name, event.topic) for event in worker.reported()} == {("TOPIC_OVER_SHARE", b"stuck")}
@@ -158,7 +158,7 @@ def test_completed_attempts_of_a_stuck_topic_leave_room_for_others(max_spill: in
         other = worker.connect()
         worker.feed((other, datagram(b"other", b"x")))
         assert (other.is_blocked, values(slab)) == (False, [b"x"])
-        books = read_books(slab)
+        books = count_books(slab)
         assert (books.balanced, books.discarded) == (True, {})
         assert books.received >= sent + 1
         assert worker.spills.reserved_bytes <= max_spill
@@ -221,7 +221,7 @@ def test_a_large_message_finds_room_in_a_slab_without_a_backlog(alpha: int, part
             worker.feed((client, b""))
             assert not client.is_blocked
             deliver(worker)
-        assert read_books(slab).discarded == {}
+        assert count_books(slab).discarded == {}
 
 
 def test_a_reload_to_discard_ends_the_wait_for_a_stuck_topic() -> None:
@@ -231,7 +231,7 @@ def test_a_reload_to_discard_ends_the_wait_for_a_stuck_topic() -> None:
         worker.admission.apply_limits(2_000_000, blocks=False)
         assert worker.admission.may_resume(client, worker.now_ms)
         worker.feed((client, b""))
-        assert (client.is_blocked, read_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})
+        assert (client.is_blocked, count_books(slab).discarded) == (False, {"TOPIC_OVER_SHARE": 1})
 
 
 def test_replaced_timestamps_of_messages_that_wait_count_once() -> None:

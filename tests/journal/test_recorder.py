@@ -30,7 +30,7 @@ from bruce_mp.telemetry.books import read_books
 from support.examples import examples
 from support.full_disk import files_end_at
 from support.put_records import put_null_and_empty
-from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
+from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ def options_by_arrival(slab: Slab) -> list[int]:
 def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"delivered")])
-    kernels.set_state(slab, source.close_all(), RunState.DELIVERED)
+    set_state(slab, source.close_all(), RunState.DELIVERED)
     source.receive([datagram(b"t1", b"held")])
     source.close_all()
     source.receive([datagram(b"t1", b"open")])
@@ -135,10 +135,10 @@ def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: Journ
     assert head is not None
     assert tail is not None
     keeper.record()
-    kernels.set_state(slab, [head], RunState.DELIVERED)
+    set_state(slab, [head], RunState.DELIVERED)
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 3
-    kernels.set_state(slab, [tail], RunState.DISCARDED)
+    set_state(slab, [tail], RunState.DISCARDED)
     keeper.record()
     assert not content_of(tmp_path / "journal").runs
 
@@ -162,7 +162,7 @@ def test_the_journal_shrinks_when_most_of_it_is_settled(
         source.receive([datagram(b"t1", bytes(5000))])
         segments = source.close_all()
         keeper.record()
-        kernels.set_state(slab, segments, RunState.DELIVERED)
+        set_state(slab, segments, RunState.DELIVERED)
         keeper.record()
     assert (tmp_path / "journal" / JOURNAL).stat().st_size < 20_000
 
@@ -287,7 +287,7 @@ def test_whatever_happens_the_new_slab_holds_what_the_old_one_held(
             source.receive(messages)
             segments += source.close_all()
             for segment, outcome in zip(segments, outcomes, strict=False):
-                kernels.set_state(slab, [segment], state_word(outcome))
+                set_state(slab, [segment], state_word(outcome))
             segments = segments[len(outcomes) :]
             source.pool.reclaim(GEOMETRY.chunks)
             keeper.record()

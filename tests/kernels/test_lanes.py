@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.kernels import Lanes, set_state
+from bruce_mp.kernels import Lanes
 from bruce_mp.kernels.closed_runs import MOST_CLOSED_BYTES
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_headers
@@ -21,7 +21,7 @@ from bruce_mp.slab.runs import Segment, read_run
 from bruce_mp.slab.tables import TopicTable
 from support.examples import examples
 from support.lane_checks import Message, check_runs, expected, records, send, slab_topic
-from support.slabs import CAPACITY, INPUT_ROW, SMALL, Input, contents, datagram, new_slab
+from support.slabs import CAPACITY, INPUT_ROW, SMALL, Input, contents, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.kernels import set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep, sweep_filled
 from support.crash_images import crash_images, machine_images
 from support.lane_checks import Message, check_runs, expected, records, send
-from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone
+from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, put_in_landing_zone, set_state
 from support.variants import VARIANTS
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import (
     assign_sequences,
@@ -17,7 +18,6 @@ from bruce_mp.kernels import (
     claim,
     encode,
     messages,
-    set_state,
     split_at,
     split_by_partition,
     time_span,
@@ -26,18 +26,21 @@ from bruce_mp.kernels import (
 from bruce_mp.protocol.client.messages import Message
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
+from bruce_mp.slab.rows import Move
 from bruce_mp.slab.runs import Record, Segment, read_run, segment_records, segment_words
 from bruce_mp.slab.tables import PartitionTable
 from support.crash_images import crash_images, machine_images
 from support.examples import examples
-from support.slabs import Input, datagram, new_slab
+from support.slabs import DISPATCHER_ROW, Input, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import ProcessRow
 
 MINE = state_word(RunState.ROUTED, 1)
+BUILD: Final = Move(MINE, state_word(RunState.IN_FLIGHT, 4), lay.FLOW_SENT)
 payloads = st.lists(st.integers(0, 400), min_size=1, max_size=12)
 partition_keys = st.lists(st.sampled_from([0, 1, 2, 7, 2**31, 2**32 - 1]), min_size=1, max_size=12)
 
@@ -238,6 +241,10 @@ def numbers(slab: Slab, segment: Segment) -> list[tuple[int, int, int]]:
     return [(record.partition, record.sequence, record.epoch) for record in records(slab, segment)]
 
 
+def row_of(slab: Slab) -> ProcessRow:
+    return kernels.ProcessRow(slab, DISPATCHER_ROW)
+
+
 @pytest.mark.parametrize("first", [0, 2**31 - 2])
 def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> None:
     whole = of_sizes(slab, [1] * 5)
@@ -245,8 +252,7 @@ def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> 
     assert head
     assert rest
     entry, end = entry_of(slab, first, 7), 2**31
-    sent = state_word(RunState.IN_FLIGHT, 4)
-    assert assign_sequences(slab, [(entry, 3, [head]), (entry, 3, [rest])], sent, is_numbered=True) == [
+    assert assign_sequences(slab, row_of(slab), [(entry, 3, [head]), (entry, 3, [rest])], BUILD, is_numbered=True) == [
         (7, first),
         (7, (first + 3) % end),
     ]
@@ -255,7 +261,7 @@ def test_sequence_numbers_of_batches_are_consecutive(slab: Slab, first: int) -> 
     ]
     opening = [record.flags & lay.FLAG_BATCH_START for part in (head, rest) for record in records(slab, part)]
     assert [bool(flag) for flag in opening] == [True, False, False, True, False]
-    assert claim(slab, [head, rest], sent, MINE) == [head, rest]
+    assert claim(slab, [head, rest], BUILD.after, MINE) == [head, rest]
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (7, (first + 5) % end)
 
 
@@ -268,12 +274,12 @@ def test_a_kill_at_any_store_finds_sequences_before_states(slab: Slab, with_vari
     head, rest = split_at(slab, cut, 1, 1000)
     assert head
     assert rest
-    entry, sent = entry_of(slab, 11, 7), state_word(RunState.IN_FLIGHT, 4)
+    entry, sent, row = entry_of(slab, 11, 7), BUILD.after, row_of(slab)
     regions = [range(entry, entry + 16)]
     regions += [range(at, at + lay.CHUNK_BYTES) for at in (slab.chunk_at(one.chunk) for one in (rest, whole))]
     outcomes = set()
     for _ in IMAGES[with_variant](
-        slab, regions, lambda: assign_sequences(slab, [(entry, 3, [rest, whole])], sent, is_numbered=True)
+        slab, regions, lambda: assign_sequences(slab, row, [(entry, 3, [rest, whole])], BUILD, is_numbered=True)
     ):
         words = [slab.words[at] for segment in (rest, whole) for at in segment_words(slab, segment)]
         run = read_run(slab, whole.chunk, whole.run)
@@ -291,7 +297,7 @@ def test_a_kill_at_any_store_finds_sequences_before_states(slab: Slab, with_vari
 def test_unnumbered_batches_leave_the_next_sequence_unchanged(slab: Slab, epoch: int, is_numbered: bool) -> None:
     whole = of_sizes(slab, [1, 2])
     entry = entry_of(slab, 11, epoch)
-    assert assign_sequences(slab, [(entry, 3, [whole])], MINE, is_numbered=is_numbered) == [(-1, -1)]
+    assert assign_sequences(slab, row_of(slab), [(entry, 3, [whole])], BUILD, is_numbered=is_numbered) == [(-1, -1)]
     assert PartitionTable(slab).epoch_and_sequence(1, 3) == (epoch, 11)
 
 
@@ -301,9 +307,8 @@ def test_an_invalid_batch_is_skipped_and_the_next_one_numbered(slab: Slab) -> No
     assert rest
     entry, before = entry_of(slab, 11, 0), numbers(slab, head)
     stale = rest._replace(generation=rest.generation + 1)
-    found = assign_sequences(
-        slab, [(entry, 3, [head, stale]), (entry, 3, [rest])], state_word(RunState.IN_FLIGHT, 4), is_numbered=True
-    )
+    batches = [(entry, 3, [head, stale]), (entry, 3, [rest])]
+    found = assign_sequences(slab, row_of(slab), batches, BUILD, is_numbered=True)
     assert found == [None, (0, 11)]
     assert numbers(slab, head) == before
     assert claim(slab, [head], MINE, MINE) == [head]

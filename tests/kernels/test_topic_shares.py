@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels import ChunkPool, Lanes, set_state
+from bruce_mp.kernels import ChunkPool, Lanes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import MAX_INSPECTIONS_PER_RECLAIM, used_chunk_headers
 from bruce_mp.slab.file import Geometry
@@ -20,7 +20,7 @@ from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import INSPECTIONS_PER_MS, TOPIC_STUCK_AFTER_MS, TopicShares
 from support.examples import examples
-from support.slabs import INPUT_ROW, datagram, new_slab
+from support.slabs import INPUT_ROW, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,6 +17,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch
+from bruce_mp.slab.rows import Move
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.examples import examples
 from support.headers import header_lists
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(not CHOICE.compiled, reason=CHOICE.sentence)
 GEOMETRY: Final = Geometry(chunks=24, topics=8, partitions=8, landing_slots=12, landing_slot_size=9000)
 MINE: Final = state_word(RunState.ROUTED, 7)
+QUEUED: Final = state_word(RunState.QUEUED, 7)
+IN_FLIGHT: Final = state_word(RunState.IN_FLIGHT, 7)
 
 
 class Variant:
@@ -91,7 +94,7 @@ Action = tuple[str, int, int]
 actions = st.lists(
     st.tuples(
         st.sampled_from(
-            "cut partition size span encode batch set heads place_of waits mark bind place number settle".split()
+            "cut partition size span encode batch set heads place_of waits mark move bind place number settle".split()
         ),
         st.integers(0, 2**16),
         st.integers(0, 2**16),
@@ -125,7 +128,8 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         "heads": lambda: it.call("read_headers", segments),
         "waits": lambda: it.call("wait_times", _batches(segments), [1, 2 + amount], amount * 3),
         "place_of": lambda: it.call("by_partition", segments),
-        "mark": lambda: it.call("set_state", [segment], MINE),
+        "mark": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
+        "move": lambda: it.row.move([segment, *rest], Move(MINE, QUEUED, 8)),
         "bind": lambda: it.call("bind_partition", segments, range(which, which + len(segments))),
         "place": lambda: it.call("write_sequence", segments, amount, amount, 3, opens_batch=True),
         "number": lambda: _number(it, segments, which, amount),
@@ -155,7 +159,11 @@ def _number(it: Variant, segments: list[Segment], which: int, amount: int) -> An
     batches = [*([segment] for segment in segments), segments]
     entry = table.entry_at(1, 2)
     return it.call(
-        "assign_sequences", [(entry, amount, batch) for batch in batches], MINE, is_numbered=bool(amount & 1)
+        "assign_sequences",
+        it.row,
+        [(entry, amount, batch) for batch in batches],
+        Move(MINE, IN_FLIGHT, lay.FLOW_SENT),
+        is_numbered=bool(amount & 1),
     )
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, RateLimit, RateLimitConfig
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.router.rate_limit import MAX_LATENESS_MS, Windows
 from bruce_mp.slab.file import Geometry
-from bruce_mp.telemetry.books import read_books
 from support.examples import examples
 from support.flow import World
 from support.flow_parts import a_config
@@ -108,7 +108,7 @@ def test_the_limit_splits_a_run_at_the_end_of_the_allowance(world: World) -> Non
     assert arrived(world, b"t") == 10
     assert [record.arrival for record in world.cluster.log(b"t", 0)] == list(range(10))
     assert world.reporter.discarded == {DiscardReason.RATE_LIMIT: 6}
-    assert read_books(world.slab).discarded == {"RATE_LIMIT": 6}
+    assert count_books(world.slab).discarded == {"RATE_LIMIT": 6}
 
 
 def test_each_topic_has_its_own_count_and_each_window_a_new_one(world: World) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bruce_mp.kernels import set_state
 from bruce_mp.router.slab_tables import SWEEP_INTERVAL_MS, SlabTables
 from bruce_mp.slab.layout import RunState
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
-from support.slabs import SMALL, new_slab
+from support.slabs import SMALL, new_slab, set_state
 
 NAMES = [b"t%d" % number for number in range(1, SMALL.topics)]
 

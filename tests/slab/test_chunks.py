@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bruce_mp.kernels.pure.lane import Head, Lane
-from bruce_mp.kernels.pure.segments import set_state
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import (
@@ -27,7 +26,7 @@ from bruce_mp.slab.layout import ChunkState, RunState
 from bruce_mp.slab.runs import Segment, read_run, segment_words, split_run
 from support.crash_images import crash_images
 from support.examples import examples
-from support.slabs import INPUT_ROW, SMALL, new_slab, slab_file
+from support.slabs import INPUT_ROW, SMALL, new_slab, set_state, slab_file
 
 CHUNKS = SMALL.chunks
 

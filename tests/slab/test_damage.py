@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
@@ -26,9 +27,9 @@ from bruce_mp.slab.recovery import (
 )
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import Segment, is_current, segment_words, split_run, unpack_segments, write_placement
-from bruce_mp.telemetry.books import held_by_topic, read_books
+from bruce_mp.telemetry.books import held_by_topic
 from support.examples import examples
-from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ def fill(slab: Slab) -> list[Segment]:
         split_run(slab, segment.chunk, segment.run)
     for number, segment in enumerate(segments):
         write_placement(slab, segment, 0, 10 * number, 0, opens_batch=True)
-    kernels.set_state(slab, segments, HELD)
+    set_state(slab, segments, HELD)
     sender.receive([datagram(b"t1", b"still open")])
     return segments
 
@@ -60,7 +61,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
     """Return every function that walks memory, with the segment where it needs one."""
     return [
         lambda: kernels.claim(slab, [segment], HELD, HELD),
-        lambda: kernels.set_state(slab, [segment], HELD),
+        lambda: set_state(slab, [segment], HELD),
         lambda: kernels.bind_partition(slab, [segment], [1]),
         lambda: kernels.read_headers(slab, [segment]),
         lambda: kernels.by_partition(slab, [segment]),
@@ -88,7 +89,7 @@ def sweeps(slab: Slab) -> list[Callable[[], object]]:
         lambda: sweep_filled(slab),
         lambda: copied_arrivals(slab, 0),
         lambda: held_by_topic(slab),
-        lambda: read_books(slab),
+        lambda: count_books(slab),
         lambda: [is_settled(slab, chunk) for chunk in range(slab.geometry.chunks)],
         lambda: close_open_runs(slab, INPUT_ROW),
         lambda: fill_up(slab),
@@ -185,7 +186,7 @@ def test_a_damaged_chunk_is_never_reclaimed() -> None:
         sender = Input(slab, topics=[(b"t1", 3)])
         sender.receive([datagram(value=b"x")])
         [segment] = sender.close_all()
-        kernels.set_state(slab, [segment], RunState.DELIVERED)
+        set_state(slab, [segment], RunState.DELIVERED)
         assert is_settled(slab, segment.chunk)
         slab.words[(slab.chunk_at(segment.chunk) + segment.run + lay.RUN_SIZE) >> 2] = 0
         assert not is_settled(slab, segment.chunk)

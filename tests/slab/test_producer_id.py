@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import producer_id
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import write_placement
 from bruce_mp.slab.tables import PartitionTable
-from support.slabs import Input, datagram, new_slab
+from support.slabs import Input, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +45,7 @@ def fill(slab: Slab, state: RunState, sequence: int) -> None:
     segments = sender.close_all()
     for segment in segments:
         write_placement(slab, segment, 0, sequence, 0, opens_batch=True)
-    kernels.set_state(slab, segments, state_word(state, 1))
+    set_state(slab, segments, state_word(state, 1))
 
 
 def test_a_new_producer_id_starts_all_partitions_at_zero(slab: Slab) -> None:

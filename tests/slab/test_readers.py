@@ -11,6 +11,7 @@ import pytest
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs, read_each
 from bruce_mp.slab.file import Geometry, Slab
@@ -18,10 +19,10 @@ from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import FoundSegment, sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import is_current, segment_records, segment_words
-from bruce_mp.telemetry.books import held_by_topic, read_books
+from bruce_mp.telemetry.books import held_by_topic
 from bruce_mp.telemetry.counters import Counter
 from support.children import child
-from support.slabs import DISPATCHER_ROW, Input, datagram, new_slab, slab_file
+from support.slabs import DISPATCHER_ROW, Input, datagram, new_slab, set_state, slab_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +117,7 @@ def test_concurrent_readers_never_fail_and_find_held_records() -> None:
                 held = held_by_topic(slab)
                 assert set(held) <= {1, 2, 3, *NAMES}
                 assert held[3] == {"router": sum(item.segment.records for item in pinned)}
-                books = read_books(slab)
+                books = count_books(slab)
                 assert books.balanced or not books.consistent
                 consistent += books.consistent
                 checked += len(found)
@@ -166,7 +167,7 @@ def test_a_chunk_released_during_a_read_yields_nothing() -> None:
     with new_slab(GEOMETRY) as slab:
         owner = Input(slab, topics=[(b"t1", 1)])
         owner.receive([datagram(b"t1", bytes(9000))])
-        kernels.set_state(slab, owner.close_all(), RunState.DELIVERED)
+        set_state(slab, owner.close_all(), RunState.DELIVERED)
         seen: list[int] = []
 
         def read(chunk: int) -> Iterator[int]:

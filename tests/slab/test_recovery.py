@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch, close_open_runs, copied_arrivals, inspect_segment, rebuild_batches, sweep
 from bruce_mp.slab.runs import Segment, next_sequence, segment_records, split_run, write_placement
-from bruce_mp.telemetry.books import read_books
 from support.examples import examples
-from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab
+from support.slabs import INPUT_ROW, Input, contents, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def send(slab: Slab, sender: Input, plan: Plan, run_length: int) -> list[SentBat
         for index, segment in enumerate(segments):
             write_placement(slab, segment, plan.partition, sequence, plan.epoch, opens_batch=index == 0)
             sequence = next_sequence(sequence, segment.records)
-        kernels.set_state(slab, segments, HELD)
+        set_state(slab, segments, HELD)
     return batches
 
 
@@ -125,7 +125,7 @@ def test_acknowledged_batches_leave_others_unchanged(some: list[Plan], run_lengt
         in_order_of_place = sorted(sent, key=lambda batch: (batch.topic, batch.partition, batch.epoch))
         acknowledged = data.draw(st.sets(st.sampled_from(range(len(sent)))))
         for index in acknowledged:
-            kernels.set_state(slab, in_order_of_place[index].segments, RunState.DELIVERED)
+            set_state(slab, in_order_of_place[index].segments, RunState.DELIVERED)
         left = [batch for index, batch in enumerate(in_order_of_place) if index not in acknowledged]
         assert spelled_out(slab, rebuild_batches(sweep(slab, {RunState.IN_FLIGHT}))) == spelled_out(slab, left)
 
@@ -136,8 +136,8 @@ def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None
         sender.receive([datagram(topic)])
         sender.lanes.close_all()
     segments = sender.lanes.drain_closed()
-    kernels.set_state(slab, segments[:2], state_word(RunState.QUEUED, 1))
-    kernels.set_state(slab, segments[2:3], state_word(RunState.QUEUED, 2))
+    set_state(slab, segments[:2], state_word(RunState.QUEUED, 1))
+    set_state(slab, segments[2:3], state_word(RunState.QUEUED, 2))
     assert [found.segment for found in sweep(slab, set(RunState))] == segments
     assert [found.segment for found in sweep(slab, {RunState.QUEUED})] == segments[:3]
     assert [found.segment for found in sweep(slab, {RunState.QUEUED, RunState.FILLED}, 2)] == segments[2:3]
@@ -186,7 +186,7 @@ def test_arrivals_include_settled_records(slab: Slab) -> None:
     sender = Input(slab, linger_ms=0, topics=[(b"t1", 3)])
     for _ in range(4):
         sender.receive([datagram(), datagram()])
-        kernels.set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
+        set_state(slab, sender.lanes.drain_closed(), RunState.DELIVERED)
     assert copied_arrivals(slab, 0) == set(range(8))
     assert copied_arrivals(slab, 5) == {5, 6, 7}
     assert copied_arrivals(slab, 8) == set()
@@ -199,10 +199,10 @@ def test_damage_in_a_split_run_hides_only_its_later_records(slab: Slab) -> None:
         sender.receive([datagram(value=b"x")] * 3)
     first, second = sender.lanes.drain_closed()
     assert first.chunk == second.chunk
-    kernels.set_state(slab, [first, second], HELD)
+    set_state(slab, [first, second], HELD)
     split_run(slab, first.chunk, first.run)
     _, (damaged, _), _ = segment_records(slab, first)
     slab.words[(slab.chunk_at(first.chunk) + damaged + lay.RECORD_VALUE_LENGTH) >> 2] = 2**31
     found = [part.segment for part in sweep(slab, {RunState.IN_FLIGHT})]
     assert [(segment.run, segment.records) for segment in found] == [(first.run, 1), (second.run, 3)]
-    assert read_books(slab).held["in_flight"] == 4
+    assert count_books(slab).held["in_flight"] == 4

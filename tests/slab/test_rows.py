@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import set_state, split_by_partition
+from bruce_mp.kernels import split_by_partition
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, ProcessRow
 from bruce_mp.slab.runs import Segment, read_record, read_run, segment_records, segment_words, split_run
 from support.crash_images import CrashImages, crash_images
-from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

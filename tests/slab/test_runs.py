@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels import set_state
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import (
@@ -26,7 +25,7 @@ from bruce_mp.slab.runs import (
     write_placement,
 )
 from support.crash_images import crash_images
-from support.slabs import Input, datagram, new_slab
+from support.slabs import Input, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

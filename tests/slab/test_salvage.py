@@ -20,7 +20,7 @@ from bruce_mp.slab.runs import split_run
 from bruce_mp.slab.salvage import Salvage
 from support.crash_images import crash_images
 from support.examples import examples
-from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, put_in_landing_zone, slab_file
+from support.slabs import DISPATCHER_ROW, SMALL, Input, datagram, put_in_landing_zone, set_state, slab_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +118,7 @@ def test_held_records_are_found_in_every_state(
         for segment, (state, cut) in zip(segments, fates, strict=False):
             if cut:
                 split_run(slab, segment.chunk, segment.run)
-            kernels.set_state(slab, [segment], state_word(state, 1))
+            set_state(slab, [segment], state_word(state, 1))
         for settled in (False, True):
             found = Found(path, settled=settled)
             assert found.damage == []
@@ -144,7 +144,7 @@ def test_states_of_whole_and_split_runs_are_read(tmp_path: Path) -> None:
     split_run(slab, first.chunk, first.run)
     parts = kernels.split_at(slab, first, 1, 1000)
     assert parts[0] is not None
-    kernels.set_state(slab, [parts[0]], state_word(RunState.IN_FLIGHT, 2))
+    set_state(slab, [parts[0]], state_word(RunState.IN_FLIGHT, 2))
     ProcessRow(slab, DISPATCHER_ROW).settle([second], RunState.DISCARDED, 10, {1: 1})
     found = Found(path, settled=True)
     states = [(kept.state, kept.reason, kept.was_sent) for kept in found.records]
@@ -389,7 +389,7 @@ def test_a_record_of_a_reused_chunk_is_not_returned(tmp_path: Path) -> None:
     records = salvage.records()
     kept = next(records)
     assert salvage.body(kept) == (b"", b"first", b"")
-    kernels.set_state(slab, segments, RunState.DELIVERED)
+    set_state(slab, segments, RunState.DELIVERED)
     sender.pool.allow_reclaim()
     sender.pool.reclaim(SMALL.chunks)
     for _ in range(SMALL.chunks):

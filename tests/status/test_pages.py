@@ -21,6 +21,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split_run
+from bruce_mp.status.books_check import Verdict
 from bruce_mp.status.pages.queues import QUEUE_OF
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.doc_pages import PAGES, ROOT
@@ -455,12 +456,22 @@ def test_the_books_page_balances(daemon: OfflineStatusPages) -> None:
         "held": {"input": 0, "router": 2, "queued": 0, "in_flight": 0, "spill": 0},
         "possible_duplicates": 0,
         "consistent": True,
+        "checked": 0,
+        "unaccounted": 0,
     }
 
 
-def test_changing_books_are_marked_inconsistent(daemon: OfflineStatusPages) -> None:
+def test_books_are_inconsistent_while_more_is_delivered_than_counted_as_received(daemon: OfflineStatusPages) -> None:
+    ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
     daemon.filled.input.open_books()
     assert daemon.json("/books/json")["consistent"] is False
+
+
+def test_the_books_page_shows_what_the_last_check_did_not_find(daemon: OfflineStatusPages) -> None:
+    daemon.verdict = Verdict(NOW_MS, 2)
+    page = daemon.json("/books/json")
+    assert (page["checked"], page["unaccounted"]) == (NOW_MS, 2)
+    assert daemon.json("/healthz", 503)["balanced"] is False
 
 
 @pytest.mark.process

@@ -26,16 +26,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
-from bruce_mp.telemetry.books import Books, read_books
+from bruce_mp.telemetry.books import counter_total, read_books
+from bruce_mp.telemetry.counters import Counter
 from support import processes
 from support.activated import activated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Self
+
+    from bruce_mp.telemetry.books import Books
 
 __all__ = ["Daemon"]
 
@@ -160,6 +164,7 @@ class Daemon:
             if kind is None and self._process.poll() is None:
                 books = self.wait_consistent()
                 assert books.balanced, books
+                self.wait_for(self._rows_agree, "the process rows to agree with the state words", 10)
         finally:
             self._end()
             if kind is not None:
@@ -237,7 +242,16 @@ class Daemon:
         """Read the books from the slab itself."""
         slab = Slab(self.slab_path)
         try:
-            return read_books(slab)
+            return count_books(slab)
+        finally:
+            slab.close()
+
+    def _rows_agree(self) -> bool:
+        slab = Slab(self.slab_path)
+        try:
+            return read_books(slab).held == count_books(slab).held or bool(
+                counter_total(slab, Counter.RefusedDamagedPlace)
+            )
         finally:
             slab.close()
 

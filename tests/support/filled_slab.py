@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
+from bruce_mp.pipeline.word_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
@@ -13,6 +14,7 @@ from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
+from support.slabs import set_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +63,8 @@ class FilledSlab:
             return []
         self._lanes.close_all()
         segments = self._lanes.drain_closed()
-        kernels.set_state(self.slab, segments, state_word(state, 1))
+        set_state(self.slab, segments, state_word(state, 1))
+        recount(self.slab)
         return segments
 
     def close(self) -> None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.frames import unpack_parcels
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.chunks import is_settled, used_chunk_headers
 from bruce_mp.slab.layout import RunState
-from bruce_mp.telemetry.books import read_books
 from support.fake_broker import BY_RECORD, Written
 from support.flow_parts import records_of
 from support.machine import BROKERS, ROUTER, Connection, Machine, Peer, Request
@@ -251,6 +251,7 @@ class World(Machine):
             self.peer_hears(slot)
             self.peer_sends(slot)
             self.answer(slot)
+        self.check_counts()
         self.pass_time(10)
 
     def held(self) -> dict[str, int]:
@@ -282,7 +283,7 @@ class World(Machine):
                 seen.append(arrival)
         if not duplicates:
             assert len(seen) == len(set(seen))
-        discarded = read_books(self.slab).discarded
+        discarded = count_books(self.slab).discarded
         certain = sum(discarded.values()) - discarded.get(DiscardReason.POSSIBLY_DELIVERED.name, 0)
         assert certain <= len(self.received) - len(set(seen)) <= sum(discarded.values())
 

@@ -7,7 +7,6 @@ import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
-from bruce_mp import kernels
 from bruce_mp.config.inputs import Input, UnixDatagram
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka, TopicShare
@@ -15,18 +14,19 @@ from bruce_mp.input.process import main
 from bruce_mp.ipc.control_messages import Control, Ready
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links
 from bruce_mp.ipc.start import Start
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
-from bruce_mp.telemetry.books import Books, read_books
 from support.processes import wait_until
-from support.slabs import INPUT_ROW, datagram
+from support.slabs import INPUT_ROW, datagram, set_state
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.telemetry.books import Books
 
 __all__ = ["WITHIN_S", "InputProcess"]
 
@@ -93,7 +93,7 @@ class InputProcess:
         self._stack.close()
 
     def books(self) -> Books:
-        return read_books(self.slab)
+        return count_books(self.slab)
 
     def wait_received(self, count: int) -> None:
         wait_until(lambda: self.books().received >= count, f"{count} messages to be received", WITHIN_S)
@@ -113,7 +113,7 @@ class InputProcess:
     def deliver_all(self) -> int:
         """Act as router and dispatchers; return the number of delivered messages."""
         found: list[Segment] = [item.segment for item in sweep(self.slab, {RunState.FILLED})]
-        kernels.set_state(self.slab, found, RunState.DELIVERED)
+        set_state(self.slab, found, RunState.DELIVERED)
         return sum(segment.records for segment in found)
 
     def next_runs(self) -> list[Segment]:

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import pack_parcels
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
+from bruce_mp.telemetry.books import counter_total, read_books
+from bruce_mp.telemetry.counters import Counter
 from support.fake_broker import FakeCluster, Written
 from support.flow_parts import CrashingWords, FakeReporter, SimulatedCrashError, a_config
 from support.slabs import Input
@@ -160,10 +163,20 @@ class Machine:
     def _as_router(self, action: Callable[[], object], *, kill_at: int | None = None) -> None:
         if not self._survives(ROUTER, [action, self._after_router], kill_at):
             self.kill_router()
+            self.check_counts()
 
     def _as_peer(self, slot: int, action: Callable[[], object], *, kill_at: int | None = None) -> None:
         if not self._survives(slot, [action, lambda: self._after_peer(slot)], kill_at):
             self.kill_peer(slot)
+            self.check_counts()
+
+    def check_counts(self) -> None:
+        """Check that the process rows and the state words have the same messages in each stage.
+
+        Words of damaged runs cannot be counted; they are quarantined.
+        """
+        if not counter_total(self.slab, Counter.RefusedDamagedPlace):
+            assert read_books(self.slab).held == count_books(self.slab).held
 
     def _survives(self, who: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
         doomed = kill_at is None and who in self.doom

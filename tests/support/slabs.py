@@ -20,12 +20,12 @@ from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, copied_arrivals
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.runs import records_of
+from bruce_mp.slab.runs import records_of, segment_words
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from bruce_mp.kernels import Ingested, Windows
     from bruce_mp.protocol.client.record_headers import Header
@@ -175,3 +175,10 @@ def contents(slab: Slab) -> list[Content]:
                 )
             )
     return found
+
+
+def set_state(slab: Slab, segments: Iterable[Segment], state_word: int) -> None:
+    """Store a state word for segments, in place of the processes that would move them there."""
+    for segment in segments:
+        for at in segment_words(slab, segment):
+            slab.words[at] = state_word

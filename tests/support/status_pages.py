@@ -12,6 +12,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.status.active_config import PageSettings
 from bruce_mp.status.app import DaemonView, create_app
+from bruce_mp.status.books_check import Verdict
 from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.history.broker_history import BrokerHistory
 from bruce_mp.status.history.history import History
@@ -47,6 +48,7 @@ class OfflineStatusPages:
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))
         self.slab = self.filled.slab
         self.now_ms = self.steady_ms = NOW_MS
+        self.verdict = Verdict()
         self.counted: list[Counter] = []
         self.unread: list[int] = []
         self.refreshes = 0
@@ -81,6 +83,7 @@ class OfflineStatusPages:
             count=self.counted.append,
             refresh_metadata=self._refresh,
             accept_cluster=self.accepted_clusters.append,
+            verdict=lambda: self.verdict,
             now_ms=lambda: self.now_ms,
             steady_ms=lambda: self.steady_ms,
         )

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp import kernels
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split_run
-from bruce_mp.telemetry.books import SPILLED, STAGES, counter_total, held_by_topic, read_books
+from bruce_mp.telemetry.books import counter_total, held_by_topic, read_books
 from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.stages import SPILLED, STAGES
 from support.crash_images import crash_images
 from support.examples import examples
-from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone
+from support.slabs import DISPATCHER_ROW, INPUT_ROW, Input, datagram, new_slab, put_in_landing_zone, set_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def test_every_state_that_holds_records_has_a_stage() -> None:
 
 
 def test_books_of_an_empty_slab_are_zero_and_balanced(slab: Slab) -> None:
-    books = read_books(slab)
+    books = count_books(slab)
     assert (books.received, books.delivered, books.discarded, books.possible_duplicates) == (0, 0, {}, 0)
     assert books.held == {"input": 0, "router": 0, "queued": 0, "in_flight": 0, "spill": 0}
     assert books.consistent
@@ -74,9 +75,9 @@ def test_received_is_delivered_discarded_or_held(sizes: list[list[int]], fates: 
                 counter = Counter.MsgDelivered if state is RunState.DELIVERED else discarded(DiscardReason.BAD_TOPIC)
                 settler.settle([segment], state, 0, {counter: segment.records})
             else:
-                kernels.set_state(slab, [segment], state_word(state, 1))
+                set_state(slab, [segment], state_word(state, 1))
                 expected[STAGES[state]] += segment.records
-        books = read_books(slab)
+        books = count_books(slab)
         assert books.consistent
         assert books.balanced
         assert books.held == expected
@@ -114,23 +115,42 @@ def test_an_inconsistent_reading_is_marked_and_a_consistent_one_balances(slab: S
 
     consistent = []
     for _ in crash_images(slab, regions, work):
-        books = read_books(slab)
+        books = count_books(slab)
         consistent.append(books.consistent)
         assert books.balanced or not books.consistent
     assert consistent.count(True) > 5
     assert consistent.count(False) > 5
     assert consistent[0]
     assert consistent[-1]
-    assert read_books(slab).delivered == 3
+    assert count_books(slab).delivered == 3
 
 
 def test_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
     ProcessRow(slab, INPUT_ROW).open_books()
     put_in_landing_zone(slab, [datagram(b"t1")])
-    assert not read_books(slab).consistent
+    assert not count_books(slab).consistent
     ProcessRow(slab, INPUT_ROW)
-    assert not read_books(slab).consistent
+    assert not count_books(slab).consistent
     Input(slab, topics=TOPICS)
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.consistent
     assert books.received == 1
+
+
+def test_rows_and_words_agree_after_a_kill_of_an_input_at_any_store(slab: Slab) -> None:
+    sender = Input(slab, topics=TOPICS)
+    sender.receive([datagram(b"t1", b"a")])
+    put_in_landing_zone(slab, [datagram(b"t1", b"b"), datagram(b"new", b"c"), b"malformed"])
+    geometry = slab.geometry
+    area = [range(geometry.rows_at, geometry.landing_slots_at), range(geometry.chunks_at, geometry.file_size)]
+
+    def work() -> None:
+        sender.admit()
+        sender.close_all()
+
+    for _ in crash_images(slab, area, work):
+        Input(slab, topics=TOPICS)
+        rows, words = read_books(slab), count_books(slab)
+        assert rows.balanced
+        assert rows.held == words.held
+        assert sum(rows.held.values()) == 3

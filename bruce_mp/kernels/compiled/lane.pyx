@@ -68,7 +68,7 @@ cdef class Lane:
 
     cdef object hand_over(self, uint8_t *base, uint64_t row_at):
         """Close the run with the stores of `HandoverTickets.hand_over`: run's ticket, state word, row's ticket."""
-        cdef uint64_t ticket = load64(base + row_at) + 1
+        cdef uint64_t ticket = load64(base + row_at) + <uint64_t>self.records
         store64(base + self.run_at + RUN_TICKET, ticket)
         store32(base + self.run_at, FILLED)
         store64(base + row_at, ticket)

@@ -6,7 +6,10 @@ The redo record and the order of stores are the same as there, so each variant c
 from libc.stdlib cimport free, malloc
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.segments cimport any_unsettled, find_state_words, raise_damaged, settle_one
+from bruce_mp.kernels.compiled.redo cimport *
+from bruce_mp.kernels.compiled.segments cimport (
+    LocatedSegment, any_unsettled, find_state_words, locate, move_located, raise_damaged, settle_one,
+)
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import rows
@@ -14,30 +17,10 @@ from bruce_mp.slab.rows import ProcessRow as PureRow
 
 
 cdef enum:
-    REDO_OUTCOME = 4
-    REDO_REASON = 8
-    REDO_COUNTERS = 12
-    REDO_SEGMENTS = 16
-    REDO_LANDED = 20
-    REDO_BASE = 24
-    REDO_PAIRS = 32
-    PAIR = 16
-    MOST_COUNTERS = 32
-    SEGMENTS_AT = 544
-    SEGMENT = 24
     LANDING_EMPTY = 0xFFFFFFFF
 
 assert (rows._REDO.size, rows._SEGMENTS_AT, rows.SEGMENT.size) == (REDO_PAIRS, SEGMENTS_AT, SEGMENT)
 assert (rows._PAIR.size, rows._MAX_COUNTERS) == (PAIR, MOST_COUNTERS)
-
-
-cdef void write_segment(uint8_t *at, SegmentRef *ref) noexcept nogil:
-    store32(at, <uint32_t>ref.chunk)
-    store32(at + 4, <uint32_t>ref.generation)
-    store32(at + 8, <uint32_t>ref.run)
-    store32(at + 12, <uint32_t>ref.first)
-    store32(at + 16, <uint32_t>ref.records)
-    store32(at + 20, <uint32_t>ref.payload)
 
 
 cdef void settle_all(Memory *memory, SegmentRef *refs, uint64_t count, uint32_t outcome, uint8_t reason) noexcept nogil:
@@ -140,6 +123,35 @@ cdef void write_plain(
 class ProcessRow(PureRow):
     """`slab.rows.ProcessRow`."""
 
+    def move(self, segments, move):
+        cdef Memory memory
+        cdef MoveRef wanted
+        cdef uint64_t count = 0, most = rows.MAX_SETTLED_SEGMENTS, row_at = self._at
+        cdef list claimed = [], offered = list(segments)
+        cdef LocatedSegment *moved = <LocatedSegment *>malloc(min(most, <uint64_t>len(offered) or 1) * sizeof(LocatedSegment))
+        cdef uint8_t *row
+        if moved == NULL:
+            raise MemoryError
+        try:
+            read_move(move, &wanted)
+            attach(self._slab, &memory)
+            try:
+                row = <uint8_t *>memory.buffer.buf + row_at
+                for segment in offered:
+                    if count == most:
+                        move_located(row, &wanted, moved, count)
+                        count = 0
+                    if not locate(&memory, segment, wanted.before, &moved[count]):
+                        claimed.append(segment)
+                        count += 1
+                if count:
+                    move_located(row, &wanted, moved, count)
+            finally:
+                release(&memory)
+        finally:
+            free(moved)
+        return claimed
+
     def _transact(self, increments, *, outcome=DELIVERED, reason=0, segments=(), landed=0, landing_base=0):
         cdef Memory memory
         cdef uint64_t count = len(segments), pairs, index, slots = landed
@@ -172,7 +184,7 @@ class ProcessRow(PureRow):
             store64(redo + REDO_BASE, landing_base)
             pairs = write_pairs(row, dict(increments))
             for index in range(count):
-                write_segment(redo + SEGMENTS_AT + index * SEGMENT, &refs[index])
+                write_segment(row, index, &refs[index])
             landing = <uint8_t *>memory.buffer.buf + landing_at
             with nogil:
                 commit(&memory, row, landing, refs, count, pairs, state, why, slots)

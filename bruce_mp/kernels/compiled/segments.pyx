@@ -3,9 +3,10 @@
 from libc.stdlib cimport free, malloc
 
 from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.redo cimport *
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab import runs
+from bruce_mp.slab import rows, runs
 from bruce_mp.slab.runs import Segment
 
 
@@ -62,39 +63,42 @@ cdef void store_state(Bounds *bounds, uint64_t records, uint32_t state_word) noe
         at = fields.next
 
 
+cdef int locate(Memory *memory, object segment, uint32_t expected, LocatedSegment *found) except -2:
+    """Locate a segment; return 0 if its state words are all `expected` and its generation is current, else -1."""
+    read_segment(segment, &found.ref)
+    if find_state_words(memory, &found.ref, &found.bounds) or not has_state(&found.bounds, found.ref.records, expected):
+        return -1
+    # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
+    return 0 if load32(found.bounds.base + CHUNK_GENERATION) == found.ref.generation else -1
+
+
 def claim(slab, segments, uint32_t expected, uint32_t state_word):
     cdef Memory memory
-    cdef SegmentRef ref
-    cdef Bounds bounds
+    cdef LocatedSegment found
     cdef list claimed = []
     attach(slab, &memory)
     try:
         for segment in segments:
-            read_segment(segment, &ref)
-            if find_state_words(&memory, &ref, &bounds) or not has_state(&bounds, ref.records, expected):
-                continue
-            # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
-            if load32(bounds.base + CHUNK_GENERATION) == ref.generation:
-                store_state(&bounds, ref.records, state_word)
+            if not locate(&memory, segment, expected, &found):
+                store_state(&found.bounds, found.ref.records, state_word)
                 claimed.append(segment)
     finally:
         release(&memory)
     return claimed
 
 
-def set_state(slab, segments, uint32_t state_word):
-    cdef Memory memory
-    cdef SegmentRef ref
-    cdef Bounds bounds
-    attach(slab, &memory)
-    try:
-        for segment in segments:
-            read_segment(segment, &ref)
-            if find_state_words(&memory, &ref, &bounds):
-                return raise_damaged(slab, segment)
-            store_state(&bounds, ref.records, state_word)
-    finally:
-        release(&memory)
+cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint64_t count) noexcept nogil:
+    """Move segments and raise the counter in a transaction: see `slab.rows.ProcessRow.move`."""
+    cdef uint64_t index, records = 0
+    for index in range(count):
+        records += moved[index].ref.records
+    write_move(row, move, count, records)
+    for index in range(count):
+        write_segment(row, index, &moved[index].ref)
+    begin_move(row)
+    for index in range(count):
+        store_state(&moved[index].bounds, moved[index].ref.records, move.after)
+    finish_move(row, move)
 
 
 # --- placement -------------------------------------------------------------------------------------------------------
@@ -158,39 +162,33 @@ def bind_partition(slab, segments, partitions):
         release(&memory)
 
 
-cdef struct LocatedSegment:   # a segment and its location
-    SegmentRef ref
-    Bounds bounds
-
-
-cdef int locate_all(Memory *memory, list segments, LocatedSegment *found) except -2:
-    """Locate all segments; return 0 if `find_state_words` succeeds for each, else -1."""
+cdef int locate_all(Memory *memory, list segments, uint32_t expected, LocatedSegment *found) except -2:
+    """Locate all segments; return 0 if `locate` succeeds for each, else -1."""
     cdef Py_ssize_t index
     for index in range(len(segments)):
-        read_segment(segments[index], &found[index].ref)
-        if find_state_words(memory, &found[index].ref, &found[index].bounds):
+        if locate(memory, segments[index], expected, &found[index]):
             return -1
     return 0
 
 
 cdef int64_t store_batch(
-    LocatedSegment *located, uint64_t count, int partition, int64_t sequence, int epoch, uint32_t state_word
+    LocatedSegment *located, uint64_t count, int partition, int64_t sequence, int epoch, uint8_t *row, MoveRef *move
 ) noexcept nogil:
-    """Store partitions and sequence numbers, then the state words; return the next sequence number."""
+    """Store partitions and sequence numbers, then move the segments; return the next sequence number."""
     cdef uint64_t index
     cdef int flag = FLAG_BATCH_START
     for index in range(count):
         write_placement(&located[index].bounds, located[index].ref.records, partition, sequence, epoch, flag)
         sequence, flag = following(sequence, located[index].ref.records), 0
-    for index in range(count):
-        store_state(&located[index].bounds, located[index].ref.records, state_word)
+    move_located(row, move, located, count)
     return sequence
 
 
 cdef object assign_one(
-    Memory *memory, uint64_t at, int partition, list segments, uint32_t state_word, bint is_numbered
+    Memory *memory, uint64_t at, int partition, list segments, uint64_t row_at, MoveRef *move, bint is_numbered
 ):
     cdef uint64_t count = len(segments)
+    cdef uint8_t *row = <uint8_t *>memory.buffer.buf + row_at
     cdef uint8_t *entry = <uint8_t *>memory.buffer.buf + at + PARTITION_NEXT_SEQUENCE
     cdef int64_t sequence = <int32_t>load32(entry), end
     cdef int epoch = <int32_t>load32(entry + 4)
@@ -200,9 +198,11 @@ cdef object assign_one(
     if not is_numbered or epoch >= LAST_EPOCH:
         sequence = epoch = -1
     try:
-        if locate_all(memory, segments, located):
+        if count > rows.MAX_SETTLED_SEGMENTS:
+            raise SlabError("A batch has more segments than a transaction.")
+        if locate_all(memory, segments, move.before, located):
             return None
-        end = store_batch(located, count, partition, sequence, epoch, state_word)
+        end = store_batch(located, count, partition, sequence, epoch, row, move)
         if sequence >= 0:
             store64(entry, <uint64_t>end | <uint64_t>epoch << 32)
         return epoch, sequence
@@ -210,16 +210,18 @@ cdef object assign_one(
         free(located)
 
 
-def assign_sequences(slab, batches, uint32_t state_word, *, bint is_numbered):
+def assign_sequences(slab, process_row, batches, move, *, bint is_numbered):
     cdef Memory memory
-    cdef uint64_t at
+    cdef MoveRef wanted
+    cdef uint64_t at, row_at = process_row._at
     cdef list numbers = []
+    read_move(move, &wanted)
     attach(slab, &memory)
     try:
         for at, partition, segments in batches:
             if at & 7 or at + PARTITION_ENTRY > <uint64_t>memory.buffer.len:
                 raise ValueError("The slab has no such entry.")
-            numbers.append(assign_one(&memory, at, partition, list(segments), state_word, is_numbered))
+            numbers.append(assign_one(&memory, at, partition, list(segments), row_at, &wanted, is_numbered))
         return numbers
     finally:
         release(&memory)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab import runs
 from bruce_mp.slab.runs import (
     NO_SEQUENCE,
     Segment,
-    is_current,
+    held_words,
     next_sequence,
     read_run,
     segment_bounds,
     segment_records,
-    segment_words,
     split_run,
 )
 from bruce_mp.slab.tables import store_next_sequence
@@ -25,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import Move, ProcessRow
 
 __all__ = [
     "assign_sequences",
     "bind_partition",
     "by_size",
     "claim",
-    "set_state",
     "split_at",
     "split_by_partition",
     "write_sequence",
@@ -48,23 +46,10 @@ def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: in
 
 
 def _claim_one(slab: Slab, segment: Segment, expected: int, state_word: int) -> bool:
-    try:
-        places = segment_words(slab, segment)
-    except SlabError:
-        return False
-    # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
-    if any(slab.words[at] != expected for at in places) or not is_current(slab, segment):
-        return False
+    places = held_words(slab, segment, expected)
     for at in places:
         slab.words[at] = state_word
-    return True
-
-
-def set_state(slab: Slab, segments: Iterable[Segment], state_word: int) -> None:
-    """Store a state word for segments that this process holds."""
-    for segment in segments:
-        for at in segment_words(slab, segment):
-            slab.words[at] = state_word
+    return bool(places)
 
 
 def write_sequence(
@@ -80,31 +65,30 @@ def write_sequence(
 
 
 def assign_sequences(
-    slab: Slab, batches: Iterable[tuple[int, int, Sequence[Segment]]], state_word: int, *, is_numbered: bool
+    slab: Slab, row: ProcessRow, batches: Iterable[_Batch], move: Move, *, is_numbered: bool
 ) -> list[tuple[int, int] | None]:
     """Assign to batches the next sequence numbers of their partitions; return epoch and base sequence of each.
 
     A batch is the file offset of its partition's table entry, the partition, and its segments, which this process
-    holds.  Stores are in the order of `dispatcher.record_batches`: partition and sequence, state words, then the
-    partition's next sequence number.  Without `is_numbered` epoch and sequence are -1.  A batch with a damaged segment
-    gets None, and no store.
+    holds.  Stores are in the order of `dispatcher.record_batches`: partition and sequence, the transaction of the move,
+    then the partition's next sequence number.  Without `is_numbered` epoch and sequence are -1.  A batch with a segment
+    that is damaged, or not in the state before the move, gets None, and no store.
     """
-    return [_assign_one(slab, *batch, state_word, is_numbered=is_numbered) for batch in batches]
+    return [_assign_one(slab, row, batch, move, is_numbered=is_numbered) for batch in batches]
 
 
-def _assign_one(
-    slab: Slab, entry: int, partition: int, segments: Sequence[Segment], state_word: int, *, is_numbered: bool
-) -> tuple[int, int] | None:
-    try:
-        for segment in segments:
-            segment_words(slab, segment)
-    except SlabError:
+_Batch = tuple[int, int, "Sequence[Segment]"]
+
+
+def _assign_one(slab: Slab, row: ProcessRow, batch: _Batch, move: Move, *, is_numbered: bool) -> tuple[int, int] | None:
+    entry, partition, segments = batch
+    if not all(held_words(slab, segment, move.before) for segment in segments):
         return None
     _, _, sequence, epoch = lay.PARTITION.unpack_from(slab.view, entry)
     if not is_numbered or epoch >= lay.LAST_EPOCH:
         epoch = sequence = NO_SEQUENCE
     write_sequence(slab, segments, partition, sequence, epoch, opens_batch=True)
-    set_state(slab, segments, state_word)
+    row.move(segments, move)
     if sequence >= 0:
         following = next_sequence(sequence, sum(segment.records for segment in segments))
         store_next_sequence(slab, entry, following, epoch)

@@ -24,7 +24,6 @@ from bruce_mp.status.pages.processes import STALLED_MS, read_processes
 from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.pages.stalls import find_stalls, partition_text
 from bruce_mp.status.pages.text import stamp, topic_text
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED, NO_LEADER
 
 if TYPE_CHECKING:
@@ -116,6 +115,7 @@ class Evidence(NamedTuple):
 
 def collect_evidence(
     slab: Slab,
+    books: Books,
     cluster: ClusterReport,
     history: LossHistory,
     settings: PageSettings,
@@ -132,7 +132,7 @@ def collect_evidence(
         metadata=read_metadata(slab, now_ms),
         metadata_age_ms=read_metadata_age(slab, steady_now_ms),
         metadata_max_age_ms=settings.metadata_max_age_ms,
-        books=read_books(slab),
+        books=books,
         cluster=cluster,
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),

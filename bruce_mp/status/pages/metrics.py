@@ -139,6 +139,8 @@ def _books(slab: Slab, books: Books) -> Iterator[Family]:
     yield _counter("bruce_possible_duplicates_total", "Messages that Kafka may have more than once.", duplicates)
     yield _labelled("bruce_messages_held", "gauge", "Messages held, by stage.", "stage", books.held)
     yield _gauge("bruce_books_balanced", "0 if received is not delivered + discarded + held.", int(balanced))
+    meaning = "Messages by which the records in the slab differ from the held ones, by the last check."
+    yield _gauge("bruce_books_unaccounted", meaning, books.unaccounted)
 
 
 def _counter(name: str, meaning: str, value: float) -> Family:

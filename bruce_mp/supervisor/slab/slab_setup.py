@@ -11,15 +11,18 @@ import logging
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from bruce_mp import kernels
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.pipeline.uncounted_appends import recover_stream_input
+from bruce_mp.pipeline.word_counts import count_by_stage, forget_counts, has_counts, recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.fences import last_released
 from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
+from bruce_mp.slab.landing import landed_lengths
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.producer_id import reset_idempotence
 from bruce_mp.slab.recovery import close_open_runs
@@ -27,9 +30,9 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import rebuild_table
 from bruce_mp.slab.spill import released_messages, spilled_messages
-from bruce_mp.supervisor.slab.backlog import held_messages, plural
+from bruce_mp.supervisor.slab.backlog import plural
 from bruce_mp.supervisor.slab.locks import retry_lock
-from bruce_mp.telemetry.books import counter_total
+from bruce_mp.telemetry.books import counter_total, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
@@ -146,9 +149,8 @@ def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None) -> Slab |
         slab = Slab(path)
         for row in range(lay.ROW_COUNT):
             retire_row(slab, row)
-        _check_chunks(slab)
+        held = _count_sound(slab)
         reset_idempotence(slab)
-        held = sum(held_messages(slab).values())
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error))
         return None
@@ -239,8 +241,11 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
+        forget_counts(slab, lay.ROW_SUPERVISOR)  # the tickets of the first row jump
         _reassign_chunks(slab, [chunk for chunk, _ in heads], rows)
     rebuild_table(slab, heads)
+    if not has_counts(slab):
+        recount(slab)
 
 
 _STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
@@ -261,13 +266,23 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
         ProcessRow(slab, successor).commit_counted(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
 
 
-def _check_chunks(slab: Slab) -> None:
-    """Read all runs and records as the processes do. Raise SlabError or ValueError for a damaged one."""
-    for chunk, _, _, _ in used_chunk_headers(slab):
+def _count_sound(slab: Slab) -> int:
+    """Return the number of messages to deliver. Raise SlabError or ValueError for a damaged run or record."""
+    heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    states = kernels.tally(slab, heads)
+    if states[RunState.SPLIT]:
+        _raise_damage(slab, heads)
+    return sum(count_by_stage(states).values()) + len(landed_lengths(slab)) + spilled_total(slab)
+
+
+def _raise_damage(slab: Slab, heads: Iterable[tuple[int, int]]) -> NoReturn:
+    """Raise the SlabError or ValueError of the first damaged run or record."""
+    for chunk, _ in heads:
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:
                 for _, record in records_of(slab, chunk, offset, run):
                     RunState(record.word & 0xFF)
+    raise SlabError(f"The slab {slab.path} is damaged.")
 
 
 def _move_aside(path: Path, reason: str) -> None:

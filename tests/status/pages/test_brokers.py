@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from bruce_mp import __version__, kernels
+from bruce_mp import __version__
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
@@ -23,6 +23,7 @@ from bruce_mp.telemetry.broker_status import (
 )
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import NOW_MS
+from support.slabs import set_state
 
 if TYPE_CHECKING:
     from support.status_pages import OfflineStatusPages
@@ -89,7 +90,7 @@ def test_the_page_lists_a_broker_with_its_dispatcher(daemon: OfflineStatusPages)
         ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER + 3).add(counter, 4)
     for count, state in ((2, RunState.QUEUED), (3, RunState.IN_FLIGHT), (5, RunState.ASSIGNED), (7, RunState.ROUTED)):
         segments = daemon.filled.receive(b"news", count, state)
-        kernels.set_state(daemon.slab, segments, state_word(state, 3))
+        set_state(daemon.slab, segments, state_word(state, 3))
     daemon.broker_status.record([router(), failed()], NOW_MS)
     daemon.steady_ms += 1500
     daemon.now_ms += 1500

@@ -12,6 +12,7 @@ from bruce_mp import __version__
 from bruce_mp.config.sections import Http
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.word_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
@@ -334,6 +335,7 @@ def test_settled_messages_occupy_no_space(daemon: OfflineStatusPages) -> None:
     for _ in range(32):
         daemon.filled.receive(b"news", 1, RunState.DISCARDED)
     daemon.filled.input.commit_landed(0, {discarded(DiscardReason.BUG): 32})
+    recount(daemon.slab)
     assert well(daemon).json("/healthz")["slab_in_use"] == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.word_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
@@ -71,6 +72,7 @@ def test_metrics_include_the_books(daemon: OfflineStatusPages) -> None:
     daemon.filled.receive(b"clicks", 2, RunState.DELIVERED)
     row = ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER)
     row.add(Counter.MsgDelivered, 2)
+    recount(daemon.slab)
     found = parsed(read(daemon))
     assert value(found, "bruce_messages_received_total") == 7
     assert value(found, "bruce_messages_delivered_total") == 2

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError, StartError
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
@@ -20,7 +21,6 @@ from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import locks
 from bruce_mp.supervisor.slab.backlog import held_messages
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import FilledSlab
 from support.slabs import datagram, new_slab
@@ -259,7 +259,7 @@ def test_messages_of_a_former_worker_are_counted_once() -> None:
         assign_chunks(slab, (WORKER_ROW,), SpillDirectory.for_slab(slab, f"{slab.path}.spill"))
         for _ in range(2):
             StreamInput(slab)
-        books = read_books(slab)
+        books = count_books(slab)
         assert (books.received, books.balanced) == (6, True)
 
 

@@ -1,0 +1,88 @@
+"""Count the records of chunks by state: see `kernels/pure/tally.py`."""
+
+from libc.string cimport memset
+
+from bruce_mp.kernels.compiled.memory cimport *
+from bruce_mp.kernels.compiled.segments cimport is_sound_run
+
+
+cdef enum:
+    STATES = SPLIT + 1
+    TRIES = 3
+
+
+cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
+    """Count the records of a sound run, up to a damaged one."""
+    cdef RecordFields fields
+    cdef uint8_t state = load8(run)
+    cdef uint8_t *at = run + body_of(run)
+    cdef uint8_t *end = run + load32(run + RUN_SIZE)
+    cdef uint64_t _
+    if state != SPLIT and state != OPEN:
+        counts[state] += load32(run + RUN_COUNT)
+        return
+    for _ in range(load32(run + RUN_COUNT)):
+        if read_record(at, end, &fields):
+            counts[<int>SPLIT] += 1
+            return
+        counts[load8(at) if state == SPLIT else state] += 1
+        at = fields.next
+
+
+cdef int add_runs(Memory *memory, uint64_t chunk, uint64_t *counts) noexcept nogil:
+    """Count the records of a chunk; -1 for a damaged header, which hides the rest."""
+    cdef uint8_t *limit = run_limit(memory, chunk)
+    cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
+    cdef SegmentRef ref
+    cdef Bounds bounds
+    cdef uint64_t _
+    if limit == NULL:
+        return -1
+    ref.chunk = chunk
+    bounds.run = base + CHUNK_HEADER
+    for _ in range(load32(base + CHUNK_RUNS)):
+        if bounds.run + RUN_HEADER > limit or load32(bounds.run + RUN_MAGIC_AT) != RUN_MAGIC:
+            return -1
+        if load32(bounds.run + RUN_GENERATION) != load32(base + CHUNK_GENERATION):
+            return -1
+        if not is_sound_run(memory, &ref, &bounds):
+            return -1
+        add_run(bounds.run, counts)
+        bounds.run += load32(bounds.run + RUN_SIZE)
+    return 0
+
+
+cdef void add_chunk(Memory *memory, uint64_t chunk, uint32_t generation, uint64_t *totals) noexcept nogil:
+    """Count a chunk; if its owner reopens it, count it again: see `slab.chunk_readers.read_stable`."""
+    cdef uint64_t counts[STATES]
+    cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
+    cdef uint32_t before, has_runs
+    cdef int state, _
+    for _ in range(TRIES):
+        memset(counts, 0, sizeof(counts))
+        if add_runs(memory, chunk, counts):
+            counts[<int>SPLIT] += 1
+        has_runs = load32(base + CHUNK_RUNS)
+        before, generation = generation, load32(base + CHUNK_GENERATION)
+        if generation == before:
+            for state in range(STATES if has_runs else 0):
+                totals[state] += counts[state]
+            return
+
+
+def tally(slab, heads):
+    cdef Memory memory
+    cdef uint64_t totals[STATES]
+    cdef uint64_t chunk
+    cdef uint32_t generation
+    cdef int state
+    memset(totals, 0, sizeof(totals))
+    attach(slab, &memory)
+    try:
+        for chunk, generation in heads:
+            if chunk >= memory.count:
+                raise ValueError(f"There is no chunk {chunk}.")
+            add_chunk(&memory, chunk, generation, totals)
+    finally:
+        release(&memory)
+    return [totals[state] for state in range(STATES)]

@@ -1,0 +1,96 @@
+"""Held messages by stage, counted from the state words of all records in the slab.
+
+The count takes a time that grows with the messages held.  It is the truth by which the counts of the process rows
+(`telemetry/stages.py`) are checked, and from which they begin in a slab of a release without them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp import kernels
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import used_chunk_headers
+from bruce_mp.slab.landing import base_at, landed_lengths
+from bruce_mp.slab.recovery import copied_arrivals
+from bruce_mp.telemetry.books import books_of, counter_total, row_integers, spilled_total
+from bruce_mp.telemetry.counters import BOOK_COUNTERS
+from bruce_mp.telemetry.stages import NAMES, SPILLED, STAGES, flows, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.telemetry.books import Books
+
+__all__ = ["count_books", "count_by_stage", "forget_counts", "has_counts", "recount"]
+
+_MAX_READINGS: Final = 5
+_FORGOTTEN: Final = 0xFFFFFFFF
+
+
+def count_books(slab: Slab) -> Books:
+    """Count the held messages from the state words, up to `_MAX_READINGS` times until a reading is consistent."""
+    books = _count_once(slab)
+    for _ in range(_MAX_READINGS - 1):
+        if books.consistent:
+            break
+        books = _count_once(slab)
+    return books
+
+
+def _count_once(slab: Slab) -> Books:
+    before = _versions(slab)
+    counters = [counter_total(slab, counter) for counter in range(BOOK_COUNTERS)]
+    heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    held = {**count_by_stage(kernels.tally(slab, heads)), SPILLED: spilled_total(slab)}
+    is_consistent = before == _versions(slab) and not any(version & 1 for version in before)
+    return books_of(counters, held, is_consistent=is_consistent)
+
+
+def _versions(slab: Slab) -> list[int]:
+    return row_integers(slab, lay.ROW_VERSION)
+
+
+def count_by_stage(states: Sequence[int]) -> dict[str, int]:
+    """Return the number of held records by stage for a count by state, as `kernels.tally` returns it."""
+    held = dict.fromkeys(NAMES, 0)
+    for state, stage in STAGES.items():
+        held[stage] += states[state]
+    return held
+
+
+def has_counts(slab: Slab) -> bool:
+    """Report if every process that changed the slab has counted its moves."""
+    return all(_incarnation(slab, row) == slab.words[_counting_at(slab, row)] for row in range(lay.ROW_COUNT))
+
+
+def forget_counts(slab: Slab, row: int) -> None:
+    """Make `has_counts` return False until the next `recount`; `row` is the row of this process."""
+    slab.words[_counting_at(slab, row)] = _FORGOTTEN
+
+
+def recount(slab: Slab) -> None:
+    """Set the base of each stage by its state words, while no process works on the slab."""
+    heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    counted = count_by_stage(kernels.tally(slab, heads)).values()
+    bases = [wanted - flow for wanted, flow in zip(counted, flows(read_rows(slab)), strict=True)]
+    bases[0] -= _uncounted_datagrams(slab)
+    first = (slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    for stage, base in enumerate(bases):
+        slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)
+    for row in range(lay.ROW_COUNT):
+        slab.words[_counting_at(slab, row)] = _incarnation(slab, row)
+
+
+def _uncounted_datagrams(slab: Slab) -> int:
+    """Return the number of records of datagrams that the input will count as received when it starts."""
+    return len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3])) if landed_lengths(slab) else 0
+
+
+def _incarnation(slab: Slab, row: int) -> int:
+    return slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_INCARNATION) >> 2]
+
+
+def _counting_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTING) >> 2

@@ -1,0 +1,122 @@
+"""The check of the process rows' counts against the state words of all records, a few chunks at a time.
+
+A pass takes seconds in a large slab, and the processes work on.  So the records that it finds must be at least those
+that were held all the time, and at most those plus the ones that came in.  If no row changed, the stages must agree
+exactly.  A disagreement counts once two passes in a row find it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp import kernels
+from bruce_mp.pipeline.word_counts import count_by_stage, forget_counts
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.chunks import used_chunk_headers
+from bruce_mp.slab.layout import RunState
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.stages import SPILLED, held_by_stage, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.telemetry.stages import RowReading
+
+__all__ = ["BooksCheck", "Verdict"]
+
+_LOG: Final = logging.getLogger(__name__)
+INTERVAL_MS: Final = 60_000
+_STEP_S: Final = 0.02
+"""Time that a step may take once a second."""
+_CHUNKS_AT_ONCE: Final = 256
+
+
+class Verdict(NamedTuple):
+    """The result of the last pass: its time, 0 for none yet, and the messages by which words and rows differ."""
+
+    checked_ms: int = 0
+    unaccounted: int = 0
+
+
+class BooksCheck:
+    """Passes over the slab, one each minute; call `step` once a second."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self.verdict = Verdict()
+        self._due_ms = 0
+        self._is_doubted = False
+        self._states = [0] * len(RunState)
+        self._before: list[RowReading] = []
+        self._heads: Iterator[tuple[int, int]] | None = None
+        self._is_complete = False
+
+    def step(self, steady_ms: int, now_ms: int) -> None:
+        """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
+        if self._is_complete:  # a batch that was open during the pass is counted by now
+            self._judge(steady_ms, now_ms)
+        elif self._heads is None and steady_ms >= self._due_ms:
+            self._begin()
+        if self._heads is not None:
+            self._continue(self._heads)
+
+    def _begin(self) -> None:
+        self._before = read_rows(self._slab)
+        self._states = [0] * len(RunState)
+        self._heads = ((chunk, generation) for chunk, _, _, generation in used_chunk_headers(self._slab))
+
+    def _continue(self, heads: Iterator[tuple[int, int]]) -> None:
+        deadline = time.monotonic() + _STEP_S
+        while time.monotonic() < deadline:
+            some = list(islice(heads, _CHUNKS_AT_ONCE))
+            if not some:
+                self._heads, self._is_complete = None, True
+                return
+            found = kernels.tally(self._slab, some)
+            self._states = [total + more for total, more in zip(self._states, found, strict=True)]
+
+    def _judge(self, steady_ms: int, now_ms: int) -> None:
+        after, counted = read_rows(self._slab), count_by_stage(self._states)
+        unaccounted = count_unaccounted(self._before, after, counted)
+        self._is_complete = False
+        if unaccounted and not self._is_doubted:
+            self._is_doubted, self._due_ms = True, steady_ms
+            return
+        if unaccounted and not self.verdict.unaccounted:
+            self._report(unaccounted)
+        self.verdict = Verdict(now_ms, unaccounted)
+        self._is_doubted, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
+
+    def _report(self, unaccounted: int) -> None:
+        forget_counts(self._slab, lay.ROW_STATUS)
+        _LOG.error(
+            "The records in the slab differ by %d messages from the counts of the processes. `bruce slab inspect` "
+            "shows damage; the next start of the daemon counts the records again.",
+            unaccounted,
+        )
+
+
+def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading], counted: Mapping[str, int]) -> int:
+    """Return the number of messages by which the counted records exceed or miss what the rows allow."""
+    held = held_by_stage(before)
+    if list(before) == list(after):
+        return sum(abs(counted[stage] - held[stage]) for stage in counted)
+    came, went = (_total(after, add) - _total(before, add) for add in (_incoming, _outgoing))
+    in_slab, total = sum(held.values()) - held[SPILLED], sum(counted.values())
+    return max(0, in_slab - went - total, total - in_slab - came)
+
+
+def _incoming(row: RowReading) -> int:
+    return row.counters[Counter.MsgReceived] + row.spill_out
+
+
+def _outgoing(row: RowReading) -> int:
+    return row.settled + row.spill_in
+
+
+def _total(rows: Sequence[RowReading], count: Callable[[RowReading], int]) -> int:
+    return sum(map(count, rows))

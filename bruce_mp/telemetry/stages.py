@@ -1,0 +1,156 @@
+"""Held messages by stage, computed from the process rows: no other memory is read, whatever is held.
+
+Each process counts the messages that it moves to another stage, in the transaction that stores their state words.  The
+messages in a stage are those that came in less those that went out:
+
+    input      received - discarded - spilled - handed over (the ticket of an input's row)
+    router     handed over + returned - assigned - discarded
+    queued     assigned - sent - returned
+    in_flight  sent - returned - delivered - discarded
+
+A row is read between two of its transactions.  A transaction changes both sides of the books, so their equation holds
+for rows that are read at different times.  A slab of a release without these counts gets a base for each stage from its
+state words (`pipeline/word_counts.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.rows import redo_counters
+from bruce_mp.telemetry.counters import BOOK_COUNTERS, DISCARDED, Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.slab.file import Slab
+
+__all__ = ["NAMES", "SPILLED", "STAGES", "RowReading", "flows", "held_by_stage", "read_rows"]
+
+STAGES: Final[dict[RunState, str]] = {
+    RunState.OPEN: "input",
+    RunState.FILLED: "router",
+    RunState.ROUTED: "router",
+    RunState.ROUTED_SENT: "router",
+    RunState.RETURNED: "router",
+    RunState.RETURNED_SENT: "router",
+    RunState.ASSIGNED: "queued",
+    RunState.ASSIGNED_SENT: "queued",
+    RunState.QUEUED: "queued",
+    RunState.IN_FLIGHT: "in_flight",
+}
+"""Stage of a record in each state; the names stand for input, router, and the dispatcher's two stages."""
+SPILLED: Final = "spill"
+"""Stage of messages in spill files, which are not in the slab."""
+
+NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
+"""The stages in the slab, in order."""
+_INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
+_DISPATCHERS: Final = range(lay.ROW_FIRST_DISPATCHER, lay.ROW_COUNT)
+_ORDER: Final = (*_DISPATCHERS, lay.ROW_ROUTER, *_INPUTS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
+"""Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
+_READING_TRIES: Final = 1000
+
+
+class RowReading(NamedTuple):
+    """The counters of the books in a row, its last ticket, and the messages that went into and out of spill files."""
+
+    counters: list[int]
+    ticket: int
+    spill_in: int
+    spill_out: int
+    has_open_batch: bool
+    is_consistent: bool
+
+    @property
+    def spilled(self) -> int:
+        """Return the number of the row's messages in spill files."""
+        return self.spill_in - self.spill_out
+
+    @property
+    def settled(self) -> int:
+        """Return the number of messages that the process delivered or discarded."""
+        return self.counters[Counter.MsgDelivered] + sum(self.counters[DISCARDED:])
+
+
+def read_rows(slab: Slab) -> list[RowReading]:
+    """Read each row between two of its transactions."""
+    found = {row: _read_row(slab, row) for row in _ORDER}
+    return [found[row] for row in range(lay.ROW_COUNT)]
+
+
+def _read_row(slab: Slab, row: int) -> RowReading:
+    for _ in range(_READING_TRIES):
+        before = _transaction(slab, row)
+        reading = _read_once(slab, row, is_open=before[1] != 0)
+        if _transaction(slab, row) == before:
+            return reading
+    return reading._replace(is_consistent=False)
+
+
+def _transaction(slab: Slab, row: int) -> tuple[int, int]:
+    """Return the row's version, and the word that is not 0 while its redo record is valid."""
+    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    return slab.longs[(at + lay.ROW_VERSION) >> 3], slab.words[(at + lay.ROW_REDO) >> 2]
+
+
+def _read_once(slab: Slab, row: int, *, is_open: bool) -> RowReading:
+    """Read a row; an open transaction counts as complete, because its redo record has the new values."""
+    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    first = (at + lay.ROW_COUNTERS) >> 3
+    changed = redo_counters(slab, row) if is_open else {}
+    counters = slab.longs[first : first + BOOK_COUNTERS].tolist()
+    for counter, value in changed.items():
+        if counter < BOOK_COUNTERS:
+            counters[counter] = value
+    spill_in, spill_out = (
+        changed.get(counter, slab.longs[first + counter]) for counter in (lay.SPILL_IN, lay.SPILL_OUT)
+    )
+    has_open_batch = not is_open and slab.longs[(at + lay.ROW_VERSION) >> 3] & 1 != 0
+    return RowReading(counters, slab.longs[(at + lay.ROW_TICKET) >> 3], spill_in, spill_out, has_open_batch, True)
+
+
+def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
+    """Return the number of held messages by stage."""
+    base = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(NAMES)]
+    stages = [_signed(flow + added) for flow, added in zip(flows(rows), base, strict=True)]
+    spilled = sum(row.spilled for row in rows)
+    return {**dict(zip(NAMES, _without_debts(stages), strict=True)), SPILLED: spilled}
+
+
+def flows(rows: Sequence[RowReading]) -> list[int]:
+    """Return the messages that came into each stage less those that went out, without the bases."""
+    router, dispatchers = rows[lay.ROW_ROUTER], [rows[row] for row in _DISPATCHERS]
+    inputs = [rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *_INPUTS)]
+    received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
+    handed_over = sum(row.ticket for row in inputs)
+    assigned = router.counters[lay.FLOW_ASSIGNED]
+    sent, returned, returned_sent = (
+        sum(row.counters[counter] for row in dispatchers)
+        for counter in (lay.FLOW_SENT, lay.FLOW_RETURNED, lay.FLOW_RETURNED_SENT)
+    )
+    return [
+        received - handed_over,
+        handed_over + returned + returned_sent - assigned - router.settled,
+        assigned - sent - returned,
+        sent - returned_sent - sum(row.settled for row in dispatchers),
+    ]
+
+
+def _signed(number: int) -> int:
+    """Return the signed 64-bit integer that is equal to `number` modulo 2^64."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _without_debts(stages: list[int]) -> list[int]:
+    """Move what a stage lacks to the next one, where the messages are that moved between the readings of two rows.
+
+    The stage of the inputs also lacks messages of a batch that was handed over in part and is not counted yet.
+    """
+    found, debt = [], 0
+    for stage in stages[:-1]:
+        found.append(max(0, stage + debt))
+        debt = min(0, stage + debt)
+    return [*found, stages[-1] + debt]
