@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
 from bruce_mp.slab import layout as lay
@@ -15,7 +16,6 @@ from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.telemetry.books import read_books
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.slabs import DISPATCHER_ROW, SMALL, contents, datagram, new_slab
 from support.spill_images import spill_images
@@ -104,7 +104,7 @@ def test_a_second_attempt_of_a_name_is_discarded_and_told_why(slab: Slab) -> Non
     reason, text = decode_ended(second.final_frame)
     assert reason is EndReason.NAME_IN_USE
     assert "an earlier attempt of this name with 3 messages is complete" in text
-    books = read_books(slab)
+    books = count_books(slab)
     assert books.balanced
     assert books.discarded == {"ABANDONED_ATTEMPT": 3}
 
@@ -170,5 +170,5 @@ def test_a_repetition_after_a_death_at_any_store_doubles_and_loses_nothing(size:
                 successor.close_runs()
                 delivered += settle(slab)
             assert sorted(delivered) == list(range(5))
-            assert read_books(slab).balanced
+            assert count_books(slab).balanced
         assert seen == {AttemptOutcome.NONE, AttemptOutcome.UNCOUNTED}
