@@ -48,6 +48,12 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+@ALL_PAGES
+def test_tests_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    assert [name for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#:]+)", index)}
