@@ -58,15 +58,20 @@ class JournalSetup:
             ) from error
 
     def replaces(self, slab: Path) -> bool:
-        """Return True if the journal has newer messages than the slab file at a path."""
-        mark = _mark_of(slab)
-        if mark is None:
+        """Return True if the journal has newer messages than the slab file at a path.
+
+        A power failure can leave the beginning of a file empty, and with it the id of the slab.
+        """
+        head = _head_of(slab)
+        if head is None:
             return False
-        if mark.is_restoring:
+        mark = _mark_in(head)
+        if mark is not None and mark.is_restoring:
             return True
         content = self._content
-        is_torn = content is not None and not content.is_clean and content.boot_id != boot_id()
-        return is_torn and content is not None and content.slab_id == mark.created_ms
+        if content is None or content.is_clean or content.boot_id == boot_id():
+            return False
+        return not any(head) if mark is None else content.slab_id == mark.created_ms
 
     def forget(self) -> None:
         """Ignore the journal's content, because the slab is sound and empty."""
@@ -147,12 +152,16 @@ class JournalSetup:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _mark_of(path: Path) -> _SlabMark | None:
+def _head_of(path: Path) -> bytes | None:
+    """Return the first page of a file, or None if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            head = file.read(lay.PAGE)
+            return file.read(lay.PAGE)
     except OSError:
         return None
+
+
+def _mark_in(head: bytes) -> _SlabMark | None:
     if len(head) < lay.PAGE or not head.startswith(lay.SUPER_MAGIC):
         return None
     [created_ms] = _CREATED.unpack_from(head, lay.SUPER_CREATED_MS)

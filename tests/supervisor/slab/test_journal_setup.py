@@ -99,6 +99,37 @@ def test_a_restart_of_the_machine_after_a_begin_restores(start: Start) -> None:
     assert held(start()) == 3
 
 
+def test_a_restart_of_the_machine_restores_when_the_slab_lost_its_first_page(start: Start) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    slab.view[: lay.PAGE] = bytes(lay.PAGE)
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    assert held(start()) == 3
+
+
+def test_an_empty_first_page_is_refused_while_the_machine_runs(start: Start) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    slab.view[: lay.PAGE] = bytes(lay.PAGE)
+    with pytest.raises(StartError, match="is not a slab; the daemon has not changed it"):
+        start()
+
+
+def test_a_restart_of_the_machine_replaces_no_file_that_is_not_a_slab(start: Start) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    start.path.unlink()
+    start.path.write_text("[kafka]\n")
+    start.path.chmod(0o600)
+    with pytest.raises(StartError, match="is not a slab; the daemon has not changed it"):
+        start()
+    assert start.path.read_text() == "[kafka]\n"
+
+
 def test_the_journal_of_an_empty_slab_is_ignored(start: Start) -> None:
     """The daemon was killed before the journal knew that all was delivered; the new size replaces the slab."""
     slab = start()
