@@ -5,21 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.discards.file_line import LineEvent
+from bruce_mp.errors import DiscardReason
 from chaos.variations import CODECS, Variation, variation_of
-from support.accounts import Account, compare
-from support.chaos import EXACTLY_ONCE, Chaos, Law, Outcome, check
+from support.accounts import Account, Name, compare
+from support.chaos import (
+    EXACTLY_ONCE,
+    IN_DOUBT,
+    LIMIT_REASONS,
+    OF_STREAMS,
+    REASONS,
+    Chaos,
+    Law,
+    Outcome,
+    check,
+    settings_for,
+    stuck_load,
+)
 from support.chaos_sites import LEADER_PRESERVING, FaultKind
 from support.daemon import Daemon
+from support.discard_lines import parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from support.chaos_sites import Site
+    from support.traffic import Load, Seen
 
 __all__ = ["Report", "Run", "run_chaos"]
 
-TOPICS: Final = 4
+TOPICS: Final = 5
+"""Number of topics; the last is the stuck one."""
+CERTAIN: Final = frozenset(reason.name for reason in DiscardReason) - {IN_DOUBT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +65,20 @@ class Report:
     outcome: Outcome
     account: Account
 
+    @property
+    def repeated_after_cuts(self) -> int:
+        """Return the number of repeated messages that a power cut restored."""
+        return (self.account.repeated_names & self.outcome.restored).total()
+
     def __str__(self) -> str:
         outcome, account = self.outcome, self.account
         return (
             f"seed {self.run.seed}, {self.run.seconds:g} s, {self.run.variation}: {len(outcome.faults)} faults, books "
-            f"balanced {outcome.checks} times, {outcome.received} received, {account.read} read, "
-            f"{len(account.missing)} gone with {outcome.sockets_lost} sockets, {account.repeated.total()} repeated of "
-            f"{outcome.possible_duplicates} counted as possible"
+            f"balanced {outcome.checks} times, {outcome.received} received, {account.read} read, discarded "
+            f"{dict(outcome.discarded)}, {len(account.missing)} missing, {outcome.sockets_lost} sockets lost, "
+            f"{account.repeated.total()} repeated of {outcome.possible_duplicates} counted as possible; "
+            f"{len(outcome.cuts)} power cuts restored {outcome.restored.total()}, of which {self.repeated_after_cuts} "
+            f"repeated; {outcome.attacks}"
         )
 
 
@@ -61,16 +86,56 @@ def run_chaos(run: Run, site: Site, directory: Path) -> Report:
     """Run chaos at a site. AssertionError names the violated promise."""
     topics = tuple(f"chaos-{directory.name}-{number}" for number in range(TOPICS))
     site.make_topics(topics)
-    load, rate = run.variation.load(topics, run.seed), run.variation.rate(run.rate)
-    with Daemon(directory, site.bootstrap, {**run.variation.settings(), **run.settings}) as daemon:
+    load, rate = run.variation.load(topics[:-1], run.seed), run.variation.rate(run.rate)
+    settings = {**run.variation.settings(), **settings_for(directory, run.fault_kinds), **run.settings}
+    with Daemon(directory, site.bootstrap, settings) as daemon:
         outcome = Chaos(daemon, site, load, rate=rate, seed=run.seed, fault_kinds=run.fault_kinds).run(run.seconds)
+    outcome.discarded_names = _discarded_names(directory)
     records = {topic: site.read_back(topic) for topic in topics}
-    standing_in = (
-        {} if LEADER_PRESERVING.issuperset(run.fault_kinds) else {topic: site.counts(topic) for topic in topics}
-    )
-    account = compare(load, outcome.sent, records, standing_in, in_order=not run.law.may_reorder)
-    report = Report(run, outcome, account)
+    report = Report(run, outcome, _compare(run, load, site, outcome, records))
     print(f"{report}: {', '.join(outcome.faults)}")
     assert outcome.received > run.seconds * rate / 4, f"There was hardly any traffic: {report}"
-    check(run.law, outcome, account)
+    check(run.law, outcome, report.account)
+    _check_reasons(report)
     return report
+
+
+def _compare(run: Run, load: Load, site: Site, outcome: Outcome, records: Mapping[str, list[Seen]]) -> Account:
+    """Compare the records of the load and of the stuck topic.
+
+    Restored messages choose their partitions again, and the flusher's connections may pass each other.
+    """
+    standing_in = (
+        {} if LEADER_PRESERVING.issuperset(run.fault_kinds) else {topic: site.counts(topic) for topic in records}
+    )
+    restored = outcome.restored
+    account = Account()
+    for part in (load, stuck_load(load, site.stuck_topic)):
+        is_stuck = part is not load
+        account.add(
+            compare(
+                part,
+                {sender: sent for sender, sent in outcome.sent.items() if (sender > load.senders) is is_stuck},
+                {topic: records[topic] for topic in part.topics},
+                standing_in,
+                in_order=not run.law.may_reorder,
+                unordered=lambda name: name in restored or name.sender == load.senders,
+            )
+        )
+    return account
+
+
+def _check_reasons(report: Report) -> None:
+    """Check that the run's kinds of faults and variation explain each reason, and that no foreigner read a page."""
+    allowed = {OF_STREAMS}.union(*(REASONS.get(kind, ()) for kind in report.run.fault_kinds))
+    if report.run.variation.attempts:
+        allowed |= LIMIT_REASONS
+    assert report.outcome.discarded.keys() <= allowed, report.outcome.discarded
+    attacks = report.outcome.attacks
+    assert attacks is None or (attacks.refused and not attacks.leaks), attacks
+
+
+def _discarded_names(directory: Path) -> set[Name]:
+    """Return the messages of the discard file, except those that Kafka may have."""
+    lines = [parse_line(line) for path in directory.glob("discards/*") for line in path.read_bytes().splitlines()]
+    return {Name.of(line.value) for line in lines if line.event is LineEvent.DISCARD and line.info in CERTAIN}

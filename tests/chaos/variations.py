@@ -31,7 +31,7 @@ LARGEST: Final = {200: 1.0, 3000: 1.0, 30_000: 0.4}
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """One variation; `request` limits the keys and values in one request."""
+    """One variation; `request` limits the keys and values in one request, `attempts` the failed ones (0: no limit)."""
 
     batching: str
     codec: str
@@ -39,6 +39,7 @@ class Variation:
     keyed: int
     max_in_flight: int
     request: str
+    attempts: int
 
     def settings(self) -> dict[str, object]:
         return {
@@ -47,6 +48,7 @@ class Variation:
             "compression.default": "chosen",
             "delivery.max_in_flight": self.max_in_flight,
             "batching.produce_request_data_limit": self.request,
+            "delivery.max_failed_attempts": self.attempts,
             "delivery.kafka_socket_timeout_s": 3,
             "input.unix_datagram.when_full": "block",
             "http.discard_report_interval_s": 86_400,  # one report has the whole run
@@ -69,4 +71,5 @@ def variation_of(seed: int, codecs: tuple[str, ...] = CODECS) -> Variation:
         keyed=rng.choice((0, 30, 50, 100)),
         max_in_flight=rng.choice((1, 2, 5)),
         request=rng.choice(("0", "8k", "64k", "1m")),
+        attempts=rng.choice((0, 0, 3)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -9,9 +10,8 @@ import pytest
 from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.journal.journal_file import read_journal
-from bruce_mp.journal.recorder import JOURNAL
 from support.daemon import Daemon
-from support.journals import as_of_an_earlier_boot
+from support.journals import as_of_an_earlier_boot, journal_of, journaled_runs, lose, tear
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all
 
@@ -32,10 +32,6 @@ def broker() -> Iterator[DevBroker]:
         yield running
 
 
-def journal_of(daemon: Daemon) -> Path:
-    return daemon.slab_path.with_name("slab.journal") / JOURNAL
-
-
 def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:
     """Let the journal get a load that the daemon cannot deliver."""
     daemon.wait_for(lambda: "dispatcher-0" in daemon.pids(), "the dispatcher", 20)
@@ -45,24 +41,10 @@ def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:
 
 
 def journaled(daemon: Daemon) -> int:
-    content = read_journal(journal_of(daemon))
-    return content.messages if content else 0
+    return sum(run.records for run in journaled_runs(daemon.slab_path).values())
 
 
-def lose(slab: Path) -> None:
-    """Lose the slab as a reboot does with one in memory."""
-    slab.unlink()
-
-
-def tear(slab: Path) -> None:
-    """Lose the second half of the slab's pages, and restart the machine."""
-    with slab.open("r+b") as file:
-        file.seek(slab.stat().st_size // 2)
-        file.write(bytes(slab.stat().st_size // 2))
-    as_of_an_earlier_boot(slab.with_name("slab.journal") / JOURNAL)
-
-
-def damage(slab: Path) -> None:
+def damage(slab: Path, _: Random) -> None:
     """Damage the slab while the machine runs."""
     with slab.open("r+b") as file:
         file.seek(24)
@@ -71,12 +53,12 @@ def damage(slab: Path) -> None:
 
 @pytest.mark.parametrize("harm", [lose, tear, damage])
 def test_held_messages_survive_the_loss_of_the_slab(
-    tmp_path: Path, broker: DevBroker, harm: Callable[[Path], None]
+    tmp_path: Path, broker: DevBroker, harm: Callable[[Path, Random], None]
 ) -> None:
     with Daemon(tmp_path, broker.bootstrap, EACH_INTERVAL) as daemon:
         hold_a_load(daemon, broker)
         daemon.kill_all()
-        harm(daemon.slab_path)
+        harm(daemon.slab_path, Random(1))
         daemon.start()
         assert f"Restored {LOAD.total} messages from the journal" in daemon.log()
         broker.broker_up(1)
@@ -84,7 +66,7 @@ def test_held_messages_survive_the_loss_of_the_slab(
         assert_all_there(LOAD, read_back(broker, TOPICS))
         assert daemon.terminate() == 0
     assert not daemon.slab_path.exists()
-    assert not journal_of(daemon).parent.exists()
+    assert not journal_of(daemon.slab_path).parent.exists()
 
 
 def test_a_slab_of_the_present_boot_is_newer_than_the_journal(tmp_path: Path, broker: DevBroker) -> None:
@@ -106,7 +88,7 @@ def test_delivered_messages_leave_the_journal(tmp_path: Path, broker: DevBroker)
         daemon.wait_settled(LOAD.total)
         daemon.wait_for(lambda: journaled(daemon) == 0, "the journal to get empty", 10)
         daemon.kill_all()
-        lose(daemon.slab_path)
+        lose(daemon.slab_path, Random(1))
         daemon.start()
         assert "Restored" not in daemon.log()
     assert_all_there(LOAD, read_back(broker, TOPICS))
@@ -117,11 +99,11 @@ def test_a_daemon_that_ended_with_messages_left_them_in_slab_and_journal(tmp_pat
     with Daemon(tmp_path, broker.bootstrap, settings) as daemon:
         hold_a_load(daemon, broker)
         assert daemon.terminate() == 0
-        content = read_journal(journal_of(daemon))
+        content = read_journal(journal_of(daemon.slab_path))
         assert content is not None
         assert content.is_clean
         assert content.messages == LOAD.total
-        as_of_an_earlier_boot(journal_of(daemon))
+        as_of_an_earlier_boot(journal_of(daemon.slab_path))
         daemon.start()
         assert "Restored" not in daemon.log()
         broker.broker_up(1)
@@ -156,7 +138,7 @@ def test_a_durable_flush_returns_when_the_messages_are_in_the_journal(
             outcome = client.flush(timeout=20, level="durable")
         assert (outcome.received, outcome.delivered) == (LOAD.total, 0)
         daemon.kill_all()
-        lose(daemon.slab_path)
+        lose(daemon.slab_path, Random(1))
         daemon.start()
         broker.broker_up(1)
         assert daemon.wait_settled(LOAD.total).delivered == LOAD.total

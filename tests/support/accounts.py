@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from support.traffic import Seen, digest_of, homes_of, messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from support.traffic import Load
 
@@ -31,6 +31,13 @@ class Name(NamedTuple):
 
     sender: int
     number: int
+
+    @classmethod
+    def of(cls, value: bytes | None) -> Name:
+        """Return the name in a value of `traffic`."""
+        assert value is not None
+        sender, number = value.split(b":", 2)[:2]
+        return cls(int(sender), int(number))
 
 
 class _Sent(NamedTuple):
@@ -44,11 +51,22 @@ class _Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """`read`: different messages; `repeated`: further records of them, by topic; `missing`: topics by name."""
+    """`read`: different messages; `repeated`: further records of them, by topic; `missing`: topics by name.
+
+    `repeated_names` has the same records by name.
+    """
 
     read: int = 0
     repeated: Counter[str] = field(default_factory=Counter)
+    repeated_names: Counter[Name] = field(default_factory=Counter)
     missing: dict[Name, str] = field(default_factory=dict)
+
+    def add(self, other: Account) -> None:
+        """Add the account of another load."""
+        self.read += other.read
+        self.repeated += other.repeated
+        self.repeated_names += other.repeated_names
+        self.missing |= other.missing
 
     @property
     def missing_by_topic(self) -> Counter[str]:
@@ -66,11 +84,12 @@ def compare(
     standing_in: Mapping[str, Collection[int]],
     *,
     in_order: bool = True,
+    unordered: Callable[[Name], bool] = lambda _: False,
 ) -> Account:
     """Compare; `sent` has each sender's number of messages, `records` each partition's records in order of offset.
 
     `standing_in` names topics with perhaps replaced partitions, and the partition counts that they have had. Without
-    `in_order`, messages may pass each other.
+    `in_order`, messages may pass each other; those that are `unordered` may in any case.
     """
     messages = dict(_messages(load, sent, standing_in))
     read: set[Name] = set()
@@ -78,13 +97,16 @@ def compare(
     last: dict[tuple[str, int, int, tuple[int, ...] | None], int] = {}
     for topic, some in records.items():
         for seen in some:
-            name = _name(seen)
+            name = Name.of(seen.value)
             message = messages[name]
             assert _as_sent(seen, topic, message.homes) == message, f"{name} is not what was sent: {seen}"
             if name in read:
                 account.repeated[topic] += 1
+                account.repeated_names[name] += 1
                 continue
             read.add(name)
+            if unordered(name):
+                continue
             place = (topic, seen.partition, name.sender, message.homes)
             before = last.get(place, -1)
             assert before < name.number or not in_order, (
@@ -108,9 +130,3 @@ def _messages(
 
 def _as_sent(seen: Seen, topic: str, homes: tuple[int, ...] | None) -> _Sent:
     return _Sent(topic, seen.key or b"", digest_of(seen.value or b""), seen.timestamp_ms, homes)
-
-
-def _name(seen: Seen) -> Name:
-    assert seen.value is not None
-    sender, number = seen.value.split(b":", 2)[:2]
-    return Name(int(sender), int(number))

@@ -4,8 +4,9 @@ Senders send during the whole run. The faults hit the brokers (see `chaos_sites`
 the supervisor killed, all killed together, restarted) at any moment. After each fault the driver stops our processes,
 reads the books, and requires their balance. At the end it reads all messages back and compares.
 
-One loss is beyond the daemon: datagrams in the kernel's queue vanish with the socket when the last process that holds
-it dies. So at most a full queue may be missing for each kill of all processes.
+Some losses are allowed. Datagrams in the kernel's queue vanish with the socket when the last process that holds it
+dies. So at most a full queue may be missing for each kill of all processes. A power cut loses the last messages and may
+repeat those in the journal (see `power_cuts`). A discarded message is missing, unless its discard is in doubt.
 """
 
 from __future__ import annotations
@@ -15,27 +16,66 @@ import random
 import re
 import signal
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bruce_mp.errors import DiscardReason
+from support.attackers import Attackers, Tally
 from support.chaos_sites import FaultKind, WeightedFault
-from support.endless_senders import EndlessSenders
+from support.endless_senders import EndlessSenders, Flusher
+from support.power_cuts import PowerCuts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from support.accounts import Account
+    from bruce_mp.client.flush import LevelName
+    from support.accounts import Account, Name
     from support.chaos_sites import Site
     from support.daemon import Daemon
+    from support.endless_senders import Interval
+    from support.power_cuts import PowerCut
     from support.traffic import Load
 
-__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Law", "Outcome", "check"]
+__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Law", "Outcome", "check", "settings_for"]
 
 QUEUE: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
 """Most datagrams in the kernel's queue."""
 SETTLE_S: Final = 120.0
+STUCK_RATE: Final = 400.0
+STREAM: Final = "in.stream"
+SETTINGS: Final[Mapping[FaultKind, Mapping[str, object]]] = {
+    FaultKind.STUCK: {"slab.size": "8m"},
+    FaultKind.POWER: {"slab.sync": "interval", "slab.sync_interval_ms": 200},
+}
+"""Settings that faults of a kind need."""
+OF_STREAMS: Final = DiscardReason.UNCLEAN_DISCONNECT.name
+"""Discards of unfinished messages, which no sender counts as sent."""
+IN_DOUBT: Final = DiscardReason.POSSIBLY_DELIVERED.name
+REASONS: Final[Mapping[FaultKind, frozenset[str]]] = {
+    FaultKind.STUCK: frozenset({DiscardReason.TOPIC_OVER_SHARE.name}),
+}
+LIMIT_REASONS: Final = frozenset({DiscardReason.DELIVERY_ATTEMPT_LIMIT.name, IN_DOUBT})
+
+
+def settings_for(directory: Path, fault_kinds: Collection[FaultKind]) -> dict[str, object]:
+    """Return the settings that a run with these kinds of faults needs."""
+    settings: dict[str, object] = {
+        "input.unix_stream.enable": "true",
+        "input.unix_stream.path": directory / STREAM,
+        "discard_log.enable": "true",
+        "discard_log.path": directory / "discards" / "file",
+    }
+    for kind in fault_kinds:
+        settings |= SETTINGS.get(kind, {})
+    return settings
+
+
+def stuck_load(load: Load, topic: str) -> Load:
+    """Return the load of the sender to the stuck topic; its number is that after the flusher's."""
+    return replace(load, topics=(topic,), smallest=2000, largest=8000, keyed=0)
 
 
 class Law(NamedTuple):
@@ -67,10 +107,37 @@ class Outcome:
     """The daemon's count, without lives that ended with a removed slab."""
     possible_by_topic: dict[str, int] = field(default_factory=dict)
     """The counts of the discard report; not used with killed processes, which may take some counts along."""
+    discarded: Counter[str] = field(default_factory=Counter)
+    """Discarded messages by reason, in all lives."""
+    in_doubt: dict[int, list[Interval]] = field(default_factory=dict)
+    """The messages that the flushers sent, but that no successful flush followed."""
+    cuts: list[PowerCut] = field(default_factory=list)
+    attacks: Tally | None = None
+    discarded_names: set[Name] = field(default_factory=set)
+    """Messages of the discard file whose reason excludes a delivery."""
+
+    @property
+    def restored(self) -> Counter[Name]:
+        """Return how often the power cuts restored each message."""
+        return sum((cut.restored for cut in self.cuts), Counter())
+
+    def may_be_missing(self, name: Name) -> bool:
+        """Return True for a message that was sent just before a power cut, or is in doubt."""
+        recent = [cut.recent[name.sender] for cut in self.cuts if name.sender not in self.in_doubt]
+        return any(start <= name.number < stop for start, stop in (*recent, *self.in_doubt.get(name.sender, ())))
+
+    def record_life(self, received: int, discarded: Mapping[str, int]) -> None:
+        """Add the books of a life, whose slab is gone."""
+        self.received += received
+        self.discarded.update(discarded)
 
 
 class Chaos:
-    """One run with `seed`: faults of these kinds, and senders with `rate` messages per second each."""
+    """One run with `seed`: faults of these kinds, and senders with `rate` messages per second each.
+
+    A flusher sends to the stream of `settings_for`. It gets the number after those of the load's senders. The sender to
+    the stuck topic gets the next one, and rests while the topic is not refused.
+    """
 
     def __init__(
         self,
@@ -84,8 +151,21 @@ class Chaos:
     ) -> None:
         self._daemon = daemon
         self._site = site
-        self._senders = EndlessSenders(daemon, load, rate)
+        level: LevelName = "durable" if FaultKind.POWER in fault_kinds else "received"
+        flusher = Flusher(daemon.directory / STREAM, level)
+        self._stuck = EndlessSenders(
+            daemon,
+            stuck_load(load, site.stuck_topic),
+            STUCK_RATE,
+            [load.senders + 1] * (FaultKind.STUCK in fault_kinds),
+        )
+        self._senders = (
+            EndlessSenders(daemon, load, rate),
+            EndlessSenders(daemon, load, rate, [load.senders], flusher),
+            self._stuck,
+        )
         self._rng = random.Random(seed)
+        self._power = PowerCuts(daemon, self._rng, self._progress)
         self._fault_kinds = fault_kinds
         faults = [*self._process_faults(), *site.faults(self._rng, self._record)]
         self._faults = [fault for fault in faults if fault.kind in fault_kinds]
@@ -93,19 +173,33 @@ class Chaos:
 
     def run(self, seconds: float) -> Outcome:
         """Send and inject faults for `seconds`, then repair everything and wait for the delivery of all messages."""
-        with self._senders:
+        with ExitStack() as stack:
+            for senders in self._senders:
+                stack.enter_context(senders)
+            if FaultKind.ATTACK in self._fault_kinds:
+                attackers = stack.enter_context(Attackers(self._daemon, self._daemon.directory / STREAM))
+                self._outcome.attacks = attackers.tally
             self._inject_faults_for(seconds)
-            self._senders.stop()
-        self._outcome.sent = self._senders.sent
+            self._stop_senders()
         self._site.heal()
         self._settle()
         return self._outcome
+
+    def _progress(self) -> dict[int, int]:
+        return {number: sent for senders in self._senders for number, sent in senders.progress().items()}
+
+    def _stop_senders(self) -> None:
+        for senders in self._senders:
+            senders.stop()
+            self._outcome.sent |= senders.sent
+            self._outcome.in_doubt |= senders.in_doubt
 
     def _inject_faults_for(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(self._rng.uniform(0.2, 1.5))
             self._site.repair_if_due()
+            self._stuck.rest(do_rest=not self._site.is_refusing)
             self._inject_fault()
             self._check_books()
 
@@ -119,8 +213,7 @@ class Chaos:
         daemon.wait_for(lambda: _is_settled(daemon), "everything to be delivered", SETTLE_S)
         books = daemon.books()
         assert books.balanced, books
-        assert not books.discarded, books
-        outcome.received += books.received
+        outcome.record_life(books.received, books.discarded)
         outcome.possible_duplicates = books.possible_duplicates
         if FaultKind.PROCESS not in self._fault_kinds:
             daemon.wait_for(self._is_all_reported, "the report of possible duplicates", 20)
@@ -142,6 +235,7 @@ class Chaos:
             WeightedFault(FaultKind.PROCESS, 4, self._kill_supervisor),
             WeightedFault(FaultKind.PROCESS, 6, self._kill_everything),
             WeightedFault(FaultKind.RESTART, 4, self._restart_daemon),
+            WeightedFault(FaultKind.POWER, 5, self._cut_power),
         ]
 
     def _inject_fault(self) -> None:
@@ -188,12 +282,23 @@ class Chaos:
         self._record("restart the daemon")
         assert self._daemon.terminate() == 0
         if not self._daemon.slab_path.exists():
-            self._outcome.received += self._received_last()
+            self._outcome.record_life(*_last_books(self._daemon.log()))
         self._daemon.start()
 
-    def _received_last(self) -> int:
-        """Return the daemon's number of received messages at its end, from its log."""
-        return int(re.findall(r"received (\d+)", self._daemon.log())[-1])
+    def _cut_power(self) -> None:
+        """Cut the power; the next life counts the restored messages as received."""
+        outcome = self._outcome
+        outcome.sockets_lost += 1
+        cut = self._power.cut()
+        self._record(f"cut the power, {cut.harm} the slab, restore {cut.restored.total()}")
+        outcome.cuts.append(cut)
+        outcome.record_life(cut.books.received - cut.restored.total(), cut.books.discarded)
+
+
+def _last_books(log: str) -> tuple[int, dict[str, int]]:
+    """Return the received and the discarded messages of a daemon that has ended, from its log."""
+    received, reasons = re.findall(r"received (\d+) = delivered \d+ \+ discarded \d+(?: \(([^)]*)\))?", log)[-1]
+    return int(received), {name: int(count) for name, count in (part.split() for part in reasons.split(", ") if part)}
 
 
 def _is_settled(daemon: Daemon) -> bool:
@@ -203,10 +308,17 @@ def _is_settled(daemon: Daemon) -> bool:
 
 def check(law: Law, outcome: Outcome, account: Account) -> None:
     """Check the received messages against the sent ones and the books."""
-    missing = sorted(account.missing)
+    missing = sorted(name for name in account.missing if not outcome.may_be_missing(name))
+    discarded, in_doubt = outcome.discarded.total(), outcome.discarded[IN_DOUBT]
+    most = outcome.received - discarded + in_doubt
     if not law.may_lose:
-        assert len(missing) <= outcome.sockets_lost * QUEUE, f"{len(missing)} are missing: {missing[:20]}"
-        assert account.read == outcome.received, f"{outcome.received} received, {account.read} read; {missing[:20]}"
-    assert account.read <= outcome.received, f"{account.read} read of {outcome.received} received"
+        allowed = outcome.sockets_lost * QUEUE + discarded - outcome.discarded[OF_STREAMS]
+        assert len(missing) <= allowed, f"{len(missing)} are missing: {missing[:20]}"
+        least = outcome.received - discarded - (len(account.missing) - len(missing))
+        assert account.read >= least, f"{outcome.received} received, {account.read} read; {missing[:20]}"
+    there = outcome.discarded_names - account.missing.keys() - outcome.restored.keys()
+    assert not there, f"discarded, but in Kafka: {sorted(there)[:20]}"
+    assert account.read <= most, f"{account.read} read of {outcome.received} received"
     allowed = outcome.possible_duplicates if law.may_repeat else 0
-    assert account.repeated.total() <= allowed, f"{account.repeated} were repeated; counted as possible: {allowed}"
+    repeated = account.repeated_names - outcome.restored
+    assert repeated.total() <= allowed, f"{repeated} were repeated; counted as possible: {allowed}"

@@ -30,6 +30,9 @@ PARTITIONS: Final = 3
 MOST_PARTITIONS: Final = 11
 REPLICAS: Final = 3
 MIN_IN_SYNC: Final = {"min.insync.replicas": "2"}
+ALL_IN_SYNC: Final = {"min.insync.replicas": "3"}
+STUCK_S: Final = (8.0, 16.0)
+ERROR_19: Final = 19
 BROKEN: Final = (
     FaultAction.ACK_LOST,
     FaultAction.CLOSE,
@@ -52,6 +55,9 @@ class FaultKind(Enum):
     PROCESS = "some or all of our processes are killed or stopped"
     GROWTH = "a topic gets more partitions"
     RESTART = "the daemon is terminated, which may remove the slab and its counters, and started again"
+    STUCK = "one topic is refused for a time and fills a small slab"
+    ATTACK = "attackers of the pages and streams run all the while"
+    POWER = "the daemon is killed, and its slab is lost or torn; it keeps a journal"
 
 
 LEADER_PRESERVING: Final = frozenset({FaultKind.PROCESS, FaultKind.RESTART, FaultKind.GROWTH})
@@ -69,10 +75,20 @@ class WeightedFault(NamedTuple):
 class Site(Protocol):
     """The brokers."""
 
+    stuck_topic: str
+    """The topic that the faults of kind STUCK refuse."""
+
+    @property
+    def is_refusing(self) -> bool:
+        """Return True while a fault of kind STUCK lasts."""
+        ...
+
     @property
     def bootstrap(self) -> str: ...
 
-    def make_topics(self, topics: Sequence[str]) -> None: ...
+    def make_topics(self, topics: Sequence[str]) -> None:
+        """Create topics; the last is the stuck topic."""
+        ...
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         """Raise the number of a topic's partitions to `partitions`."""
@@ -103,13 +119,19 @@ class _Repair:
     def __init__(self) -> None:
         self._action: Callable[[], object] | None = None
         self._at = 0.0
+        self._is_refusal = False
 
     @property
     def is_pending(self) -> bool:
         return self._action is not None
 
-    def later(self, repair: Callable[[], object], seconds: float) -> None:
-        self._action, self._at = repair, time.monotonic() + seconds
+    @property
+    def ends_refusal(self) -> bool:
+        """Return True if it ends a fault of kind STUCK."""
+        return self.is_pending and self._is_refusal
+
+    def later(self, repair: Callable[[], object], seconds: float, *, ends_refusal: bool = False) -> None:
+        self._action, self._at, self._is_refusal = repair, time.monotonic() + seconds, ends_refusal
 
     def do_if_due(self) -> None:
         if self._action is not None and time.monotonic() >= self._at:
@@ -148,6 +170,7 @@ class Real:
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._topics: Sequence[str] = ()
+        self.stuck_topic = ""
         self._growth = _Growth()
         self.counts = self._growth.counts
         self._repair = _Repair()
@@ -156,10 +179,15 @@ class Real:
     def bootstrap(self) -> str:
         return self._cluster.bootstrap
 
+    @property
+    def is_refusing(self) -> bool:
+        return self._repair.ends_refusal
+
     def make_topics(self, topics: Sequence[str]) -> None:
-        self._topics = topics
+        self._topics, self.stuck_topic = topics, topics[-1]
         for topic in topics:
-            self._cluster.create_topic(topic, PARTITIONS, REPLICAS, MIN_IN_SYNC)
+            in_sync = ALL_IN_SYNC if topic == self.stuck_topic else MIN_IN_SYNC
+            self._cluster.create_topic(topic, PARTITIONS, REPLICAS, in_sync)
         self._growth.begin(topics)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -176,6 +204,13 @@ class Real:
                 record(f"{verb} broker {node}")
                 strike(node)
                 self._repair.later(lambda: repair(node), rng.uniform(2, 8))
+
+        def refuse() -> None:
+            if self._is_whole():
+                node = rng.choice(cluster.node_ids)
+                record(f"refuse {self.stuck_topic}: kill broker {node}")
+                cluster.kill(node)
+                self._repair.later(lambda: cluster.begin_restart(node), rng.uniform(*STUCK_S), ends_refusal=True)
 
         def move_leader() -> None:
             if self._is_whole():
@@ -196,6 +231,7 @@ class Real:
             WeightedFault(FaultKind.BROKER, 8, lambda: disturb("freeze", cluster.stop, cluster.cont)),
             WeightedFault(FaultKind.LEADER, 14, move_leader),
             WeightedFault(FaultKind.GROWTH, 8, grow),
+            WeightedFault(FaultKind.STUCK, 4, refuse),
         ]
 
     def _is_whole(self) -> bool:
@@ -229,6 +265,7 @@ class Embedded:
         self._rows = [row for row in ERROR_TABLE.values() if _is_endless(row)]
         self._rows += [row for row in ERROR_TABLE.values() if epochs and row.action is Action.BUMP_EPOCH]
         self._topics: Sequence[str] = ()
+        self.stuck_topic = ""
         self._repair = _Repair()
         self._growth = _Growth()
         self.counts = self._growth.counts
@@ -237,8 +274,12 @@ class Embedded:
     def bootstrap(self) -> str:
         return self._broker.bootstrap
 
+    @property
+    def is_refusing(self) -> bool:
+        return self._repair.ends_refusal
+
     def make_topics(self, topics: Sequence[str]) -> None:
-        self._topics = topics
+        self._topics, self.stuck_topic = topics, topics[-1]
         for topic in topics:
             self._broker.add_topic(topic, PARTITIONS)
         self._growth.begin(topics)
@@ -265,6 +306,12 @@ class Embedded:
             record(f"lead {topic}-{partition} from broker {node}, stale {stale}")
             broker.move_leader(topic, partition, node, stale=stale)
 
+        def refuse() -> None:
+            if not self._repair.is_pending:
+                record(f"refuse {self.stuck_topic}")
+                broker.inject(Fault(action=FaultAction.ERROR, code=ERROR_19, topic=self.stuck_topic, times=None))
+                self._repair.later(broker.clear_faults, rng.uniform(*STUCK_S), ends_refusal=True)
+
         def inject(fault: Fault) -> None:
             record(f"{fault.action} {fault.code or ''} {fault.topic} {fault.nth} {fault.every} {fault.times}")
             broker.inject(fault)
@@ -275,6 +322,7 @@ class Embedded:
             WeightedFault(FaultKind.GROWTH, 8, lambda: self._growth.grow_topic(self, rng, record)),
             WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
             WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._error(rng))),
+            WeightedFault(FaultKind.STUCK, 8, refuse),
         ]
 
     def _error(self, rng: random.Random) -> Fault:

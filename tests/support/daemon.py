@@ -140,6 +140,12 @@ class Daemon:
         self._process.wait()
         self.wait_for(lambda: not processes.still_alive(everybody), "the killed processes to go", 10)
 
+    def kill_all_still(self) -> Books:
+        """Send SIGKILL to all processes at a moment at which the books are consistent, and return these."""
+        books = self._consistent(self._stopped_books)
+        self.kill_all()
+        return books
+
     def kill_supervisor(self) -> None:
         """Send SIGKILL to the supervisor alone: the kernel then ends the others."""
         assert self._process is not None
@@ -270,6 +276,15 @@ class Daemon:
             return self.books()
         finally:
             _signal(pids, signal.SIGCONT)
+
+    def _stopped_books(self) -> Books:
+        """Stop the processes, and let them continue only if the books are inconsistent."""
+        pids = (self.pid, *self.pids().values())
+        _signal(pids, signal.SIGSTOP)
+        books = self.books()
+        if not books.consistent:
+            _signal(pids, signal.SIGCONT)
+        return books
 
     def _consistent(self, read: Callable[[], Books]) -> Books:
         deadline = time.monotonic() + CONSISTENT_S
