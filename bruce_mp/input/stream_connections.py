@@ -162,6 +162,7 @@ class StreamConnections:
         if peer is None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = StreamClientState(TCP if peer is None else UNIX, self._sections.open(), peer, user_of(peer), origin)
+        self._row.add(Counter.NewTcpClient if peer is None else Counter.NewUnixClient)
         self._origins[origin] += 1
         self._connections[connection.fileno()] = Connection(connection, client)
         self._descriptors[client] = connection.fileno()

@@ -232,6 +232,8 @@ class _RouterProcess(ProcessShell):
         now_ms = steady_ms()
         if result is None:
             self._row.add(Counter.GetMetadataFail)
+            if not self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS):
+                self._row.add(Counter.InitialGetMetadataFail)
             self._cluster_status.on_fetch_failed(
                 self._fetcher.last_error,
                 needs_operator=self._fetcher.needs_operator,

@@ -179,7 +179,8 @@ def create_app(daemon: DaemonView) -> Flask:
     )
     _add_page(app, "overview", lambda: with_topics(snapshot(), _topic_selection()), None)
     add_front_page(app)
-    app.add_url_rule("/metadata_update", "metadata_update", lambda: _metadata_update(daemon), methods=["POST"])
+    for path in ("/metadata_update", "/sys/metadata_update"):  # Dory has the first, its documentation names the second
+        app.add_url_rule(path, path, lambda: _metadata_update(daemon), methods=["POST"])
     app.add_url_rule("/accept_cluster", "accept_cluster", lambda: _accept_cluster(daemon), methods=["POST"])
     app.add_url_rule("/reload", "reload", lambda: _reload(daemon), methods=["POST"])
     add_debug_pages(app, daemon.debug, daemon.guard_change)

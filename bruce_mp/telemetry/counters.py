@@ -111,6 +111,13 @@ class Counter(IntEnum):
     """Connections beyond `input.streams.max_connections_per_user`, closed at once."""
     StreamUnfinishedMsgClosed = 128
     """Connections closed because of their unfinished message: no memory for it, or no byte for too long."""
+    NewUnixClient = 129
+    """Connections that the stream workers serve; refused ones are not counted."""
+    NewTcpClient = 130
+
+    # more of the router
+    InitialGetMetadataFail = 131
+    """Failed fetches before the first successful one; GetMetadataFail counts them too."""
 
     # dispatcher
     ConnectorStartConnect = 160

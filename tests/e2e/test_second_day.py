@@ -64,6 +64,8 @@ def test_messages_wait_for_a_broker_that_starts_later(tmp_path: Path, broker: De
         assert sum(daemon.books().held.values()) == load.total
         assert f"Broker {broker.bootstrap} cannot be reached: Connection refused." in daemon.log()
         assert "dispatcher-0" not in daemon.pids()
+        counters = {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
+        assert counters["InitialGetMetadataFail"] == counters["GetMetadataFail"] > 0
         broker.broker_up(1)
         assert daemon.wait_settled(load.total).delivered == load.total
     assert_all_there(load, read_back(broker, TOPICS))

@@ -293,6 +293,18 @@ def test_a_connection_is_closed_when_its_message_stops_for_too_long(
         client.close()
 
 
+def test_new_clients_are_counted_by_kind(worker: _Worker, listener: socket.socket) -> None:
+    clients = [connect(worker, listener) for _ in range(2)]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        clients += [socket.create_connection(server.getsockname()) for _ in range(3)]
+        for _ in range(3):
+            worker._connections._add_connection(server.accept()[0])
+    assert worker._row.counters[Counter.NewUnixClient] == 2
+    assert worker._row.counters[Counter.NewTcpClient] == 3
+    for client in clients:
+        client.close()
+
+
 def test_a_connection_is_closed_at_once_when_its_user_has_too_many(
     worker: _Worker, listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,6 +312,7 @@ def test_a_connection_is_closed_at_once_when_its_user_has_too_many(
     clients = [connect(worker, listener) for _ in range(3)]
     assert clients[2].recv(1) == b""
     assert worker._row.counters[Counter.StreamConnectionOverLimit] == 1
+    assert worker._row.counters[Counter.NewUnixClient] == 2
     assert "input.streams.max_connections_per_user" in caplog.text
     clients[0].close()
     serve_all(worker)

@@ -390,12 +390,11 @@ def test_the_plain_page_lists_queues(daemon: OfflineStatusPages) -> None:
     assert daemon.text("/queues/plain").splitlines()[5:] == [
         "batch:          2  send_wait:          0  ack_wait:          9  topic: [news]",
         "",
-        "new: 1",
-        "batch: 2",
-        "send_wait: 0",
-        "ack_wait: 9",
-        "spill: 0",
-        "total: 12",
+        "         1 total new",
+        "         2 total batch",
+        "         0 total send_wait",
+        "         9 total ack_wait",
+        "        12 total (all states: new + batch + send_wait + ack_wait)",
     ]
 
 
@@ -405,7 +404,10 @@ def test_messages_in_spill_files_are_held_and_queued(daemon: OfflineStatusPages)
     row.add(lay.SPILL_IN, 7)
     row.add(lay.SPILL_OUT, 3)
     assert daemon.json("/queues/json")["spill"] == 4
-    assert daemon.text("/queues/plain").splitlines()[-2:] == ["spill: 4", "total: 6"]
+    assert daemon.text("/queues/plain").splitlines()[-2:] == [
+        "         2 total (all states: new + batch + send_wait + ack_wait)",
+        "         4 in spill files, not in the total",
+    ]
     held = daemon.json("/held/json")
     assert (held["messages"], held["spill"], [each["messages"] for each in held["topics"]]) == (6, 4, [2])
     assert 'bruce_messages_held{stage="spill"} 4\n' in daemon.client.get("/metrics").get_data(as_text=True)
@@ -419,12 +421,20 @@ def test_the_page_shows_metadata_times(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS - 5, NOW_MS - 10)
     page = daemon.json("/metadata_fetch_time/json")
     assert (page["last_updated"], page["last_modified"]) == (NOW_MS - 5, NOW_MS - 10)
-    text = daemon.text("/metadata_fetch_time/plain")
-    assert f"last_updated: {NOW_MS - 5} {time.ctime(NOW_MS // 1000 - 1)}\n" in text
 
 
-def test_a_metadata_update_can_be_requested(daemon: OfflineStatusPages) -> None:
-    response = daemon.client.post("/metadata_update")
+def test_the_plain_page_of_metadata_times_has_the_old_lines(daemon: OfflineStatusPages) -> None:
+    daemon.fetch_metadata(NOW_MS - 5, NOW_MS - 10_000)
+    assert daemon.text("/metadata_fetch_time/plain").splitlines()[3:] == [
+        f"now (milliseconds since epoch): {NOW_MS} {time.ctime(NOW_MS // 1000)}",
+        f"metadata last updated at (milliseconds since epoch): {NOW_MS - 5} {time.ctime(NOW_MS // 1000 - 1)}",
+        f"metadata last modified at (milliseconds since epoch): {NOW_MS - 10_000} {time.ctime(NOW_MS // 1000 - 10)}",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/metadata_update", "/sys/metadata_update"])
+def test_a_metadata_update_can_be_requested(daemon: OfflineStatusPages, path: str) -> None:
+    response = daemon.client.post(path)
     seconds = NOW_MS // 1000
     assert response.status_code == 200
     assert response.get_data(as_text=True) == f"Metadata update initiated at {seconds} {time.ctime(seconds)}\n"

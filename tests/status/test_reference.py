@@ -15,6 +15,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.status.pages.text import topic_bytes, topic_text
 from support.examples import examples
 from support.filled_slab import NOW_MS
+from support.legacy_monitor import SCRIPTS
 
 if TYPE_CHECKING:
     from support.status_pages import OfflineStatusPages
@@ -74,32 +75,20 @@ PLAIN: Final[dict[str, tuple[str, ...]]] = {
         "    discard topic: 1[t] begin [5] end [6] count ",
         "    possible duplicate topic: 1[t] begin [5] end [6] count 1",
     ),
-    "queues": ("batch:          1  send_wait:          0  ack_wait:          0  topic: [news]", "new: ", "total: "),
-    "metadata_fetch_time": ("pid: ", "version: ", "since: ", "now: ", "last_updated: ", "last_modified: "),
+    "queues": (
+        "batch:          1  send_wait:          0  ack_wait:          0  topic: [news]",
+        "         0 total new",
+        "         1 total (",
+    ),
+    "metadata_fetch_time": (
+        "pid: ",
+        "version: ",
+        "since: ",
+        "now (",
+        "metadata last updated at (",
+        "metadata last modified at (",
+    ),
 }
-
-# Counters that status_monitoring/check_dory_counters.py reads, by their use.
-CRITICAL: Final = """MsgUnprocessedDestroy NoDiscardQuery MetadataHasEmptyTopicList MetadataHasEmptyBrokerList
-    BugDispatchBatchOutOfRangeIndex BugDispatchMsgOutOfRangeIndex TopicHasNoAvailablePartitions MetadataSanityCheckFail
-    GetMetadataFail StreamClientWorkerStdException StreamClientWorkerUnknownException"""
-WARNING: Final = """MetadataResponseNegativeBrokerCount MetadataResponseNegativeBrokerNodeId
-    MetadataResponseBadBrokerHostLen MetadataResponseBadBrokerPort MetadataResponseNegativeTopicCount
-    MetadataResponseBadTopicNameLen MetadataResponseNegativePartitionCount MetadataResponseNegativePartitionId
-    MetadataResponseInvalidLeaderNodeId MetadataResponseNegativePartitionReplicaCount
-    MetadataResponseNegativeReplicaNodeId MetadataResponseNegativePartitionCaughtUpReplicaCount
-    MetadataResponseNegativeCaughtUpReplicaNodeId ShortMetadataResponse BadMetadataResponse BadMetadataResponseSize
-    BadKafkaResponseSize ProduceResponseBadPartitionCount ProduceResponseBadTopicNameLength
-    ProduceResponseBadTopicCount ProduceResponseUnexpectedTopic ProduceResponseUnexpectedPartition
-    ProduceResponseShortPartitionList ProduceResponseShortTopicList CorrelationIdMismatch BadProduceResponse
-    BadProduceResponseSize BugGetAckWaitQueueOutOfRangeIndex BugAllTopicsEmpty BugMsgListMultipleTopics BugMsgSetEmpty
-    BugMultiPartitionGroupEmpty BugProduceRequestEmpty MsgSetCompressionError ConnectorTruncateLongTimeout
-    UnixStreamInputUncleanDisconnect UnixStreamInputInvalidSizeField UnixStreamInputMsgBodyTooLarge
-    TcpInputUncleanDisconnect TcpInputInvalidSizeField TcpInputMsgBodyTooLarge"""
-SOCKETS: Final = """ConnectFailOnTryGetMetadata ConnectorConnectFail ConnectorSocketBrokerClose ConnectorSocketError
-    ConnectorSocketTimeout MetadataResponseReadLostTcpConnection MetadataResponseReadTimeout SendMetadataRequestFail
-    SendMetadataRequestLostTcpConnection UnixStreamInputSocketError TcpInputSocketError"""
-OTHER: Final = """MongooseUrlDecodeError MongooseStdException MongooseUnknownException MsgCreate MsgDestroy
-    GetMetadataSuccess"""
 
 
 @pytest.fixture
@@ -141,10 +130,11 @@ def test_the_plain_page_has_every_line(full: OfflineStatusPages, page: str) -> N
         assert any(found.startswith(line) for found in text.splitlines()), f"no line {line!r} in {text}"
 
 
-@pytest.mark.parametrize("names", [CRITICAL, WARNING, SOCKETS, OTHER], ids=["critical", "warning", "sockets", "other"])
-def test_every_counter_that_monitors_read_exists(daemon: OfflineStatusPages, names: str) -> None:
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_counter_that_the_old_scripts_read_exists(daemon: OfflineStatusPages, script: str) -> None:
+    names = SCRIPTS[script].counters
     found = {line["name"]: line["value"] for line in daemon.json("/counters/json")["counters"]}
-    assert {name: found.get(name) for name in names.split()} == dict.fromkeys(names.split(), 0)
+    assert {name: found.get(name) for name in names} == dict.fromkeys(names, 0)
 
 
 ANSWERS: Final = (

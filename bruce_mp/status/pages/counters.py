@@ -34,6 +34,8 @@ DERIVED: Final[Mapping[str, tuple[int, ...]]] = {
     "TopicHasNoAvailablePartitions": (Counter.DiscardNoAvailablePartition,),
     "RefreshMetadataSuccess": (Counter.MetadataChangedOnRefresh, Counter.MetadataUnchangedOnRefresh),
     "MetadataUpdated": (Counter.MetadataChangedOnRefresh,),
+    "MetadataResponseRead1LostTcpConnection": (Counter.MetadataResponseReadLostTcpConnection,),
+    "MetadataResponseRead1TimedOut": (Counter.MetadataResponseReadTimeout,),
 }
 """Names for the monitors of Dory and Bruce, each with the counters whose sum is its value."""
 
@@ -47,6 +49,8 @@ _METADATA_FAULTS: Final = (
 ALWAYS_ZERO: Final = (
     *(f"MetadataResponse{fault}" for fault in _METADATA_FAULTS),
     *("ShortMetadataResponse", "BadMetadataResponseSize", "BadKafkaResponseSize", "BadProduceResponseSize"),
+    *("BadMetadataContent", "MetadataResponseHasExtraJunk", "ReadMetadataResponse2Fail"),
+    *("MetadataResponseRead2LostTcpConnection", "MetadataResponseRead2TimedOut", "MetadataResponseRead2UnexpectedEnd"),
     *("MetadataHasEmptyBrokerList", "MetadataSanityCheckFail", "CorrelationIdMismatch"),
     *("ProduceResponseBadPartitionCount", "ProduceResponseBadTopicNameLength", "ProduceResponseBadTopicCount"),
     *("ProduceResponseUnexpectedTopic", "ProduceResponseUnexpectedPartition"),
@@ -80,6 +84,7 @@ _LOCATIONS: Final = (
     (64, "[input]"),
     (96, "[router]"),
     (124, "[input]"),
+    (131, "[router]"),
     (160, "[dispatcher]"),
     (352, "[supervisor, status]"),
     (368, "[dispatcher]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from bruce_mp.slab import layout as lay
@@ -41,20 +42,19 @@ def read_metadata_age(slab: Slab, steady_now_ms: int) -> int | None:
 
 
 def metadata_plain(page: MetadataPage) -> str:
+    """Render the page in the lines of Dory."""
     return "\n".join(
         [
             f"pid: {page.pid}",
             f"version: {page.version}",
             f"since: {stamp(page.since)}",
-            *(_line(name, ms) for name, ms in _times(page).items()),
+            _line("now", page.now),
+            _line("metadata last updated at", page.last_updated),
+            _line("metadata last modified at", page.last_modified),
             "",
         ]
     )
 
 
-def _times(page: MetadataPage) -> dict[str, int]:
-    return {"now": page.now, "last_updated": page.last_updated, "last_modified": page.last_modified}
-
-
 def _line(name: str, ms: int) -> str:
-    return f"{name}: {ms} {stamp(ms // 1000).partition(' ')[2]}" if ms else f"{name}: 0 never"
+    return f"{name} (milliseconds since epoch): {ms} {time.ctime(ms // 1000)}"

@@ -14,7 +14,7 @@ from bruce_mp.status.slab_snapshot import read_held_groups
 from bruce_mp.telemetry.books import spilled_total
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.slab_snapshot import HeldGroup
@@ -79,19 +79,23 @@ def _by_topic(groups: Iterable[HeldGroup]) -> dict[bytes, TopicQueues]:
 
 
 def queues_plain(page: QueuesPage) -> str:
-    """Render one line for each topic, then the sums."""
+    """Render one line for each topic, then the sums, in the lines of Dory; spill files add a line of their own."""
     lines = [f"{_numbers(item)}  topic: [{item.topic}]" for item in page.sending]
-    totals = {
-        "new": page.new,
-        "batch": sum(item.batch for item in page.sending),
-        "send_wait": sum(item.send_wait for item in page.sending),
-        "ack_wait": sum(item.ack_wait for item in page.sending),
-        "spill": page.spill,
-    }
-    totals["total"] = sum(totals.values())
-    sums = [f"{name}: {number}" for name, number in totals.items()]
-    return "\n".join([*header_lines(page), *lines, *([""] if lines else []), *sums, ""])
+    return "\n".join([*header_lines(page), *lines, *([""] if lines else []), *_sum_lines(page), ""])
 
 
 def _numbers(item: TopicQueues) -> str:
     return f"batch: {item.batch:10}  send_wait: {item.send_wait:10}  ack_wait: {item.ack_wait:10}"
+
+
+def _sum_lines(page: QueuesPage) -> Iterator[str]:
+    sums = {
+        "new": page.new,
+        "batch": sum(item.batch for item in page.sending),
+        "send_wait": sum(item.send_wait for item in page.sending),
+        "ack_wait": sum(item.ack_wait for item in page.sending),
+    }
+    yield from (f"{number:10} total {name}" for name, number in sums.items())
+    yield f"{sum(sums.values()):10} total (all states: {' + '.join(sums)})"
+    if page.spill:
+        yield f"{page.spill:10} in spill files, not in the total"
