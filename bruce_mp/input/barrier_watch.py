@@ -83,6 +83,8 @@ class BarrierWatch:
         if not len(self._barriers):
             return
         if steady_ms() >= self._flush_retry_ms:
+            if self._barriers.awaits_handover:  # lanes may have open runs with messages from spill files
+                self._publisher.publish_open_runs()
             self._flush()
             self._request_journal()
         took_ms = (time.monotonic() - began) * 1000

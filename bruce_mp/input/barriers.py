@@ -80,6 +80,11 @@ class Barriers:
         return any(not each.is_durable for each in self._pending)
 
     @property
+    def awaits_handover(self) -> bool:
+        """Return True if a barrier waits for the journal, and its messages may not all be handed over."""
+        return any(each.is_durable and each.ticket is None for each in self._pending)
+
+    @property
     def clients(self) -> set[StreamClientState]:
         """Return the clients that wait for an answer."""
         return {each.client for each in self._pending}
@@ -110,10 +115,10 @@ class Barriers:
     def on_handed_over(self) -> bool:
         """Note that all messages before the present barriers are handed over; return True if one waits for the journal.
 
-        Messages in spill files are not: their barriers wait until the slab has them.
+        Messages in spill files of complete attempts are not: their barriers wait until the slab has them.
         """
         durable = [each for each in self._pending if each.is_durable]
-        if self._journal is not None and durable and not self._journal.has_spilled:
+        if self._journal is not None and durable and not self._journal.has_released:
             for each in durable:
                 if each.ticket is None:
                     each.ticket = self._journal.last

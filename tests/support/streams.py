@@ -23,6 +23,7 @@ from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer, is_inquiry
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
+from bruce_mp.slab.handover_tickets import JournaledTickets
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
@@ -72,6 +73,7 @@ class StreamInput:
         windows: Windows = lambda _: None,
         alpha: int = 0,
         max_spill: int = 0,
+        keeps_journal: bool = False,
     ) -> None:
         self.slab = slab
         table = TopicTable(slab)
@@ -80,7 +82,8 @@ class StreamInput:
         self.row = ProcessRow(slab, row)
         self.sections = Sections()
         self.outcomes = Outcomes(slab, self.sections)
-        self.waiting = Barriers(self.outcomes, self.sections, self._answer)
+        journal = JournaledTickets(slab, row) if keeps_journal else None
+        self.waiting = Barriers(self.outcomes, self.sections, self._answer, journal)
         self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
