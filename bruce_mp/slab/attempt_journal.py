@@ -169,8 +169,14 @@ class AttemptJournal:
                     self._append(state.value, *attempt.id, 0, {})
 
     def end_slab(self) -> None:
-        """Store that all messages of the slab have outcomes, before the slab is removed."""
+        """Store that all messages of the slab have outcomes, before the slab is removed.
+
+        The workers have ended, so nothing counts the outcomes of attempts that were not settled before.
+        """
         with self._locked():
+            for attempt in list(self._attempts.values()):
+                if attempt.id[0] == self._slab_id and attempt.state in _UNFINISHED:
+                    self._append(AttemptState.UNCOUNTED.value, *attempt.id, 0, {})
             self._append(_SLAB_ENDED, self._slab_id)
 
     def _append(self, *entry: object) -> None:
@@ -258,6 +264,8 @@ class AttemptJournal:
         if self._attempts[name].id == attempt:
             self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=reasons)
 
+
+_UNFINISHED: Final = frozenset({AttemptState.PREPARED, AttemptState.RELEASED})
 
 _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.PREPARED, False): AttemptState.CANCELLED,
