@@ -108,11 +108,11 @@ class JournalKeeper:
         attempt = attempt_of(self._slab, chunk)
         try:
             progress = self._progress[self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]]
-            if attempt and attempt == progress.attempt:
-                return
+            last = progress.ticket if not attempt or attempt != progress.attempt else 0
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
-                if run.ticket <= progress.ticket and self._is_held(chunk, offset, run):
+                # A recorded run stays: an earlier worker's attempt may have the number of the one in its release.
+                if (key in self._live or run.ticket <= last) and self._is_held(chunk, offset, run):
                     yield key, self._live.get(key) or self._copy(chunk, offset, run)
         except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed
             yield from ((key, size) for key, size in self._live.items() if key.chunk == chunk)

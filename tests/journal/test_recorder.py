@@ -194,6 +194,20 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
     assert content_of(tmp_path / "journal").messages == 1
 
 
+def test_an_attempt_with_the_number_of_an_earlier_one_takes_no_run_from_the_journal(
+    slab: Slab, keeper: JournalKeeper, tmp_path: Path
+) -> None:
+    source = Input(slab, topics=TOPICS)
+    source.receive([datagram(b"t1", b"value")])
+    [segment] = source.close_all()
+    assign_chunk(slab, segment.chunk, 1)
+    keeper.record()
+    release_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
+    slab.words[release_at] = 1  # a new worker numbers its attempts from 1 again
+    keeper.record()
+    assert content_of(tmp_path / "journal").messages == 1
+
+
 def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     slab: Slab, keeper: JournalKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
