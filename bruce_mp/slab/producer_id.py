@@ -86,9 +86,12 @@ def foreign_cluster_sentence(broker: str, known: str, found: str) -> str:
 
 
 def store_cluster(slab: Slab, cluster_id: str) -> None:
-    """Store the id of the cluster if brokers name one (router only)."""
+    """Store the id of the cluster if brokers name one (router only).
+
+    An id that stays is not stored again, because dispatchers that read it in between would trust any broker.
+    """
     data = cluster_id.encode()[: lay.CLUSTER_ID_MAX]
-    if data:
+    if data and not (cluster_of(slab) and same_cluster(cluster_of(slab), cluster_id)):
         slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2] = 0
         slab.view[lay.SUPER_CLUSTER_ID : lay.SUPER_CLUSTER_ID + len(data)] = data
         slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2] = len(data)

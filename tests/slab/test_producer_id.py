@@ -11,6 +11,7 @@ from bruce_mp.slab import producer_id
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.runs import write_placement
 from bruce_mp.slab.tables import PartitionTable
+from support.crash_images import crash_images
 from support.slabs import Input, datagram, new_slab, set_state
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ def test_a_slab_of_an_older_version_learns_its_cluster(slab: Slab) -> None:
         producer_id.store_cluster(slab, cluster)
         assert producer_id.same_cluster(producer_id.cluster_of(slab), cluster)
         assert not producer_id.same_cluster(producer_id.cluster_of(slab), "other")
+
+
+def test_the_cluster_is_known_at_each_store_of_its_present_id(slab: Slab) -> None:
+    producer_id.store_cluster(slab, "cluster-a")
+    images = crash_images(slab, [range(lay.PAGE)], lambda: producer_id.store_cluster(slab, "cluster-a"))
+    assert {producer_id.cluster_of(slab) for _ in images} == {"cluster-a"}
 
 
 @pytest.mark.parametrize(("epoch", "following"), [(5, 6), (lay.LAST_EPOCH - 1, 0), (lay.LAST_EPOCH, 0)])
