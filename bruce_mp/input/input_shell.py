@@ -69,7 +69,7 @@ class InputShell(ProcessShell):
         )
         self._senders = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
-        self._publisher = RunPublisher(self._lanes, self._router)
+        self._publisher = RunPublisher(self._lanes, self._router, self._row)
         self._is_replaced = False
 
     def start(self) -> None:

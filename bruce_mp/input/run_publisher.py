@@ -5,28 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bruce_mp.ipc.frames import Parcel, ParcelKind
+from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bruce_mp.ipc.links import LinkSender
     from bruce_mp.kernels import Lanes
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["RunPublisher"]
 
 
 class RunPublisher:
-    """Sends the closed runs of an input's lanes to the router, in RUNS frames."""
+    """Sends the closed runs of an input's lanes to the router, in RUNS frames, and counts them in the input's row."""
 
-    def __init__(self, lanes: Lanes, router: LinkSender) -> None:
+    def __init__(self, lanes: Lanes, router: LinkSender, row: ProcessRow) -> None:
         self._lanes = lanes
         self._router = router
+        self._row = row
 
     def publish(self, segments: list[Segment]) -> None:
         """Send the router a RUNS frame with these segments; nothing for an empty list."""
         if segments:
             self._router.send([Parcel(ParcelKind.RUNS, segments=segments)])
+            self._row.add(Counter.InputRunsPublished, len(segments))
 
     def flush(self, topics: Iterable[int]) -> None:
         """Ask the router to flush the batches of some topics, which include the runs of earlier frames."""

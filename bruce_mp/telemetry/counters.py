@@ -109,6 +109,8 @@ class Counter(IntEnum):
     """Failures to accept a stream or HTTP connection for want of descriptors or memory."""
     StreamConnectionOverLimit = 127
     """Connections beyond `input.streams.max_connections_per_user`, closed at once."""
+    InputRunsPublished = 140
+    """Runs of records that inputs announced to the router."""
     StreamUnfinishedMsgClosed = 128
     """Connections closed because of their unfinished message: no memory for it, or no byte for too long."""
     NewUnixClient = 129

@@ -23,7 +23,6 @@ from bench.tools import run_sender
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.file import Slab
-from bruce_mp.slab.handover_tickets import last_tickets
 from bruce_mp.status.pages.slab_use import read_slab_use
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
 from bruce_mp.telemetry.books import counter_total
@@ -161,10 +160,10 @@ class MeasuredDaemon:
         )
 
     def _runs(self) -> int:
-        """Return the number of runs that inputs have handed over."""
+        """Return the number of runs that inputs have published."""
         slab = Slab(self._daemon.slab_path)
         try:
-            return sum(last_tickets(slab).values())
+            return counter_total(slab, Counter.InputRunsPublished)
         finally:
             slab.close()
 

@@ -76,7 +76,7 @@ def test_a_durable_barrier_waits_for_the_runs_of_spilled_messages(
 ) -> None:
     now_ms, timers = [0], Timers()
     monkeypatch.setattr(barrier_watch, "steady_ms", lambda: now_ms[0])
-    publisher = RunPublisher(worker.lanes, Nowhere())  # type: ignore[arg-type]
+    publisher = RunPublisher(worker.lanes, Nowhere(), worker.row)  # type: ignore[arg-type]
     watch = BarrierWatch(
         timers,  # type: ignore[arg-type]
         worker.waiting,
