@@ -98,8 +98,8 @@ class _Appender:
         )
         if ingested.no_room:
             raise StartError(
-                f"The messages of the journal do not fit into the slab {self._slab.path}: raise slab.size to the value "
-                "that it had when they were received."
+                f"The messages of the journal do not fit into the slab {self._slab.path}: raise slab.size by a quarter "
+                "above the value that it had when they were received. A full slab had its messages closer together."
             )
         self._slab.longs[base_at] += len(places)
         self._any_partition += ingested.any_partition
