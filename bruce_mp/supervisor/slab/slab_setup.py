@@ -213,13 +213,18 @@ def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirect
 
 
 def _count_lost_copies(slab: Slab) -> None:
-    """Count the copies for the discard file that the ended processes had not written."""
+    """Count the copies for the discard file that the ended processes had not written.
+
+    A negative number corrects the count of an upgrade: its old status process wrote some of these copies afterwards.
+    """
     lost = counter_total(slab, Counter.DiscardCopyQueued) - counter_total(slab, Counter.DiscardCopySettled)
     if not lost:
         return
     ProcessRow(slab, lay.ROW_SUPERVISOR).settle(
         (), RunState.DISCARDED, 0, {Counter.MsgCopyLost: lost, Counter.DiscardCopySettled: lost}
     )
+    if lost < 0:
+        return
     log.warning(
         "The discard file lacks %s that the previous processes discarded but had not written when they ended; "
         "MsgCopyLost counts the missing lines.",

@@ -20,7 +20,8 @@ from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import locks
 from bruce_mp.supervisor.slab.backlog import held_messages
-from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, recover_after_upgrade
+from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import FilledSlab
 from support.slabs import datagram, new_slab
@@ -267,6 +268,20 @@ def touched_bytes(path: Path) -> int:
     """Return the bytes of a slab that this process has touched through its mappings."""
     regions = Path("/proc/self/smaps").read_text().split("VmFlags:")
     return sum(int(region.split("Rss:")[1].split()[0]) << 10 for region in regions if f" {path}\n" in region)
+
+
+def test_copies_that_an_old_status_process_wrote_after_an_upgrade_are_not_lost(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with new_slab() as slab:
+        ProcessRow(slab, lay.ROW_FIRST_DISPATCHER).add(Counter.DiscardCopyQueued, 5)
+        lost = []
+        for written in (0, 3):  # the upgrade counts all copies as lost, and the old process then writes three of them
+            ProcessRow(slab, lay.ROW_STATUS).add(Counter.DiscardCopySettled, written)
+            recover_after_upgrade(slab, [lay.ROW_FIRST_INPUT], SpillDirectory.for_slab(slab, f"{path}.spill"))
+            lost.append(counter_total(slab, Counter.MsgCopyLost))
+    assert lost == [5, 2]
+    assert [record.getMessage() for record in caplog.records if "lacks -" in record.getMessage()] == []
 
 
 def test_a_start_touches_only_claimed_shares_of_a_large_slab(path: Path) -> None:
