@@ -170,9 +170,6 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     Raise BruceError if a resource is not available.
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
-    if config.slab.sync == "off":
-        JournalSetup.remove(Path(config.journal_path))  # it would replace the slab after a power failure
-        slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
     warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
     inherited = handover.inherited_sockets
     http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
@@ -266,6 +263,7 @@ class _Supervisor:
             self._manager.notify_alive(time.monotonic())
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.inputs, spills)
+            self._remove_old_journal()
         while True:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
@@ -279,6 +277,13 @@ class _Supervisor:
             if self._shutdown.phase is Phase.OVER:
                 return self._group.failure
             self._wait()
+
+    def _remove_old_journal(self) -> None:
+        """Remove a journal that no process keeps any more, once the replaced code's process cannot write it again."""
+        config, slab = self._resources.config, self._resources.slab
+        if config.slab.sync == "off":
+            JournalSetup.remove(Path(config.journal_path))  # it would replace the slab after a power failure
+            slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
 
     def _step_upgrade(self) -> None:
         if self._takeover:

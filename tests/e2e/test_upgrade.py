@@ -22,6 +22,7 @@ from bruce_mp.slab.layout import LAYOUT_VERSION
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeStage, read_note
 from support.daemon import Daemon
 from support.daemon_runs import Sender
+from support.journals import journal_of
 from support.processes import wait_until
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there
@@ -55,6 +56,10 @@ class Installation:
     def set_layout(self, version: int) -> None:
         """Install another layout of the slab."""
         self._edit("slab/layout.py", r"(?m)^LAYOUT_VERSION.*$", f"LAYOUT_VERSION = {version}")
+
+    def rewrite_journals(self) -> None:
+        """Install a journal process that writes a new file at each interval."""
+        self._edit("journal/recorder.py", r"(?m)^_MAX_GARBAGE.*$", "_MAX_GARBAGE = -(1 << 60)")
 
     def break_module(self, name: str) -> None:
         """Make a module fail at import."""
@@ -285,6 +290,22 @@ def test_stream_connections_survive_an_upgrade(tmp_path: Path, broker: DevBroker
         b"1",
         b"2",
     ]
+
+
+def test_an_upgrade_that_ends_the_journal_leaves_no_file_of_the_old_code(
+    tmp_path: Path, broker: DevBroker, installed: Installation
+) -> None:
+    """A file that stayed would replace a later slab after a power failure."""
+    daemon = Daemon(tmp_path, broker.bootstrap)
+    daemon.configure({"slab.sync": "interval", "slab.sync_interval_ms": 20})
+    installed.rewrite_journals()
+    daemon.start(installed.path)
+    with daemon.kept():
+        journal = journal_of(daemon.slab_path)
+        daemon.wait_for(journal.exists, "the journal", WITHIN_S)
+        daemon.configure({"slab.sync": "off"})
+        assert upgrade(daemon).returncode == 0
+        assert not journal.parent.exists()
 
 
 def test_the_upgrade_command_reports_an_absent_daemon(tmp_path: Path) -> None:
