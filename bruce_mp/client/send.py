@@ -71,17 +71,18 @@ def _header(text: str) -> Header:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options of `bruce send`."""
+    """Add the options of `bruce send`; to_bruce wrote two of them with underscores."""
     natural_number = _integer(0, 2**31 - 1)
     parser.add_argument("--version", action="version", version=f"bruce {__version__}")
     destination = parser.add_mutually_exclusive_group(required=True)
-    destination.add_argument("--socket-path", metavar="PATH", help="the daemon's UNIX datagram socket")
+    destination.add_argument("--socket-path", "--socket_path", metavar="PATH", help="the daemon's UNIX datagram socket")
     destination.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
     destination.add_argument("--port", metavar="N", type=_integer(1, 65535), help="the daemon's TCP port on 127.0.0.1")
     parser.add_argument("--topic", required=True, type=os.fsencode, help="topic of the messages")
     parser.add_argument("--key", default=b"", type=os.fsencode, help="Kafka key of the messages")
     parser.add_argument(
         "--partition-key",
+        "--partition_key",
         metavar="N",
         type=_integer(-1, 2**32 - 1),
         help="choose the partition by N modulo the number of partitions",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bruce_mp.cli.commands import main
 from bruce_mp.client.send import add_arguments, run
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, parse_message
@@ -79,6 +80,14 @@ def test_send_sends_one_value(
     assert message.partition_key is None
     assert before <= message.timestamp_ms <= int(time.time() * 1000)
     assert capsys.readouterr().err.startswith("bruce send: 1 message sent to /")
+
+
+def test_send_knows_the_options_of_to_bruce(daemon: socket.socket) -> None:
+    path = daemon.getsockname()
+    assert main(["send", "--socket_path", path, "--topic", "news", "--partition_key", "7", "--value", "hello"]) == 0
+    (message,) = received(daemon)
+    assert isinstance(message, Message)
+    assert (message.partition_key, message.value) == (7, b"hello")
 
 
 def test_send_without_a_value_sends_an_empty_value(daemon: socket.socket, send: Callable[..., int]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.cli.importing.draft import Draft
 from bruce_mp.cli.importing.flags import apply_options
+from bruce_mp.cli.importing.old_defaults import set_old_defaults
 from bruce_mp.cli.importing.old_xml import parse_xml
 from bruce_mp.cli.importing.sections import Reader, read_sections
 from bruce_mp.cli.importing.settings import SETTINGS
@@ -20,28 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 BROKER_PORTS: Final = {"doryConfig": 9002, "bruceConfig": 9092}
-CLIENT_IDS: Final = {"doryConfig": "dory", "bruceConfig": "bruce"}
-STATUS_PORT: Final = 9090
-INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
 
-ALL_ADDRESSES: Final = (
-    "The old daemon served its pages on all addresses, as this does. They need no password: use 127.0.0.1 unless a "
-    "monitor on another host needs them."
-)
-ATTEMPTS: Final = (
-    "The old daemon discarded a message after 5 error responses by default. Ours keeps retrying while the cluster "
-    "is the cause; max_failed_attempts = 5 restores the old limit."
-)
-PAUSES: Final = (
-    "The old daemon paused everything for at least 5 s after an error. Ours pauses only the partitions concerned, and "
-    "for less time: min_pause_delay_ms and pause_rate_limit_initial_ms."
-)
-TIMESTAMPS: Final = (
-    "The old daemon sent no timestamps to Kafka, so its clients' timestamps had no effect. Every message gets the "
-    'time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
-)
-LOGGING: Final = "As the old daemon did without <logging>: to syslog only."
-LOGGING_FLAGS: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."
+
+TARGETS: Final = {
+    "input.unix_datagram": "path",
+    "input.unix_stream": "path",
+    "input.tcp": "port",
+    "discard_log": "path",
+    "msg_debug": "path",
+    "logging.file": "path",
+}
+"""Sections that the old daemons took as disabled without this setting."""
 
 
 def convert(data: bytes, file: str, options: Options | None) -> str:
@@ -62,7 +52,8 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
         _copy_setting(reader, root, setting.place, setting)
     if options is not None:
         apply_options(options, draft)
-    _set_old_defaults(draft, root, from_options=options is not None or root.tag == "bruceConfig")
+    _disable_without_target(draft)
+    set_old_defaults(draft, root, from_options=options is not None or root.tag == "bruceConfig")
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 
@@ -77,45 +68,13 @@ def _copy_setting(reader: Reader, root: Element, place: str, setting: Setting) -
         reader.draft.add_note(setting.note, key)
 
 
-def _set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
-    """Set values explicitly where the old daemon's default differs from ours."""
-    origin = "the old configuration"
-    for name in INPUTS:
-        key = ("input", name, "enable")
-        if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
-            draft.set(key, False, origin)
-    if not any(draft.get(("input", name, "enable")) for name in INPUTS):
-        draft.add_error(origin, _no_input(from_options))
-    if not draft.get(("kafka", "client_id")):
-        draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
-    _status_pages(draft, origin)
-    draft.set(("timestamps", "policy"), "arrival", origin)
-    draft.add_note(TIMESTAMPS, ("timestamps", "policy"))
-    if draft.get(("delivery", "max_failed_attempts")) is None:
-        draft.add_note(ATTEMPTS)
-    if draft.get(("delivery", "min_pause_delay_ms")) is None:
-        draft.add_note(PAUSES)
-    _logging(draft, origin, from_options=from_options)
-
-
-def _no_input(from_options: bool) -> str:
-    if from_options:
-        return (
-            "no input is enabled. The path of the socket was on the command line: give it with "
-            '--command-line "--receive_socket_name PATH ...".'
-        )
-    return "no input is enabled: enable one in <inputSources>."
-
-
-def _status_pages(draft: Draft, origin: str) -> None:
-    host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
-    draft.set(("http", "listen"), f"{host}:{draft.status_port or STATUS_PORT}", origin)
-    if not draft.loopback_only:
-        draft.add_note(ALL_ADDRESSES, ("http", "listen"))
-
-
-def _logging(draft: Draft, origin: str, *, from_options: bool) -> None:
-    for name, value in (("stdout_stderr", False), ("syslog", True)):
-        if draft.get(("logging", name)) is None:
-            draft.set(("logging", name), value, origin)
-            draft.add_note(LOGGING_FLAGS if from_options else LOGGING, ("logging",))
+def _disable_without_target(draft: Draft) -> None:
+    """Disable inputs and files without a path or port, and remove the invalid path of a disabled one."""
+    for section, name in TARGETS.items():
+        key = tuple(section.split("."))
+        target, is_enabled = draft.get((*key, name)), draft.get((*key, "enable"))
+        if target in {None, ""} or (name == "path" and not is_enabled and not target.startswith("/")):
+            draft.remove((*key, name))
+            if is_enabled:
+                draft.set((*key, "enable"), False, "the old configuration")
+                draft.add_note(f"It had no {name}, so the old daemon did not use it.", (*key, "enable"))

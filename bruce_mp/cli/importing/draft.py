@@ -6,18 +6,20 @@ import json
 import re
 import textwrap
 import tomllib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
 
 import msgspec
 
 from bruce_mp.config.checks import check
 from bruce_mp.config.decode import Decoder
+from bruce_mp.config.fields import setting_type
 from bruce_mp.config.model import Config
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from bruce_mp.config.fields import SettingType
     from bruce_mp.config.problems import Problem
 
 __all__ = ["Draft"]
@@ -25,6 +27,10 @@ __all__ = ["Draft"]
 Key = tuple[str, ...]
 
 WIDTH: Final = 100
+EXACT: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
+"""Numbers that the old daemons checked as we do."""
+MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
+"""Smallest old value with the same meaning here, where a smaller one has another meaning."""
 BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -44,12 +50,35 @@ class Draft:
         self.loopback_only = False
 
     def set(self, key: Key, value: object, origin: str) -> None:
-        """Set a value; `origin` is the place in the old configuration, as `file:line`."""
+        """Set a value, within our range; `origin` is the place in the old configuration, as `file:line`."""
+        value = self._fit(key, value)
         table = self._tree
         for part in key[:-1]:
             table = table.setdefault(part, {})
         table[key[-1]] = value
         self._origins[key] = origin
+
+    def remove(self, key: Key) -> None:
+        """Remove a setting, if it is there."""
+        table = self.get(key[:-1])
+        if isinstance(table, dict):
+            table.pop(key[-1], None)
+        self._origins.pop(key, None)
+
+    def _fit(self, key: Key, value: object) -> object:
+        """Return the value, or the nearest that we allow with a note; the old daemons took any number from 0."""
+        setting = _setting_at(key)
+        low, high = setting.meta.ge, setting.meta.le
+        if low is None or high is None or key in EXACT:
+            return value
+        number: Any = setting.kind.parse(value)
+        nearest = min(max(number, low, MINIMUMS.get(key, 0)), high)
+        if number < 0 or nearest == number:
+            return value
+        change = "raised" if nearest > number else "lowered"
+        written = setting.show(nearest).strip('"')
+        self.add_note(f"The old value was {value}; it is {change} to {written}, the nearest that is allowed.", key)
+        return int(written) if written.isdigit() else written
 
     def get(self, key: Key) -> Any:
         """Return a setting, or None."""
@@ -117,6 +146,18 @@ class Draft:
     def _comments(self, key: Key) -> Iterator[str]:
         for note in self._notes.get(key, ()):
             yield from _comment(f"NOTE: {note}")
+
+
+def _setting_at(key: Key) -> SettingType:
+    """Return the type of a setting of the model; a key of the converter always has one."""
+    setting = setting_type(Config)
+    for part in key:
+        if get_origin(setting.type) is dict:
+            setting = setting_type(get_args(setting.type)[1])
+        else:
+            fields = {field.name: field for field in msgspec.structs.fields(setting.type)}
+            setting = setting_type(fields[part].type)
+    return setting
 
 
 def _comment(text: str) -> list[str]:

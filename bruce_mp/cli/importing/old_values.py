@@ -16,14 +16,17 @@ __all__ = [
     "kibibytes",
     "log_level",
     "mode",
+    "port",
     "scaled_integer",
     "size",
+    "stripped",
     "switch",
     "text",
 ]
 
 _NUMBER: Final = re.compile(r"([0-9]+)([kKmM]?)")
 _FACTORS: Final = {"": 1, "k": KIB, "m": MIB}
+_SPACES: Final = " \t\r\n\v\f"
 _OCTAL: Final = re.compile(r"0[0-7]*")
 _BINARY: Final = re.compile(r"0b[01]+")
 _LARGEST_MODE: Final = 0o777
@@ -32,6 +35,13 @@ _LARGEST_MODE: Final = 0o777
 def text(raw: str) -> str:
     """Return the text unchanged."""
     return raw
+
+
+def stripped(raw: str) -> str:
+    """Return a name without the ASCII spaces around it, as the old daemons read it."""
+    if not (name := raw.strip(_SPACES)):
+        raise ValueError("a name")
+    return name
 
 
 def switch(raw: str) -> bool:
@@ -47,6 +57,11 @@ def integer(raw: str) -> int:
     if not re.fullmatch(r"-?[0-9]+", raw.strip()):
         raise ValueError("an integer")
     return int(raw)
+
+
+def port(raw: str) -> int | None:
+    """Parse a port; an empty one is None."""
+    return integer(raw) if raw.strip() else None
 
 
 def scaled_integer(raw: str) -> int:

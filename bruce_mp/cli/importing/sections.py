@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bruce_mp.cli.importing.old_values import integer, scaled_integer, size, switch, text
+from bruce_mp.cli.importing.old_values import integer, port, scaled_integer, size, stripped, switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,8 @@ Value = TypeVar("Value")
 ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 LEVELS: Final = range(10)
 USUAL_PORT: Final = 9092
+UNUSED_INTERVAL_MS: Final = 1000
+"""The interval of a config without a limit, which the old daemons let out."""
 _SERVERS: Final = ("kafka", "bootstrap_servers")
 
 ARRIVAL: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
@@ -119,16 +121,16 @@ def _batching(reader: Reader, section: Element) -> None:
     if (combined := section.first("combinedTopics")) is not None:
         reader.set(("batching", "combined", "enable"), combined, "enable", switch)
         if combined.attributes.get("config"):
-            reader.set(("batching", "combined", "config"), combined, "config", text)
+            reader.set(("batching", "combined", "config"), combined, "config", stripped)
     if (default := section.first("defaultTopic")) is not None:
         _batching_rule(reader, default, ("batching", "default"))
     for topic in section.all("topicConfigs/topic"):
-        if (name := reader.text(topic, "name")) is not None:
+        if (name := reader.read(topic, "name", stripped)) is not None:
             _batching_rule(reader, topic, ("batching", "topics", name))
 
 
 def _batch_config(reader: Reader, config: Element) -> None:
-    name = reader.text(config, "name")
+    name = reader.read(config, "name", stripped)
     limits = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
     if name is None:
         return
@@ -143,15 +145,15 @@ def _batching_rule(reader: Reader, element: Element, key: tuple[str, ...]) -> No
     reader.set((*key, "action"), element, "action", _action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
-        reader.set((*key, "config"), element, "config", text)
+        reader.set((*key, "config"), element, "config", stripped)
     elif config:
         reader.draft.add_note(f'config="{config}" was ignored with this action; it is left out.', key)
 
 
 def _action(raw: str) -> str:
-    if raw not in ACTIONS:
+    if raw.strip() not in ACTIONS:
         raise ValueError(" or ".join(ACTIONS))
-    return ACTIONS[raw]
+    return ACTIONS[raw.strip()]
 
 
 # --- compression and rate limits -------------------------------------------------------------------------------------
@@ -166,11 +168,11 @@ def _compression(reader: Reader, section: Element) -> None:
 
 
 def _compression_config(reader: Reader, config: Element) -> None:
-    name = reader.text(config, "name")
+    name = reader.read(config, "name", stripped)
     if name is None:
         return
     key = ("compression", "configs", name)
-    reader.set((*key, "type"), config, "type", str.lower)
+    reader.set((*key, "type"), config, "type", lambda raw: raw.strip().lower())
     codec = reader.draft.get((*key, "type"))
     if codec != "none" and "minSize" in config.attributes:
         reader.set((*key, "min_size"), config, "minSize", size)
@@ -185,11 +187,18 @@ def _compression_config(reader: Reader, config: Element) -> None:
 
 def _rate_limits(reader: Reader, section: Element) -> None:
     for config in section.all("namedConfigs/config"):
-        name = reader.text(config, "name")
+        name = reader.read(config, "name", stripped)
         if name is not None:
-            reader.set(("rate_limit", "configs", name, "interval_ms"), config, "interval", integer)
-            reader.set(("rate_limit", "configs", name, "max_count"), config, "maxCount", _count_or_unlimited)
+            _rate_limit_config(reader, config, ("rate_limit", "configs", name))
     _topics(reader, section, "rate_limit")
+
+
+def _rate_limit_config(reader: Reader, config: Element, key: tuple[str, ...]) -> None:
+    reader.set((*key, "max_count"), config, "maxCount", _count_or_unlimited)
+    if config.attributes.get("maxCount", "").strip() == "unlimited" and "interval" not in config.attributes:
+        reader.draft.set((*key, "interval_ms"), UNUSED_INTERVAL_MS, reader.origin(config))
+    else:
+        reader.set((*key, "interval_ms"), config, "interval", integer)
 
 
 def _count_or_unlimited(raw: str) -> int | None:
@@ -198,19 +207,19 @@ def _count_or_unlimited(raw: str) -> int | None:
 
 def _topics(reader: Reader, section: Element, key_prefix: str) -> None:
     if (default := section.first("defaultTopic")) is not None:
-        reader.set((key_prefix, "default"), default, "config", text)
+        reader.set((key_prefix, "default"), default, "config", stripped)
     for topic in section.all("topicConfigs/topic"):
-        if (name := reader.text(topic, "name")) is not None:
-            reader.set((key_prefix, "topics", name), topic, "config", text)
+        if (name := reader.read(topic, "name", stripped)) is not None:
+            reader.set((key_prefix, "topics", name), topic, "config", stripped)
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
 def _http(reader: Reader, section: Element) -> None:
-    port, loopback = section.first("port"), section.first("loopbackOnly")
-    if port is not None:
-        reader.draft.status_port = reader.read(port, "value", integer)
+    status_port, loopback = section.first("port"), section.first("loopbackOnly")
+    if status_port is not None:
+        reader.draft.status_port = reader.read(status_port, "value", integer)
     if loopback is not None:
         reader.draft.loopback_only = bool(reader.read(loopback, "value", switch))
 
@@ -229,14 +238,15 @@ def _brokers(reader: Reader, root: Element, default_port: int) -> None:
 
 
 def _server(reader: Reader, broker: Element, default_port: int) -> str | None:
-    host = reader.text(broker, "host")
-    port = reader.read(broker, "port", integer) if "port" in broker.attributes else default_port
-    if host is None or port is None:
+    host = reader.read(broker, "host", stripped)
+    has_port = bool(broker.attributes.get("port", "").strip())
+    number = reader.read(broker, "port", port) if has_port else default_port
+    if host is None or number is None:
         return None
-    if "port" not in broker.attributes and default_port != USUAL_PORT:
+    if not has_port and default_port != USUAL_PORT:
         note = f"{host} had no port; the old daemon used {default_port}. Brokers usually listen on {USUAL_PORT}."
         reader.draft.add_note(note, _SERVERS)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 
 
 _SECTIONS: Final = {

@@ -14,6 +14,7 @@ from bruce_mp.cli.importing.old_values import (
     kibibytes,
     log_level,
     mode,
+    port,
     scaled_integer,
     size,
     switch,
@@ -88,7 +89,7 @@ SETTINGS: Final = (
         flag_read=flag_mode,
     ),
     Setting("input.tcp.enable", "inputSources/tcp@enable", switch),
-    Setting("input.tcp.port", "inputSources/tcp/port@value", integer, flag="input_port", flag_read=integer),
+    Setting("input.tcp.port", "inputSources/tcp/port@value", port, flag="input_port", flag_read=integer),
     Setting("slab.size", "inputConfig/maxBuffer@value", size, flag="msg_buffer_max", flag_read=kibibytes, note=SLAB),
     Setting(
         "input.max_datagram_size",
@@ -218,6 +219,7 @@ SETTINGS: Final = (
         flag="discard_log_bad_msg_prefix_size",
         flag_read=size,
     ),
+    Setting("discard_log.max_msg_prefix_size", "discardLogging/badMsgPrefixSize@value", size),  # Dory at first
     # Kafka
     Setting("kafka.client_id", "kafkaConfig/clientId@value", flag="client_id", flag_read=text),
     Setting(

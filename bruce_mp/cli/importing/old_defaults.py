@@ -1,0 +1,130 @@
+"""Defaults of the old daemons: a value or a note for each that differs from ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.config.inputs import Input
+from bruce_mp.config.sections import DiscardLog, MsgDebug, SlabSection
+from bruce_mp.config.sizes import format_size, parse_size
+
+if TYPE_CHECKING:
+    from bruce_mp.cli.importing.draft import Draft
+    from bruce_mp.cli.importing.old_xml import Element
+
+__all__ = ["set_old_defaults"]
+
+CLIENT_IDS: Final = {"doryConfig": "dory", "bruceConfig": "bruce"}
+STATUS_PORT: Final = 9090
+INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
+
+ALL_ADDRESSES: Final = (
+    "The old daemon served its pages on all addresses, as this does. They need no password: use 127.0.0.1 unless a "
+    "monitor on another host needs them."
+)
+ATTEMPTS: Final = (
+    "The old daemon discarded a message after 5 error responses by default. Ours keeps retrying while the cluster "
+    "is the cause; max_failed_attempts = 5 restores the old limit."
+)
+PAUSES: Final = (
+    "The old daemon paused everything for at least 5 s after an error. Ours pauses only the partitions concerned, and "
+    "for less time. The old defaults of [delivery] were min_pause_delay_ms = 5000, pause_rate_limit_initial_ms = 5000 "
+    "and pause_rate_limit_max_double = 4."
+)
+MSG_DEBUG: Final = (
+    "Without --debug_dir too, the old daemon copied messages to the directory debug in the home directory of bruce or "
+    "dory as soon as /msg_debug chose topics. Set msg_debug.enable and msg_debug.path to allow it here."
+)
+TIMESTAMPS: Final = (
+    "The old daemon sent no timestamps to Kafka, so its clients' timestamps had no effect. Every message gets the "
+    'time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
+)
+LOGGING: Final = "As the old daemon did without <logging>: to syslog only."
+LOGGING_FLAGS: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."
+
+
+class OldDefault(NamedTuple):
+    """A default of Dory's file, and of the command line; None if it is ours, which `ours` describes."""
+
+    key: tuple[str, str]
+    file: object
+    options: object
+    ours: str
+
+
+OLD_DEFAULTS: Final = (
+    OldDefault(("slab", "size"), None, "256m", format_size(SlabSection().size)),
+    OldDefault(("discard_log", "max_file_size"), "1m", "1m", format_size(DiscardLog().max_file_size)),
+    OldDefault(("discard_log", "max_archive_size"), "32m", "8m", format_size(DiscardLog().max_archive_size)),
+    OldDefault(("discard_log", "max_msg_prefix_size"), None, 256, "the whole key and value"),
+    OldDefault(("msg_debug", "byte_limit"), "2m", None, format_size(MsgDebug().byte_limit)),
+)
+_PAUSE_SETTINGS: Final = ("min_pause_delay_ms", "pause_rate_limit_initial_ms", "pause_rate_limit_max_double")
+
+
+def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
+    """Set values explicitly where the old daemon's default differs from ours."""
+    origin = "the old configuration"
+    for name in INPUTS:
+        key = ("input", name, "enable")
+        if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
+            draft.set(key, False, origin)
+    if not any(draft.get(("input", name, "enable")) for name in INPUTS):
+        draft.add_error(origin, _no_input(from_options))
+    if not draft.get(("kafka", "client_id")):
+        draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
+    _status_pages(draft, origin)
+    draft.set(("timestamps", "policy"), "arrival", origin)
+    draft.add_note(TIMESTAMPS, ("timestamps", "policy"))
+    if draft.get(("delivery", "max_failed_attempts")) is None:
+        draft.add_note(ATTEMPTS)
+    if any(draft.get(("delivery", name)) is None for name in _PAUSE_SETTINGS):
+        draft.add_note(PAUSES)
+    if from_options and draft.get(("msg_debug", "enable")) is None:
+        draft.add_note(MSG_DEBUG)
+    _sizes(draft, origin, from_options=from_options)
+    _discard_file_size(draft, origin)
+    _logging(draft, origin, from_options=from_options)
+
+
+def _sizes(draft: Draft, origin: str, *, from_options: bool) -> None:
+    for default in OLD_DEFAULTS:
+        value = default.options if from_options else default.file
+        is_used = default.key[0] == "slab" or draft.get((default.key[0], "enable"))
+        if is_used and value is not None and draft.get(default.key) is None:
+            draft.set(default.key, value, origin)
+            draft.add_note(f"The old daemon's default; ours is {default.ours}.", default.key)
+
+
+def _discard_file_size(draft: Draft, origin: str) -> None:
+    """Raise the size of the discard file to the smallest that we allow."""
+    key, inputs = ("discard_log", "max_file_size"), Input()
+    sizes = {"max_datagram_size": inputs.max_datagram_size, "max_stream_size": inputs.max_stream_size}
+    minimum = 2 * max(parse_size(draft.get(("input", name)) or default) for name, default in sizes.items())
+    if draft.get(("discard_log", "enable")) and parse_size(draft.get(key)) < minimum:
+        note = f"Raised from {draft.get(key)}: a file has room for twice the largest message that the inputs accept."
+        draft.set(key, format_size(minimum), origin)
+        draft.add_note(note, key)
+
+
+def _no_input(from_options: bool) -> str:
+    if from_options:
+        return (
+            "no input is enabled. The path of the socket was on the command line: give it with "
+            '--command-line "--receive_socket_name PATH ...".'
+        )
+    return "no input is enabled: enable one in <inputSources>."
+
+
+def _status_pages(draft: Draft, origin: str) -> None:
+    host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
+    draft.set(("http", "listen"), f"{host}:{draft.status_port or STATUS_PORT}", origin)
+    if not draft.loopback_only:
+        draft.add_note(ALL_ADDRESSES, ("http", "listen"))
+
+
+def _logging(draft: Draft, origin: str, *, from_options: bool) -> None:
+    for name, value in (("stdout_stderr", False), ("syslog", True)):
+        if draft.get(("logging", name)) is None:
+            draft.set(("logging", name), value, origin)
+            draft.add_note(LOGGING_FLAGS if from_options else LOGGING, ("logging",))
