@@ -84,6 +84,6 @@ class PowerCuts:
         daemon = self._daemon
         read = len(daemon.log())
         daemon.start()
-        assert not restored or f"Restored {restored} message" in daemon.log()[read:], daemon.log()[read:]
+        assert not restored or f"Restored {restored:,} message" in daemon.log()[read:], daemon.log()[read:]
         for aside in daemon.slab_path.parent.glob(f"{daemon.slab_path.name}.*-*"):
             shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
