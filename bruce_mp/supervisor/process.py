@@ -132,7 +132,9 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     run_lock = acquire_run_dir(run_dir)
     inherited = _sockets_of_others(run_dir) if passed is None else passed
     journal = JournalSetup(Path(config.journal_path), is_kept=config.slab.sync != "off")
-    slab, slab_lock = acquire_slab(Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal)
+    slab, slab_lock = acquire_slab(
+        Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal, Path(config.spill_path)
+    )
     journal.apply(slab, is_empty=not held_messages(slab), partitioners=partitioners_of(config))
     inputs = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)

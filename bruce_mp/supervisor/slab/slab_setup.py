@@ -29,7 +29,7 @@ from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import rebuild_table
-from bruce_mp.slab.spill import released_messages, spilled_messages
+from bruce_mp.slab.spill import SpillDirectory, released_messages, spilled_messages
 from bruce_mp.supervisor.slab.backlog import plural
 from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.books import counter_total, spilled_total
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from bruce_mp.slab.spill import SpillDirectory
     from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 
 __all__ = ["LockedSlab", "acquire_slab", "assign_chunks", "recover_after_upgrade", "retire_row", "warn_of_size"]
@@ -56,10 +55,16 @@ class LockedSlab(NamedTuple):
     lock_exclusive: int
 
 
-def acquire_slab(path: Path, size: int, largest_datagram: int, journal: JournalSetup | None = None) -> LockedSlab:
+def acquire_slab(
+    path: Path,
+    size: int,
+    largest_datagram: int,
+    journal: JournalSetup | None = None,
+    spill_path: Path | None = None,
+) -> LockedSlab:
     """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
-    A slab that the journal replaces is created anew.
+    A slab that the journal replaces is created anew. `spill_path` is the directory of the slab's spill files.
     Raise SlabError if a running daemon uses it or there is no room for it, StartError if the daemon may not use the
     file.
     """
@@ -70,7 +75,7 @@ def acquire_slab(path: Path, size: int, largest_datagram: int, journal: JournalS
         if descriptor is None:
             _create(path, wanted)
             continue
-        slab = _adopt_unless_replaced(path, wanted, journal) if _is_at(path, descriptor) else None
+        slab = _adopt_unless_replaced(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
         if slab is not None:
             return LockedSlab(slab, descriptor)
         os.close(descriptor)
@@ -84,10 +89,12 @@ def _create(path: Path, geometry: Geometry) -> None:
             raise
 
 
-def _adopt_unless_replaced(path: Path, wanted: Geometry, journal: JournalSetup | None) -> Slab | None:
+def _adopt_unless_replaced(
+    path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None
+) -> Slab | None:
     """Return the slab after recovery, or None if a new one must be created."""
     if journal is None or not journal.replaces(path):
-        return _adopt(path, wanted, journal)
+        return _adopt(path, wanted, journal, spill_path)
     log.log(NOTICE, "The machine stopped before the slab %s was written to the disk as a whole.", path)
     path.unlink()
     return None
@@ -142,7 +149,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None) -> Slab | None:
+def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None) -> Slab | None:
     """Return the slab after recovery, or None if a new one must be created."""
     _check_magic(path)
     try:
@@ -161,6 +168,8 @@ def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None) -> Slab |
     if slab.geometry != wanted and not held:
         if journal is not None:
             journal.forget()
+        if spill_path is not None:
+            SpillDirectory.for_slab(slab, spill_path).remove()  # its attempts are complete, and not lost
         path.unlink()
         return None
     _warn_of_size(slab, wanted)

@@ -11,6 +11,7 @@ import pytest
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.attempt_journal import AttemptState, RememberedAttempt
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.file import lock_exclusive as take_lock
@@ -80,6 +81,22 @@ def test_an_empty_slab_of_another_size_is_replaced(path: Path) -> None:
     create_slab(path, Geometry(chunks=16), 0)
     assert take(path).geometry == Geometry.for_size(SIZE, DATAGRAM)
     assert not list(others(path))
+
+
+def test_the_attempts_of_a_replaced_slab_are_not_lost(path: Path) -> None:
+    spills = path.with_name("spill")
+    create_slab(path, Geometry.for_size(8 << 20, 2000), now_ms=1)
+    attempt = RememberedAttempt("name", (1, WORKER_ROW, 1), AttemptState.PREPARED, 3)
+    old = SpillDirectory(spills, 1).journal
+    old.prepare(attempt)
+    old.store(attempt.id, AttemptState.RELEASED)
+    slab, lock = acquire_slab(path, 16 << 20, 2000, spill_path=spills)
+    new = SpillDirectory.for_slab(slab, spills).journal
+    found = new.find("name")
+    os.close(lock)
+    slab.close()
+    assert found is not None
+    assert (found.state, new.is_lost(found)) == (AttemptState.UNCOUNTED, False)
 
 
 def test_landed_datagrams_count_as_held(path: Path) -> None:
