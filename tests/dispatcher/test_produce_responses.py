@@ -126,6 +126,23 @@ def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request
         world.close()
 
 
+def test_a_partition_with_a_long_queue_leaves_the_others_their_turn() -> None:
+    with new_slab(GEOMETRY) as slab:
+        config = a_config(action="none", batching=Batching(produce_request_data_limit=100))
+        world = World(slab, {b"t": [1], b"u": [1]}, config)
+        start(world)
+        for topic in [b"t"] * 40 + [b"u"]:
+            world.send_one(topic, b"v" * 80)
+            world.ring()
+        while any(world.to_peer[SLOT]):
+            world.peer_hears(SLOT)
+        before = len(world.requests)
+        settle(world)
+        sent = [batch.topic for request in world.requests[before:] for batch in request]
+        assert (len(sent), sent.index(b"u")) == (41, 1)
+        world.close()
+
+
 @pytest.mark.parametrize("size", [0, 5])
 def test_a_request_limit_of_0_gives_each_message_its_own_request(make: MakeWorld, size: int) -> None:
     """Also messages without bytes."""

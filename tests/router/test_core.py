@@ -605,6 +605,24 @@ def run_for(world: World, seconds: float) -> None:
         world.step_all()
 
 
+def test_a_metadata_fetch_in_progress_delays_no_known_topic(make: MakeWorld) -> None:
+    world = make({b"t": [1]}, a_config(action="none"))
+    world.boot()
+    world.send_one(b"new")
+    world.ring()
+    world.pass_time(NEGATIVE_CACHE_MS)
+    assert world.fetch_started is not None
+    world.send_one(b"t")
+    world.ring()
+    (slot,) = world.peers
+    world.peer_hears(slot)
+    world.peer_sends(slot)
+    world.answer(slot)
+    assert len(world.cluster.log(b"t", 0)) == 1
+    assert world.fetch_started is not None
+    settle(world)
+
+
 @pytest.mark.parametrize("partitions", [1, 20])
 def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, partitions: int) -> None:
     world = make({b"t": [1] * partitions}, a_config(delivery=SLOW, action="none"))
