@@ -96,6 +96,22 @@ def test_spaces_around_names_are_ignored() -> None:
     assert made["kafka"]["bootstrap_servers"] == ["kafka-1:9092"]
 
 
+def test_words_in_any_case_and_a_space_before_a_suffix_are_accepted() -> None:
+    batching = (
+        '<batching><namedConfigs><config name="c"><time value="1"/><messages value="Disable"/><bytes value="256 K"/>'
+        "</config></namedConfigs></batching>"
+    )
+    rates = (
+        '<topicRateLimiting><namedConfigs><config name="all" interval="5" maxCount="UNLIMITED"/></namedConfigs>'
+        "</topicRateLimiting>"
+    )
+    log = '<discardLogging enable="true"><path value="/d"/><maxMsgPrefixSize value="Unlimited"/></discardLogging>'
+    made = ours(dory(DATAGRAM, BROKERS, batching, rates, log))
+    assert made["batching"]["configs"] == {"c": {"time_ms": 1, "bytes": "256k"}}
+    assert made["rate_limit"]["configs"] == {"all": {"interval_ms": 5}}
+    assert "max_msg_prefix_size" not in made["discard_log"]
+
+
 def test_an_unlimited_rate_needs_no_interval() -> None:
     rates = (
         '<topicRateLimiting><namedConfigs><config name="all" maxCount="unlimited"/></namedConfigs>'

@@ -13,6 +13,7 @@ from bruce_mp.config.sizes import KIB, MIB, format_size
 __all__ = [
     "flag_mode",
     "integer",
+    "is_word",
     "kibibytes",
     "log_level",
     "mode",
@@ -24,7 +25,7 @@ __all__ = [
     "text",
 ]
 
-_NUMBER: Final = re.compile(r"([0-9]+)([kKmM]?)")
+_NUMBER: Final = re.compile(r"([0-9]+)\s*([kKmM]?)")
 _FACTORS: Final = {"": 1, "k": KIB, "m": MIB}
 _SPACES: Final = " \t\r\n\v\f"
 _OCTAL: Final = re.compile(r"0[0-7]*")
@@ -42,6 +43,11 @@ def stripped(raw: str) -> str:
     if not (name := raw.strip(_SPACES)):
         raise ValueError("a name")
     return name
+
+
+def is_word(raw: str, word: str) -> bool:
+    """Report if a value is a word such as `disable`, in any case."""
+    return raw.strip().lower() == word
 
 
 def switch(raw: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from bruce_mp.cli.importing.old_values import integer, port, scaled_integer, size, stripped, switch
+from bruce_mp.cli.importing.old_values import integer, is_word, port, scaled_integer, size, stripped, switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def _batching(reader: Reader, section: Element) -> None:
             reader.set(("batching", key), element, "value", size)
     if (combined := section.first("combinedTopics")) is not None:
         reader.set(("batching", "combined", "enable"), combined, "enable", switch)
-        if combined.attributes.get("config"):
+        if combined.attributes.get("config", "").strip():
             reader.set(("batching", "combined", "config"), combined, "config", stripped)
     if (default := section.first("defaultTopic")) is not None:
         _batching_rule(reader, default, ("batching", "default"))
@@ -137,7 +137,7 @@ def _batch_config(reader: Reader, config: Element) -> None:
     reader.draft.set(("batching", "configs", name), {}, reader.origin(config))
     for tag, key, parse in limits:
         element = config.first(tag)
-        if element is not None and element.attributes.get("value", "").strip() != "disable":
+        if element is not None and not is_word(element.attributes.get("value", ""), "disable"):
             reader.set(("batching", "configs", name, key), element, "value", parse)
 
 
@@ -195,14 +195,14 @@ def _rate_limits(reader: Reader, section: Element) -> None:
 
 def _rate_limit_config(reader: Reader, config: Element, key: tuple[str, ...]) -> None:
     reader.set((*key, "max_count"), config, "maxCount", _count_or_unlimited)
-    if config.attributes.get("maxCount", "").strip() == "unlimited" and "interval" not in config.attributes:
+    if is_word(config.attributes.get("maxCount", ""), "unlimited") and "interval" not in config.attributes:
         reader.draft.set((*key, "interval_ms"), UNUSED_INTERVAL_MS, reader.origin(config))
     else:
         reader.set((*key, "interval_ms"), config, "interval", integer)
 
 
 def _count_or_unlimited(raw: str) -> int | None:
-    return None if raw.strip() == "unlimited" else scaled_integer(raw)
+    return None if is_word(raw, "unlimited") else scaled_integer(raw)
 
 
 def _topics(reader: Reader, section: Element, key_prefix: str) -> None:

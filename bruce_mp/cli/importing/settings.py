@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.cli.importing.old_values import (
     flag_mode,
     integer,
+    is_word,
     kibibytes,
     log_level,
     mode,
@@ -55,7 +56,7 @@ PAUSE: Final = (
 
 
 def _unlimited(raw: str) -> object:
-    return None if raw.strip() == "unlimited" else size(raw)
+    return None if is_word(raw, "unlimited") else size(raw)
 
 
 SETTINGS: Final = (
