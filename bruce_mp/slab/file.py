@@ -14,7 +14,6 @@ import errno
 import fcntl
 import mmap
 import os
-import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -175,7 +174,7 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
 
     Raises SlabError when `path` exists, or when the file system has no room for the whole file.
     """
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")  # no other user can guess and take the name
+    draft = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")  # no other user can guess and take the name
     try:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:

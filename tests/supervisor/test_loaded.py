@@ -29,6 +29,7 @@ UNWANTED: Final = {
     PROGRAMS.router: NOT_KAFKA_S_CLIENTS | ON_THE_PATH,
     PROGRAMS.dispatcher: NOT_KAFKA_S_CLIENTS | ON_THE_PATH,
     PROGRAMS.status: {"kafka", *NOT_CODECS},
+    PROGRAMS.journal: {"kafka", *ON_THE_PATH},
 }
 PACKED: Final = {"compression.configs.quick.type": "lz4", "compression.topics.packed": "quick"}
 
