@@ -132,7 +132,7 @@ class DaemonView:
     @property
     def router(self) -> RouterStatus | None:
         """Return the router's last report."""
-        return self.broker_status.latest(self.now_ms()).router
+        return self.broker_status.latest(self.steady_ms()).router
 
     def server_info(self) -> ServerInfoPage:
         return read_server_info(self.slab, self.settings().active_config, self.router, self.now_ms())

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.config.sections import Http
+from bruce_mp.telemetry.broker_status import RouterStatus
+from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,3 +171,11 @@ def test_an_unreadable_token_refuses_every_change(daemon: OfflineStatusPages, tm
         assert answer.status_code == 503
         assert str(file) in answer.get_data(as_text=True)
     assert daemon.refreshes == 0
+
+
+def test_a_step_of_the_wall_clock_does_not_hide_the_other_cluster(daemon: OfflineStatusPages) -> None:
+    router = RouterStatus((), NOW_MS, "another cluster", (), 0, foreign_cluster="b")
+    daemon.broker_status.record([router], daemon.steady_ms)
+    daemon.now_ms += 3_600_000
+    answer = daemon.client.post("/accept_cluster?id=a")
+    assert (answer.status_code, "belong to the cluster b" in answer.get_data(as_text=True)) == (409, True)
