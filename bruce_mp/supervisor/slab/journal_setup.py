@@ -73,6 +73,29 @@ class JournalSetup:
             return False
         return not any(head) if mark is None else content.slab_id == mark.created_ms
 
+    @staticmethod
+    def discard(slab: Path) -> None:
+        """Move a slab that the journal replaces aside, if its disk has room for another; otherwise remove it."""
+        head = _head_of(slab)
+        mark = None if head is None else _mark_in(head)
+        if mark is not None and mark.is_restoring:
+            slab.unlink()
+            return
+        aside = slab.with_name(f"{slab.name}.unsynced")
+        has_room = shutil.disk_usage(slab.parent).free > slab.stat().st_size
+        if has_room:
+            slab.replace(aside)
+        else:
+            slab.unlink()
+        log.log(
+            NOTICE,
+            "The machine stopped before the slab %s was known to be on the disk as a whole. It was %s.",
+            slab,
+            f"moved to {aside}; it may have further messages of the last moment, for bruce slab export"
+            if has_room
+            else "removed, because the disk has no room for another",
+        )
+
     def forget(self) -> None:
         """Ignore the journal's content, because the slab is sound and empty."""
         self._content = None

@@ -95,8 +95,7 @@ def _adopt_unless_replaced(
     """Return the slab after recovery, or None if a new one must be created."""
     if journal is None or not journal.replaces(path):
         return _adopt(path, wanted, journal, spill_path)
-    log.log(NOTICE, "The machine stopped before the slab %s was written to the disk as a whole.", path)
-    path.unlink()
+    journal.discard(path)
     return None
 
 

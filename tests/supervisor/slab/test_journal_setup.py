@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -172,3 +173,17 @@ def test_a_journal_that_cannot_be_written_is_refused_with_the_remedy(start: Star
     start.journal.mkdir(0o755)
     with pytest.raises(StartError, match=r"not a directory .* slab\.journal_dir"):
         start()
+
+
+@pytest.mark.parametrize("free", [0, 1 << 30])
+def test_a_replaced_slab_is_kept_if_the_disk_has_room(start: Start, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    whole = slab.path.read_bytes()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    assert held(start()) == 3
+    aside = start.path.with_name("slab.unsynced")
+    assert aside.exists() == bool(free)
+    assert not free or aside.read_bytes() == whole
