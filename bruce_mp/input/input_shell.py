@@ -10,8 +10,8 @@ from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
+from bruce_mp.pipeline.partitioners import partitioners_of
 from bruce_mp.pipeline.process_shell import ProcessShell
-from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderRules
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.start import Start
-    from bruce_mp.kernels import Partitioners, Windows
+    from bruce_mp.kernels import Windows
     from bruce_mp.slab.chunks import ChunkWatcher
     from bruce_mp.slab.file import Slab
 
-__all__ = ["InputShell", "partitioners_of"]
+__all__ = ["InputShell"]
 
 _TIDY_EVERY_S: Final = 1.0
 _FLUSH_MS: Final = 2000
@@ -110,12 +110,3 @@ class InputShell(ProcessShell):
             return _FLUSH_MS
         self._router.close()
         return CLOSE_TIMEOUT_MS
-
-
-def partitioners_of(config: Config) -> Partitioners | None:
-    """Return the function from a topic to its partitioner; None if all topics have none, which costs the least."""
-    names = {config.partitioner.default, *config.partitioner.topics.values()}
-    if names == {"none"}:
-        return None
-    by_name = {rule.name.lower(): rule for rule in Partitioner}
-    return lambda topic: by_name[config.partitioner_for(topic)]

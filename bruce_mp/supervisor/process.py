@@ -27,9 +27,9 @@ from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
-from bruce_mp.input.input_shell import partitioners_of
 from bruce_mp.kernels import CHOICE
 from bruce_mp.network.credentials import exposed_files
+from bruce_mp.pipeline.partitioners import partitioners_of
 from bruce_mp.pipeline.word_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab

@@ -14,6 +14,7 @@ from bruce_mp.kernels import encode, record_batch
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import RunState
 from support.examples import examples
 from support.headers import header_lists
 from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
@@ -183,3 +184,11 @@ def test_encode_refuses_a_record_beyond_its_run(field: int, which: int) -> None:
             with pytest.raises(SlabError, match="end"):
                 encode(slab, [segment])
             slab.words[at >> 2] -= length
+
+
+def test_a_record_with_an_unknown_state_is_refused() -> None:
+    with new_slab(ROOMY) as slab:
+        segments = put_records(slab, [[KafkaRecord(NOW, b"", b"value")]])
+        slab.view[slab.chunk_at(segments[0].chunk) + segments[0].first] = RunState.SPLIT
+        with pytest.raises(SlabError, match="end"):
+            encode(slab, segments)

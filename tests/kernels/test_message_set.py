@@ -16,6 +16,7 @@ from bruce_mp.protocol.kafka.compression import Codec, compress
 from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.layout import RunState
 from support.examples import examples
 from support.put_records import NULL_AND_EMPTY, put_null_and_empty, put_records
 from support.record_batches import KafkaRecord
@@ -192,3 +193,11 @@ def test_encode_refuses_a_record_beyond_its_run(field: int, which: int) -> None:
             with pytest.raises(SlabError, match="end"):
                 encode_message_set(slab, [segment], MessageFormat.V1)
             slab.words[at >> 2] -= length
+
+
+def test_a_record_with_an_unknown_state_is_refused() -> None:
+    with new_slab(ROOMY) as slab:
+        segments = put_records(slab, [[KafkaRecord(NOW, b"", b"value")]])
+        slab.view[slab.chunk_at(segments[0].chunk) + segments[0].first] = RunState.SPLIT
+        with pytest.raises(SlabError, match="end"):
+            encode_message_set(slab, segments, MessageFormat.V1)

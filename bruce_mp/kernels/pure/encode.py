@@ -15,6 +15,7 @@ from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.protocol.kafka.record_batch import batch_header
 from bruce_mp.protocol.kafka.varints import encode_varint, wrap_int64
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import segment_bounds
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["Encoded", "empty_key", "empty_value", "encode", "record_batch"]
+__all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "record_batch"]
 
-_FIELDS: Final = Struct("<7xBII14xHq8x")
-"""Of `layout.RECORD`: options, key length, value length, record headers length, timestamp."""
-assert _FIELDS.size == lay.RECORD_HEADER
+RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
+"""Of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
+assert RECORD_FIELDS.size == lay.RECORD_HEADER
 
 
 NULL: Final = -1
@@ -81,13 +82,13 @@ def _encode_segment(
         source = bytes(source)  # slices of bytes cost less than slices of a view
     at, end, varint = 0, len(source), _VARINTS
     for count in range(len(timestamps), len(timestamps) + segment.records):
-        options, key_length, value_length, headers_length, timestamp = _FIELDS.unpack_from(source, at)
+        state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
         at = (value_end + headers_length + 7) & -8
-        if at > end:
-            raise SlabError(f"A record of a run of chunk {segment.chunk} goes past the run's end.")
+        if at > end or state >= RunState.SPLIT:
+            raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
         head = b"\0" + varint[timestamp - timestamps[0]] + varint[count]
         head += varint[key_length or empty_key(options)] + source[key_at:value_at]

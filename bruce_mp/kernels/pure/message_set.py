@@ -6,14 +6,15 @@ message.
 
 from __future__ import annotations
 
-from struct import Struct, error
+from struct import error
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import SlabError
-from bruce_mp.kernels.pure.encode import empty_key, empty_value
+from bruce_mp.kernels.pure.encode import RECORD_FIELDS, empty_key, empty_value
 from bruce_mp.protocol.kafka.message_set import COVERED, CRC_BYTES, LENGTH, NULL, UNCOVERED
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import segment_bounds
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
 __all__ = ["EncodedSet", "encode_message_set"]
-
-_FIELDS: Final = Struct("<7xBII14xHq8x")
-"""Of `layout.RECORD`: options, key length, value length, record headers length, timestamp."""
-assert _FIELDS.size == lay.RECORD_HEADER
 
 _NO_CODEC: Final = 0
 
@@ -77,13 +74,13 @@ def _encode_segment(
     at, end = 0, len(source)
     pack, uncovered, length, crc = COVERED[magic].pack, UNCOVERED.pack, LENGTH.pack, crc32
     for number in range(len(timestamps), len(timestamps) + segment.records):
-        options, key_length, value_length, headers_length, timestamp = _FIELDS.unpack_from(source, at)
+        state, options, key_length, value_length, headers_length, timestamp = RECORD_FIELDS.unpack_from(source, at)
         key_at = at + lay.RECORD_HEADER
         value_at = key_at + key_length
         value_end = value_at + value_length
         at = (value_end + headers_length + 7) & -8
-        if at > end:
-            raise SlabError(f"A record of a run of chunk {segment.chunk} goes past the run's end.")
+        if at > end or state >= RunState.SPLIT:
+            raise SlabError(f"A record of a run of chunk {segment.chunk} is damaged or goes past the run's end.")
         timestamps.append(timestamp)
         time = (timestamp,) if magic else ()
         head = pack(magic, _NO_CODEC, *time, key_length or empty_key(options)) + source[key_at:value_at]

@@ -1,0 +1,22 @@
+"""The partitioners of topics by the configuration, for the inputs and for messages that the journal restores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.protocol.client.key_hashes import Partitioner
+
+if TYPE_CHECKING:
+    from bruce_mp.config.model import Config
+    from bruce_mp.kernels import Partitioners
+
+__all__ = ["partitioners_of"]
+
+
+def partitioners_of(config: Config) -> Partitioners | None:
+    """Return the function from a topic to its partitioner; None if all topics have none, which costs the least."""
+    names = {config.partitioner.default, *config.partitioner.topics.values()}
+    if names == {"none"}:
+        return None
+    by_name = {rule.name.lower(): rule for rule in Partitioner}
+    return lambda topic: by_name[config.partitioner_for(topic)]
