@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.salvage import ChunkCounts, SalvagedRecord
 
+ROOMY = replace(SMALL, chunks=64)  # every message of the property finds room
 TOPICS = [(b"t1", 3), (b"t2", 1)]
 HELD = [state for state in RunState if state not in lay.SETTLED and state is not RunState.SPLIT]
 REAL = Geometry.for_size(1 << 20, 65536)
@@ -95,7 +97,7 @@ def test_records_are_found_in_arrival_order(tmp_path: Path) -> None:
 def test_held_records_are_found_in_every_state(
     batches: list[list[tuple[bytes, int, bool]]], fates: list[tuple[RunState, bool]], leave_open: bool
 ) -> None:
-    with slab_file() as path:
+    with slab_file(ROOMY) as path:
         slab = Slab(path)
         sender = Input(slab, topics=TOPICS)
         expected: dict[int, tuple[bytes, int | None, bytes, RunState]] = {}
