@@ -266,7 +266,7 @@ def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size:
     if column is None:
         pieces.fixed((">i4", null_size))
     else:
-        pieces.fixed((">i4", _integers(pc.binary_length(column), null_size)))
+        pieces.fixed((">i4", lengths(column, null=null_size)))
         pieces.column(column)
 
 
@@ -275,9 +275,9 @@ def _has_empty(column: pa.Array) -> bool:
     return bool(pc.min(pc.binary_length(column)).as_py() == 0)
 
 
-def lengths(column: pa.Array) -> Ints:
-    """Return the size of each value in bytes; 0 for a null."""
-    return _integers(pc.binary_length(column), 0)
+def lengths(column: pa.Array, *, null: int = 0) -> Ints:
+    """Return the size of each value in bytes; `null` for a null."""
+    return _integers(pc.binary_length(column), null)
 
 
 def _encoded_headers(column: pa.Array) -> pa.Array:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow.fs import FileSelector, FileType
 
+from bruce_mp.spark.encode import lengths
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_whole
 from bruce_mp.spark.storage import open_directory
 
@@ -88,7 +89,8 @@ class RowsDigest:
 
     def __init__(self) -> None:
         self._rows = 0
-        self._sums = [0, 0, 0]
+        self._sums = [0] * 6
+        """Checksums of the contents of value, key and topic, and then of their sizes, whatever the batches were."""
 
     def update(self, rows: Rows) -> None:
         """Add the rows of a batch."""
@@ -96,6 +98,7 @@ class RowsDigest:
         for index, column in enumerate((rows.value, rows.key, rows.topic)):
             if column is not None and len(column):
                 self._sums[index] = zlib.crc32(_contents(column), self._sums[index])
+                self._sums[3 + index] = zlib.crc32(lengths(column, null=-1).tobytes(), self._sums[3 + index])
 
     def __str__(self) -> str:
         return "-".join([str(self._rows), *(f"{each:08x}" for each in self._sums)])

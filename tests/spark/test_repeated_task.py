@@ -12,11 +12,12 @@ import pytest
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, Inquiry, InquiryAnswer
+from bruce_mp.spark.encode import MessageEncoder
 from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult
 from bruce_mp.spark.options import Acks, OnDiscard, OnDoubt, SinkOptions
 from bruce_mp.spark.task import run_task
-from bruce_mp.spark.task_ledger import TaskLedger
+from bruce_mp.spark.task_ledger import RowsDigest, TaskLedger
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
@@ -212,3 +213,17 @@ def test_entries_of_earlier_batches_are_removed(tmp_path: Path, options: SinkOpt
     ledger.remove("query")
     ledger.remove("never")
     assert ledger.find(replace(FIRST, batch=7)) is None
+
+
+def digest_of(*batches: list[bytes | None]) -> str:
+    digest, encoder = RowsDigest(), MessageEncoder(b"t", None)
+    for values in batches:
+        digest.update(encoder.rows(pa.record_batch({"value": pa.array(values, pa.binary())})))
+    return str(digest)
+
+
+def test_a_digest_tells_rows_apart_but_not_their_batches() -> None:
+    all_values: list[list[bytes | None]] = [[b"ab", b"c"], [b"a", b"bc"], [b"abc", b""], [b"abc", None], [b"", b"abc"]]
+    digests = {digest_of(values) for values in all_values}
+    assert len(digests) == len(all_values)
+    assert digests == {digest_of(*([value] for value in values)) for values in all_values}
