@@ -82,7 +82,7 @@ def test_a_killed_task_delivers_nothing(spark: SparkSession, tmp_path: Path, bro
         books = daemon.still_books()
         assert books.balanced
         assert books.discarded == {"ABANDONED_ATTEMPT": books.received - ROWS}
-        assert not list(tmp_path.glob("**/*.spill/*"))
+        assert not list(tmp_path.glob("**/*.spill/*.spill"))
     assert numbers(broker) == Counter(range(ROWS))
 
 
