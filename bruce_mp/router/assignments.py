@@ -263,6 +263,7 @@ class Assignments:
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._open.clear()
+        self._dispatchers.run_holders()
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
                 self._row.add(Counter.PauseStarted)

@@ -91,6 +91,12 @@ class DispatcherSet:
             }
         return self._wanted
 
+    def run_holders(self) -> None:
+        """Run the dispatchers of slots that hold messages before the first metadata, so that they can return them."""
+        if self._in_service is None:
+            self._in_service = frozenset()
+            self._wanted = None
+
     def on_holder_changed(self) -> None:
         """Recompute the dispatchers to run, because the slot of a partition changed."""
         self._wanted = None

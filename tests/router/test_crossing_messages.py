@@ -105,3 +105,15 @@ def test_a_flush_of_a_removed_topic_is_ignored(world: World) -> None:
     world.peer_hears(SLOT)
     send(world)
     world.run_dry()
+
+
+def test_a_router_without_metadata_runs_the_dispatchers_that_it_wants_messages_back_from(world: World) -> None:
+    """After a restart before a foreign cluster no dispatcher ran, and the accepted cluster waited for them for ever."""
+    send(world)
+    world.kill_router()
+    assert not world.router.holds_everything
+    assert world.router.wanted_dispatchers() is None
+    world.router.hand_back_all(world.now_ms)
+    assert set(world.router.wanted_dispatchers() or ()) == {SLOT}
+    world.run_dry()
+    world.check()
