@@ -20,9 +20,9 @@ from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.salvage import Salvage
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.status.pages.text import topic_text
-from bruce_mp.supervisor.slab.backlog import plural
 from bruce_mp.telemetry.books import Books, balance_line
 from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.stages import STAGES
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     bind_tcp,
     bind_unix_stream,
 )
-from bruce_mp.supervisor.sockets.held_sockets import HOLD_SOCKET, receive, send_sockets
-from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket
+from bruce_mp.supervisor.sockets.held_sockets import HOLD_SOCKET, receive_message, send_sockets
+from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, with_file
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
 
 if TYPE_CHECKING:
@@ -49,27 +49,27 @@ __all__ = ["hold_sockets"]
 
 log = logging.getLogger(__name__)
 
-_ENDING: Final = frozenset({Signals.SIGTERM, Signals.SIGINT})
+_END_SIGNALS: Final = frozenset({Signals.SIGTERM, Signals.SIGINT})
 
 
-class _Setting(NamedTuple):
-    """A setting that names a socket."""
+class _SocketSetting(NamedTuple):
+    """A setting that names a socket, with the function that binds it."""
 
     name: str
     address: HostPort | UnixPath
     bind: Callable[[], BoundSocket]
 
 
-def _settings_of(config: Config) -> Iterator[_Setting]:
+def _settings_of(config: Config) -> Iterator[_SocketSetting]:
     """Yield the settings of the sockets that a daemon with this configuration uses."""
     datagrams, stream, tcp, http = config.input.unix_datagram, config.input.unix_stream, config.input.tcp, config.http
     if datagrams.enable:
-        yield _Setting(DATAGRAM_SETTING, UnixPath(datagrams.path), lambda: bind_datagrams(datagrams))
+        yield _SocketSetting(DATAGRAM_SETTING, UnixPath(datagrams.path), lambda: bind_datagrams(datagrams))
     if stream.enable:
-        yield _Setting(STREAM_SETTING, UnixPath(stream.path), lambda: bind_unix_stream(stream))
+        yield _SocketSetting(STREAM_SETTING, UnixPath(stream.path), lambda: bind_unix_stream(stream))
     if tcp.enable:
-        yield _Setting(TCP_SETTING, HostPort(tcp.host, tcp.port), lambda: bind_tcp(tcp))
-    yield _Setting(HTTP_SETTING, http.address, lambda: bind_http(http))
+        yield _SocketSetting(TCP_SETTING, HostPort(tcp.host, tcp.port), lambda: bind_tcp(tcp))
+    yield _SocketSetting(HTTP_SETTING, http.address, lambda: bind_http(http))
 
 
 def hold_sockets(source: ConfigSource) -> int:
@@ -98,7 +98,7 @@ class _Hold:
         self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
 
     def open_at_start(self, config: Config) -> None:
-        """Bind the sockets, unless a daemon has them, which will send them. Raise StartError if one is unusable."""
+        """Bind the sockets, unless a daemon runs, which sends its own. Raise StartError if one is unusable."""
         daemon = running_daemon(self._run_dir)
         if daemon is not None:
             log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon)
@@ -110,10 +110,10 @@ class _Hold:
     def run(self, signals: SignalPipe) -> None:
         """Serve daemons until a signal ends the program."""
         self._selector.register(signals, EVENT_READ, lambda: None)
-        while _ENDING.isdisjoint(signals.read()):
+        while _END_SIGNALS.isdisjoint(signals.read()):
             for key, _ in self._selector.select():
                 key.data()
-        self._release()
+        self._close_all()
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -123,7 +123,7 @@ class _Hold:
     def _serve(self, connection: socket.socket) -> None:
         """Answer the request of a daemon that starts, or replace the sockets by those of one that runs."""
         try:
-            sockets = receive(connection)
+            sockets = receive_message(connection)
             if sockets is None:
                 self._update()
                 send_sockets(connection, self._held.items())
@@ -136,7 +136,7 @@ class _Hold:
     def _replace(self, sockets: list[InheritedSocket]) -> None:
         for bound in self._held.values():
             bound.socket.close()
-        self._held = {each.name: _with_file(each) for each in sockets}
+        self._held = {each.name: with_file(each.bound) for each in sockets}
         log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._held))
 
     def _update(self) -> None:
@@ -147,12 +147,12 @@ class _Hold:
             log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)  # noqa: TRY400
             return
         for name, bound in list(self._held.items()):
-            if name not in wanted or not _serves(bound, wanted[name]):
+            if name not in wanted or not _is_usable(bound, wanted[name]):
                 self._close(name)
         for name in wanted.keys() - self._held.keys():
             self._open(wanted[name])
 
-    def _open(self, setting: _Setting) -> None:
+    def _open(self, setting: _SocketSetting) -> None:
         try:
             self._held[setting.name] = setting.bind()
         except StartError as error:
@@ -163,8 +163,8 @@ class _Hold:
         bound.remove_file()
         bound.socket.close()
 
-    def _release(self) -> None:
-        """Close all sockets. Their files stay while a daemon serves them."""
+    def _close_all(self) -> None:
+        """Close all sockets at the end of the program. While a daemon runs, their files stay."""
         if running_daemon(self._run_dir) is not None:
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return
@@ -175,11 +175,7 @@ class _Hold:
             self._close(name)
 
 
-def _with_file(inherited: InheritedSocket) -> BoundSocket:
-    return InheritedSocket(inherited.socket, inherited.name, is_ours=True, queue=inherited.queue).bound
-
-
-def _serves(bound: BoundSocket, setting: _Setting) -> bool:
+def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
     """Return True if a socket has the address of a setting, and no daemon has shut it down."""
     is_shut = bool(_poll(bound.socket, select.POLLRDHUP))
     return not is_shut and InheritedSocket(bound.socket, setting.name, is_ours=True).serves(

@@ -43,7 +43,7 @@ from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_d
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signals import SignalPipe
-from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages, plural
+from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, warn_of_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
@@ -63,7 +63,7 @@ from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
 from bruce_mp.telemetry.books import balance_line
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.log_lines import printable
+from bruce_mp.telemetry.log_lines import plural, printable
 from bruce_mp.telemetry.logs import NOTICE, is_on_stderr, set_up_logging
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     set_up_logging(config.logging, "supervisor")
     log.log(NOTICE, "bruce %s starts with %s.", __version__, config_path)
     log.log(NOTICE if CHOICE.compiled else logging.WARNING, "It uses %s.", CHOICE.sentence)
-    for remark in (*risk_warnings(config), *exposed_files(config)):
-        log.warning("%s", remark, extra={"about": remark})
+    for warning in (*risk_warnings(config), *exposed_files(config)):
+        log.warning("%s", warning, extra={"about": warning})
     handover = read_handover()
     try:
         if handover and handover.processes:
@@ -108,7 +108,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
-    keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.is_held
+    keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
@@ -130,7 +130,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     check_accounts(config.input)
     run_dir = Path(config.daemon.run_dir)
     run_lock = acquire_run_dir(run_dir)
-    inherited = _sockets_of_others(run_dir) if passed is None else passed
+    inherited = _sockets_kept_open(run_dir) if passed is None else passed
     journal = JournalSetup(Path(config.journal_path), is_kept=config.slab.sync != "off")
     slab, slab_lock = acquire_slab(
         Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal, Path(config.spill_path)
@@ -153,14 +153,14 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         run_dir,
         slab,
         (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
-        InputSockets(*(each and with_file(each) for each in input_sockets)),
+        InputSockets(*(bound and with_file(bound) for bound in input_sockets)),  # a failed start leaves held files
         with_file(http),
         inputs,
     )
 
 
-def _sockets_of_others(run_dir: Path) -> InheritedSockets:
-    """Return the sockets that a service manager and `bruce hold` keep open."""
+def _sockets_kept_open(run_dir: Path) -> InheritedSockets:
+    """Return the sockets that a service manager and `bruce hold` keep open for the next daemon."""
     inherited = sockets_from_manager()
     inherited.add(request_sockets(run_dir))
     return inherited
@@ -194,11 +194,11 @@ def _write_http_address(run_dir: Path, http: BoundSocket, address: HostPort | Un
 
 def _write_tcp_address(run_dir: Path, tcp: BoundSocket | None) -> None:
     """Write the address of the TCP input to a file, or remove the file if there is no TCP input."""
-    place = run_dir / TCP_ADDRESS
-    place.unlink(missing_ok=True)
+    path = run_dir / TCP_ADDRESS
+    path.unlink(missing_ok=True)
     if tcp is not None:
         host, port = tcp.socket.getsockname()[:2]
-        place.write_text(str(HostPort(host, port)), "utf-8")
+        path.write_text(str(HostPort(host, port)), "utf-8")
 
 
 def _remove_foreign_spills(spills: SpillDirectory) -> None:
@@ -241,9 +241,8 @@ class _Supervisor:
     def config(self) -> Config:
         return self._reloads.config
 
-    @property
-    def is_held(self) -> bool:
-        """Return True if `bruce hold` keeps the sockets open after the daemon has ended."""
+    def offer_sockets(self) -> bool:
+        """Send the sockets to `bruce hold`. Return True if it keeps them open after the daemon has ended."""
         return self._hold.offer(_own_sockets(self._resources))
 
     @property
@@ -269,7 +268,7 @@ class _Supervisor:
         while True:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
-                self._hold.offer(_own_sockets(self._resources))
+                self.offer_sockets()  # a `bruce hold` may have started since
             self._group.act_if_due()
             self._group.kill_hung()
             self._reloads.step()
@@ -289,7 +288,7 @@ class _Supervisor:
 
     def _step_upgrade(self) -> None:
         if self._takeover:
-            self._takeover.report_when_done(self._group)
+            self._takeover.step(self._group)
         self._upgrade.step()
         if self._upgrade.state is UpgradeState.READY:
             self.execute_new_code()
@@ -362,7 +361,7 @@ class _Supervisor:
             return
         if not self.is_draining_for_upgrade:
             self._upgrade.cancel()
-        self._shutdown.request(keeps_sockets=self.is_held)
+        self._shutdown.request(keeps_sockets=self.offer_sockets())
 
     def _request_upgrade(self) -> None:
         self._upgrade.request()
@@ -419,10 +418,10 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
 
 
 def _undelivered_lines(held: dict[str, int], slab: Slab) -> list[str]:
-    keepers = f"The slab {slab.path}{' and its spill files keep' if SPILLED in held else ' keeps'}"
+    keep = "and its spill files keep" if SPILLED in held else "keeps"
     return [
         f"{plural(sum(held.values()), 'message')} could not be delivered.",
-        f"{keepers} them, and the next start delivers them. By topic:",
+        f"The slab {slab.path} {keep} them, and the next start delivers them. By topic:",
         *(f"  {printable(topic)}: {count:,}" for topic, count in sorted(held.items())),
     ]
 

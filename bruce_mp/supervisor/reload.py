@@ -43,7 +43,7 @@ __all__ = ["ConfigSource", "Reloads"]
 
 CONFIRM_TIMEOUT_S: float = 10.0
 """Time limit for a process to confirm a configuration."""
-NOTHING: Final = "nothing has changed"
+NO_CHANGE: Final = "nothing has changed"
 
 log = logging.getLogger(__name__)
 
@@ -121,10 +121,9 @@ class Reloads:
             found = self._load_changes()[1]
         except BruceError as error:
             return ReloadOutcome(request.number, accepted=False, text=f"It would be refused: {error}")
-        lines = "".join(f"\n  {change}" for change in found)
-        return ReloadOutcome(
-            request.number, accepted=True, text=f"It would be applied:{lines}" if found else f"{_capitalize(NOTHING)}."
-        )
+        changes = "".join(f"\n  {change}" for change in found)
+        text = f"It would be applied:{changes}" if found else f"{NO_CHANGE.capitalize()}."
+        return ReloadOutcome(request.number, accepted=True, text=text)
 
     def _load_changes(self) -> tuple[Config, list[Change]]:
         """Read the file, and return the configuration with its changes. Raise BruceError if it cannot be applied."""
@@ -169,7 +168,7 @@ class Reloads:
 
     def _finish(self) -> None:
         self.due = None
-        keys = ", ".join(change.key for change in self._changed) or NOTHING
+        keys = ", ".join(change.key for change in self._changed) or NO_CHANGE
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_files(self.config)):
@@ -191,7 +190,3 @@ class Reloads:
         for request in finished:
             if request is not None:
                 self._group.send_to_status(msgspec.structs.replace(outcome, number=request.number))
-
-
-def _capitalize(text: str) -> str:
-    return text[0].upper() + text[1:]

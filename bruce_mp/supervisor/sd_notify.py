@@ -29,7 +29,7 @@ class ServiceManager:
         address = os.environ.pop("NOTIFY_SOCKET", "")  # popped, so that no child process can notify
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._sent: set[str] = set()
-        self._every = _watchdog_s() / _NOTIFICATIONS_PER_INTERVAL
+        self._interval_s = _watchdog_s() / _NOTIFICATIONS_PER_INTERVAL
         self._due = 0.0
 
     def notify_ready(self) -> None:
@@ -48,8 +48,8 @@ class ServiceManager:
 
     def notify_alive(self, now: float) -> None:
         """Notify the watchdog if that is due. `now` is in seconds of a monotonic clock."""
-        if self._every and now >= self._due:
-            self._due = now + self._every
+        if self._interval_s and now >= self._due:
+            self._due = now + self._interval_s
             self._notify("WATCHDOG=1")
 
     def _notify_once(self, message: str) -> None:

@@ -16,7 +16,7 @@ import time
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.supervisor.slab.backlog import deliverable, held_messages
+from bruce_mp.supervisor.slab.backlog import held_messages, is_deliverable
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Shutdown:
             self._deadline = now + self.max_delay_s
             self._input_deadline = min(now + INPUT_TIMEOUT_S, self._deadline)
             if not keeps_sockets:
-                self._input_sockets.close()
+                self._input_sockets.refuse_senders()
             self._group.drain_inputs(sockets_stay_open=keeps_sockets or self._input_sockets.stays_open)
             self.phase = Phase.INTAKE
         elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
@@ -100,14 +100,14 @@ class Shutdown:
         return time.monotonic() >= self._input_deadline
 
     @property
-    def _inputs_may_add(self) -> bool:
-        """Return True if an input may still hand over messages. Hung inputs are ignored after the time limit."""
+    def _inputs_may_add_messages(self) -> bool:
+        """Return True if an input may still hand over messages. Hung inputs do not count after the time limit."""
         is_hung = self._group.inputs_run and self._input_timeout_is_over
         return not self._group.inputs_have_ended and not is_hung
 
     def _wait_for_deliveries(self) -> None:
         now = time.monotonic()
-        if now >= self._deadline or not (self._inputs_may_add or deliverable(held_messages(self._slab))):
+        if now >= self._deadline or not (self._inputs_may_add_messages or is_deliverable(held_messages(self._slab))):
             self._stop()
             return
         counting_s = time.monotonic() - now

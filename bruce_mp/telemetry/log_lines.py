@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["JsonFormatter", "LineFormatter", "TextFormatter", "printable"]
+__all__ = ["JsonFormatter", "LineFormatter", "TextFormatter", "plural", "printable"]
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -26,6 +26,11 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def printable(text: str) -> str:
     """Return the text with control characters escaped."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def plural(count: int, noun: str) -> str:
+    """Return for example "1 message" or "2 messages"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 class TextFormatter(logging.Formatter):

@@ -72,7 +72,7 @@ class ManagedProcess:
     @property
     def about(self) -> dict[str, object]:
         """Return the `extra` of log lines: repeats are suppressed per instance, not per process name."""
-        return {"about": (self.name, self._start_count)}
+        return {"about": self.instance}
 
     @property
     def instance(self) -> tuple[str, int]:

@@ -103,7 +103,7 @@ class ProcessGroup:
         self._draining = False
         self._stopping = False
         self.failure: str | None = None
-        self.inputs = [self._create_input(row) for row in resources.inputs]
+        self.inputs = [self._create_input(input_row) for input_row in resources.inputs]
         self._router = self._create_process(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._create_process(programs.status, "status", lay.ROW_STATUS, listener=resources.http.socket)
         self._journal = self._create_journal()
@@ -182,13 +182,16 @@ class ProcessGroup:
     @property
     def members(self) -> list[ManagedProcess]:
         """Return all processes, including ended ones."""
-        return [*self.inputs, self._router, self._status, *self._journal, *self._dispatchers.values()]
+        return [*self._permanent, *self._dispatchers.values()]
+
+    @property
+    def _permanent(self) -> list[ManagedProcess]:
+        return [*self.inputs, self._router, self._status, *self._journal]
 
     @property
     def is_complete(self) -> bool:
         """Return True if all permanent processes run: the inputs receive and the pages answer."""
-        permanent = (*self.inputs, self._router, self._status, *self._journal)
-        return all(child.state is ProcessState.RUNNING for child in permanent)
+        return all(child.state is ProcessState.RUNNING for child in self._permanent)
 
     @property
     def has_ended(self) -> bool:
@@ -236,7 +239,7 @@ class ProcessGroup:
             if child.connection is not None:
                 found[child.connection.fileno()] = partial(self._on_message, child)
             if child.process is not None:
-                found[child.process.sentinel] = partial(self._on_end, child)
+                found[child.process.sentinel] = partial(self._on_exit, child)
         return found
 
     def _on_message(self, child: ManagedProcess) -> None:
@@ -278,10 +281,10 @@ class ProcessGroup:
             child.send(self._active_config)
         log.log(NOTICE, "Process %s is ready.", child.name, extra=child.about)
         if self.inputs_run:
-            self._start_the_others()
+            self._end_head_start()
 
-    def _start_the_others(self) -> None:
-        for child in (self._router, self._status, *self._journal):
+    def _end_head_start(self) -> None:
+        for child in self._permanent:
             if child.state is ProcessState.WAITING and not child.was_started:
                 child.due = time.monotonic()
 
@@ -337,7 +340,7 @@ class ProcessGroup:
             child.drain()
         return child
 
-    def _on_end(self, child: ManagedProcess) -> None:
+    def _on_exit(self, child: ManagedProcess) -> None:
         while child.connection is not None and child.connection.poll():
             self._on_message(child)
         self.unconfirmed.discard(child.instance)
@@ -346,7 +349,7 @@ class ProcessGroup:
         ProcessRow(self._resources.slab, child.start.row)  # finishes its transaction
         if child.state is ProcessState.WAITING and was_wanted:
             self._schedule_restart(child, reason)
-        elif child.state is ProcessState.WAITING:
+        elif child.state is ProcessState.WAITING:  # it was asked to exit, and a new instance replaces it
             child.due = time.monotonic()
             self._awaiting_restart.add(child)
         else:

@@ -37,11 +37,8 @@ class Watchdog(Generic[Instance]):
         """Return the hung processes. `heartbeats` has the last heartbeat of each, in any unit."""
         before = self._seen if now - self._checked_at <= MAX_CHECK_GAP_S else {}
         self._checked_at = now
-        self._seen = {
-            instance: _since(before.get(instance), heartbeat, now) for instance, heartbeat in heartbeats.items()
-        }
+        self._seen = {}
+        for instance, heartbeat in heartbeats.items():
+            last, since = before.get(instance, (heartbeat, now))
+            self._seen[instance] = (heartbeat, since if heartbeat == last else now)
         return [instance for instance, (_, since) in self._seen.items() if now - since > self._hung_s]
-
-
-def _since(seen: tuple[int, float] | None, heartbeat: int, now: float) -> tuple[int, float]:
-    return seen if seen is not None and seen[0] == heartbeat else (heartbeat, now)

@@ -11,7 +11,7 @@ from bruce_mp.telemetry.books import held_by_topic, spilled_total
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["deliverable", "held_messages", "plural"]
+__all__ = ["held_messages", "is_deliverable"]
 
 LANDED: Final = "(not yet examined)"
 SPILLED: Final = "(in spill files)"
@@ -32,7 +32,7 @@ def held_messages(slab: Slab) -> dict[str, int]:
     return {name: count for name, count in held.items() if count}
 
 
-def deliverable(held: dict[str, int]) -> bool:
+def is_deliverable(held: dict[str, int]) -> bool:
     """Return True if messages can be delivered after the inputs have ended. Only an input can read spill files."""
     return bool(held.keys() - {SPILLED})
 
@@ -44,8 +44,3 @@ def _name(table: TopicTable, topic: bytes | int) -> str:
         return table.name_of(topic).decode("utf-8", "backslashreplace")
     except KeyError:
         return f"(topic number {topic})"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return for example "1 message" or "2 messages"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,7 +1,7 @@
-"""The journal at a start and at the end: restore a lost slab from it, and mark which of the two is the newer one.
+"""The journal at a start and at the end of the daemon: restore a lost slab from it, or mark it as older than the slab.
 
-The slab has everything while the kernel has not restarted since, and after a clean end.  Otherwise a slab on a disk may
-lack any of the pages that were written since, so the journal replaces it.
+The slab is complete after a clean end, and while the kernel has not restarted since its last use. Otherwise a slab on a
+disk may lack any of the pages that were written last, so the journal replaces it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read
 from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
 from bruce_mp.journal.restore import restore
 from bruce_mp.slab import layout as lay
-from bruce_mp.supervisor.slab.backlog import plural
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
+from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ _CREATED: Final = Struct("<q")
 _RESTORING: Final = Struct("<I")
 
 
-class _SlabMark(NamedTuple):
+class _SlabIdentity(NamedTuple):
+    """Fields of a superblock: the slab's id, and True if a restore from the journal has not finished."""
+
     created_ms: int
     is_restoring: bool
 
 
 class JournalSetup:
-    """The journal in `directory` at the start of a daemon; it is removed unless the daemon keeps one (`is_kept`)."""
+    """The journal in `directory` at the start of a daemon. `is_kept` is False if the daemon runs without a journal."""
 
     def __init__(self, directory: Path, *, is_kept: bool) -> None:
         self._directory = directory
@@ -62,24 +64,24 @@ class JournalSetup:
 
         A power failure can leave the beginning of a file empty, and with it the id of the slab.
         """
-        head = _head_of(slab)
-        if head is None:
+        page = _first_page_of(slab)
+        if page is None:
             return False
-        mark = _mark_in(head)
-        if mark is not None and mark.is_restoring:
+        identity = _identity_in(page)
+        if identity is not None and identity.is_restoring:
             return True
         content = self._content
         if content is None or content.is_clean or content.boot_id == boot_id():
             return False
-        return not any(head) if mark is None else content.slab_id == mark.created_ms
+        return not any(page) if identity is None else content.slab_id == identity.created_ms
 
     @staticmethod
-    def discard(slab: Path) -> None:
+    def put_aside(slab: Path) -> None:
         """Move a slab that the journal replaces aside, if its disk has room for another; otherwise remove it."""
-        head = _head_of(slab)
-        mark = None if head is None else _mark_in(head)
-        if mark is not None and mark.is_restoring:
-            slab.unlink()
+        page = _first_page_of(slab)
+        identity = None if page is None else _identity_in(page)
+        if identity is not None and identity.is_restoring:
+            slab.unlink()  # the journal still has all its messages
             return
         aside = slab.with_name(f"{slab.name}.unsynced")
         has_room = shutil.disk_usage(slab.parent).free > slab.stat().st_size
@@ -96,7 +98,7 @@ class JournalSetup:
             else "removed, because the disk has no room for another",
         )
 
-    def forget(self) -> None:
+    def ignore_content(self) -> None:
         """Ignore the journal's content, because the slab is sound and empty."""
         self._content = None
 
@@ -171,11 +173,11 @@ class JournalSetup:
 
     @staticmethod
     def remove(directory: Path) -> None:
-        """Remove the journal of an empty slab, or of a daemon that keeps none any more."""
+        """Remove the journal of an empty slab, or of a daemon without one."""
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _head_of(path: Path) -> bytes | None:
+def _first_page_of(path: Path) -> bytes | None:
     """Return the first page of a file, or None if the file cannot be read."""
     try:
         with path.open("rb") as file:
@@ -184,12 +186,13 @@ def _head_of(path: Path) -> bytes | None:
         return None
 
 
-def _mark_in(head: bytes) -> _SlabMark | None:
-    if len(head) < lay.PAGE or not head.startswith(lay.SUPER_MAGIC):
+def _identity_in(page: bytes) -> _SlabIdentity | None:
+    """Return the identity in the first page of a file, or None if it is not a slab."""
+    if len(page) < lay.PAGE or not page.startswith(lay.SUPER_MAGIC):
         return None
-    [created_ms] = _CREATED.unpack_from(head, lay.SUPER_CREATED_MS)
-    [restoring] = _RESTORING.unpack_from(head, lay.SUPER_RESTORING)
-    return _SlabMark(created_ms, restoring == 1)
+    [created_ms] = _CREATED.unpack_from(page, lay.SUPER_CREATED_MS)
+    [restoring] = _RESTORING.unpack_from(page, lay.SUPER_RESTORING)
+    return _SlabIdentity(created_ms, restoring == 1)
 
 
 def _unwritable(directory: Path, error: OSError) -> StartError:

@@ -30,11 +30,11 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import rebuild_table
 from bruce_mp.slab.spill import SpillDirectory, released_messages, spilled_messages
-from bruce_mp.supervisor.slab.backlog import plural
 from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.books import counter_total, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
@@ -47,12 +47,14 @@ __all__ = ["LockedSlab", "acquire_slab", "assign_chunks", "recover_after_upgrade
 
 log = logging.getLogger(__name__)
 
+_STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
+
 
 class LockedSlab(NamedTuple):
-    """A mapped slab. The descriptor `lock_exclusive` holds the lock until its last copy is closed."""
+    """A mapped slab. The descriptor `lock` holds its lock until the last copy is closed."""
 
     slab: Slab
-    lock_exclusive: int
+    lock: int
 
 
 def acquire_slab(
@@ -95,7 +97,7 @@ def _adopt_unless_replaced(
     """Return the slab after recovery, or None if a new one must be created."""
     if journal is None or not journal.replaces(path):
         return _adopt(path, wanted, journal, spill_path)
-    journal.discard(path)
+    journal.put_aside(path)
     return None
 
 
@@ -166,7 +168,7 @@ def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None, spill_pat
         log.log(NOTICE, "Adopted the slab %s with %s to deliver.", path, plural(held, "message"))
     if slab.geometry != wanted and not held:
         if journal is not None:
-            journal.forget()
+            journal.ignore_content()
         if spill_path is not None:
             SpillDirectory.for_slab(slab, spill_path).remove()  # its attempts are complete, and not lost
         path.unlink()
@@ -259,9 +261,6 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
     rebuild_table(slab, heads)
     if not has_counts(slab):
         recount(slab)
-
-
-_STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
 
 
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:

@@ -75,13 +75,13 @@ class BoundSocket(NamedTuple):
 def bind_datagrams(config: UnixDatagram) -> BoundSocket:
     """Bind the datagram socket. Raise StartError if its path is in use or unusable."""
     queue = queue_length() or 0  # the length at the time of the bind
-    bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, Access.of(config), DATAGRAM_SETTING)
+    bound = _bind_unix(Path(config.path), socket.SOCK_DGRAM, FileAccess.of(config), DATAGRAM_SETTING)
     return bound._replace(queue=queue)
 
 
 def bind_unix_stream(config: UnixStream) -> BoundSocket:
     """Bind the listening UNIX stream socket. Raise StartError if its path is in use or unusable."""
-    bound = _bind_unix(Path(config.path), socket.SOCK_STREAM, Access.of(config), STREAM_SETTING)
+    bound = _bind_unix(Path(config.path), socket.SOCK_STREAM, FileAccess.of(config), STREAM_SETTING)
     bound.socket.listen(_INPUT_BACKLOG)
     return bound
 
@@ -96,14 +96,14 @@ def bind_http(config: Http) -> BoundSocket:
     address = config.address
     if isinstance(address, HostPort):
         return BoundSocket(_listen_tcp(address, HTTP_SETTING, _HTTP_BACKLOG))
-    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, Access.of(config), HTTP_SETTING)
+    bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, FileAccess.of(config), HTTP_SETTING)
     bound.socket.listen(_HTTP_BACKLOG)
     return bound
 
 
 def bind_hold(path: Path) -> BoundSocket:
     """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another one serves the path."""
-    bound = _bind_unix(path, socket.SOCK_SEQPACKET, Access(0o600), HOLD_SETTING)
+    bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(0o600), HOLD_SETTING)
     bound.socket.listen(_HTTP_BACKLOG)
     return bound
 
@@ -111,8 +111,8 @@ def bind_hold(path: Path) -> BoundSocket:
 def _listen_tcp(address: HostPort, setting: str, backlog: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, place = found[0]
-        return socket.create_server(place, family=family, backlog=backlog)
+        family, _, _, _, numeric = found[0]
+        return socket.create_server(numeric, family=family, backlog=backlog)
     except OSError as error:
         raise StartError(f'{setting} = "{address}" cannot be used: {_tcp_remedy(error)}') from error
 
@@ -126,7 +126,7 @@ def _tcp_remedy(error: OSError) -> str:
     return remedies.get(error.errno or 0, f"{error.strerror}.")
 
 
-class Access(NamedTuple):
+class FileAccess(NamedTuple):
     """Configured mode, owner and group of a socket file; None keeps the default."""
 
     mode: int | None = None
@@ -134,11 +134,11 @@ class Access(NamedTuple):
     group: str | None = None
 
     @classmethod
-    def of(cls, config: UnixDatagram | UnixStream | Http) -> Access:
+    def of(cls, config: UnixDatagram | UnixStream | Http) -> FileAccess:
         return cls(config.mode, config.user, config.group)
 
 
-def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> BoundSocket:
+def _bind_unix(path: Path, kind: SocketKind, access: FileAccess, setting: str) -> BoundSocket:
     owner = _owner_of(access, setting)
     _remove_stale(path, kind, setting)
     bound = socket.socket(socket.AF_UNIX, kind)
@@ -156,7 +156,7 @@ def _bind_unix(path: Path, kind: SocketKind, access: Access, setting: str) -> Bo
     return BoundSocket(bound, path, path.lstat())
 
 
-def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
+def _owner_of(access: FileAccess, setting: str) -> tuple[int, int] | None:
     """Return uid and gid of the configured owner, -1 for unchanged, or None if neither is configured."""
     if access.user is None and access.group is None:
         return None
@@ -164,9 +164,9 @@ def _owner_of(access: Access, setting: str) -> tuple[int, int] | None:
         user = -1 if access.user is None else uid_of(access.user)
         group = -1 if access.group is None else gid_of(access.group)
     except KeyError as error:
-        place = setting.rpartition(".")[0]
+        section = setting.rpartition(".")[0]
         raise StartError(
-            f"{place}: there is no such user or group: {error.args[0]}; create it or name another."
+            f"{section}: there is no such user or group: {error.args[0]}; create it or name another."
         ) from error
     return user, group
 
@@ -178,9 +178,9 @@ def _set_owner(path: Path, owner: tuple[int, int], mode: int | None) -> None:
     """
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        itself = Path(f"/proc/self/fd/{descriptor}")
-        os.chown(itself, *owner)
-        itself.chmod(0o777 & ~_current_umask() if mode is None else mode)
+        opened = Path(f"/proc/self/fd/{descriptor}")
+        os.chown(opened, *owner)
+        opened.chmod(0o777 & ~_current_umask() if mode is None else mode)
     finally:
         os.close(descriptor)
 

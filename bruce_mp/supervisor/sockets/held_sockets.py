@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
 
-__all__ = ["HOLD_SOCKET", "HoldLink", "HoldMessage", "receive", "request_sockets", "send_request", "send_sockets"]
+__all__ = [
+    "HOLD_SOCKET",
+    "HoldLink",
+    "HoldMessage",
+    "receive_message",
+    "request_sockets",
+    "send_request",
+    "send_sockets",
+]
 
 HOLD_SOCKET: Final = "hold.socket"
 _TIMEOUT_S: Final = 5.0
@@ -70,7 +78,7 @@ def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSo
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
 
-def receive(connection: socket.socket) -> HoldMessage:
+def receive_message(connection: socket.socket) -> HoldMessage:
     """Receive a message. Raise EOFError at the end of the connection, and OSError or DecodeError if it is unusable."""
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -97,7 +105,7 @@ def request_sockets(run_dir: Path) -> list[InheritedSocket]:
     try:
         with connection:
             send_request(connection)
-            return receive(connection) or []
+            return receive_message(connection) or []
     except EOFError:
         return []
     except (OSError, ValueError) as error:
@@ -119,7 +127,7 @@ def _connect(run_dir: Path, timeout_s: float) -> socket.socket:
 
 
 class HoldLink:
-    """The connection of a running daemon to `bruce hold`; `offer` repairs it."""
+    """The connection of a running daemon to `bruce hold`; `offer` connects again after its end."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir

@@ -46,8 +46,8 @@ _REFUSALS: Final = {
 class InheritedSocket:
     """An open socket, with the name that the service manager or the replaced code gave it.
 
-    `is_ours` is True if this daemon opened it before an upgrade, or has it from `bruce hold`; then `is_held` is True,
-    and a failed start leaves its file. `queue` is its queue length at the bind.
+    `is_ours` is False for a socket of a service manager, which keeps it open. `is_held` is True for one of `bruce
+    hold`: the daemon may close it, but a failed start leaves its file. `queue` is its queue length at the bind.
     """
 
     socket: socket.socket
@@ -70,12 +70,12 @@ class InheritedSocket:
         """Return True if this socket has the address or the name of a setting."""
         if self.name == setting and not self.is_ours:
             return True
-        mine = _address_of(self.socket)
-        if not isinstance(mine, HostPort) or not isinstance(address, HostPort):
-            return mine == address
+        bound_to = _address_of(self.socket)
+        if not isinstance(bound_to, HostPort) or not isinstance(address, HostPort):
+            return bound_to == address
         if not address.port and self.name == setting:
-            mine = HostPort(mine.host, 0)  # the kernel chose the port
-        return tuple(mine) == _resolved(address)
+            bound_to = HostPort(bound_to.host, 0)  # the kernel chose the port
+        return tuple(bound_to) == _resolved(address)
 
     def refuse(self) -> NoReturn:
         """Raise StartError, because no setting claims the socket."""
@@ -125,9 +125,9 @@ class InheritedSockets:
         for inherited in self._sockets:
             if not inherited.is_ours or inherited.is_held:
                 inherited.refuse()
-        self.clear()
+        self.close()
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Close the remaining sockets."""
         for inherited in self._sockets:
             inherited.bound.remove_file()
@@ -150,9 +150,9 @@ def _open_inherited(descriptor: int, name: str) -> InheritedSocket:
     try:
         found = socket.socket(fileno=descriptor)
     except OSError as error:
-        what = "is not a socket" if error.errno == errno.ENOTSOCK else f"cannot be used: {error.strerror}"
+        reason = "is not a socket" if error.errno == errno.ENOTSOCK else f"cannot be used: {error.strerror}"
         raise StartError(
-            f"Descriptor {descriptor} ({name or 'without a name'}), which the service manager passes, {what}. Only "
+            f"Descriptor {descriptor} ({name or 'without a name'}), which the service manager passes, {reason}. Only "
             "sockets can be passed."
         ) from error
     found.set_inheritable(False)
@@ -161,11 +161,11 @@ def _open_inherited(descriptor: int, name: str) -> InheritedSocket:
 
 def _address_of(inherited: socket.socket) -> HostPort | UnixPath | None:
     """Return the bound address, or None for an address that no setting can have."""
-    place = inherited.getsockname()
+    name = inherited.getsockname()
     if inherited.family == socket.AF_UNIX:
-        return UnixPath(place) if isinstance(place, str) and place else None
+        return UnixPath(name) if isinstance(name, str) and name else None
     if inherited.family in {socket.AF_INET, socket.AF_INET6}:
-        return HostPort(place[0], place[1])
+        return HostPort(name[0], name[1])
     return None
 
 
@@ -180,5 +180,5 @@ def _resolved(address: HostPort) -> tuple[str, int] | None:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         return None
-    place = found[0][4]
-    return str(place[0]), int(place[1])
+    host, port = found[0][4][:2]
+    return str(host), int(port)

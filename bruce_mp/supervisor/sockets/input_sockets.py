@@ -50,7 +50,7 @@ class InputSockets(NamedTuple):
         """Return True if a service manager keeps the datagram socket open after the daemon has ended."""
         return self.datagrams is not None and not self.datagrams.is_ours
 
-    def close(self) -> None:
+    def refuse_senders(self) -> None:
         """Shut the sockets down for senders. The daemon can still read the data in the kernel.
 
         A service manager's sockets stay open: their senders wait for the next daemon.
@@ -65,8 +65,8 @@ class InputSockets(NamedTuple):
         for bound in self._all():
             bound.remove_file()
 
-    def clear(self) -> None:
-        """Close the sockets after a failed start."""
+    def close(self) -> None:
+        """Close the sockets, and remove their files, after a failed start."""
         self.remove_files()
         for bound in self._all():
             bound.socket.close()
@@ -87,7 +87,7 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
             found["tcp"] = _open_tcp(config.tcp, inherited)
         inherited.refuse_others()
     except BaseException:
-        InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).clear()
+        InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).close()
         raise
     return InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp"))
 

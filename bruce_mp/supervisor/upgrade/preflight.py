@@ -54,8 +54,8 @@ class Preflight:
     """The process that checks the installed code. `due` is its deadline on the monotonic clock."""
 
     def __init__(self) -> None:
-        self._stdout = open(os.memfd_create("said"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
-        self._stderr = open(os.memfd_create("complaints"), "w+b")  # noqa: PTH123, SIM115
+        self._stdout = open(os.memfd_create("stdout"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
+        self._stderr = open(os.memfd_create("stderr"), "w+b")  # noqa: PTH123, SIM115
         command = [sys.executable, *sys.orig_argv[1:], CHECK]
         self._process = subprocess.Popen(  # noqa: S603 - executes the running program
             command, stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr

@@ -33,8 +33,8 @@ class PreviousGeneration:
         self._processes = processes
         self._helpers = _children() - {member.pid for member in processes}
 
-    def end_senders(self) -> None:
-        """End router and dispatchers. Their messages stay in the slab."""
+    def end_others(self) -> None:
+        """End all but the inputs and the status process. Their messages stay in the slab."""
         _end_and_reap([member for member in self._processes if not member.name.startswith((_INPUT, _STATUS))])
 
     def end_inputs(self) -> None:

@@ -43,7 +43,7 @@ class Takeover:
         self._has_old_processes = bool(handover.processes)
         self._run_dir = run_dir
         self._no_input_since = handover.since
-        self._others_begin = 0.0
+        self._others_due = 0.0
         self._gap_s: float | None = None
         self._is_reported = False
 
@@ -52,22 +52,20 @@ class Takeover:
         if not self._has_old_processes:
             return  # the old processes ended before the `execve`, so this is an ordinary start
         group.load_programs(time.monotonic() + _LOADING_S)
-        for _ in used_chunk_headers(
-            slab
-        ):  # touches the pages that the recovery reads, so that the kernel maps them now
-            pass
-        self._previous.end_senders()
+        for _ in used_chunk_headers(slab):
+            pass  # touch the pages that the recovery reads, so that the kernel maps them now
+        self._previous.end_others()
         self._no_input_since = time.monotonic()
         self._previous.end_inputs()
         recover_after_upgrade(slab, inputs, spills)
         group.start_inputs()
         self._previous.end_status()
-        self._others_begin = time.monotonic() + HEAD_START_S
+        self._others_due = time.monotonic() + HEAD_START_S
 
-    def report_when_done(self, group: ProcessGroup) -> None:
+    def step(self, group: ProcessGroup) -> None:
         """Start the other processes when the inputs work, and report once that the takeover is complete."""
         self._previous.reap_helpers()
-        if group.inputs_run or time.monotonic() >= self._others_begin:
+        if group.inputs_run or time.monotonic() >= self._others_due:
             group.start_all()
         if self._gap_s is None and group.inputs_run:
             self._gap_s = time.monotonic() - self._no_input_since

@@ -53,7 +53,7 @@ def test_an_inherited_socket_is_assigned_by_its_address(datagrams: socket.socket
 
 def test_an_inherited_socket_outlives_the_daemon(datagrams: socket.socket, tmp_path: Path) -> None:
     intake = open_input_sockets(configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, "")]))
-    intake.close()
+    intake.refuse_senders()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"later", place_of(datagrams))
     assert datagrams.recv(10) == b"later"
@@ -121,7 +121,7 @@ def test_a_socket_of_the_previous_generation_stays_the_daemons_own(datagrams: so
         configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
     )
     assert not intake.stays_open
-    intake.close()
+    intake.refuse_senders()
     assert not (tmp_path / "in").exists()
 
 
@@ -132,7 +132,7 @@ def test_an_own_socket_at_a_formerly_configured_path_is_removed(datagrams: socke
     )
     assert elsewhere.is_socket()
     assert not (tmp_path / "in").exists()
-    intake.clear()
+    intake.close()
 
 
 def test_an_own_port_chosen_by_the_kernel_is_kept(tcp: socket.socket) -> None:
