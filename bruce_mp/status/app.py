@@ -194,7 +194,7 @@ def create_app(daemon: DaemonView) -> Flask:
 
 
 def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callable[[Any], str] | None]]:
-    """Return by page name the function that reads the page, and the one that renders its plain form, or None."""
+    """Return by page name the function that reads the page, and the function that renders its plain form, or None."""
     slab, now_ms, steady_ms = daemon.slab, daemon.now_ms, daemon.steady_ms
     return {
         "server_info": (daemon.server_info, server_info_plain),

@@ -79,7 +79,7 @@ def hold_sockets(source: ConfigSource) -> int:
     set_up_logging(config.logging, "hold")
     run_dir = Path(config.daemon.run_dir)
     create_run_dir(run_dir)
-    listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: one that starts later asks here
+    listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: a daemon that starts later asks here
     try:
         hold = _Hold(source, run_dir, listener.socket)
         hold.open_at_start(config)
@@ -121,7 +121,7 @@ class _Hold:
         self._selector.register(connection, EVENT_READ, lambda: self._serve(connection))
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the request of a daemon that starts, or replace the sockets by those of one that runs."""
+        """Answer the request of a starting daemon, or replace the sockets by those of a running one."""
         try:
             sockets = receive_message(connection)
             if sockets is None:

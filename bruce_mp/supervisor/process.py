@@ -121,8 +121,8 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
 def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resources:
     """Acquire all resources at a start without running processes.
 
-    The sockets are those that the replaced code passed, or those of the service manager and of `bruce hold`; others are
-    bound. Raise BruceError if a resource is not available.
+    The sockets come from the replaced code (`passed`), or else from the service manager and `bruce hold`; the others
+    are bound. Raise BruceError if a resource is not available.
     """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)

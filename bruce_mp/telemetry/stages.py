@@ -1,7 +1,7 @@
 """Held messages by stage, computed from the process rows: no other memory is read, whatever is held.
 
 Each process counts the messages that it moves to another stage, in the transaction that stores their state words.  The
-messages in a stage are those that came in less those that went out:
+messages in a stage are the messages that came in, less the messages that went out:
 
     input      received - discarded - spilled - handed over (the ticket of an input's row)
     router     handed over + returned - assigned - discarded
@@ -121,7 +121,7 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
 
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
-    """Return the messages that came into each stage less those that went out, without the bases."""
+    """Return the messages that came into each stage less the messages that went out, without the bases."""
     router, dispatchers = rows[lay.ROW_ROUTER], [rows[row] for row in _DISPATCHERS]
     inputs = [rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *_INPUTS)]
     received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)

@@ -42,7 +42,7 @@ _RENEW: Final = "Renew it; no restart is needed."
 
 
 class CertificateLine(msgspec.Struct, frozen=True):
-    """A certificate: its role (`whose`), its file or broker address, and its expiry in seconds since the epoch.
+    """A certificate: its role, its file or broker address, and its expiry in seconds since the epoch.
 
     `expires` is None for an unreadable certificate; `trouble` then gives the reason.
     """

@@ -1,7 +1,7 @@
 """Set-up of the slab at a start: create one, adopt that of the previous daemon, or move a damaged one aside.
 
 The daemon must deliver the messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and
-refuses one that another daemon uses. While it holds the lock no other daemon writes. It completes the transactions of
+refuses a slab of another daemon. While it holds the lock no other daemon writes. It completes the transactions of
 killed processes before it reads anything else.
 """
 
