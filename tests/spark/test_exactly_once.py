@@ -43,7 +43,7 @@ def daemon(broker: DevBroker, tmp_path: Path) -> Iterator[Daemon]:
 
 
 def backfill(directory: Path, *words: str) -> Command:
-    """Start a backfill of one chunk, whose tasks run one after the other."""
+    """Start a backfill of one chunk, with one task after the other."""
     what = ["--format=parquet", "--files-per-chunk=100", f"--tasks-per-chunk={TASKS}", f"--topic={TOPIC}"]
     places = [f"--checkpoint={directory}/checkpoint", f"--socket={directory}/stream"]
     return bruce_spark(directory, "backfill", f"{directory}/in", *what, *places, *words, master="local[1,4]")

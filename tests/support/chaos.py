@@ -11,13 +11,10 @@ repeat those in the journal (see `power_cuts`). A discarded message is missing, 
 
 from __future__ import annotations
 
-import os
 import random
-import re
-import signal
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bruce_mp.errors import DiscardReason
 from support.attackers import Attackers, Tally
 from support.chaos_sites import FaultKind, WeightedFault
+from support.daemon_faults import DaemonFaults
 from support.endless_senders import EndlessSenders, Flusher
 from support.power_cuts import PowerCuts
 
@@ -127,7 +125,7 @@ class Outcome:
         return any(start <= name.number < stop for start, stop in (*recent, *self.in_doubt.get(name.sender, ())))
 
     def record_life(self, received: int, discarded: Mapping[str, int]) -> None:
-        """Add the books of a life, whose slab is gone."""
+        """Add the books of a life that ended with its slab."""
         self.received += received
         self.discarded.update(discarded)
 
@@ -167,9 +165,11 @@ class Chaos:
         self._rng = random.Random(seed)
         self._power = PowerCuts(daemon, self._rng, self._progress)
         self._fault_kinds = fault_kinds
-        faults = [*self._process_faults(), *site.faults(self._rng, self._record)]
-        self._faults = [fault for fault in faults if fault.kind in fault_kinds]
         self._outcome = Outcome()
+        ours = DaemonFaults(daemon, self._rng, self._record, self._outcome)
+        power = WeightedFault(FaultKind.POWER, 5, self._cut_power)
+        faults = [*ours.faults(), power, *site.faults(self._rng, self._record)]
+        self._faults = [fault for fault in faults if fault.kind in fault_kinds]
 
     def run(self, seconds: float) -> Outcome:
         """Send and inject faults for `seconds`, then repair everything and wait for the delivery of all messages."""
@@ -228,62 +228,11 @@ class Chaos:
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def _process_faults(self) -> list[WeightedFault]:
-        return [
-            WeightedFault(FaultKind.PROCESS, 30, self._kill_one),
-            WeightedFault(FaultKind.PROCESS, 8, self._freeze_one),
-            WeightedFault(FaultKind.PROCESS, 4, self._kill_supervisor),
-            WeightedFault(FaultKind.PROCESS, 6, self._kill_everything),
-            WeightedFault(FaultKind.RESTART, 4, self._restart_daemon),
-            WeightedFault(FaultKind.POWER, 5, self._cut_power),
-        ]
-
     def _inject_fault(self) -> None:
         self._rng.choices(self._faults, [fault.weight for fault in self._faults])[0].do()
 
     def _record(self, text: str) -> None:
         self._outcome.faults.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
-
-    def _victim(self) -> tuple[str, int] | None:
-        alive = sorted(self._daemon.pids().items())
-        return self._rng.choice(alive) if alive else None
-
-    def _kill_one(self) -> None:
-        if victim := self._victim():
-            self._record(f"kill {victim[0]}")
-            with suppress(ProcessLookupError):
-                os.kill(victim[1], signal.SIGKILL)
-
-    def _freeze_one(self) -> None:
-        if victim := self._victim():
-            self._record(f"freeze {victim[0]}")
-            with suppress(ProcessLookupError):
-                os.kill(victim[1], signal.SIGSTOP)
-                time.sleep(self._rng.uniform(0.1, 1.5))
-                os.kill(victim[1], signal.SIGCONT)
-
-    def _kill_supervisor(self) -> None:
-        self._record("kill the supervisor")
-        self._outcome.sockets_lost += 1
-        self._daemon.kill_supervisor()
-        self._daemon.start()
-
-    def _kill_everything(self) -> None:
-        self._record("kill everything")
-        self._outcome.sockets_lost += 1
-        self._daemon.kill_all()
-        self._daemon.start()
-
-    def _restart_daemon(self) -> None:
-        """Restart the daemon; a clean shutdown also receives the datagrams of the kernel's queue.
-
-        A daemon that delivered everything removes the slab, and the counters with it.
-        """
-        self._record("restart the daemon")
-        assert self._daemon.terminate() == 0
-        if not self._daemon.slab_path.exists():
-            self._outcome.record_life(*_last_books(self._daemon.log()))
-        self._daemon.start()
 
     def _cut_power(self) -> None:
         """Cut the power; the next life counts the restored messages as received."""
@@ -293,12 +242,6 @@ class Chaos:
         self._record(f"cut the power, {cut.harm} the slab, restore {cut.restored.total()}")
         outcome.cuts.append(cut)
         outcome.record_life(cut.books.received - cut.restored.total(), cut.books.discarded)
-
-
-def _last_books(log: str) -> tuple[int, dict[str, int]]:
-    """Return the received and the discarded messages of a daemon that has ended, from its log."""
-    received, reasons = re.findall(r"received (\d+) = delivered \d+ \+ discarded \d+(?: \(([^)]*)\))?", log)[-1]
-    return int(received), {name: int(count) for name, count in (part.split() for part in reasons.split(", ") if part)}
 
 
 def _is_settled(daemon: Daemon) -> bool:

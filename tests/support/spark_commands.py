@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Command", "bruce_spark", "standalone_cluster"]
+__all__ = ["Command", "bruce_spark", "standalone_cluster", "start_python"]
 
 WAIT_S: Final = 240
 JARS: Final = Path(pyspark.__file__).parent / "jars"
@@ -56,6 +56,12 @@ def bruce_spark(directory: Path, *words: str, master: str = "local[1,4]") -> Com
     settings = [f"--conf={key}={value}" for key, value in SMALL.items()]
     command = [sys.executable, "-m", "bruce_mp.spark.cli", words[0], f"--master={master}", *settings, *words[1:]]
     return _start(command, directory / f"{words[0]}.log", {})
+
+
+def start_python(log: Path, module: str, *words: str) -> Command:
+    """Start a module of the tests, and append its output to `log`."""
+    tests = os.pathsep.join([str(Path(__file__).parents[1]), python_path()])
+    return _start([sys.executable, "-m", module, *words], log, {"PYTHONPATH": tests})
 
 
 def _start(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Command:
