@@ -51,7 +51,7 @@ class OnDiscard(Enum):
 
 @unique
 class OnDoubt(Enum):
-    """The reaction of a repeated task whose earlier attempt may be in Kafka or not."""
+    """The reaction of a repeated task to an earlier attempt that may be in Kafka or not."""
 
     FAIL = "fail"
     SEND = "send"

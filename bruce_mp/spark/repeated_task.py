@@ -1,6 +1,6 @@
 """Decide about a task that ran before: its earlier attempt is delivered, or not, or in doubt.
 
-The ledger has the intent of an attempt whose outcome it lacks if the task died between its end frame and the daemon's
+The ledger has the intent of an attempt without its outcome if the task died between its end frame and the daemon's
 answer.  The daemon that got the end frame knows the attempt by its name, so the repeated task asks it.  The attempt is
 in doubt if this daemon cannot be asked, and the option `onDoubt` decides.
 """

@@ -98,8 +98,9 @@ class _Task:
         if str(self._digest) != earlier.digest:
             raise TaskError(
                 f"Task {self._attempt.task} has other rows than its delivered attempt on {earlier.result.host}, so "
-                "neither to send nor to skip them is right. Repeat a batch with the same input, order and number of "
-                "partitions, or use another checkpoint (or runId) if the rows may be sent again."
+                "neither to send nor to skip them is right. Repeat a batch with the same input and partitions (for "
+                "files, set spark.sql.files.minPartitionNum, because Spark splits them by the number of cores), or use "
+                "another checkpoint (or runId) if the rows may be sent again."
             )
         if self._ledger is not None:
             self._ledger.store(earlier)

@@ -8,10 +8,14 @@ the task finds either.  A known outcome is its result; an intent without an outc
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
 
 from bruce_mp.spark.encode import lengths
@@ -19,7 +23,6 @@ from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_whole
 from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     from bruce_mp.spark.encode import Rows
@@ -56,7 +59,7 @@ class TaskLedger:
     def store(self, entry: TaskEntry) -> None:
         """Store an entry in place of the task's earlier one."""
         system, root = self._batch(entry.result.attempt)
-        write_whole(system, f"{root}/{entry.result.attempt.partition}.json", json.dumps(_encode(entry)).encode())
+        write_whole(system, f"{root}/{entry.result.attempt.partition}.json", [json.dumps(_encode(entry)).encode()])
 
     def remove(self, query: str, before: int | None = None) -> None:
         """Remove the entries of a query's batches before `before`, or of all of them."""
@@ -84,29 +87,40 @@ def _decode(stored: dict[str, Any]) -> TaskEntry:
     return TaskEntry(TaskResult(attempt=attempt, rows=counts, **result), **stored)
 
 
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, with its bits spread evenly: the multiplier of Fibonacci hashing."""
+_SHIFT: Final = np.uint64(29)
+
+
 class RowsDigest:
-    """A digest of a task's rows, which shows if a repeated task has the same rows in the same order."""
+    """A digest of a task's rows in any order, which shows if a repeated task has the same rows.
+
+    After a shuffle, Spark repeats a task's rows in another order.
+    """
 
     def __init__(self) -> None:
         self._rows = 0
-        self._sums = [0] * 6
-        """Checksums of the contents of value, key and topic, and then of their sizes, whatever the batches were."""
+        self._sum = 0
 
     def update(self, rows: Rows) -> None:
         """Add the rows of a batch."""
+        columns = [column for column in (rows.value, rows.key, rows.topic) if column is not None]
+        hashes = _checksums(columns)
+        for column in columns:
+            hashes = (hashes + lengths(column, null=-1).astype(np.uint64)) * _FACTOR
+            hashes ^= hashes >> _SHIFT
         self._rows += rows.count
-        for index, column in enumerate((rows.value, rows.key, rows.topic)):
-            if column is not None and len(column):
-                self._sums[index] = zlib.crc32(_contents(column), self._sums[index])
-                self._sums[3 + index] = zlib.crc32(lengths(column, null=-1).tobytes(), self._sums[3 + index])
+        self._sum = (self._sum + int(hashes.sum(dtype=np.uint64))) % 2**64
 
     def __str__(self) -> str:
-        return "-".join([str(self._rows), *(f"{each:08x}" for each in self._sums)])
+        return f"{self._rows}-{self._sum:016x}"
 
 
-def _contents(column: pa.Array) -> memoryview:
-    """Return the bytes of all values of a binary column."""
-    _, offsets, data = column.buffers()
-    ends = memoryview(offsets).cast("i")
-    start, end = ends[column.offset], ends[column.offset + len(column)]
-    return memoryview(data or b"")[start:end]
+def _checksums(columns: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Return a checksum of each row's contents."""
+    empty = pa.scalar(b"", pa.binary())
+    joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement=b"")
+    _, offsets, data = joined.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(joined) + 1).tolist()
+    view = memoryview(data or b"")
+    return np.fromiter((crc32(view[start:end]) for start, end in pairwise(ends)), np.uint64, len(joined))

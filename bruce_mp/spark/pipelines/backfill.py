@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-__all__ = ["Backfill", "DryRun", "backfill", "dry_run"]
+__all__ = ["Backfill", "DryRun", "backfill", "dry_run", "read_messages"]
 
 FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_S: Final = 1
+_SPLITS: Final = "spark.sql.files.minPartitionNum"
 CORRUPT: Final = "_corrupt_record"
 MODES: Final = ("deadletter", "failfast", "permissive")
 _WITH_MODE: Final = frozenset({"csv", "json"})
@@ -77,11 +78,9 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
     display = progress or Progress("backfill")
     parse_options(plan.sink)  # before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
-    stream = _messages(_read(spark, plan, streaming=True), plan)
-    if plan.tasks_per_chunk is not None:
-        stream = stream.repartition(plan.tasks_per_chunk)
     query = (
-        stream.writeStream.format("bruce")
+        read_messages(spark, plan)
+        .writeStream.format("bruce")
         .options(**{"fence": "true", **plan.sink})
         .option("checkpointLocation", plan.checkpoint)
         .trigger(availableNow=True)
@@ -91,6 +90,18 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
         return _show_progress(query, display)
     finally:
         query.stop()
+
+
+def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
+    """Return the stream of the plan's messages, in the columns of the sink.
+
+    The session gets a fixed number of splits, unless it has one: by default Spark splits files by the number of cores,
+    so a chunk that is repeated after an executor died would have other tasks, and the ledger would not know them.
+    """
+    if spark.conf.get(_SPLITS, None) is None:
+        spark.conf.set(_SPLITS, str(plan.files_per_chunk))
+    stream = _messages(_read(spark, plan, streaming=True), plan)
+    return stream if plan.tasks_per_chunk is None else stream.repartition(plan.tasks_per_chunk)
 
 
 def _show_progress(query: StreamingQuery, progress: Progress) -> int:
