@@ -60,12 +60,18 @@ def _parser() -> ArgumentParser:
     _replay(_command(commands, "replay", "send discarded or exported messages through a daemon again", _run_replay))
     _audit(_command(commands, "audit", "compare the sent messages with Kafka's", _run_audit))
     _fleet(_command(commands, "fleet", "the status of many daemons, worst first", _run_fleet))
+    _ledger(_plain_command(commands, "ledger", "maintain a ledger", _run_ledger))
+    return parser
+
+
+def _plain_command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
+    parser: ArgumentParser = commands.add_parser(name, help=text, description=text)  # type: ignore[attr-defined]
+    parser.set_defaults(run=run)
     return parser
 
 
 def _command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
-    parser: ArgumentParser = commands.add_parser(name, help=text, description=text)  # type: ignore[attr-defined]
-    parser.set_defaults(run=run)
+    parser = _plain_command(commands, name, text, run)
     parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
     parser.add_argument(
         "--conf", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="setting of Spark"
@@ -267,6 +273,22 @@ def _run_fleet(args: Namespace) -> int:
     spark = _session(args)
     stop = _stop_event()
     print(rank_daemons(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
+    return ExitCode.OK
+
+
+def _ledger(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=("compact",), help="merge its files")
+    parser.add_argument("ledger", metavar="DIR", help="directory or URI of the ledger")
+
+
+def _run_ledger(args: Namespace) -> int:
+    from bruce_mp.spark.ledger_files import merge_ledger  # noqa: PLC0415 - Arrow is slow to import
+
+    try:
+        done = merge_ledger(args.ledger)
+    except (OSError, ValueError) as error:
+        return _fail(f"{args.ledger}: {error}", ExitCode.SETUP)
+    print(f"{done.merged:,} files merged into {done.written:,}; {done.removed:,} files removed that were merged before")
     return ExitCode.OK
 
 

@@ -71,7 +71,7 @@ class Rows:
     version: int
     """ApiVersion of all messages."""
     corrupt: pa.Array | None = None
-    """Spark's text of each row whose input it could not parse, null for others."""
+    """Spark's text of each row that it could not parse, null for others."""
     header_keys: Ints | None = None
     """Size of the longest header key of each row; None if no row has a header key above 255 bytes."""
 

@@ -76,15 +76,16 @@ def write_ledger(uri: str, commits: Iterable[TaskResult], *, name: str | None = 
         return None
     system, root = open_directory(uri)
     final = f"{root}/{name or uuid4().hex}.json"
-    write_whole(system, final, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_whole(system, final, [f"{json.dumps(row)}\n".encode() for row in rows])
     return final
 
 
-def write_whole(system: FileSystem, path: str, data: bytes) -> None:
+def write_whole(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
     """Write a file that appears whole or not at all, in place of an earlier one."""
     part = f"{path}.{uuid4().hex}.part"
     with system.open_output_stream(part) as file:
-        file.write(data)
+        for data in parts:
+            file.write(data)
     system.move(part, path)
 
 

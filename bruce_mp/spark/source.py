@@ -6,9 +6,10 @@ streaming commit on another writer in another process, so the commit messages ca
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -36,6 +37,9 @@ __all__ = ["BruceDataSource"]
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 NO_BATCH: Final = -1
+_BATCHES_BETWEEN_MERGES: Final = 256
+_JOBS_BETWEEN_MERGES: Final = 64
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass
@@ -81,8 +85,11 @@ class BatchWriter(DataSourceArrowWriter):
         return _run_in_task(self._options, iterator, self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _write_ledger(self._options, messages, self._job)
+        run = self._options.run_id
+        _write_ledger(self._options, messages, self._job if run is None else f"run-{run}")
         self._remove_tasks()
+        if run is None and UUID(self._job).int % _JOBS_BETWEEN_MERGES == 0:
+            _merge_ledger(self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
         """Keep delivered messages, which cannot be withdrawn; they have no ledger row."""
@@ -109,6 +116,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if self._options.is_exactly_once:
             for query in queries:  # Spark may repeat this batch, and has committed the ones before
                 _tasks_of(self._options).remove(query, batchId)
+        if batchId % _BATCHES_BETWEEN_MERGES == 0:
+            _merge_ledger(self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """See `BatchWriter.abort`."""
@@ -140,3 +149,14 @@ def _write_ledger(options: SinkOptions, messages: Sequence[WriterCommitMessage |
     """Write the commit's rows to the ledger.  A repeated commit has the same name and replaces the first."""
     if options.ledger is not None:
         write_ledger(options.ledger, [message.sent for message in messages if isinstance(message, Commit)], name=name)
+
+
+def _merge_ledger(options: SinkOptions) -> None:
+    """Merge the ledger's small files, and only log an error: the commit is done, and the next merge tries it again."""
+    from bruce_mp.spark.ledger_files import merge_ledger  # noqa: PLC0415 - Arrow, as above
+
+    if options.ledger is not None:
+        try:
+            merge_ledger(options.ledger)
+        except OSError as error:
+            _LOG.warning("The files of the ledger %s could not be merged: %s", options.ledger, error)

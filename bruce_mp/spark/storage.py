@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["absolute_path", "open_directory", "total_size"]
+__all__ = ["absolute_path", "list_files", "open_directory", "total_size"]
 
 
 def absolute_path(place: str) -> str:
@@ -30,6 +30,14 @@ def total_size(uri: str) -> int:
     system, root = _resolve_uri(uri)
     found = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
     return sum(entry.size or 0 for entry in found)
+
+
+def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
+    """Return the file system and the files in the directory, not below. Raises OSError or ValueError."""
+    from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
+
+    system, root = _resolve_uri(uri)
+    return system, [entry for entry in system.get_file_info(FileSelector(root)) if entry.is_file]
 
 
 def _resolve_uri(uri: str) -> tuple[FileSystem, str]:

@@ -14,11 +14,12 @@ their outcome share the counts of the discard files by topic. Messages without a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.facts import LANE, exploded
 from bruce_mp.spark.audit.tables import AuditTables, empty
+from bruce_mp.spark.ledger_files import visible_files
+from bruce_mp.spark.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,8 @@ _LEDGER: Final = (
     "dead_letters long"
 )
 CELL: Final = ["topic", "minute"]
+_FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
+"""For the list of a ledger's files; by default each file would be listed by a separate task."""
 _ARRIVED: Final = """
     with writers as (select writer from {ledger} where stamped group by writer),
       known as (select * from {facts} left semi join writers using (writer)),
@@ -199,12 +202,25 @@ def read_ledger(
 
     `writer` is spelled as in the stamps. `pool` names the group that shares unexplained lack: the writer, or its topic.
     """
-    files = {} if changed_after is None else {"modifiedAfter": f"{changed_after.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"}
-    rows = spark.read.options(timeZone="UTC", **files).schema(_LEDGER).json(list(directories))
+    after_s = 0.0 if changed_after is None else changed_after.timestamp()
+    paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
+    with settings(spark, _FEW_LISTING_TASKS):
+        rows = spark.read.schema(_LEDGER).json(paths)
+    if changed_after is not None:
+        rows = rows.where(f"minute >= {int(after_s - 60) * 1000}")  # merged files have older commits, too
     rows = rows.where(rows["topic"].isin(*topics))
     alone = "stamped and acks = 'delivered'"
     named = rows.selectExpr("*", "concat_ws('/', query, batch, partition) as writer")
     return named.selectExpr("*", f"if({alone}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool")
+
+
+def _ledger_paths(directory: str, after_s: float) -> list[str]:
+    """Return the files of a ledger that count; the directory itself if there are none, or if it is a glob or a file."""
+    try:
+        names = visible_files(directory, after_s)
+    except OSError:
+        return [directory]
+    return [f"{directory.rstrip('/')}/{name}" for name in names] or [directory]
 
 
 def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:

@@ -28,7 +28,7 @@ _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 def read_topics(
     spark: SparkSession, bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """Read all messages of the topics, or those that `options` of Spark's Kafka source select (`startingOffsets`, ...).
+    """Read all messages of the topics, or a selection by `options` of Spark's Kafka source (`startingOffsets`, ...).
 
     The read uses version 2 of Spark's data source API, as streams do. For batches Spark would use version 1, which
     converts each message to an object and back to a row; that takes as long as all other work.

@@ -1,0 +1,123 @@
+"""The files of a ledger: merged spans, covered files, and the rows that the audit reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from bruce_mp.spark.audit.books import read_ledger
+from bruce_mp.spark.cli import main
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
+from bruce_mp.spark.ledger_files import SPANS, Merged, merge_ledger, visible_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+    from pyspark.sql import SparkSession
+
+QUERY: Final = str(UUID(int=17))
+SPAN: Final = SPANS[0]
+
+
+def commit(ledger: Path, batch: int, name: str | None = None, rows: int = 10) -> None:
+    attempt = TaskAttempt(QUERY, batch, 0, 0)
+    result = TaskResult(attempt, "host", {("t", 60_000): rows}, "delivered", stamped=True, delivered=rows)
+    write_ledger(str(ledger), [result], name=name or f"{QUERY}-{batch}")
+
+
+def age(ledger: Path, seconds: float, pattern: str = "*.json") -> None:
+    for path in ledger.glob(pattern):
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def rows_of(ledger: Path, names: list[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for name in names for line in (ledger / name).read_text().splitlines()]
+
+
+def test_only_a_span_with_a_later_batch_is_merged(tmp_path: Path) -> None:
+    for batch in range(SPAN):
+        commit(tmp_path, batch)
+    assert merge_ledger(str(tmp_path)) == Merged(0, 0, 0)
+    commit(tmp_path, SPAN)
+    before = rows_of(tmp_path, visible_files(str(tmp_path)))
+    assert merge_ledger(str(tmp_path)) == Merged(SPAN, 1, 0)
+    visible = visible_files(str(tmp_path))
+    assert visible == [f"{QUERY}-0-{SPAN - 1}.json", f"{QUERY}-{SPAN}.json"]
+    assert sorted(map(str, rows_of(tmp_path, visible))) == sorted(map(str, before))
+    assert len(before) == SPAN + 1
+
+
+def test_a_second_merge_changes_nothing(tmp_path: Path) -> None:
+    for batch in (0, 3, SPAN):
+        commit(tmp_path, batch)
+    assert merge_ledger(str(tmp_path)) == Merged(2, 1, 0)
+    assert merge_ledger(str(tmp_path)) == Merged(0, 0, 0)
+
+
+def test_covered_files_are_removed_after_an_hour(tmp_path: Path) -> None:
+    for batch in (0, 3, SPAN):
+        commit(tmp_path, batch)
+    merge_ledger(str(tmp_path))
+    assert (tmp_path / f"{QUERY}-3.json").exists()
+    age(tmp_path, 3700, f"{QUERY}-0-*")
+    assert merge_ledger(str(tmp_path)) == Merged(0, 0, 2)
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_merged_files_are_merged_again(tmp_path: Path) -> None:
+    for number in range(SPAN):
+        commit(tmp_path, 0, f"{QUERY}-{number * SPAN}-{number * SPAN + SPAN - 1}")
+    commit(tmp_path, SPANS[1])
+    assert merge_ledger(str(tmp_path)) == Merged(SPAN, 1, 0)
+    visible = visible_files(str(tmp_path))
+    assert visible == [f"{QUERY}-0-{SPANS[1] - 1}.json", f"{QUERY}-{SPANS[1]}.json"]
+    assert len(rows_of(tmp_path, visible)) == SPAN + 1
+
+
+def test_a_removed_part_does_not_shrink_a_merged_file(tmp_path: Path) -> None:
+    """A process that lists the ledger while another removes covered files does not write the rest as a span."""
+    for batch in (0, 1, 2, SPAN):
+        commit(tmp_path, batch)
+    merge_ledger(str(tmp_path))
+    (tmp_path / f"{QUERY}-1.json").unlink()
+    merge_ledger(str(tmp_path))
+    assert len(rows_of(tmp_path, visible_files(str(tmp_path)))) == 4
+
+
+def test_old_batch_jobs_are_merged_by_time_and_named_runs_never(tmp_path: Path) -> None:
+    for job in range(3):
+        commit(tmp_path, -1, str(UUID(int=job)))
+    commit(tmp_path, -1, f"run-{UUID(int=9)}")
+    age(tmp_path, (SPAN + 120) * 60)
+    commit(tmp_path, -1, str(UUID(int=4)))
+    assert merge_ledger(str(tmp_path)) == Merged(3, 1, 0)
+    visible = visible_files(str(tmp_path))
+    assert [name.partition("-")[0] for name in visible] == [str(UUID(int=4)).partition("-")[0], "jobs", "run"]
+    assert len(rows_of(tmp_path, visible)) == 5
+
+
+def test_unfinished_files_are_not_visible(tmp_path: Path) -> None:
+    commit(tmp_path, 0)
+    (tmp_path / f"{QUERY}-1.json.0a.part").write_text("{")
+    assert visible_files(str(tmp_path)) == [f"{QUERY}-0.json"]
+
+
+def test_the_command_reports_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for batch in (0, 3, SPAN):
+        commit(tmp_path, batch)
+    assert main(["ledger", "compact", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "2 files merged into 1; 0 files removed that were merged before\n"
+    assert main(["ledger", "compact", str(tmp_path / "missing")]) == 1
+    assert "missing" in capsys.readouterr().err
+
+
+def test_the_audit_reads_each_commit_once(spark: SparkSession, tmp_path: Path) -> None:
+    for batch in (*range(40), SPAN):
+        commit(tmp_path, batch)
+    merge_ledger(str(tmp_path))
+    assert len(list(tmp_path.glob("*.json"))) == 42
+    assert read_ledger(spark, [str(tmp_path)], ["t"]).count() == 41
