@@ -44,7 +44,7 @@ class AckSettler:
             try:
                 self._settle(group)
             except SlabError:
-                self._settle_sound(group)
+                self._settle_undamaged(group)
 
     def _settle(self, batches: Sequence[SentBatch]) -> None:
         """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
@@ -58,11 +58,11 @@ class AckSettler:
         for name, (messages, size, _, delays) in zip(names, by_topic.values(), strict=True):
             self._traffic.add_delivered(name, messages, size, delays)
 
-    def _settle_sound(self, batches: Iterable[SentBatch]) -> None:
+    def _settle_undamaged(self, batches: Iterable[SentBatch]) -> None:
         for batch in batches:
-            sound = without_damaged(self._slab, self._row, batch.segments)
-            if sound:
-                self._settle([batch._replace(segments=tuple(sound))])
+            undamaged = without_damaged(self._slab, self._row, batch.segments)
+            if undamaged:
+                self._settle([batch._replace(segments=tuple(undamaged))])
 
     def _clear_refusal(self, topic: int) -> bytes:
         """Clear the refusal that the topic table records, and return the topic's name."""

@@ -63,9 +63,9 @@ class CompressionTrials:
         self._skips_left = 0
         return True
 
-    def record(self, plain: int, packed: int, now: float) -> None:
-        """Record that compression changed the size of a batch from `plain` to `packed` bytes."""
-        if packed * 100 <= plain * WORTHWHILE_PERCENT:
+    def record(self, size: int, compressed: int, now: float) -> None:
+        """Record that compression changed the size of a batch from `size` to `compressed` bytes."""
+        if compressed * 100 <= size * WORTHWHILE_PERCENT:
             self._failures, self._next_skips = 0, MIN_SKIPPED_BATCHES
             return
         self._failures += 1
@@ -95,7 +95,7 @@ class _TopicCodec:
 class Compressor:
     """Compresses batches and counts the results in the process row and, by topic, in `sums`.
 
-    `plain` holds the (topic, partition) pairs to send uncompressed.  `clock` returns seconds of a monotonic clock.
+    `uncompressed` holds the (topic, partition) pairs without compression; `clock` returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Compressor:
         row: ProcessRow,
         rule_of: Callable[[bytes], CompressionConfig],
         compression: Compression,
-        plain: Container[tuple[bytes, int]] = (),
+        uncompressed: Container[tuple[bytes, int]] = (),
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,7 +111,7 @@ class Compressor:
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
         self._topics: dict[bytes, _TopicCodec] = {}
-        self._plain = plain
+        self._uncompressed = uncompressed
         self._clock = clock
         self.sums = CompressionSums()
 
@@ -123,22 +123,22 @@ class Compressor:
 
     def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
         """Return True if batches of this partition are never compressed."""
-        return self._topic(topic).configured_codec is Codec.NONE or (topic, partition) in self._plain
+        return self._topic(topic).configured_codec is Codec.NONE or (topic, partition) in self._uncompressed
 
     def compress(
         self, topic: bytes, partition: int, data: bytes, capabilities: BrokerCapabilities
     ) -> tuple[Codec, bytes]:
         """Return the codec and the bytes to send for the records of a batch."""
-        rules = self._topic(topic)
-        if self.sends_uncompressed(topic, partition) or len(data) < rules.rule.min_size:
+        state = self._topic(topic)
+        if self.sends_uncompressed(topic, partition) or len(data) < state.rule.min_size:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
-        codec = self._choose_codec(rules, capabilities)
-        if rules.trials is not None and not rules.trials.is_due(self._clock()):
+        codec = self._choose_codec(state, capabilities)
+        if state.trials is not None and not state.trials.is_due(self._clock()):
             self._row.add(Counter.MsgSetCompressionNo)
             self.sums.add(CompressionEvent(topic, codec.name.lower(), skipped=1))
             return Codec.NONE, data
-        return self._compress(rules, codec, data)
+        return self._compress(state, codec, data)
 
     def _topic(self, name: bytes) -> _TopicCodec:
         topic = self._topics.get(name)
@@ -160,24 +160,24 @@ class Compressor:
     def _compress(self, topic: _TopicCodec, codec: Codec, data: bytes) -> tuple[Codec, bytes]:
         began = time.thread_time_ns()
         try:
-            packed = compress(codec, topic.rule.level if codec is topic.configured_codec else None, data)
+            compressed = compress(codec, topic.rule.level if codec is topic.configured_codec else None, data)
         except LocalProtocolError as error:
             _LOG.warning("Topic %s is sent uncompressed: %s", topic.display_name, error, extra={"about": topic.name})
             self._row.add(Counter.MsgSetCompressionError)
             return Codec.NONE, data
         micros = (time.thread_time_ns() - began) // 1000
-        pays = is_small_enough(len(packed), len(data), self._size_threshold_percent)
-        sizes = {"plain_bytes": len(data), "packed_bytes": len(packed), "micros": micros}
-        self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(pays), **sizes))
+        is_kept = is_small_enough(len(compressed), len(data), self._size_threshold_percent)
+        sizes = {"plain_bytes": len(data), "packed_bytes": len(compressed), "micros": micros}
+        self.sums.add(CompressionEvent(topic.name, codec.name.lower(), tried=1, kept=int(is_kept), **sizes))
         if topic.trials is not None:
-            self._record_trial(topic, topic.trials, len(data), len(packed))
-        self._row.add(Counter.MsgSetCompressionYes if pays else Counter.MsgSetNotCompressible)
-        return (codec, packed) if pays else (Codec.NONE, data)
+            self._record_trial(topic, topic.trials, len(data), len(compressed))
+        self._row.add(Counter.MsgSetCompressionYes if is_kept else Counter.MsgSetNotCompressible)
+        return (codec, compressed) if is_kept else (Codec.NONE, data)
 
-    def _record_trial(self, topic: _TopicCodec, trials: CompressionTrials, plain: int, packed: int) -> None:
+    def _record_trial(self, topic: _TopicCodec, trials: CompressionTrials, size: int, compressed: int) -> None:
         was_suspended = trials.is_suspended
-        trials.record(plain, packed, self._clock())
-        percent = packed * 100 // plain
+        trials.record(size, compressed, self._clock())
+        percent = compressed * 100 // size
         if trials.is_suspended and not was_suspended:
             text = "Topic %s compresses badly (to %d %%): it is sent uncompressed, with a trial now and then."
             _LOG.info(text, topic.display_name, percent, extra={"about": topic.name})

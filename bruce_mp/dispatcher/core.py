@@ -204,20 +204,20 @@ class Dispatcher:
     def _add_to_queues(self, segments: Sequence[Segment]) -> None:
         """Add segments to the ready records of their partitions, and quarantine damaged ones."""
         try:
-            by_partition = kernels.by_partition(self._slab, segments)
+            by_partition = kernels.group_by_partition(self._slab, segments)
         except SlabError:
-            by_partition = self._group_sound(segments)
+            by_partition = self._group_undamaged(segments)
         for key, group in by_partition.items():
             queue = self._queues.get(key) or self._queues.get_or_create(*key)
             queue.ready += group
             self._send_queue.setdefault(key, queue)
 
-    def _group_sound(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
+    def _group_undamaged(self, segments: Iterable[Segment]) -> dict[_TopicPartition, list[Segment]]:
         """Group the segments without damage by partition, and quarantine the others."""
         by_partition: dict[_TopicPartition, list[Segment]] = {}
         for segment in segments:
             try:
-                [key] = kernels.by_partition(self._slab, [segment])
+                [key] = kernels.group_by_partition(self._slab, [segment])
                 by_partition.setdefault(key, []).append(segment)
             except SlabError as error:
                 quarantine(self._row, error)
@@ -236,7 +236,7 @@ class Dispatcher:
     def _adopt_assigned(self, batches: list[SentBatch]) -> None:
         """Queue batches of another dispatcher; they may become duplicates if the broker does not detect repetitions."""
         if not self._builder.broker_deduplicates:
-            self._record_doubtful([batch for batch in batches if batch.base_sequence >= 0])
+            self._count_possible_duplicates([batch for batch in batches if batch.base_sequence >= 0])
         self._adopt(batches)
 
     def _adopt(self, batches: list[SentBatch]) -> None:
@@ -276,7 +276,7 @@ class Dispatcher:
         """Queue the predecessor's records found in the slab; it may have claimed only a part of `sent`."""
         found = sweep(self._slab, {RunState.IN_FLIGHT, RunState.QUEUED}, self._slot)
         in_flight = [part for part in found if part.state is RunState.IN_FLIGHT]
-        self._record_doubtful(rebuild_batches(in_flight))
+        self._count_possible_duplicates(rebuild_batches(in_flight))
         self._adopt(
             rebuild_batches([*in_flight, *(inspect_segment(self._slab, segment) for segment in self._claim_sent(sent))])
         )
@@ -300,10 +300,10 @@ class Dispatcher:
         self._builder.broker_deduplicates = self._builder.idempotent and broker_deduplicates
         if self._builder.idempotent and not broker_deduplicates:
             # This broker ignores sequence numbers, and it may have these batches from a predecessor or another leader.
-            self._record_doubtful([batch for queue in self._queues.values() for batch in queue.resend])
+            self._count_possible_duplicates([batch for queue in self._queues.values() for batch in queue.resend])
 
-    def _record_doubtful(self, batches: list[SentBatch]) -> None:
-        """Record possible duplicates: the broker may have these batches and may not detect a repetition."""
+    def _count_possible_duplicates(self, batches: list[SentBatch]) -> None:
+        """Count possible duplicates: the broker may have these batches and may not detect a repetition."""
         for batch in batches:
             self._responses.count_possible_duplicates([batch], self.topic_name(batch.topic))
 
@@ -332,12 +332,12 @@ class Dispatcher:
                 queue.in_flight.append(batch)
                 batches.append(batch)
             elif isinstance(plan, BatchPlan):
-                self._put_back_sound(queue, plan)
+                self._put_back_undamaged(queue, plan)
             elif isinstance(plan, SlabError):
                 quarantine(self._row, plan)  # `choose` has removed the damaged records from the queue
         return batches
 
-    def _put_back_sound(self, queue: PartitionQueue, plan: BatchPlan) -> None:
+    def _put_back_undamaged(self, queue: PartitionQueue, plan: BatchPlan) -> None:
         """Put the records without damage of a failed plan back to the front of the queue."""
         queue.ready.extendleft(reversed(without_damaged(self._slab, self._row, plan.segments)))
         self._send_queue.schedule(queue)
@@ -485,6 +485,6 @@ class Dispatcher:
 
     def _return_segments(self, queue: PartitionQueue, segments: list[Segment], *, sent: bool) -> None:
         if segments:
-            self._builder.hand_back(segments, sent=sent)
+            self._builder.return_to_router(segments, sent=sent)
             kind = ParcelKind.RETURNED_SENT if sent else ParcelKind.RETURNED
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))

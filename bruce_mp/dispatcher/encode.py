@@ -28,11 +28,13 @@ __all__ = ["BatchEncoder"]
 class BatchEncoder:
     """Encodes the batches of a request, and counts them in the process row.
 
-    `keeps_empty`: an empty value is sent as empty, not as null.
+    `keeps_empty_values`: an empty value is sent as empty, not as null.
     """
 
-    def __init__(self, slab: Slab, row: ProcessRow, compressor: Compressor, *, keeps_empty: bool = False) -> None:
-        self.keeps_empty = keeps_empty
+    def __init__(
+        self, slab: Slab, row: ProcessRow, compressor: Compressor, *, keeps_empty_values: bool = False
+    ) -> None:
+        self.keeps_empty_values = keeps_empty_values
         self._slab = slab
         self._row = row
         self._compressor = compressor
@@ -66,10 +68,12 @@ class BatchEncoder:
             NO_PRODUCER if batch.base_sequence < 0 else Producer(self._producer_id, batch.epoch, batch.base_sequence)
         )
         if self._compressor.sends_uncompressed(topic, batch.partition):
-            header, data = kernels.record_batch(self._slab, batch.segments, producer, keeps_empty=self.keeps_empty)
+            header, data = kernels.record_batch(
+                self._slab, batch.segments, producer, keeps_empty_values=self.keeps_empty_values
+            )
             self._row.add(Counter.MsgSetCompressionNo)
             return PartitionData(topic, batch.partition, data, header)
-        encoded = kernels.encode(self._slab, batch.segments, keeps_empty=self.keeps_empty)
+        encoded = kernels.encode(self._slab, batch.segments, keeps_empty_values=self.keeps_empty_values)
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
         timestamps = (encoded.first_timestamp, encoded.max_timestamp)
         header = batch_header(data, encoded.records, *timestamps, codec=codec, producer=producer)
@@ -77,7 +81,7 @@ class BatchEncoder:
 
     def _message_set(self, topic: bytes, batch: SentBatch, capabilities: BrokerCapabilities) -> PartitionData:
         encoded = kernels.encode_message_set(
-            self._slab, batch.segments, capabilities.message_format, keeps_empty=self.keeps_empty
+            self._slab, batch.segments, capabilities.message_format, keeps_empty_values=self.keeps_empty_values
         )
         codec, data = self._compressor.compress(topic, batch.partition, encoded.data, capabilities)
         if codec is not Codec.NONE:

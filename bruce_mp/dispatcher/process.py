@@ -56,8 +56,8 @@ class _DispatcherProcess(ProcessShell):
         self._compressor = Compressor(self._row, config.compression_for, config.compression, self._core.uncompressed)
         self.add_output(EventOutput(reports, self._compressor.sums))
         self._traffic = EventOutput(reports, self._core.traffic)
-        keeps_empty = config.kafka.empty_values == "empty"
-        self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty=keeps_empty)
+        keeps_empty_values = config.kafka.empty_values == "empty"
+        self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty_values=keeps_empty_values)
         self._session = ProduceSession(
             start,
             self._loop,
@@ -82,7 +82,7 @@ class _DispatcherProcess(ProcessShell):
         self._core.apply_config(config)
         load_codecs(_codecs(config))
         self._compressor.apply_config(config.compression_for, config.compression)
-        self._encoder.keeps_empty = config.kafka.empty_values == "empty"
+        self._encoder.keeps_empty_values = config.kafka.empty_values == "empty"
         self._session.apply_config(config, before)
 
     def drain(self, _: Drain) -> None:

@@ -29,7 +29,7 @@ from bruce_mp.dispatcher.connection_status import PartitionErrors
 from bruce_mp.dispatcher.rejected_records import describe
 from bruce_mp.dispatcher.restamping import restamp
 from bruce_mp.errors import DiscardReason, SlabError
-from bruce_mp.pipeline.corruption import is_sound, quarantine
+from bruce_mp.pipeline.corruption import is_undamaged, quarantine
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow, action_for
 from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
@@ -251,11 +251,12 @@ class ResponseHandler:
     def _discard_batch(
         self, queue: PartitionQueue, batch: SentBatch, reason: DiscardReason, topic: bytes, rule: ErrorRow
     ) -> None:
-        """Discard a batch for `reason`, or as POSSIBLY_DELIVERED if an answer leaves it in doubt."""
+        """Discard a batch for `reason`, or as POSSIBLY_DELIVERED if the broker may have written it."""
         is_in_doubt = not _proves_unwritten(rule) or self._builder.has_flag(batch, FLAG_IN_DOUBT)
         if is_in_doubt:
             queue.may_have_gap = queue.in_doubt = True
-            for following in next(zip(chain(queue.in_flight, queue.resend)), ()):
+            following = next(chain(queue.in_flight, queue.resend), None)
+            if following is not None:
                 self._builder.set_flag(following, FLAG_AFTER_GAP)
         else:
             self._record_gap(queue, batch)
@@ -268,13 +269,13 @@ class ResponseHandler:
     def _without_damaged(self, queue: PartitionQueue, batch: SentBatch) -> list[SentBatch]:
         """Return an unwritten batch without its damaged segments, as a list; empty if all are damaged."""
         self._record_gap(queue, batch)
-        sound = [segment for segment in batch.segments if is_sound(self._slab, segment)]
+        undamaged = [segment for segment in batch.segments if is_undamaged(self._slab, segment)]
         for segment in batch.segments:
-            if segment not in sound:
+            if segment not in undamaged:
                 self._builder.clear_sequences(segment, batch.partition)
-        if not sound:
+        if not undamaged:
             return []
-        rest = batch._replace(segments=tuple(sound))
+        rest = batch._replace(segments=tuple(undamaged))
         self._builder.close_gap(rest)
         return [rest]
 
@@ -313,7 +314,7 @@ class ResponseHandler:
             self._builder.bump_epoch(queue.topic, queue.partition)
 
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
-        self._record_doubtful(queue, topic)
+        self._record_renumbered(queue, topic)
         self._builder.stop_numbering(queue.topic, queue.partition)
         _LOG.error(
             "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
@@ -323,7 +324,7 @@ class ResponseHandler:
 
     def _bump_epoch(self, queue: PartitionQueue, topic: bytes) -> None:
         if queue.bumps_epoch:
-            self._record_doubtful(queue, topic)
+            self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None
         _LOG.warning(
@@ -336,14 +337,14 @@ class ResponseHandler:
                 "once until the daemon is restarted.", _decode(topic), queue.partition, extra={"about": topic},
             )  # fmt: skip
 
-    def _record_doubtful(self, queue: PartitionQueue, topic: bytes) -> None:
-        """Record the batches in doubt that the broker will not recognise under their new numbers."""
+    def _record_renumbered(self, queue: PartitionQueue, topic: bytes) -> None:
+        """Record possible duplicates: the broker does not recognise the batches in doubt by their new numbers."""
         self._record_duplicates(
             [batch for batch in queue.resend if self._builder.has_flag(batch, FLAG_IN_DOUBT)], topic
         )
 
     def count_possible_duplicates(self, batches: Sequence[SentBatch], topic: bytes) -> None:
-        """Mark batches without a response as in doubt, and record those that the broker may write twice."""
+        """Mark batches without a response as in doubt, and record possible duplicates."""
         for batch in batches:
             self._builder.set_flag(batch, FLAG_IN_DOUBT)
         self._record_duplicates([batch for batch in batches if not self._is_deduplicated(batch)], topic)

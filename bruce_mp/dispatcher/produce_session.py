@@ -171,7 +171,7 @@ class ProduceSession:
             client_id=self._config.kafka.client_id,
             timeout_s=self._config.delivery.kafka_socket_timeout_s,
             on_event=self._on_event,
-            openings=self._version_probes,
+            probes=self._version_probes,
             security=self._security,
             renews_login=True,
         )
@@ -197,7 +197,7 @@ class ProduceSession:
         self, batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
         """Return the batches without damage and their encoded data."""
-        sound: list[SentBatch] = []
+        undamaged: list[SentBatch] = []
         data: list[PartitionData] = []
         name_of = self._core.topic_name
         encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], capabilities)
@@ -205,9 +205,9 @@ class ProduceSession:
             if isinstance(found, SlabError):
                 self._core.on_unreadable(batch, found, time.monotonic())
             else:
-                sound.append(batch)
+                undamaged.append(batch)
                 data.append(found)
-        return sound, data
+        return undamaged, data
 
     def _copy_for_debugging(self, target: Target, batches: Iterable[SentBatch]) -> None:
         """Copy batches for message debugging, before they are settled."""

@@ -80,7 +80,7 @@ class BatchBuilder:
             for plan, found in zip(plans, numbers, strict=True)
         ]
 
-    def hand_back(self, segments: Sequence[Segment], *, sent: bool) -> None:
+    def return_to_router(self, segments: Sequence[Segment], *, sent: bool) -> None:
         """Hand segments back to the router; `sent` ones are part of a built batch."""
         if len(self._row.move(segments, self._return_sent if sent else self._return)) != len(segments):
             raise_damage(self._slab, segments)
@@ -106,11 +106,11 @@ class BatchBuilder:
             segments.append(ready.popleft())
             total += payload
         if not segments:
-            segments.append(self._cut_first(ready, room))
+            segments.append(self._split_first(ready, room))
             total = segments[0].payload
         return BatchPlan(queue.topic, queue.partition, tuple(segments), total)
 
-    def _cut_first(self, ready: deque[Segment], room: int) -> Segment:
+    def _split_first(self, ready: deque[Segment], room: int) -> Segment:
         """Remove the part of the first segment that fits, at least one record."""
         segment = ready.popleft()
         fitting = self.max_bytes * segment.records // (segment.payload + SIZE_OVERHEAD * segment.records)
@@ -123,7 +123,7 @@ class BatchBuilder:
             ready.appendleft(rest)
         return head
 
-    def _write_numbers(self, batch: SentBatch) -> None:
+    def _write_sequences(self, batch: SentBatch) -> None:
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
         kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
 
@@ -136,11 +136,11 @@ class BatchBuilder:
 
     def halve(self, batch: SentBatch) -> tuple[SentBatch, SentBatch]:
         """Split a batch of at least two records in half; each record keeps its sequence number."""
-        heads, tails = self._cut_at(batch.segments, batch.records // 2)
+        heads, tails = self._split_after(batch.segments, batch.records // 2)
         first = batch._replace(segments=tuple(heads))
         base = next_sequence(batch.base_sequence, first.records)
         second = batch._replace(base_sequence=base, segments=tuple(tails))
-        self._write_numbers(second)
+        self._write_sequences(second)
         if self.has_flag(first, lay.FLAG_IN_DOUBT):
             self.set_flag(second, lay.FLAG_IN_DOUBT)
         return first, second
@@ -154,8 +154,8 @@ class BatchBuilder:
         removed: list[Segment] = []
         rest, at = list(batch.segments), 0
         for start, stop in _ranges(indices, batch.records):
-            heads, rest = self._cut_at(rest, start - at)
-            cut, rest = self._cut_at(rest, stop - start)
+            heads, rest = self._split_after(rest, start - at)
+            cut, rest = self._split_after(rest, stop - start)
             kept += heads
             removed += cut
             at = stop
@@ -169,9 +169,9 @@ class BatchBuilder:
 
     def close_gap(self, batch: SentBatch) -> None:
         """Number the records of a batch contiguously from its base sequence."""
-        self._write_numbers(batch)
+        self._write_sequences(batch)
 
-    def _cut_at(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
+    def _split_after(self, segments: Iterable[Segment], records: int) -> tuple[list[Segment], list[Segment]]:
         """Split segments after the given number of records."""
         heads: list[Segment] = []
         tails: list[Segment] = []
@@ -205,7 +205,7 @@ class BatchBuilder:
         """Renumber a batch with the next sequence numbers of its partition."""
         epoch, sequence = self._next_numbers(batch.topic, batch.partition)
         batch = batch._replace(epoch=epoch, base_sequence=sequence)
-        self._write_numbers(batch)
+        self._write_sequences(batch)
         self._store_next_sequence(batch)
         return batch
 
@@ -238,7 +238,7 @@ class BatchBuilder:
         return bool(self._slab.view[self._first_header(batch, lay.RUN_FLAGS, lay.RECORD_FLAGS)] & flag)
 
     def _first_header(self, batch: SentBatch, in_run: int, in_record: int) -> int:
-        """Return the place of a field in the batch's first header: that of a whole run, or of a split run's record."""
+        """Return the file offset of a field in the batch's first header: of a whole run, or of a split run's record."""
         first = batch.segments[0]
         at = self._slab.chunk_at(first.chunk)
         is_split = self._slab.words[(at + first.run) >> 2] & 0xFF == RunState.SPLIT

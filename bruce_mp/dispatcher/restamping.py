@@ -38,7 +38,7 @@ class Restamped(NamedTuple):
 def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -> Restamped:
     """Replace the timestamps of a batch's records, given by index, by their arrival times.
 
-    Timestamps that equal the arrival time, or that the client marked as explicit, stay.
+    Timestamps that equal the arrival time, or that the client wants to keep, stay.
     Raise SlabError for a damaged segment.
     """
     wall_offset_ms = wall_ms() - steady_ms()
@@ -55,4 +55,4 @@ def restamp(slab: Slab, segments: Iterable[Segment], indices: Collection[int]) -
 
 
 def _is_replaceable(record: Record, stamp_ms: int) -> bool:
-    return not record.options & lay.OPTION_EXPLICIT and abs(record.timestamp - stamp_ms) > _TOLERANCE_MS
+    return not record.options & lay.OPTION_KEEPS_TIMESTAMP and abs(record.timestamp - stamp_ms) > _TOLERANCE_MS

@@ -84,14 +84,14 @@ def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
 
 
 def has_input(connection: socket.socket) -> bool:
-    """Report if the kernel has bytes of a connection, or its end."""
+    """Return True if the kernel has bytes of a connection, or its end."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def is_allowed(connection: socket.socket, senders: SenderQuotas, now_ms: int) -> bool:
-    """Report if the allow list names the peer's user or one of its groups; log and count a refusal."""
+    """Return True if the allow list names the peer's user or one of its groups; log and count a refusal."""
     if connection.family != socket.AF_UNIX or senders.rules.allowed is None:
         return True
     pid, uid, gid = _credentials_of(connection)

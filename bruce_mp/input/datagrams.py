@@ -110,7 +110,7 @@ class DatagramAdmission:
 
         Messages in `skip` are in lanes already.
         """
-        self._row.open_books()
+        self._row.begin_batch()
         base = self._base
         decision = AdmissionDecision()
         if self._senders is not None and self._senders.are_active:
@@ -138,7 +138,7 @@ class DatagramAdmission:
         """Report the discarded messages of a batch, then count it and empty the landing zone in one transaction."""
         decision = decision or AdmissionDecision()
         view, base = self._slab.view, self._base
-        landed = landing.landed_places(self._slab) if unappended_count(ingested) or skip or decision.refused else []
+        landed = landing.landed_extents(self._slab) if unappended_count(ingested) or skip or decision.refused else []
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
         for dropped in ingested.no_room:

@@ -133,7 +133,7 @@ class Attempt:
         self._pool = attempts.pool
         self.owner = attempts.pool.owner
         self.name = begin.name
-        self.is_explicit = begin.keeps_timestamps
+        self.keeps_timestamps = begin.keeps_timestamps
         self.is_unique = begin.is_unique
         self.number = number
         self.section = section
@@ -155,7 +155,7 @@ class Attempt:
             partitioners=of_topics.partitioners,
             shares=_AttemptShares(self, attempts.shares),
         )
-        self.lanes.keeps_order = True  # a message over its topic's share is offered again, or goes to the spill file
+        self.lanes.caller_retries = True  # a message over its topic's share is offered again, or goes to the spill file
 
     def __str__(self) -> str:
         return self.name.decode("utf-8", "backslashreplace")
@@ -236,7 +236,7 @@ class FencedAttempts:
         return attempt
 
     def allows(self, span: int, attempt: Attempt) -> bool:
-        """Report if an attempt may have `span` more chunks."""
+        """Return True if an attempt may have `span` more chunks."""
         together = sum(each.chunks for each in self._open)
         return attempt.chunks + span <= self._max_chunks and together + span <= self._max_chunks_together
 
@@ -269,7 +269,7 @@ class FencedAttempts:
 
     def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
         if attempt.spill is None:
-            attempt.spill = self._spills.create(attempt.number, is_explicit=attempt.is_explicit)
+            attempt.spill = self._spills.create(attempt.number, keeps_timestamps=attempt.keeps_timestamps)
             self._note_oldest()
         room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
         if room is not SpillRoom.YES:
@@ -317,7 +317,7 @@ class FencedAttempts:
         )
 
     def _is_oldest(self, attempt: Attempt) -> bool:
-        """Report if no attempt with a spill file began earlier; the oldest waits without limit, so one completes."""
+        """Return True if no older attempt has a spill file; the oldest waits without limit, so one completes."""
         return attempt.began_ms <= min(filter(None, counter_by_row(self.slab, lay.SPILL_OLDEST)), default=0)
 
     def _note_oldest(self) -> None:
@@ -382,9 +382,9 @@ class FencedAttempts:
             return b""
 
 
-def contiguous(buffer: memoryview, places: Sequence[tuple[int, int]]) -> memoryview | bytes:
-    """Return the bytes of messages at `places`, in order; without a copy if the messages are adjacent."""
-    start, (last, length) = places[0][0], places[-1]
-    if last + length - start == sum(size for _, size in places):
+def contiguous(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
+    """Return the bytes of messages at `extents`, in order; without a copy if the messages are adjacent."""
+    start, (last, length) = extents[0][0], extents[-1]
+    if last + length - start == sum(size for _, size in extents):
         return buffer[start : last + length]
-    return b"".join([buffer[at : at + size] for at, size in places])
+    return b"".join([buffer[at : at + size] for at, size in extents])

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
-LONGEST_MS: Final = 250
-SHORT_MS: Final = 25
+MAX_LINGER_MS: Final = 250
+SHORT_LINGER_MS: Final = 25
 TRANSIT_MS: Final = 10
 """Upper bound of the time between the tick of a run and its addition to a batch."""
 LONG_BATCH_MS: Final = 50
@@ -54,6 +54,6 @@ def linger_ms(batching: TopicBatching, *, is_limited: bool = False) -> int:
         return 0
     time_ms = batching.limits.time_ms
     if time_ms is None:
-        return SHORT_MS
+        return SHORT_LINGER_MS
     spare_ms = time_ms - TRANSIT_MS if time_ms >= LONG_BATCH_MS else time_ms // 2
-    return min(SHORT_MS if is_limited else LONGEST_MS, spare_ms)
+    return min(SHORT_LINGER_MS if is_limited else MAX_LINGER_MS, spare_ms)

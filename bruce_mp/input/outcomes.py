@@ -41,7 +41,7 @@ class Sections:
 
     @property
     def are_exhausted(self) -> bool:
-        """Report if all section numbers are in use."""
+        """Return True if all section numbers are in use."""
         return len(self) >= _MOST
 
     def open(self) -> ConnectionSection:

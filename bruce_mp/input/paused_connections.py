@@ -53,13 +53,13 @@ class PausedConnections:
             self._topic_pauses_ms.clear()
 
     def waits_for_room(self, descriptor: int) -> bool:
-        """Report if a connection waits for room in the slab, and not for a stuck topic or a quota."""
+        """Return True if a connection waits for room in the slab, and not for a stuck topic or a quota."""
         client = self._clients.get(descriptor)
         return client is not None and not client.paused_until_ms and not client.stuck_topic
 
     @property
     def any_waits_for_room(self) -> bool:
-        """Report if any connection waits for room."""
+        """Return True if any connection waits for room."""
         return any(map(self.waits_for_room, self._clients))
 
     def due(self, now_ms: int) -> list[int]:

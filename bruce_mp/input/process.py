@@ -61,7 +61,7 @@ class _Input(InputShell):
         assert start.listener is not None
         super().__init__(start, slab, control, windows_for=windows_for_datagrams, rules_for=rules_for_datagrams)
         self._socket = start.listener
-        self._queue = start.queue
+        self._queue_length = start.queue_length
         self._slab = slab
         self._row_index = start.row
         self._backpressure = Backpressure(
@@ -95,7 +95,7 @@ class _Input(InputShell):
 
     def _apply_input(self, config: Config) -> None:
         self._blocks = self._backpressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"
-        self._admission.apply_config(coalescing_for(config, self._queue))
+        self._admission.apply_config(coalescing_for(config, self._queue_length))
 
     def drain(self, message: Drain) -> None:
         self._draining = True

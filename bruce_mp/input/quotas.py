@@ -50,7 +50,7 @@ class SenderRules(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Report if the listener has an allow list or a quota."""
+        """Return True if the listener has an allow list or a quota."""
         return self.allowed is not None or self.limits is not None
 
 
@@ -78,7 +78,7 @@ class SenderQuotas:
         self.are_active = rules.is_active
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
-        """Report if the allow list admits a process of this user and these groups."""
+        """Return True if the allow list admits a process of this user and these groups."""
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
     def remaining(self, user: int, now_ms: int) -> int | None:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["coalescing_for", "stream_coalescing_for"]
 
-LONGEST_US: Final = 5000
-LONGEST_STREAM_US: Final = 6000
-UNBATCHED_US: Final = 2000
+MAX_NAP_US: Final = 5000
+MAX_STREAM_NAP_US: Final = 6000
+UNBATCHED_NAP_US: Final = 2000
 """Longest nap of a stream worker if any topic is not batched, so that its messages reach the broker within 5 ms."""
 LINGER_DIVISOR: Final = 16
 """The longest delay of a message is the shortest linger divided by this number."""
 QUEUE_DIVISOR: Final = 4
 """Expected messages may take a queue or send buffer divided by this number; the rest is for bursts."""
-MIN_QUEUE: Final = 128
+MIN_QUEUE_LENGTH: Final = 128
 """Shortest queue for naps: a shorter one has no room for the burst of a sender that does not block."""
 SEND_BUFFER: Final = 212_992
 """Linux' default send buffer in bytes, used if the setting cannot be read."""
@@ -36,18 +36,18 @@ SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 _ANY_NUMBER: Final = 1 << 30
 
 
-def coalescing_for(config: Config, queue: int) -> Coalescing:
-    """Return the limits for a socket with a queue of `queue` datagrams; 0 = unknown."""
-    if queue < MIN_QUEUE:
+def coalescing_for(config: Config, queue_length: int) -> Coalescing:
+    """Return the limits for a socket with a queue of this many datagrams; 0 = unknown."""
+    if queue_length < MIN_QUEUE_LENGTH:
         return NO_COALESCING
-    longest_us = min(LONGEST_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)
-    return Coalescing(longest_us, queue // QUEUE_DIVISOR, _send_buffer_limit())
+    longest_us = min(MAX_NAP_US, shortest_linger_ms(config) * 1000 // LINGER_DIVISOR)
+    return Coalescing(longest_us, queue_length // QUEUE_DIVISOR, _send_buffer_limit())
 
 
 def stream_coalescing_for(config: Config) -> Coalescing:
     """Return the limits for a stream worker."""
     shortest_ms = shortest_linger_ms(config)
-    longest_us = min(LONGEST_STREAM_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_US
+    longest_us = min(MAX_STREAM_NAP_US, shortest_ms * 1000 // LINGER_DIVISOR) if shortest_ms else UNBATCHED_NAP_US
     # Twice the room of datagrams: a full send buffer makes a stream's client wait, and refuses no message.
     return Coalescing(longest_us, _ANY_NUMBER, 2 * _send_buffer_limit())
 

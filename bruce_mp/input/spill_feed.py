@@ -54,7 +54,7 @@ _RETRY_S: Final = 0.003
 """Interval of retries while the slab has no room."""
 _ANY_SIZE: Final = (1 << 31) - 1
 
-Places = list[tuple[int, int]]
+Extents = list[tuple[int, int]]
 
 
 class _StuckTopic(NamedTuple):
@@ -128,7 +128,7 @@ class SpillFeed:
         return False
 
     def _may_resume(self, file: SpillFile, now_ms: int) -> bool:
-        """Report if a file waits for no topic, or if its topic may hold more."""
+        """Return True if a file waits for no topic, or if its topic may hold more."""
         stuck = self._stuck.get(file)
         return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
 
@@ -150,27 +150,27 @@ class SpillFeed:
         return pool.free_count > kept
 
     def _feed_slice(self, released: Released, now_ms: int) -> bool:
-        view, places = self._read(released.file)
-        if not places:
+        view, extents = self._read(released.file)
+        if not extents:
             self._discard_damaged(released)
             return True
-        count = self._room(places, released.file.landed)
-        return count > 0 and self._ingest(released, view, places[:count], now_ms)
+        count = self._room(extents, released.file.landed)
+        return count > 0 and self._ingest(released, view, extents[:count], now_ms)
 
-    def _read(self, file: SpillFile) -> tuple[memoryview, Places]:
-        """Read the next messages of a file; return no places if it is damaged."""
+    def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
+        """Read the next messages of a file; return no extents if it is damaged."""
         while True:
             view = memoryview(self._buffer)
             found = split_stream(view, 0, file.read(view), _ANY_SIZE)
-            if found.places or not _SLICE <= found.size <= file.end - file.offset or found.size <= len(self._buffer):
-                return view, found.places[:MAX_SLICE_MESSAGES]
+            if found.extents or not _SLICE <= found.size <= file.end - file.offset or found.size <= len(self._buffer):
+                return view, found.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(found.size)
 
-    def _room(self, places: Places, landed: frozenset[int]) -> int:
+    def _room(self, extents: Extents, landed: frozenset[int]) -> int:
         """Return how many messages of a slice find room; the ones in `landed` are in lanes and need none."""
-        missing = [index for index in range(len(places)) if index not in landed]
-        fitting = self._fitting([places[index][1] for index in missing]) if missing else 0
-        return len(places) if fitting == len(missing) else missing[fitting]
+        missing = [index for index in range(len(extents)) if index not in landed]
+        fitting = self._fitting([extents[index][1] for index in missing]) if missing else 0
+        return len(extents) if fitting == len(missing) else missing[fitting]
 
     def _fitting(self, lengths: list[int]) -> int:
         """Return how many messages certainly find room; 1 for a message too large for the pool, which is discarded."""
@@ -179,37 +179,43 @@ class SpillFeed:
         fitting = next((at for at, size in enumerate(lengths) if chunks_for(size) > self._pool.capacity), len(lengths))
         return messages_that_fit(self._pool, fitting, max(lengths[:fitting]), lengths[0])
 
-    def _ingest(self, released: Released, view: memoryview, places: Places, now_ms: int) -> bool:
+    def _ingest(self, released: Released, view: memoryview, extents: Extents, now_ms: int) -> bool:
         """Append a slice, and count it; return False if the lanes accepted none of its messages."""
         file, first = released.file, self._row.counted
         self._row.counters[lay.SPILL_FEEDING] = file.number
-        self._row.open_books()
-        ingested = self._append(released, view, places, now_ms)
+        self._row.begin_batch()
+        ingested = self._append(released, view, extents, now_ms)
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
-        self._record_stuck(file, waiting, places, first)
-        if waiting or len(places) <= max(file.landed, default=-1):
-            return self._advance_partly(file, view, places, ingested)
+        self._record_stuck(file, waiting, extents, first)
+        if waiting or len(extents) <= max(file.landed, default=-1):
+            return self._advance_partly(file, view, extents, ingested)
         increments = tally_ingested(0, ingested, [dropped.reason for dropped in ingested.no_room])
-        at, length = places[-1]
-        offset, fed, count = file.offset + at + length, file.fed + len(places), len(places) - len(file.landed)
-        self._count(file, len(places), count, {**+increments, **self._progress(file, offset, fed)})
+        at, length = extents[-1]
+        offset, fed, count = file.offset + at + length, file.fed + len(extents), len(extents) - len(file.landed)
+        self._count(file, len(extents), count, {**+increments, **self._progress(file, offset, fed)})
         file.advance_to(offset, fed)
-        self._report_discarded(released, view, places, ingested, first)
+        self._report_discarded(released, view, extents, ingested, first)
         return True
 
-    def _append(self, released: Released, view: memoryview, places: Places, now_ms: int) -> Ingested:
+    def _append(self, released: Released, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
         """Append the messages that are not in lanes; the timestamp policy compares with their time of arrival."""
         lanes, file, first = self._lanes, released.file, self._row.counted
         source = 0 if released.section is None else released.section.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
-        kept = lanes.wall_offset_ms, lanes.keeps_order
-        lanes.wall_offset_ms, lanes.keeps_order = file.arrived_ms - now_ms, True
+        kept = lanes.wall_offset_ms, lanes.caller_retries
+        lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
         try:
             return lanes.ingest(
-                view, places, first, now_ms, skip, sources=[source] * len(places), is_explicit=file.is_explicit
+                view,
+                extents,
+                first,
+                now_ms,
+                skip,
+                sources=[source] * len(extents),
+                keeps_timestamps=file.keeps_timestamps,
             )
         finally:
-            lanes.wall_offset_ms, lanes.keeps_order = kept
+            lanes.wall_offset_ms, lanes.caller_retries = kept
             self._record_replaced()
 
     def _record_replaced(self) -> None:
@@ -217,15 +223,15 @@ class SpillFeed:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
             warn_about_clock(found, None, unknown_sender="a fenced attempt")
 
-    def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], places: Places, first: int) -> None:
+    def _record_stuck(self, file: SpillFile, waiting: list[NoRoom], extents: Extents, first: int) -> None:
         """Record the topic that a file waits for: the topic of its first waiting message."""
         self._stuck.pop(file, None)
         if waiting:
             topic = min(waiting, key=_arrival).topic
-            sizes = [places[_index(dropped, first)][1] for dropped in waiting if dropped.topic == topic]
+            sizes = [extents[_index(dropped, first)][1] for dropped in waiting if dropped.topic == topic]
             self._stuck[file] = _StuckTopic(topic, chunks_for(sum(sizes)))
 
-    def _advance_partly(self, file: SpillFile, view: memoryview, places: Places, ingested: Ingested) -> bool:
+    def _advance_partly(self, file: SpillFile, view: memoryview, extents: Extents, ingested: Ingested) -> bool:
         """Count the messages that the lanes accepted.  The file's offset stays, so the next feed repeats the others.
 
         Rejected messages are among the others: the feed counts them with the rest of the slice.
@@ -233,12 +239,14 @@ class SpillFeed:
         first = self._row.counted
         others = {rejection.slot for rejection in ingested.rejections}
         others.update(_index(dropped, first) for dropped in ingested.no_room)
-        landed = [index for index in range(len(places)) if index not in others and index not in file.landed]
+        landed = [index for index in range(len(extents)) if index not in others and index not in file.landed]
         if landed:
             # Before the count: a successor that repeats this finds the same messages in lanes.
             file.store_landed(landed)
-        increments = Tally[int](processed_counter(view[at : at + size]) for at, size in map(places.__getitem__, landed))
-        self._count(file, len(places), len(landed), increments)
+        increments = Tally[int](
+            processed_counter(view[at : at + size]) for at, size in map(extents.__getitem__, landed)
+        )
+        self._count(file, len(extents), len(landed), increments)
         return bool(landed)
 
     def _count(self, file: SpillFile, numbers: int, count: int, increments: Mapping[int, int]) -> None:
@@ -259,13 +267,13 @@ class SpillFeed:
         }
 
     def _report_discarded(
-        self, released: Released, view: memoryview, places: Places, ingested: Ingested, first: int
+        self, released: Released, view: memoryview, extents: Extents, ingested: Ingested, first: int
     ) -> None:
         for rejection in ingested.rejections:
-            report_rejected(self._reporter, rejection, view, places[rejection.slot])
+            report_rejected(self._reporter, rejection, view, extents[rejection.slot])
             self._discard(released, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
-            place = places[_index(dropped, first)]
+            place = extents[_index(dropped, first)]
             report_no_room(self._reporter, dropped, view, place, dropped.reason)
             self._discard(released, dropped.reason, 1)
 

@@ -69,17 +69,17 @@ class Spills:
 
     @property
     def can_spill(self) -> bool:
-        """Report if the configuration allows spill files."""
+        """Return True if the configuration allows spill files."""
         return self.max_bytes > 0
 
     @property
     def has_room(self) -> bool:
-        """Report if the bound leaves room for the first block of another file."""
+        """Return True if the bound leaves room for the first block of another file."""
         return self.reserved_bytes + _FIRST_STEP <= self.max_bytes
 
-    def create(self, number: int, *, is_explicit: bool) -> SpillFile:
+    def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of attempt `number`.  Raises OSError and SlabError."""
-        return self._directory.create(self._index, number, is_explicit=is_explicit)
+        return self._directory.create(self._index, number, keeps_timestamps=keeps_timestamps)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
         """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound by a step."""

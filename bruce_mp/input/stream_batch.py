@@ -36,13 +36,14 @@ Part = tuple["StreamClientState", list[tuple[int, int]]]
 class StreamBatch:
     """Messages of several clients that are appended together; each call of `add` adds a group with one section.
 
-    A batch of an `attempt` has only messages of that attempt.  With `is_explicit` all messages keep their timestamps.
+    A batch of an `attempt` has only messages of that attempt.  With
+    `keeps_timestamps` clamping replaces no timestamps.
     """
 
-    def __init__(self, attempt: Attempt | None = None, *, is_explicit: bool = False) -> None:
+    def __init__(self, attempt: Attempt | None = None, *, keeps_timestamps: bool = False) -> None:
         self.attempt = attempt
-        self.is_explicit = is_explicit
-        self.places: list[tuple[int, int]] = []
+        self.keeps_timestamps = keeps_timestamps
+        self.extents: list[tuple[int, int]] = []
         """Offset and length of each message in the buffer."""
         self.sources: list[int] = []
         """Section number of each message."""
@@ -51,13 +52,13 @@ class StreamBatch:
         self._starts: list[int] = []
         self._senders: list[tuple[StreamClientState, ConnectionSection]] = []
 
-    def add(self, client: StreamClientState, places: list[tuple[int, int]], largest: int = 0) -> None:
+    def add(self, client: StreamClientState, extents: list[tuple[int, int]], largest: int = 0) -> None:
         """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
-        if places:
-            self._starts.append(len(self.places))
+        if extents:
+            self._starts.append(len(self.extents))
             self._senders.append((client, client.section))
-            self.places += places
-            self.sources += [client.section.number] * len(places)
+            self.extents += extents
+            self.sources += [client.section.number] * len(extents)
             self.largest = max(self.largest, largest)
 
     def sender(self, index: int) -> tuple[StreamClientState, ConnectionSection]:
@@ -69,16 +70,16 @@ class StreamBatch:
 
     @property
     def is_spilling(self) -> bool:
-        """Report if the batch's attempt has used up its part of the slab."""
+        """Return True if the batch's attempt has used up its part of the slab."""
         return self.attempt is not None and self.attempt.is_spilling
 
     @property
     def size(self) -> int:
         """Return the bytes of all messages."""
-        return sum(map(_length, self.places))
+        return sum(map(_length, self.extents))
 
     def counts_by_section(self) -> Iterable[tuple[StreamClientState, ConnectionSection, int]]:
         """Yield the client, the section and the number of messages of each group."""
-        ends = [*self._starts[1:], len(self.places)]
+        ends = [*self._starts[1:], len(self.extents)]
         for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):
             yield client, section, end - start

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.streams import StreamAdmission
     from bruce_mp.ipc.loop import Loop
-    from bruce_mp.kernels import Coalescing, Lanes, Served, Uncounted
+    from bruce_mp.kernels import Coalescing, Lanes, StreamIntakeResult, UncountedBatch
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
 
@@ -175,7 +175,7 @@ class StreamConnections:
         return may_send
 
     def _is_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
-        """Report if a user or address has all its connections already; log and count a refusal."""
+        """Return True if a user or address has all its connections already; log and count a refusal."""
         if self._origins[origin] < self._max_per_user:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
@@ -274,7 +274,7 @@ class StreamConnections:
         if served.others:
             self._serve_events(served.others)
 
-    def _finish_round(self, served: Served) -> None:
+    def _finish_round(self, served: StreamIntakeResult) -> None:
         """Count the batch that the intake left uncounted, then admit the bytes behind the last whole messages."""
         for source, data in served.leftovers:
             self._connections[source.socket.fileno()].client.unprocessed = bytearray(data)
@@ -285,11 +285,11 @@ class StreamConnections:
             if descriptor in self._connections and not self._connections[descriptor].client.is_blocked:
                 self._admit_rest(descriptor)
 
-    def _count_intake_batch(self, uncounted: Uncounted) -> None:
+    def _count_intake_batch(self, uncounted: UncountedBatch) -> None:
         """Count a batch with rejected messages, messages without room or replaced timestamps."""
         descriptors = [source.socket.fileno() for source, _ in uncounted.parts]
         clients = [self._connections[descriptor].client for descriptor in descriptors]
-        parts = list(zip(clients, [places for _, places in uncounted.parts], strict=True))
+        parts = list(zip(clients, [extents for _, extents in uncounted.parts], strict=True))
         self._admission.count_intake_batch(self._buffer, parts, uncounted.ingested, steady_ms())
         for descriptor in descriptors:
             self._pause_or_resume(descriptor)

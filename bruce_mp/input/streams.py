@@ -97,7 +97,7 @@ class StreamAdmission:
     def apply_limits(self, longest: int, *, blocks: bool) -> None:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._longest = longest
-        self._blocks = self._lanes.keeps_order = blocks  # a postponed message goes before later ones
+        self._blocks = self._lanes.caller_retries = blocks  # a postponed message goes before later ones
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Append the whole messages of each portion; the remaining bytes become its client's `unprocessed`."""
@@ -123,7 +123,7 @@ class StreamAdmission:
         return not (has_state or is_special or (self._senders is not None and self._senders.are_active))
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
-        """Report if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
+        """Return True if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
         if not self._blocks or not client.stuck_topic:
             return True
         return self._lanes.may_grow(client.stuck_topic, chunks_for(len(client.unprocessed)), now_ms)
@@ -140,13 +140,13 @@ class StreamAdmission:
             found = split_stream(buffer, at, end, self._longest)
             if self._pause_behind_spill(client, found, now_ms):
                 break
-            within = self._within_quota(client, len(found.places), now_ms)
-            batch, added = self._add_to_batch(buffer, batch, client, found.places[:within], now_ms)
+            within = self._within_quota(client, len(found.extents), now_ms)
+            batch, added = self._add_to_batch(buffer, batch, client, found.extents[:within], now_ms)
             self._count_in_quota(client, added, now_ms)
-            if added < len(found.places):
+            if added < len(found.extents):
                 if added == within and not client.must_close and not client.postponed:
                     self._pause_for_quota(client, now_ms)
-                at, client.wanted, client.is_blocked = found.places[added][0], 0, True
+                at, client.wanted, client.is_blocked = found.extents[added][0], 0, True
                 break
             at, client.wanted = found.at, found.size
             if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
@@ -155,7 +155,7 @@ class StreamAdmission:
             batch = StreamBatch()
             if not self._handle_frame(client, found.stop, bytes(buffer[at : at + found.size]), now_ms):
                 break
-            batch = StreamBatch(client.attempt, is_explicit=client.keeps_timestamps)
+            batch = StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
             at += found.size
         if client.must_close:
             return StreamBatch()
@@ -169,16 +169,16 @@ class StreamAdmission:
 
     def _batch_for(self, buffer: memoryview, client: StreamClientState, batch: StreamBatch, now_ms: int) -> StreamBatch:
         """Return the batch for a client's messages: an attempt's messages share a batch with no others."""
-        if batch.attempt is client.attempt and batch.is_explicit == client.keeps_timestamps:
+        if batch.attempt is client.attempt and batch.keeps_timestamps == client.keeps_timestamps:
             return batch
         self._append_batch(buffer, batch, now_ms)
-        return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps)
+        return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps)
 
     def _pause_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
         if client.released_spill is not None and client.released_spill.is_closed:
             client.released_spill = None
-        if client.released_spill is None or not (found.places or found.stop is SplitStop.FENCE):
+        if client.released_spill is None or not (found.extents or found.stop is SplitStop.FENCE):
             return False
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _SPILL_RETRY_MS
         return True
@@ -252,23 +252,23 @@ class StreamAdmission:
         buffer: memoryview,
         batch: StreamBatch,
         client: StreamClientState,
-        places: list[tuple[int, int]],
+        extents: list[tuple[int, int]],
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
         """Add messages while they find room; return the batch for the next messages, and how many were added."""
         if batch.is_spilling:
-            return self._add_to_spill(buffer, batch, client, places, now_ms)
+            return self._add_to_spill(buffer, batch, client, extents, now_ms)
         if not self._blocks:
-            batch.add(client, places)
-            return batch, len(places)
+            batch.add(client, extents)
+            return batch, len(extents)
         added = 0
-        while added < len(places):
-            more = places[added:] if added else places
+        while added < len(extents):
+            more = extents[added:] if added else extents
             largest = max(map(_length, more))
             room = self._room(batch, more, largest)
-            if not room and batch.places:  # the batch may take less room than the estimate
+            if not room and batch.extents:  # the batch may take less room than the estimate
                 self._append_batch(buffer, batch, now_ms)
-                batch = StreamBatch(batch.attempt, is_explicit=batch.is_explicit)
+                batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
                 if client.must_close or client.postponed:
                     return batch, added
                 continue
@@ -283,29 +283,29 @@ class StreamAdmission:
         buffer: memoryview,
         batch: StreamBatch,
         client: StreamClientState,
-        places: list[tuple[int, int]],
+        extents: list[tuple[int, int]],
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
         """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
-        room = self._attempts.find_room(attempt, batch.size + sum(map(_length, places)), now_ms) if places else None
+        room = self._attempts.find_room(attempt, batch.size + sum(map(_length, extents)), now_ms) if extents else None
         if room in {None, SpillRoom.YES}:
-            batch.add(client, places)
-            return batch, len(places)
+            batch.add(client, extents)
+            return batch, len(extents)
         self._append_batch(buffer, batch, now_ms)
         if isinstance(room, Ending):
             self._end_attempt(client, room)
         client.paused_until_ms = now_ms + _SPILL_RETRY_MS
-        return StreamBatch(client.attempt, is_explicit=client.keeps_timestamps), 0
+        return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps), 0
 
     def _room(self, batch: StreamBatch, more: list[tuple[int, int]], largest: int) -> int:
         """Return how many of `more`, with at most `largest` bytes each, find room behind the batch's messages."""
         if chunks_for(largest) > self._pool.capacity:
             return self._room_before_oversized(batch, more)
-        _, first = (batch.places or more)[0]
-        count, largest = len(batch.places) + len(more), max(largest, batch.largest)
-        return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.places))
+        _, first = (batch.extents or more)[0]
+        count, largest = len(batch.extents) + len(more), max(largest, batch.largest)
+        return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.extents))
 
     def _room_before_oversized(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
         """Return the room before a message larger than the pool; 1 if it is the first, because no wait can help it."""
@@ -314,25 +314,25 @@ class StreamAdmission:
 
     def _append_batch(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Append a batch to lanes, or write it to its attempt's spill file, and count it."""
-        if not batch.places:
+        if not batch.extents:
             return
         if batch.is_spilling:
             self._spill(buffer, batch, now_ms)
             return
         first = self._row.counted
-        self._row.open_books()
+        self._row.begin_batch()
         lanes = self._lanes if batch.attempt is None else batch.attempt.lanes
         lanes.wall_offset_ms = self._lanes.wall_offset_ms  # an attempt has its own lanes, which nothing else updates
         ingested = lanes.ingest(
-            buffer, batch.places, first, now_ms, sources=batch.sources, is_explicit=batch.is_explicit
+            buffer, batch.extents, first, now_ms, sources=batch.sources, keeps_timestamps=batch.keeps_timestamps
         )
         self._count_appended(buffer, batch, lanes, ingested, now_ms)
 
     def count_intake_batch(self, buffer: memoryview, parts: Collection[Part], ingested: Ingested, now_ms: int) -> None:
-        """Count a batch that the intake has appended; `parts` has the places of each client's messages."""
+        """Count a batch that the intake has appended; `parts` has the extents of each client's messages."""
         batch = StreamBatch()
-        for client, places in parts:
-            batch.add(client, places)
+        for client, extents in parts:
+            batch.add(client, extents)
         self._count_appended(buffer, batch, self._lanes, ingested, now_ms)
         for client, _ in parts:
             if client.postponed:
@@ -373,7 +373,7 @@ class StreamAdmission:
 
     def _tally(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
         """Return the amount by which a batch raises each counter, and add its messages to their sections."""
-        increments = tally_ingested(len(batch.places), ingested, map(batch.discard_reason, ingested.no_room))
+        increments = tally_ingested(len(batch.extents), ingested, map(batch.discard_reason, ingested.no_room))
         for client, section, count in batch.counts_by_section():
             section.received += count
             increments[client.kind.forwarded] += count
@@ -385,7 +385,7 @@ class StreamAdmission:
         """Report the discarded messages of a batch, and count the batch."""
         if unappended_count(ingested):
             self._report_discarded(buffer, batch, ingested, increments, first)
-        self._row.commit_counted(first + len(batch.places), +increments | self._reporter.staged_copies())
+        self._row.commit_counted(first + len(batch.extents), +increments | self._reporter.staged_copies())
         self._reporter.release_copies()
 
     def _spill_rest(
@@ -393,7 +393,7 @@ class StreamAdmission:
     ) -> tuple[Ingested, list[tuple[int, int]], Ending | None]:
         """Spill the messages of an attempt that found no room in its part of the slab.
 
-        Return three values: `ingested` less the spilled messages; their places; the end of the attempt if the file
+        Return three values: `ingested` less the spilled messages; their extents; the end of the attempt if the file
         cannot be written.
         """
         if batch.attempt is None:
@@ -403,19 +403,19 @@ class StreamAdmission:
         if not batch.is_spilling:
             return ingested, [], None
         indexes = sorted(lay.stream_number(dropped.arrival) - first for dropped in ingested.no_room)
-        places = [batch.places[index] for index in indexes]
+        extents = [batch.extents[index] for index in indexes]
         arrived_ms = now_ms + self._lanes.wall_offset_ms
-        ending = self._attempts.spill(batch.attempt, contiguous(buffer, places), len(places), arrived_ms)
+        ending = self._attempts.spill(batch.attempt, contiguous(buffer, extents), len(extents), arrived_ms)
         if ending is not None:
             return ingested, [], ending
-        return ingested._replace(no_room=[]), places, None
+        return ingested._replace(no_room=[]), extents, None
 
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
         assert batch.attempt is not None  # only attempts spill
-        (client, section), count = batch.sender(0), len(batch.places)
+        (client, section), count = batch.sender(0), len(batch.extents)
         arrived_ms = now_ms + self._lanes.wall_offset_ms
-        ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.places), count, arrived_ms)
+        ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.extents), count, arrived_ms)
         section.received += count
         increments: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
         if ending is not None:
@@ -448,7 +448,7 @@ class StreamAdmission:
         for dropped in sorted(postponed, key=lambda each: each.arrival):
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
-            at, length = batch.places[index]
+            at, length = batch.extents[index]
             client.stuck_topic = client.stuck_topic or dropped.topic
             client.postponed += buffer[at : at + length]
             client.counted_in_quota += 1
@@ -462,14 +462,14 @@ class StreamAdmission:
         """Report a batch's discarded messages, count them in their sections, and correct the forwarded counters."""
         for rejection in ingested.rejections:
             client, section = batch.sender(rejection.slot)
-            report_rejected(self._reporter, rejection, buffer, batch.places[rejection.slot], client.peer)
+            report_rejected(self._reporter, rejection, buffer, batch.extents[rejection.slot], client.peer)
             section.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
             index = lay.stream_number(dropped.arrival) - first
             client, section = batch.sender(index)
             reason = batch.discard_reason(dropped)
-            report_no_room(self._reporter, dropped, buffer, batch.places[index], reason)
+            report_no_room(self._reporter, dropped, buffer, batch.extents[index], reason)
             section.discard(reason)
             increments[client.kind.forwarded] -= 1
 

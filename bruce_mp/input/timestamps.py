@@ -99,7 +99,7 @@ class ClockWatch:
         self._search_until_ms = self._search_again_ms = 0
 
     def needs_credentials(self, now_ms: int) -> bool:
-        """Report if the input should receive the next datagrams with the credentials of their senders."""
+        """Return True if the input should receive the next datagrams with the credentials of their senders."""
         return now_ms < self._search_until_ms
 
     def record_replaced(self, peer_of: Callable[[int], PeerCredentials | None], now_ms: int) -> None:

@@ -85,7 +85,7 @@ class UniqueAttempts:
 
     @property
     def has_unsettled(self) -> bool:
-        """Report if a released attempt has messages without outcomes."""
+        """Return True if a released attempt has messages without outcomes."""
         return bool(self._unsettled)
 
     # --- begin and end -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ class Start:
 
     * `row`: the process's row in the slab
     * `listener`: the socket that an input or status process serves; the supervisor keeps it open across restarts
-    * `queue`: number of datagrams that the kernel queues on an input's socket; 0 if unknown
+    * `queue_length`: number of datagrams that the kernel queues on an input's socket; 0 if unknown
     * `slot`, `broker`: a dispatcher's slot and broker
     * `inputs`: the rows of all inputs
     * `unix_stream`, `tcp`: the listening sockets that stream workers share
@@ -40,4 +40,4 @@ class Start:
     inputs: tuple[int, ...] = ()
     unix_stream: socket | None = None
     tcp: socket | None = None
-    queue: int = 0
+    queue_length: int = 0

@@ -69,7 +69,7 @@ class JournalKeeper:
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
-        """Replace the journal by one that has only the held runs; `is_clean` if no process uses the slab any more."""
+        """Replace the journal by a new one with only the held runs; `is_clean` if no process uses the slab any more."""
         self._forget()
         create_private_directory(self._directory, "slab.journal_dir")
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
@@ -91,7 +91,7 @@ class JournalKeeper:
             self._journal = None
 
     def _add_changes(self, journal: Journal) -> None:
-        """Add the runs that are new, and the keys of those that no longer hold a message."""
+        """Add the new runs, and the keys of the runs without a held message."""
         self._progress = input_progress(self._slab)
         found: dict[RunKey, int] = {}
         for key, run in read_each(self._slab, self._held_runs):

@@ -73,35 +73,35 @@ class _Appender:
         pool, topics = ChunkPool(slab, _ROW), TopicTable(slab)
         self._lanes = Lanes(slab, pool, topics, lambda _: _NO_LINGER, partitioners=partitioners)
         self._slice: list[bytes] = []
-        self._is_explicit = False
+        self._keeps_timestamps = False
         self._any_partition = self._partition_key = 0
 
     def add(self, record: Record, frame: bytes) -> None:
-        is_explicit = bool(record.options & lay.OPTION_EXPLICIT)
-        if len(self._slice) >= _SLICE or is_explicit != self._is_explicit:
+        keeps_timestamps = bool(record.options & lay.OPTION_KEEPS_TIMESTAMP)
+        if len(self._slice) >= _SLICE or keeps_timestamps != self._keeps_timestamps:
             self._append()
-        self._is_explicit = is_explicit
+        self._keeps_timestamps = keeps_timestamps
         self._slice.append(frame)
 
     def _append(self) -> None:
         base_at = landing.base_at(self._slab) >> 3
-        places, at = [], 0
+        extents, at = [], 0
         for frame in self._slice:
-            places.append((at, len(frame)))
+            extents.append((at, len(frame)))
             at += len(frame)
         ingested = self._lanes.ingest(
             memoryview(b"".join(self._slice)),
-            places,
+            extents,
             self._slab.longs[base_at],
             steady_ms(),
-            is_explicit=self._is_explicit,
+            keeps_timestamps=self._keeps_timestamps,
         )
         if ingested.no_room:
             raise StartError(
                 f"The messages of the journal do not fit into the slab {self._slab.path}: raise slab.size by a quarter "
                 "above the value that it had when they were received. A full slab had its messages closer together."
             )
-        self._slab.longs[base_at] += len(places)
+        self._slab.longs[base_at] += len(extents)
         self._any_partition += ingested.any_partition
         self._partition_key += ingested.partition_key
         self._slice = []

@@ -17,13 +17,13 @@ variant.
     bind_partition      writes the partition of each segment
     write_sequence      writes the partition and the sequence numbers of consecutive segments
     assign_sequences    writes both for record batches, with the next sequence numbers of their partitions
-    read_headers        reads the headers of segments' runs; `by_partition` groups segments by topic and partition
+    read_headers        reads the headers of segments' runs; `group_by_partition` groups segments by topic and partition
     wait_times          sums the waiting times of record batches' messages, in total and by topic
     split_by_partition  splits PartitionKey runs by the partition of each key
     split_at            splits a segment at a number of records or bytes
-    by_size             splits a segment into parts of records within and above a size limit
+    split_by_size             splits a segment into parts of records within and above a size limit
     time_span           returns the smallest and largest timestamp of a segment
-    tally               counts the records of chunks by state
+    count_states               counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
     encode              encodes the records section of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments
@@ -42,7 +42,7 @@ from bruce_mp.kernels.pure.message_set import EncodedSet
 from bruce_mp.kernels.pure.outcomes import CountedPosition
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, Partitioners, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
-from bruce_mp.kernels.pure.stream_intake import Served, StreamCounters, Uncounted
+from bruce_mp.kernels.pure.stream_intake import StreamCounters, StreamIntakeResult, UncountedBatch
 from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
     from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
     from bruce_mp.kernels.pure.chunks import ChunkPool
     from bruce_mp.kernels.pure.encode import encode, record_batch
-    from bruce_mp.kernels.pure.headers import by_partition, read_headers
+    from bruce_mp.kernels.pure.headers import group_by_partition, read_headers
     from bruce_mp.kernels.pure.inspect import time_span
     from bruce_mp.kernels.pure.intake import DatagramIntake
     from bruce_mp.kernels.pure.lanes import Lanes
@@ -61,21 +61,21 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
     from bruce_mp.kernels.pure.segments import (
         assign_sequences,
         bind_partition,
-        by_size,
         claim,
         split_at,
         split_by_partition,
+        split_by_size,
         write_sequence,
     )
     from bruce_mp.kernels.pure.split_stream import split_stream
+    from bruce_mp.kernels.pure.state_counts import count_states
     from bruce_mp.kernels.pure.stream_intake import StreamIntake, StreamSource
-    from bruce_mp.kernels.pure.tally import tally
     from bruce_mp.kernels.pure.wait_times import wait_times
 else:
     from bruce_mp.kernels.compiled.arrival_rate import ArrivalRate
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode, record_batch
-    from bruce_mp.kernels.compiled.headers import by_partition, read_headers
+    from bruce_mp.kernels.compiled.headers import group_by_partition, read_headers
     from bruce_mp.kernels.compiled.inspect import time_span
     from bruce_mp.kernels.compiled.intake import DatagramIntake
     from bruce_mp.kernels.compiled.lanes import Lanes
@@ -86,15 +86,15 @@ else:
     from bruce_mp.kernels.compiled.segments import (
         assign_sequences,
         bind_partition,
-        by_size,
         claim,
         split_at,
         split_by_partition,
+        split_by_size,
         write_sequence,
     )
     from bruce_mp.kernels.compiled.split_stream import split_stream
+    from bruce_mp.kernels.compiled.state_counts import count_states
     from bruce_mp.kernels.compiled.stream_intake import StreamIntake, StreamSource
-    from bruce_mp.kernels.compiled.tally import tally
     from bruce_mp.kernels.compiled.wait_times import wait_times
 
 __all__ = [
@@ -119,32 +119,32 @@ __all__ = [
     "RejectedMessage",
     "ReplacedTimestamps",
     "RunHeader",
-    "Served",
     "SplitStop",
     "StreamCounters",
     "StreamIntake",
+    "StreamIntakeResult",
     "StreamSource",
     "StreamSplit",
     "TimeSpan",
     "TimestampWindow",
-    "Uncounted",
+    "UncountedBatch",
     "WaitTimes",
     "Windows",
     "assign_sequences",
     "bind_partition",
-    "by_partition",
-    "by_size",
     "claim",
     "count_outcomes",
+    "count_states",
     "encode",
     "encode_message_set",
+    "group_by_partition",
     "messages",
     "read_headers",
     "record_batch",
     "split_at",
     "split_by_partition",
+    "split_by_size",
     "split_stream",
-    "tally",
     "time_span",
     "wait_times",
     "write_sequence",

@@ -15,9 +15,9 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["MOST_CLOSED_BYTES", "ClosedRuns", "tick_after"]
+__all__ = ["MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
-MOST_CLOSED_BYTES: Final = 4 << 20
+MAX_CLOSED_BYTES: Final = 4 << 20
 """Size of the closed runs from which they are published without waiting for a tick; about 5 ms at full load."""
 _SLAB_DIVISOR: Final = 16
 """The same bound for a small slab: its size divided by this number."""
@@ -28,7 +28,7 @@ class ClosedRuns:
     """The closed runs in order.  Times are in ms of the steady clock."""
 
     def __init__(self, slab_bytes: int) -> None:
-        self._most_bytes = min(MOST_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
+        self._most_bytes = min(MAX_CLOSED_BYTES, slab_bytes // _SLAB_DIVISOR)
         self._bytes = 0
         self.segments: list[Segment] = []
         self.publish_ms = _NEVER

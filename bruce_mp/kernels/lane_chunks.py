@@ -13,7 +13,7 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from bruce_mp.kernels.pure.lane import Head, Lane
+    from bruce_mp.kernels.pure.lane import Lane, LaneHeader
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.holdings import TopicKey
 
@@ -22,13 +22,13 @@ __all__ = ["Chunks", "LaneChunks", "LaneKey", "Thresholds"]
 LaneKey = tuple[int, int, int]
 """Topic number, partition index (-1 = AnyPartition), partition count (0 = AnyPartition)."""
 
-LONGEST_SPAN: Final = 32
+MAX_SPAN_CHUNKS: Final = 32
 """Longest span of a busy lane in chunks: 256 KiB, or a 512th of a small slab."""
 _FEW_RUNS: Final = 2
 """A lane that filled its span within this number of runs doubles it, because the end of a span ends a run."""
 _MANY_RUNS: Final = 6
 """A lane that needs more runs to fill its span halves it."""
-MOST_DONORS: Final = 256
+MAX_DONORS: Final = 256
 """Largest number of a topic's lanes that are searched for room for one message."""
 
 
@@ -41,7 +41,7 @@ class Chunks(Protocol):
         """Return the first of `span` neighbouring chunks, opened and empty, or None."""
 
     def can_spare(self, span: int) -> bool:
-        """Report if an optional larger span may be allocated."""
+        """Return True if an optional larger span may be allocated."""
 
     def seal(self, chunk: int) -> None:
         """Close the chunk to further runs."""
@@ -59,10 +59,10 @@ class Thresholds(Protocol):
         """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None."""
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic with `span` more chunks is within its threshold."""
+        """Return True if a topic with `span` more chunks is within its threshold."""
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic that was refused may now hold `span` more chunks."""
+        """Return True if a topic that was refused may now hold `span` more chunks."""
 
     def on_topics_changed(self) -> None:
         """Charge chunks to the numbers of newly numbered topics."""
@@ -92,9 +92,9 @@ class LaneChunks:
         self._close_run = close_run
         self._request_publish = request_publish
         self._donors = _DonorOrder()
-        self._longest_span = max(1, min(LONGEST_SPAN, slab.geometry.chunks // 512))
-        self.keeps_order = False
-        """See `Lanes.keeps_order`."""
+        self._longest_span = max(1, min(MAX_SPAN_CHUNKS, slab.geometry.chunks // 512))
+        self.caller_retries = False
+        """See `Lanes.caller_retries`."""
         self.refusal = DiscardReason.NO_MEM
         """Reason for the last failure of `make_room`."""
         self.refuses_rest = False
@@ -111,7 +111,7 @@ class LaneChunks:
         self._donors.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
+        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
         return self._shares is None or self._shares.may_grow(topic, span, now_ms)
 
     def seal_lane(self, lane: Lane) -> None:
@@ -137,13 +137,13 @@ class LaneChunks:
         self._record_refusal(needed)
         return False
 
-    def _allocate(self, head: Head, span: int, now_ms: int) -> int | None:
+    def _allocate(self, head: LaneHeader, span: int, now_ms: int) -> int | None:
         if self._shares is None:
             return self._pool.allocate(span, now_ms)
         return self._shares.allocate(head.topic or head.name, span, now_ms)
 
-    def _is_over(self, head: Head, now_ms: int) -> bool:
-        """Report if another chunk would take the topic over its threshold."""
+    def _is_over(self, head: LaneHeader, now_ms: int) -> bool:
+        """Return True if another chunk would take the topic over its threshold."""
         return self._shares is not None and not self._shares.allows(head.topic or head.name, 1, now_ms)
 
     def _take_donor_chunk(self, lane: Lane, size: int) -> bool:
@@ -156,7 +156,7 @@ class LaneChunks:
             donor = self._lanes.get(key)
             if donor is not None and donor.has_room_for_run(head.size + size):
                 self._close_run(donor)
-                lane.take_chunk(donor)
+                lane.adopt_chunk(donor)
                 self._donors.record(head)
                 return True
         return False
@@ -166,7 +166,7 @@ class LaneChunks:
         self._request_publish()  # only the delivery of published runs frees room
         is_over = self._shares is not None and self._shares.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
-        self.refuses_rest = is_over and (needed == 1 or self.keeps_order)
+        self.refuses_rest = is_over and (needed == 1 or self.caller_retries)
 
     def _next_span(self, lane: Lane) -> int:
         """Return the length of a lane's next span: doubled if one or two runs filled the last one, halved if many did.
@@ -195,11 +195,11 @@ class _DonorOrder:
         last = self._last.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0
-        for index in range(last[1] + 1, last[1] + 1 + min(partitions, MOST_DONORS)):
+        for index in range(last[1] + 1, last[1] + 1 + min(partitions, MAX_DONORS)):
             self._last[topic] = key = (topic, index % partitions, partitions)
             yield key
 
-    def record(self, head: Head) -> None:
+    def record(self, head: LaneHeader) -> None:
         """Record the lane that took a donor's chunk."""
         self._last[head.topic] = (head.topic, head.partition_index, head.partition_count)
 

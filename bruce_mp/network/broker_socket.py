@@ -63,7 +63,7 @@ _CLOSED_BY_RESET: Final = frozenset(
 class BrokerSocket:
     """One connection, from `open` to `Failed`, `Closed` or `close`; it cannot be opened a second time.
 
-    `openings` caches the openings of the process's brokers; None starts with the version request. Without `security`,
+    `probes` caches the openings of the process's brokers; None starts with the version request. Without `security`,
     the connection is plain text. With `renews_login`, the owner must check `is_blocked` before it sends.
     """
 
@@ -77,7 +77,7 @@ class BrokerSocket:
         client_id: str,
         timeout_s: float,
         on_event: Callable[[Event], None],
-        openings: VersionProbes | None = None,
+        probes: VersionProbes | None = None,
         security: Security | None = None,
         renews_login: bool = False,
     ) -> None:
@@ -88,13 +88,13 @@ class BrokerSocket:
         self._timeout_s = timeout_s
         self._on_event = on_event
         self._client_id = client_id
-        self._openings = openings or VersionProbes()
+        self._probes = probes or VersionProbes()
         self._security = security or Security()
         self._renews_login = renews_login
         self._mechanism: Mechanism | None = None
         self._tls: TlsSession | None = None
         self._renewal: Timer | None = None
-        self._opening = self._openings.choose((host, port), time.monotonic())
+        self._opening = self._probes.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
@@ -337,7 +337,7 @@ class BrokerSocket:
                 self._schedule_renewal(event.lifetime_s)
                 continue
             if isinstance(event, ConnectionReady):
-                self._openings.on_ready((self._host, self._port), self._opening, time.monotonic())
+                self._probes.on_ready((self._host, self._port), self._opening, time.monotonic())
             elif isinstance(event, Failed) and self._falls_back(event):
                 return
             elif isinstance(event, Failed | Closed):
@@ -346,7 +346,7 @@ class BrokerSocket:
 
     def _falls_back(self, event: Failed) -> bool:
         """Reconnect with the fallback opening if the broker reported no versions; return True if it did so."""
-        self._openings.on_failed((self._host, self._port))
+        self._probes.on_failed((self._host, self._port))
         fallback = self._opening.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False
@@ -355,7 +355,7 @@ class BrokerSocket:
         return True
 
     def _fail(self, text: str, cause: FailureCause) -> None:
-        self._openings.on_failed((self._host, self._port))
+        self._probes.on_failed((self._host, self._port))
         unanswered = self.connection.close()
         self.close()
         self._on_event(Failed(RemoteProtocolError(text), cause, unanswered))

@@ -23,7 +23,7 @@ _BrokerKey = tuple[str, int]
 
 
 class VersionProbes:
-    """The openings of a process's connections.
+    """A cache of the openings that worked, for the connections of a process.
 
     `release` is the brokers' release, if the configuration names it; `logs_in` means that connections begin with a
     login. `broker` is host and port, `now` in seconds of a monotonic clock.

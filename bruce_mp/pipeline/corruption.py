@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["is_sound", "quarantine", "without_damaged"]
+__all__ = ["is_undamaged", "quarantine", "without_damaged"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def quarantine(row: ProcessRow, error: SlabError) -> None:
     _LOG.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
 
 
-def is_sound(slab: Slab, segment: Segment) -> bool:
+def is_undamaged(slab: Slab, segment: Segment) -> bool:
     """Return True if all records of a segment can be read."""
     try:
         kernels.time_span(slab, segment)
@@ -42,12 +42,12 @@ def is_sound(slab: Slab, segment: Segment) -> bool:
 
 def without_damaged(slab: Slab, row: ProcessRow, segments: Iterable[Segment]) -> list[Segment]:
     """Return the segments whose state words can be stored, and quarantine the others."""
-    sound: list[Segment] = []
+    undamaged: list[Segment] = []
     for segment in segments:
         try:
             segment_words(slab, segment)
         except SlabError as error:
             quarantine(row, error)
         else:
-            sound.append(segment)
-    return sound
+            undamaged.append(segment)
+    return undamaged

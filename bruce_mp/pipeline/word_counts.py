@@ -42,8 +42,8 @@ def count_books(slab: Slab) -> Books:
 def _count_once(slab: Slab) -> Books:
     before = _versions(slab)
     counters = [counter_total(slab, counter) for counter in range(BOOK_COUNTERS)]
-    heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    held = {**count_by_stage(kernels.tally(slab, heads)), SPILLED: spilled_total(slab)}
+    spans = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    held = {**count_by_stage(kernels.count_states(slab, spans)), SPILLED: spilled_total(slab)}
     is_consistent = before == _versions(slab) and not any(version & 1 for version in before)
     return books_of(counters, held, is_consistent=is_consistent)
 
@@ -53,7 +53,7 @@ def _versions(slab: Slab) -> list[int]:
 
 
 def count_by_stage(states: Sequence[int]) -> dict[str, int]:
-    """Return the number of held records by stage for a count by state, as `kernels.tally` returns it."""
+    """Return the number of held records by stage for a count by state, as `kernels.count_states` returns it."""
     held = dict.fromkeys(NAMES, 0)
     for state, stage in STAGES.items():
         held[stage] += states[state]
@@ -61,7 +61,7 @@ def count_by_stage(states: Sequence[int]) -> dict[str, int]:
 
 
 def has_counts(slab: Slab) -> bool:
-    """Report if every process that changed the slab has counted its moves."""
+    """Return True if every process that changed the slab has counted its moves."""
     return all(_incarnation(slab, row) == slab.words[_counting_at(slab, row)] for row in range(lay.ROW_COUNT))
 
 
@@ -72,8 +72,8 @@ def forget_counts(slab: Slab, row: int) -> None:
 
 def recount(slab: Slab) -> None:
     """Set the base of each stage by its state words, while no process works on the slab."""
-    heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    counted = count_by_stage(kernels.tally(slab, heads)).values()
+    spans = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    counted = count_by_stage(kernels.count_states(slab, spans)).values()
     bases = [wanted - flow for wanted, flow in zip(counted, flows(read_rows(slab)), strict=True)]
     bases[0] -= _uncounted_datagrams(slab)
     first = (slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3

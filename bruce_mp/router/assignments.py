@@ -263,14 +263,14 @@ class Assignments:
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""
         self._open.clear()
-        self._dispatchers.run_holders()
+        self._dispatchers.include_holders()
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, 0, EVERYTHING))
 
     @property
-    def hold_everything(self) -> bool:
+    def holds_everything(self) -> bool:
         """True if no partition is at a dispatcher, and no dispatcher gets messages before the next metadata."""
         flows = any(
             scope.is_flowing or scope.state is ScopeState.HANDING_BACK for scope in self._dispatcher_scopes.values()

@@ -35,7 +35,7 @@ def socket_factory(
     *,
     client_id: str,
     timeout_s: float,
-    openings: VersionProbes,
+    probes: VersionProbes,
     security: Security | None,
 ) -> SocketFactory:
     """Return a factory of sockets with these settings."""
@@ -49,7 +49,7 @@ def socket_factory(
             client_id=client_id,
             timeout_s=min(timeout_s, MAX_TIMEOUT_S),
             on_event=on_event,
-            openings=openings,
+            probes=probes,
             security=security,
         )
 

@@ -175,12 +175,12 @@ class Router:
         self._topics.view = view
         for topic in list(self._topics.numbered.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
-        for number in self._tables.free_entries(view.topics, self._assignments.topics_in_use, now_ms):
+        for number in self._tables.reclaim_entries(view.topics, self._assignments.topics_in_use, now_ms):
             self._topics.numbered.pop(number, None)
             self._runs.remove_limits(number)
         self._assignments.on_metadata(view, started_ms, now_ms)
         found = self._unknown.on_metadata(
-            lambda name: self._can_number(name, now_ms), started_ms, now_ms, forbidden=view.forbidden
+            lambda name: self._ensure_numbered(name, now_ms), started_ms, now_ms, forbidden=view.forbidden
         )
         self._runs.route(found, now_ms)
         self._runs.route_awaiting_metadata(now_ms)
@@ -191,7 +191,7 @@ class Router:
         """Store Kafka's ids of numbered topics, and return the topics that had another id before."""
         return [name for name, topic_id in ids.items() if self._tables.topics.store_topic_id(name, topic_id)]
 
-    def forget_topic_ids(self) -> None:
+    def clear_topic_ids(self) -> None:
         """Expect other ids of all topics, because they are in another cluster."""
         self._tables.topics.clear_topic_ids()
 
@@ -203,8 +203,8 @@ class Router:
         waiting = [*self._runs.pop_waiting(topic), *self._assignments.remove_topic(topic.number, now_ms)]
         self._discards.settle(waiting, DiscardReason.BAD_TOPIC, topic.name, Counter.DiscardBadTopicOnReroute)
 
-    def _can_number(self, name: bytes, now_ms: int) -> bool:
-        """Return True if the cluster knows the topic and the slab's table has room for it."""
+    def _ensure_numbered(self, name: bytes, now_ms: int) -> bool:
+        """Give a topic of the cluster a number; return False if metadata lacks it or the slab's table has no room."""
         if not self._topics.is_in_cluster(name):
             return False
         number = self._topics.assign_number(name)
@@ -249,7 +249,7 @@ class Router:
     @property
     def holds_everything(self) -> bool:
         """True if no dispatcher holds messages, and none gets any before the next metadata."""
-        return self._assignments.hold_everything
+        return self._assignments.holds_everything
 
     def paused_scopes(self) -> list[tuple[int | None, tuple[int, int] | None, Scope]]:
         """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""

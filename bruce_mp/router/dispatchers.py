@@ -67,12 +67,12 @@ class SlotTable:
 
 
 class DispatcherSet:
-    """The dispatchers to run.  `used` returns the slots that hold messages."""
+    """The dispatchers to run.  `slots_in_use` returns the slots that hold messages."""
 
-    def __init__(self, slab: Slab, tables: SlabTables, used: Callable[[], Container[int | None]]) -> None:
+    def __init__(self, slab: Slab, tables: SlabTables, slots_in_use: Callable[[], Container[int | None]]) -> None:
         self.slots = SlotTable(slab)
         self._tables = tables
-        self._used = used
+        self._slots_in_use = slots_in_use
         self._addresses: dict[int, Address] = {}
         self._in_service: frozenset[int] | None = None
         self._wanted: dict[int, tuple[int, Address]] | None = None
@@ -83,7 +83,7 @@ class DispatcherSet:
         Return None before the first metadata; until then the running dispatchers stay.
         """
         if self._wanted is None and self._in_service is not None:
-            used = self._used()
+            used = self._slots_in_use()
             self._wanted = {
                 slot: (node, self._addresses.get(node, UNKNOWN_ADDRESS))
                 for node, slot in self.slots.broker_slots()
@@ -91,7 +91,7 @@ class DispatcherSet:
             }
         return self._wanted
 
-    def run_holders(self) -> None:
+    def include_holders(self) -> None:
         """Run the dispatchers of slots that hold messages before the first metadata, so that they can return them."""
         if self._in_service is None:
             self._in_service = frozenset()
@@ -106,7 +106,7 @@ class DispatcherSet:
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
         self._wanted = None
-        used = self._used()
+        used = self._slots_in_use()
         freed = [
             (node, slot) for node, slot in self.slots.broker_slots() if node not in view.brokers and slot not in used
         ]

@@ -62,8 +62,8 @@ class FetchAttempt(NamedTuple):
 class MetadataFetcher:
     """Fetches metadata, one fetch at a time.  `on_done` gets the result, or None if no broker responded.
 
-    `on_failure` gets the cause of each broker's failure, None for a closed connection.  `cluster` returns the id of the
-    required cluster, empty for any; the fetch passes over the brokers of another one.
+    `on_failure` gets the cause of each broker's failure, None for a closed connection.  `required_cluster` returns a
+    cluster id, empty for any cluster; the fetch passes over the brokers of another one.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class MetadataFetcher:
         rng: random.Random,
         on_done: Callable[[FetchResult | None], None],
         on_failure: Callable[[FailureCause | None], None] = lambda _: None,
-        cluster: Callable[[], str] = str,
+        required_cluster: Callable[[], str] = lambda: "",
     ) -> None:
         self._brokers = BrokerRotation(create_socket, self._on_event)
         self._rng = rng
@@ -83,7 +83,7 @@ class MetadataFetcher:
         self.needs_operator = False
         """True if `last_error` lasts until an operator changes the configuration."""
         self._on_failure = on_failure
-        self._cluster = cluster
+        self._required_cluster = required_cluster
         self.foreign_cluster = ""
         """The id of the other cluster that a broker of this fetch belongs to, or empty."""
         self._failed: set[Address] = set()
@@ -174,7 +174,7 @@ class MetadataFetcher:
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
-        if not same_cluster(self._cluster(), metadata.cluster_id):
+        if not same_cluster(self._required_cluster(), metadata.cluster_id):
             self._on_foreign_cluster(metadata.cluster_id)
             return
         if self._metadata is None:
@@ -191,7 +191,7 @@ class MetadataFetcher:
     def _on_foreign_cluster(self, found: str) -> None:
         broker = self._brokers.current
         assert broker is not None
-        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._cluster(), found)
+        self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._required_cluster(), found)
         self.needs_operator, self.foreign_cluster = True, found
         _LOG.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
         self._next_after_failure()

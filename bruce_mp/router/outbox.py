@@ -76,4 +76,4 @@ class Outbox:
     def drain(self) -> dict[int, list[Parcel]]:
         """Empty the outbox, and return a frame for each slot; its first parcel names the router's incarnation."""
         parcels, self._parcels = self._parcels, {}
-        return {slot: [Parcel(ParcelKind.SENDER, 0, self._incarnation), *its] for slot, its in parcels.items()}
+        return {slot: [Parcel(ParcelKind.SENDER, 0, self._incarnation), *group] for slot, group in parcels.items()}

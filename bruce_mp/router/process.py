@@ -96,7 +96,7 @@ class _RouterProcess(ProcessShell):
             rng=rng,
             on_done=self._on_fetched,
             on_failure=self._on_fetch_failure,
-            cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
+            required_cluster=lambda: self._accepted_cluster or producer_id.cluster_of(slab),
         )
         self._accepted_cluster = ""
         """The cluster to change to once the router holds all messages; empty without a request."""
@@ -198,7 +198,7 @@ class _RouterProcess(ProcessShell):
             self._resolver,
             client_id=config.kafka.client_id,
             timeout_s=config.delivery.kafka_socket_timeout_s,
-            openings=VersionProbes(config.kafka.broker_version, logs_in=security.logins is not None),
+            probes=VersionProbes(config.kafka.broker_version, logs_in=security.logins is not None),
             security=security,
         )
 
@@ -269,10 +269,10 @@ class _RouterProcess(ProcessShell):
         """Change to the accepted cluster, or request all messages back from dispatchers first and return False."""
         if not self._core.holds_everything:
             self._core.hand_back_all(now_ms)
-            self._core.on_fetch_failed(now_ms, _HAND_BACK_POLL_MS)
+            self._core.on_fetch_failed(now_ms, _HAND_BACK_POLL_MS)  # the next fetch repeats this check
             return False
         producer_id.change_cluster(self._slab, self._accepted_cluster, result.producer_id)
-        self._core.forget_topic_ids()
+        self._core.clear_topic_ids()
         _LOG.log(NOTICE, "The messages are for the cluster %s from now on.", self._accepted_cluster)
         self._accepted_cluster = ""
         return True

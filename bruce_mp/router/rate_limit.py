@@ -99,8 +99,8 @@ class RateLimits:
         at_ms = min(arrived_ms, now_ms)
         admitted: list[Segment] = []
         for segment in segments:
-            head, rest = self._split(segment, windows.admit(segment.records, at_ms))
-            admitted += [head] if head else []
+            first, rest = self._split(segment, windows.admit(segment.records, at_ms))
+            admitted += [first] if first else []
             if rest is not None:
                 self._discards.settle([rest], DiscardReason.RATE_LIMIT, name, Counter.DiscardDueToRateLimit)
         for segment in admitted[:1]:

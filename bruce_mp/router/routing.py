@@ -2,7 +2,7 @@
 
 A run is *plain* if its topic is plain (`Topic.is_plain`), all its messages fit into Kafka's limit, and message
 debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.  A
-`_Frame` collects the routed segments in order, so that each dispatcher gets all segments of a call in one parcel.
+`_RoutedSegments` keeps them in order, so that each dispatcher gets all segments of a call in one parcel.
 
 The router *parks* messages: it holds them in memory while no partition is open for them.
 """
@@ -53,7 +53,7 @@ _TopicPartition = tuple[int, int]  # topic number, partition
 _SegmentsByPartition = dict[_TopicPartition, list["Segment"]]
 
 
-class _Frame:
+class _RoutedSegments:
     """The segments that one call routes, in sending order, with the time and the size limit of the call."""
 
     __slots__ = ("any_records", "keyed_records", "max_plain_payload", "now_ms", "queued", "sends")
@@ -135,37 +135,37 @@ class RunRouter:
             self._awaiting_metadata += segments
             return
         is_copied = self._tap is not None and self._tap.is_open
-        frame = _Frame(now_ms, _NO_RUN_IS_PLAIN if is_copied else self._max_payload)
+        routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if is_copied else self._max_payload)
         for segment, head in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             try:
-                self._route(segment, head, frame)
+                self._route(segment, head, routed)
             except SlabError as error:
                 quarantine(self._row, error)
-        self._send(frame)
-        if frame.any_records:
-            self._row.add(Counter.RouteAnyPartitionMsg, frame.any_records)
-        if frame.keyed_records:
-            self._row.add(Counter.RoutePartitionKeyMsg, frame.keyed_records)
+        self._send(routed)
+        if routed.any_records:
+            self._row.add(Counter.RouteAnyPartitionMsg, routed.any_records)
+        if routed.keyed_records:
+            self._row.add(Counter.RoutePartitionKeyMsg, routed.keyed_records)
 
     def route_awaiting_metadata(self, now_ms: int) -> None:
         """Route the runs that waited for the first metadata."""
-        early, self._awaiting_metadata = self._awaiting_metadata, []
-        self.route(early, now_ms)
+        waiting, self._awaiting_metadata = self._awaiting_metadata, []
+        self.route(waiting, now_ms)
 
-    def _route(self, segment: Segment, head: RunHeader | None, frame: _Frame) -> None:
+    def _route(self, segment: Segment, head: RunHeader | None, routed: _RoutedSegments) -> None:
         if head is None:
             _raise_damaged(self._slab, segment)
         topic = self._numbered.get(head.topic)
-        if topic is not None and topic.is_plain and head.largest <= frame.max_plain_payload:
-            self._choose_partition(topic, segment, head, frame)
+        if topic is not None and topic.is_plain and head.largest <= routed.max_plain_payload:
+            self._choose_partition(topic, segment, head, routed)
             return
         name = self._topics.name_in(segment, head)
         topic = self._topics.resolve(name, segment, head)
         if topic is None:
-            self._unknown.park(name, segment, frame.now_ms)
+            self._unknown.park(name, segment, routed.now_ms)
             return
-        for part in self._admit(topic, segment, head, frame.now_ms):
-            self._choose_partition(topic, part, head, frame)
+        for part in self._admit(topic, segment, head, routed.now_ms):
+            self._choose_partition(topic, part, head, routed)
 
     def _admit(self, topic: Topic, segment: Segment, head: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
@@ -178,40 +178,40 @@ class RunRouter:
 
     def _discard_long(self, topic: Topic, segment: Segment) -> list[Segment]:
         """Discard the messages of a segment that exceed Kafka's size limit, and return the others."""
-        parts = kernels.by_size(self._slab, segment, self._max_payload)
+        parts = kernels.split_by_size(self._slab, segment, self._max_payload)
         too_long = [part for fits, part in parts if not fits]
         self._discards.settle(too_long, DiscardReason.LONG_MSG, topic.name, Counter.DiscardLongMsg)
         return [part for fits, part in parts if fits]
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
-    def _choose_partition(self, topic: Topic, segment: Segment, head: RunHeader, frame: _Frame) -> None:
+    def _choose_partition(self, topic: Topic, segment: Segment, head: RunHeader, routed: _RoutedSegments) -> None:
         """Count an admitted segment, and queue it for a partition, add it to its topic's batch, or park it."""
         if head.flags & _HAS_KEY:
-            frame.keyed_records += segment.records
+            routed.keyed_records += segment.records
             partition = topic.partition_of_lane(head.partition_index, head.partition_count)
             if partition is None:
-                self._split_by_keys(topic, segment, head.partition_count, frame)
+                self._split_by_keys(topic, segment, head.partition_count, routed)
         elif topic.batch is None:
-            frame.any_records += segment.records
-            partition = self._next_partition(topic, [segment], frame.now_ms)
+            routed.any_records += segment.records
+            partition = self._next_partition(topic, [segment], routed.now_ms)
         else:
-            frame.any_records += segment.records
+            routed.any_records += segment.records
             partition = None
-            self._add_to_batch(topic, segment, frame)
+            self._add_to_batch(topic, segment, routed)
         if partition is not None:
-            frame.queue(topic, partition, segment)
+            routed.queue(topic, partition, segment)
 
-    def _split_by_keys(self, topic: Topic, segment: Segment, count: int, frame: _Frame) -> None:
+    def _split_by_keys(self, topic: Topic, segment: Segment, count: int, routed: _RoutedSegments) -> None:
         """Split a segment by key modulo `count` and queue the parts; park it if no partition has a leader."""
         if not topic.key_partitions:
             topic.parked_keyed.append(segment)
-            self._assignments.request_leader(frame.now_ms, frame.now_ms)
+            self._assignments.request_leader(routed.now_ms, routed.now_ms)
             return
         # Keep the input's count after an increase of partitions: another count would merge lanes and reorder messages.
         key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
-            frame.queue(topic, partition, part)
+            routed.queue(topic, partition, part)
 
     def _next_partition(self, topic: Topic, segments: list[Segment], now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; park them if others are parked or no partition is open."""
@@ -224,32 +224,32 @@ class RunRouter:
         self._assignments.request_leader(now_ms, now_ms)
         return None
 
-    def _add_together(self, topic: Topic, segments: list[Segment], kind: ParcelKind, frame: _Frame) -> None:
+    def _add_together(self, topic: Topic, segments: list[Segment], kind: ParcelKind, routed: _RoutedSegments) -> None:
         """Add AnyPartition messages as one parcel for one partition, or park them."""
-        partition = self._next_partition(topic, segments, frame.now_ms)
+        partition = self._next_partition(topic, segments, routed.now_ms)
         if partition is not None:
-            frame.add_parcel(kind, topic, partition, segments)
+            routed.add_parcel(kind, topic, partition, segments)
 
-    def _add_to_batch(self, topic: Topic, segment: Segment, frame: _Frame) -> None:
+    def _add_to_batch(self, topic: Topic, segment: Segment, routed: _RoutedSegments) -> None:
         """Add a segment to the batch of its topic, and send the batches that it completes."""
         assert topic.batch is not None
         self._row.add(Counter.PerTopicBatchAnyPartition, segment.records)
-        for batch in topic.batch.add(segment, frame.now_ms):
-            self._add_together(topic, batch, ParcelKind.BATCH, frame)
+        for batch in topic.batch.add(segment, routed.now_ms):
+            self._add_together(topic, batch, ParcelKind.BATCH, routed)
         if self._draining:
-            self._flush_batch(topic, frame)
+            self._flush_batch(topic, routed)
         elif topic.batch.due_ms is not None and topic.batch.due_ms != topic.scheduled_ms:
             topic.scheduled_ms = topic.batch.due_ms
             heappush(self._due_heap, (topic.scheduled_ms, topic.number))
 
-    def _send(self, frame: _Frame) -> None:
-        """Send the frame's segments; discard those of partitions for which the slab's partition table has no room."""
-        if frame.queued:
-            frame.sends.append((ParcelKind.QUEUE, frame.queued))
-        for kind, runs in frame.sends:
-            for (number, _), segments in self._assignments.send(kind, runs, frame.now_ms).items():
-                self._tables.report_full("partitions", "messages for further partitions are discarded.", frame.now_ms)
-                self._refresh.request(frame.now_ms + SWEEP_INTERVAL_MS)
+    def _send(self, routed: _RoutedSegments) -> None:
+        """Send the segments; discard those of partitions for which the slab's partition table has no room."""
+        if routed.queued:
+            routed.sends.append((ParcelKind.QUEUE, routed.queued))
+        for kind, runs in routed.sends:
+            for (number, _), segments in self._assignments.send(kind, runs, routed.now_ms).items():
+                self._tables.report_full("partitions", "messages for further partitions are discarded.", routed.now_ms)
+                self._refresh.request(routed.now_ms + SWEEP_INTERVAL_MS)
                 reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
                 sound = without_damaged(self._slab, self._row, segments)
                 self._discards.settle(sound, reason, self._numbered[number].name, counter)
@@ -285,42 +285,42 @@ class RunRouter:
         self._flush(self._numbered.values(), now_ms)
 
     def _flush(self, topics: Iterable[Topic], now_ms: int) -> None:
-        frame = _Frame(now_ms)
+        routed = _RoutedSegments(now_ms)
         for topic in topics:
-            self._flush_batch(topic, frame)
-        self._send(frame)
+            self._flush_batch(topic, routed)
+        self._send(routed)
 
-    def _flush_batch(self, topic: Topic, frame: _Frame) -> None:
+    def _flush_batch(self, topic: Topic, routed: _RoutedSegments) -> None:
         segments = topic.batch.flush() if topic.batch is not None else []
         if segments:
-            self._add_together(topic, segments, ParcelKind.BATCH, frame)
+            self._add_together(topic, segments, ParcelKind.BATCH, routed)
 
     # --- parked messages ---------------------------------------------------------------------------------------------
 
     def unpark(self, now_ms: int) -> None:
         """Route parked messages again, because metadata or a dispatcher's frame may have opened their partitions."""
-        frame = _Frame(now_ms)
+        routed = _RoutedSegments(now_ms)
         for topic in self._numbered.values():
             if topic.has_waiting and topic.view is not None:
-                self._unpark_keyed(topic, frame)
-                self._unpark_any(topic, frame)
-        self._send(frame)
+                self._unpark_keyed(topic, routed)
+                self._unpark_any(topic, routed)
+        self._send(routed)
 
-    def _unpark_keyed(self, topic: Topic, frame: _Frame) -> None:
+    def _unpark_keyed(self, topic: Topic, routed: _RoutedSegments) -> None:
         keyed, topic.parked_keyed = topic.parked_keyed, []
         for segment, head in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:
-                self._choose_partition(topic, segment, head or _raise_damaged(self._slab, segment), frame)
+                self._choose_partition(topic, segment, head or _raise_damaged(self._slab, segment), routed)
             except SlabError as error:
                 quarantine(self._row, error)
 
-    def _unpark_any(self, topic: Topic, frame: _Frame) -> None:
-        if self._awaits_dispatchers(topic, frame.now_ms):
+    def _unpark_any(self, topic: Topic, routed: _RoutedSegments) -> None:
+        if self._awaits_dispatchers(topic, routed.now_ms):
             return
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
             topic.advance_partition()
-            self._add_together(topic, portion, ParcelKind.WAITED, frame)
+            self._add_together(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
         until = topic.parked_since_ms + DISPATCHER_START_WAIT_MS
@@ -336,7 +336,7 @@ class RunRouter:
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield topic and segments of the parked messages, and of those that arrived before the first metadata."""
+        """Yield topic and segments of parked messages, and of messages that arrived before the first metadata."""
         yield b"", self._awaiting_metadata
         for topic in self._numbered.values():
             yield topic.name, topic.parked or topic.parked_keyed

@@ -51,7 +51,7 @@ class SlabTables:
         except KeyError:
             return self._freed_names.get(topic, b"")
 
-    def free_entries(
+    def reclaim_entries(
         self, existing: Container[bytes], topics_in_use: Callable[[], AbstractSet[int]], now_ms: int
     ) -> list[int]:
         """Free the entries of topics that the cluster lacks, if a table is full; return the numbers of freed topics.

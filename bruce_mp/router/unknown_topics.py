@@ -131,18 +131,21 @@ class UnknownTopics:
 
     def on_metadata(
         self,
-        is_known: Callable[[bytes], bool],
+        ensure_numbered: Callable[[bytes], bool],
         started_ms: int,
         now_ms: int,
         forbidden: frozenset[bytes] = frozenset(),
     ) -> list[Segment]:
-        """Apply metadata of a fetch that began at `started_ms`; return the messages of topics that became known."""
+        """Apply metadata of a fetch that began at `started_ms`; return the messages of topics that became known.
+
+        `ensure_numbered` gives a topic a number, and returns False if it stays unknown.
+        """
         self._refused = {name: refusal for name, refusal in self._refused.items() if refusal[0] > now_ms}
         if self._trusted_from_ms is None:
             self._trusted_from_ms = now_ms + START_GRACE_MS
         known: list[Segment] = []
         for name, topic in list(self._topics.items()):
-            if is_known(name):
+            if ensure_numbered(name):
                 known += self._topics.pop(name).segments
             elif name in forbidden and topic.state is UnknownTopicState.FETCHING:
                 topic.fetch_after_ms = now_ms + FORBIDDEN_RETRY_MS

@@ -56,7 +56,7 @@ class AttemptState(Enum):
 
     @property
     def is_released(self) -> bool:
-        """Report if the daemon has all messages of the attempt, and delivers them."""
+        """Return True if the daemon has all messages of the attempt, and delivers them."""
         return self in {AttemptState.RELEASED, AttemptState.SETTLED, AttemptState.UNCOUNTED}
 
 
@@ -110,7 +110,7 @@ class AttemptJournal:
 
     @property
     def exists(self) -> bool:
-        """Report if a journal file exists."""
+        """Return True if a journal file exists."""
         return self._path.exists()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class AttemptJournal:
         return None if found is None or found.state is AttemptState.CANCELLED else found
 
     def is_lost(self, attempt: RememberedAttempt) -> bool:
-        """Report if the attempt's slab is gone, and the outcome of its messages is unknown."""
+        """Return True if the attempt's slab is gone, and the outcome of its messages is unknown."""
         slab = attempt.id[0]
         is_open = attempt.state is not AttemptState.SETTLED
         return is_open and slab != self._slab_id and slab not in self._ended_slabs

@@ -282,7 +282,7 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Report if an optional larger span would leave the reserved chunks and a tenth of the usable chunks free.
+        """Return True if an optional larger span would leave the reserved chunks and a tenth of the usable chunks free.
 
         If a span was reserved, only neighbouring chunks count for it.
         """
@@ -293,7 +293,7 @@ class ChunkPool:
         return self._obtain(self._reserved + span)
 
     def _can_spare_neighbours(self, span: int) -> bool:
-        """Report if the reserved spans stay free wherever the pool allocates a span of this size."""
+        """Return True if the reserved spans stay free wherever the pool allocates a span of this size."""
         size = self._reserved_span
         touched = (span - 2) // size + 2
         spans = self._reserved // size + touched
@@ -440,7 +440,7 @@ def last_arrival(slab: Slab, chunk: int) -> int:
 
 # --- settlement ------------------------------------------------------------------------------------------------------
 def is_settled(slab: Slab, chunk: int) -> bool:
-    """Report if every record of a chunk is delivered or discarded; False for a damaged chunk, which stays in place.
+    """Return True if every record of a chunk is delivered or discarded; False for a damaged chunk, which stays.
 
     It reads only the state words and sizes of runs, because the pool calls it several times for each chunk.
     """

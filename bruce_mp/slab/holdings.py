@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 TopicKey = int | bytes
-"""The number of a topic, or the name of one that the router has not numbered."""
+"""The number of a topic, or its name if the router has not numbered it."""
 
 INSPECTIONS_PER_SWEEP: Final = 256
 MIN_SWEEP_PAUSE_MS: Final = 5

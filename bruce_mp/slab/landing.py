@@ -26,9 +26,9 @@ __all__ = [
     "base_at",
     "control_at",
     "empty_slots",
+    "landed_extents",
+    "landed_extents_within",
     "landed_lengths",
-    "landed_places",
-    "places_within",
     "request_credentials",
     "senders_of",
     "slot_at",
@@ -72,24 +72,24 @@ def landed_lengths(slab: Slab) -> list[int]:
     return lengths[: lengths.index(lay.LANDING_EMPTY)] if lay.LANDING_EMPTY in lengths else lengths
 
 
-def landed_places(slab: Slab) -> list[tuple[int, int]]:
+def landed_extents(slab: Slab) -> list[tuple[int, int]]:
     """Return (file offset, length) of the datagrams in the landing zone, slot by slot."""
     first, step = slab.geometry.landing_slots_at, slab.geometry.landing_slot_size
     return list(zip(count_from(first, step), landed_lengths(slab), strict=False))
 
 
-def places_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
+def landed_extents_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
     """Return (file offset, length) of the first `count` datagrams, with length 0 for those longer than `longest`."""
-    places = landed_places(slab)[:count]
-    if max(map(_length_of, places), default=0) < longest:
-        return places
+    extents = landed_extents(slab)[:count]
+    if max(map(_length_of, extents), default=0) < longest:
+        return extents
     return [
-        (at, 0 if length > longest or (length == longest and _was_cut(slab, slot)) else length)
-        for slot, (at, length) in enumerate(places)
+        (at, 0 if length > longest or (length == longest and _was_truncated(slab, slot)) else length)
+        for slot, (at, length) in enumerate(extents)
     ]
 
 
-def _was_cut(slab: Slab, slot: int) -> bool:
+def _was_truncated(slab: Slab, slot: int) -> bool:
     header = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
     return bool(slab.words[(header + _MSG_FLAGS_AT) >> 2] & _MSG_TRUNC)
 

@@ -228,7 +228,7 @@ FLAG_ADMITTED: Final = 4  # on a run: the topic's rate limit has counted its rec
 FLAG_IN_DOUBT: Final = 8  # with FLAG_BATCH_START: the broker may have the batch, although no response confirms this
 FLAG_AFTER_GAP: Final = 16  # with FLAG_BATCH_START: the batch before it was discarded, and the broker may lack it
 
-OPTION_EXPLICIT: Final = 1  # the daemon must not replace the client's timestamp
+OPTION_KEEPS_TIMESTAMP: Final = 1  # the daemon must not replace the client's timestamp
 OPTION_HASHED: Final = 2  # an AnyPartition message, whose partition key is a hash of its record key
 OPTION_EMPTY_KEY: Final = 4  # a key without bytes is empty; without the option it is null
 OPTION_NULL_VALUE: Final = 8  # a value without bytes is null

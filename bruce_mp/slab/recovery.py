@@ -96,7 +96,7 @@ def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
 
 
 def sweep(slab: Slab, states: Collection[RunState], holder: int | None = None) -> list[FoundSegment]:
-    """Return the segments in one of `states` in order of arrival; with `holder`, only those that it holds."""
+    """Return the segments in one of `states` in order of arrival; with `holder`, only its segments."""
     found = [
         item
         for item in read_each(slab, lambda chunk: _segments_in(slab, chunk, states))
@@ -164,7 +164,7 @@ def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[
 
 
 def _continues(last: Record, record: Record) -> bool:
-    """Report if a record of a split run belongs to the segment of the record before it."""
+    """Return True if a record of a split run belongs to the segment of the record before it."""
     same = record.word == last.word and record.partition == last.partition and record.epoch == last.epoch
     in_sequence = record.sequence == -1 or record.sequence == next_sequence(last.sequence, 1)
     return same and in_sequence and not record.flags & lay.FLAG_BATCH_START

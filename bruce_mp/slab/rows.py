@@ -6,7 +6,7 @@ Then it marks the redo record valid, applies it, and marks it void.  After a cra
 applies a valid redo record again, so every step must be repeatable.
 
 `version` is odd during a transaction, so that a reader of the books detects an inconsistent snapshot.  An input's
-version stays odd from `open_books` until it commits the batch, even if the input dies in between.
+version stays odd from `begin_batch` until it commits the batch, even if the input dies in between.
 
 A redo record consists of u32 valid, u32 outcome, u32 reason (of a move: the state word after it as the outcome, the one
 before it as the reason), u32 number of counters, u32 number of segments, u32 number of landing slots to empty, u64 next
@@ -63,7 +63,7 @@ class ProcessRow:
         self._apply_redo()
         if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
             slab.longs[(self._at + lay.ROW_VERSION) >> 3] += (
-                1  # the predecessor called `open_books`, but received no batch
+                1  # the predecessor called `begin_batch`, but received no batch
             )
 
     def begin(self, pid: int, now_ms: int, heartbeat_ms: int = 0) -> int:
@@ -140,7 +140,7 @@ class ProcessRow:
         """Mark a stream input's arrivals below number `arrivals` as counted and raise counters, both or neither."""
         self._transact(increments, landing_base=arrivals)
 
-    def open_books(self) -> None:
+    def begin_batch(self) -> None:
         """Mark the books as inconsistent before the input adds records, until it lands and counts them."""
         self._slab.longs[(self._at + lay.ROW_VERSION) >> 3] |= 1
 
@@ -206,12 +206,12 @@ def settle_words(slab: Slab, segments: Sequence[Segment], outcome: RunState, rea
     """
     for segment in segments:
         try:
-            places = segment_words(slab, segment)
+            indexes = segment_words(slab, segment)
         except SlabError:
             continue
-        places = [at for at in places if slab.words[at] & 0xFF not in lay.SETTLED]
+        indexes = [at for at in indexes if slab.words[at] & 0xFF not in lay.SETTLED]
         if is_current(slab, segment):  # checked after the words, because only unsettled segments stay current
-            for at in places:
+            for at in indexes:
                 _store_reason(slab, at, segment, reason)
                 slab.words[at] = outcome
 
@@ -223,11 +223,11 @@ def _move_words(slab: Slab, segments: Iterable[Segment], before: int, after: int
     """
     for segment in segments:
         try:
-            places = [at for at in segment_words(slab, segment) if slab.words[at] == before]
+            indexes = [at for at in segment_words(slab, segment) if slab.words[at] == before]
         except SlabError:
             continue
         if is_current(slab, segment):  # checked after the words, as in `settle_words`
-            for at in places:
+            for at in indexes:
                 slab.words[at] = after
 
 

@@ -146,7 +146,7 @@ def unpack_segments(data: bytes | memoryview) -> list[Segment]:
 
 
 def is_current(slab: Slab, segment: Segment) -> bool:
-    """Report if the segment's chunk still has the segment's generation."""
+    """Return True if the segment's chunk still has the segment's generation."""
     return slab.words[(slab.chunk_at(segment.chunk) + lay.CHUNK_GENERATION) >> 2] == segment.generation
 
 
@@ -285,12 +285,12 @@ def held_words(slab: Slab, segment: Segment, expected: int) -> list[int]:
     A damaged segment and one of an older generation have none.
     """
     try:
-        places = segment_words(slab, segment)
+        indexes = segment_words(slab, segment)
     except SlabError:
         return []
     # Read the generation after the words: the input cannot reuse the chunk while this process holds the record.
-    is_held = all(slab.words[at] == expected for at in places) and is_current(slab, segment)
-    return places if is_held else []
+    is_held = all(slab.words[at] == expected for at in indexes) and is_current(slab, segment)
+    return indexes if is_held else []
 
 
 def split_run(slab: Slab, chunk: int, offset: int) -> None:

@@ -149,13 +149,13 @@ class Salvage:
         return ChunkCounts(self.slab.geometry.chunks - used - len(unsound), used, len(unsound))
 
     def _is_marked_used(self, chunk: int) -> bool:
-        """Report if a chunk's state byte is not FREE."""
+        """Return True if a chunk's state byte is not FREE."""
         return self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
 
     # --- records -----------------------------------------------------------------------------------------------------
 
     def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
-        """Yield the records in order of arrival; with `settled` also those that are delivered or discarded."""
+        """Yield the records in order of arrival; with `settled` also delivered and discarded records."""
         locations = sorted(self._locations(settled=settled), reverse=True)
         heap: list[_HeapEntry] = []
         while locations or heap:
@@ -248,9 +248,9 @@ class Salvage:
     # --- landing zone ------------------------------------------------------------------------------------------------
 
     def landing_zone(self) -> LandingZone:
-        """Return the number of datagrams in the landing zone, and those that no lane has a copy of."""
+        """Return the number of datagrams in the landing zone, and the datagrams without a copy in a lane."""
         base = self.slab.longs[landing.base_at(self.slab) >> 3]
-        locations = landing.landed_places(self.slab)
+        locations = landing.landed_extents(self.slab)
         copied = copied_arrivals(self.slab, base) if locations else frozenset()
         found = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(locations, base))
         return LandingZone(len(locations), [item for item in found if item.arrival not in copied])

@@ -98,7 +98,7 @@ class Shares:
 
     @property
     def are_scarce(self) -> bool:
-        """Report if inputs should return empty shares."""
+        """Return True if inputs should return empty shares."""
         return bool(self._others) and bytes(self._table).count(0) * _SCARCE_DIVISOR < self.count
 
     @property

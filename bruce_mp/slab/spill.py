@@ -47,7 +47,7 @@ __all__ = [
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
 _HEAD: Final = Struct("<8sIIqII")
-"""magic, version, row, creation time of the slab in ms, attempt, 1 if its timestamps are explicit"""
+"""magic, version, row, creation time of the slab in ms, attempt, 1 if clamping must not replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
 """state (0 open, 1 released), messages, end of the data; written when the attempt is complete"""
 _SEAL_AT: Final = 64
@@ -77,8 +77,8 @@ class SpillFile:
         self.row: int
         self.slab_id: int
         self.number: int
-        magic, version, self.row, self.slab_id, self.number, explicit = _HEAD.unpack_from(head)
-        self.is_explicit = explicit == 1
+        magic, version, self.row, self.slab_id, self.number, keeps = _HEAD.unpack_from(head)
+        self.keeps_timestamps = keeps == 1
         self.is_sound = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
         self.end: int
@@ -95,12 +95,12 @@ class SpillFile:
         self._block_end = _DATA_AT
 
     @classmethod
-    def create(cls, path: Path, slab_id: int, row: int, number: int, *, is_explicit: bool) -> SpillFile:
-        """Create the file of an attempt, with mode 0600; with `is_explicit`, its messages keep their timestamps."""
+    def create(cls, path: Path, slab_id: int, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
+        """Create the file of an attempt, with mode 0600; for `keeps_timestamps` see `Lanes.ingest`."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         head = bytearray(_DATA_AT)
-        _HEAD.pack_into(head, 0, _MAGIC, _VERSION, row, slab_id, number, int(is_explicit))
+        _HEAD.pack_into(head, 0, _MAGIC, _VERSION, row, slab_id, number, int(keeps_timestamps))
         _SEAL.pack_into(head, _SEAL_AT, 0, 0, _DATA_AT)
         _PROGRESS.pack_into(head, _PROGRESS_AT, _DATA_AT, 0, 0)
         os.pwrite(descriptor, head, 0)
@@ -218,11 +218,11 @@ class SpillDirectory:
         """Return the directory at `path` for a slab."""
         return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS))
 
-    def create(self, row: int, number: int, *, is_explicit: bool) -> SpillFile:
+    def create(self, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
         self.ensure()
         path = self.path / f"{row}.{number}{_SUFFIX}"
-        return SpillFile.create(path, self.slab_id, row, number, is_explicit=is_explicit)
+        return SpillFile.create(path, self.slab_id, row, number, keeps_timestamps=keeps_timestamps)
 
     def ensure(self) -> None:
         """Create the directory if it is missing.  Raises OSError and SlabError."""

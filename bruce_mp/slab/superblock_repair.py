@@ -95,7 +95,7 @@ def _candidate_geometries(first: int) -> Iterator[Geometry]:
 
 
 def _has_slot_size(data: mmap.mmap, geometry: Geometry) -> bool:
-    """Report if the first iovec of the landing zone has the size of a slot."""
+    """Return True if the first iovec of the landing zone has the size of a slot."""
     length_at = geometry.landing_iovecs_at + 8
     return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size
 

@@ -111,7 +111,7 @@ class TopicTable:
         return topic in self._names
 
     def was_freed(self, topic: int) -> bool:
-        """Report if the number belonged to a topic that is gone."""
+        """Return True if the number belonged to a topic that is gone."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
     def ids(self) -> dict[bytes, int]:
@@ -234,7 +234,7 @@ class PartitionTable:
 
     @property
     def is_full(self) -> bool:
-        """Report if the table has no free entry."""
+        """Return True if the table has no free entry."""
         return not self._free and self._count >= self._slab.geometry.partitions
 
     def ensure_entry(self, topic: int, partition: int) -> bool:

@@ -99,11 +99,11 @@ class TopicShares:
         return chunk
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a topic with `span` more chunks is within its threshold."""
+        """Return True if a topic with `span` more chunks is within its threshold."""
         return self._is_allowed(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Report if a refused topic may resume: if `span` more chunks, or half of its holding if less, are allowed.
+        """Return True if a refused topic may resume: `span` more chunks, or half of its holding if less, are allowed.
 
         A smaller amount is not worth a retry, which parses all waiting messages.
         """
@@ -111,7 +111,7 @@ class TopicShares:
         return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
-        """Report if a topic is over its threshold without being stuck, so that the input should receive nothing.
+        """Return True if a topic is over its threshold without being stuck, so that the input should receive nothing.
 
         If nothing becomes free, the result is False once a second, for a *trial* of `TRIAL_MESSAGES` messages.  Without
         it, messages of other topics would stay behind those of the stuck topics in the socket's queue.
@@ -131,7 +131,7 @@ class TopicShares:
         return is_due
 
     def _is_stuck(self, topic: TopicKey, now_ms: int) -> bool:
-        """Report if none of the topic's chunks became free within `TOPIC_STUCK_AFTER_MS`."""
+        """Return True if none of the topic's chunks became free within `TOPIC_STUCK_AFTER_MS`."""
         return now_ms - self._excesses[topic].since_ms >= TOPIC_STUCK_AFTER_MS
 
     def _may_exceed(self, topic: TopicKey, now_ms: int) -> bool:
@@ -147,7 +147,7 @@ class TopicShares:
         return not self.is_on_trial and holdings.freed == excess.freed_in_all and not self._is_any_idle()
 
     def _is_any_idle(self) -> bool:
-        """Report if a numbered topic holds no chunks, because all its messages are settled."""
+        """Return True if a numbered topic holds no chunks, because all its messages are settled."""
         return self._pool.holdings.numbered < len(self._topics)
 
     def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
@@ -156,7 +156,7 @@ class TopicShares:
         return self._sweep(holding, now_ms) and self._is_within(topic, holding, span)
 
     def _is_within(self, topic: TopicKey, holding: Holding, span: int) -> bool:
-        """Report if a topic with `span` more chunks is within its threshold, without a sweep."""
+        """Return True if a topic with `span` more chunks is within its threshold, without a sweep."""
         held = holding.held + span
         if not holding.held or held * RESERVE_ALPHA_DIVISOR <= self._pool.own_free - span:
             return True  # the usual case, which needs no count of obtainable shares
@@ -194,7 +194,7 @@ class TopicShares:
         return has_freed
 
     def _sweep_oldest(self, now_ms: int) -> bool:
-        """Reclaim the oldest chunks of all topics, whose pause they share."""
+        """Reclaim the oldest chunks of all topics, which share a pause."""
         if now_ms < self._pause.ends_ms:
             return False
         before = self._pool.free_count

@@ -76,7 +76,7 @@ class BooksCheck:
             if not some:
                 self._heads, self._is_complete = None, True
                 return
-            found = kernels.tally(self._slab, some)
+            found = kernels.count_states(self._slab, some)
             self._states = [total + more for total, more in zip(self._states, found, strict=True)]
 
     def _judge(self, steady_ms: int, now_ms: int) -> None:

@@ -163,11 +163,11 @@ class Simulation:
     def fill(self) -> None:
         """Receive until there is no room for something."""
         for batch in self._batches():
-            places, at = [], 0
+            extents, at = [], 0
             for message in batch:
-                places.append((at, len(message)))
+                extents.append((at, len(message)))
                 at += len(message)
-            ingested = self._lanes.ingest(memoryview(b"".join(batch)), places, self._arrival, self._now_ms)
+            ingested = self._lanes.ingest(memoryview(b"".join(batch)), extents, self._arrival, self._now_ms)
             self._arrival += len(batch)
             self._take_runs()
             self._flush(everything=False)

@@ -687,7 +687,7 @@ def test_a_rejected_explicit_timestamp_is_discarded_and_not_replaced(make: MakeW
     world.send([(b"t", datagram(b"t", b"v", timestamp=each), None) for each in (11, AHEAD_MS)])
     (segment,) = world.doorbells[-1]
     for offset, _ in segment_records(world.slab, segment):
-        world.slab.view[world.slab.chunk_at(segment.chunk) + offset + lay.RECORD_OPTIONS] = lay.OPTION_EXPLICIT
+        world.slab.view[world.slab.chunk_at(segment.chunk) + offset + lay.RECORD_OPTIONS] = lay.OPTION_KEEPS_TIMESTAMP
     settle(world)
     assert timestamps_of(world)[1:] == [11]
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 1}

@@ -224,15 +224,15 @@ def test_a_death_keeps_an_attempt_larger_than_the_slab_atomic(
     assert read_back(broker) == ([(1, number) for number in range(LARGE)] if is_ended else [])
 
 
-@pytest.mark.parametrize("is_explicit", [False, True])
+@pytest.mark.parametrize("keeps_timestamps", [False, True])
 def test_timestamps_of_a_spilled_attempt_survive_a_kill_and_a_restart(
-    tmp_path: Path, broker: DevBroker, is_explicit: bool
+    tmp_path: Path, broker: DevBroker, keeps_timestamps: bool
 ) -> None:
     """Those on which the client insists are as sent; others, decades old, become the time of the arrival."""
     with daemon_in(tmp_path, broker, **SMALL, **{"timestamps.policy": "clamp"}) as daemon:
         with connect(daemon) as client:
             began_ms = wall_ms()
-            send_large(client, 1, encode_begin("clock", keeps_timestamps=is_explicit))
+            send_large(client, 1, encode_begin("clock", keeps_timestamps=keeps_timestamps))
             assert ask(client, 1, Level.RECEIVED).received == LARGE
             arrived_ms = wall_ms()
             os.kill(daemon.pids()["router"], signal.SIGSTOP)
@@ -245,7 +245,7 @@ def test_timestamps_of_a_spilled_attempt_survive_a_kill_and_a_restart(
     records = [record for partition in broker.fetch(TOPICS[1]) for record in partition]
     found = {names([record.value or b""])[0][1]: record.timestamp for record in records}
     assert len(records) == len(found) == LARGE
-    if is_explicit:
+    if keeps_timestamps:
         assert all(timestamp == number for number, timestamp in found.items())
     else:
         assert began_ms - 50 <= min(found.values())

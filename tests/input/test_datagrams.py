@@ -295,7 +295,7 @@ RECEIVED: Final = [GOOD[0], BAD[0], *GOOD[1:4], BAD[1], GOOD[4]]
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
     [
-        (ProcessRow, "open_books", 1),
+        (ProcessRow, "begin_batch", 1),
         *[(PureLanes, "_append", number) for number in range(1, 5)],
         (ProcessRow, "commit_landed", 1),
         (ProcessRow, "_apply_redo", 1),
@@ -502,7 +502,7 @@ def test_messages_landed_without_credentials_are_admitted(slab: Slab) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "number"),
     [
-        (ProcessRow, "open_books", 1),
+        (ProcessRow, "begin_batch", 1),
         *[(PureLanes, "_append", number) for number in range(1, 4)],
         (ProcessRow, "commit_landed", 1),
         (ProcessRow, "_apply_redo", 1),

@@ -15,7 +15,7 @@ from bruce_mp.config.sections import (
 )
 from bruce_mp.input import receive_coalescing
 from bruce_mp.input.linger import shortest_linger_ms
-from bruce_mp.input.receive_coalescing import LONGEST_STREAM_US, UNBATCHED_US, coalescing_for, stream_coalescing_for
+from bruce_mp.input.receive_coalescing import MAX_STREAM_NAP_US, UNBATCHED_NAP_US, coalescing_for, stream_coalescing_for
 from bruce_mp.kernels import NO_COALESCING, Coalescing
 from support.flow_parts import a_config
 
@@ -79,8 +79,8 @@ def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     ("batching", "longest_us"),
     [
         (Batching(), 90_000 // 16),
-        (SLOW, LONGEST_STREAM_US),
-        (Batching(topics={"urgent": UNBATCHED}), UNBATCHED_US),
+        (SLOW, MAX_STREAM_NAP_US),
+        (Batching(topics={"urgent": UNBATCHED}), UNBATCHED_NAP_US),
     ],
 )
 def test_the_longest_nap_of_a_stream_worker_follows_the_batching(batching: Batching, longest_us: int) -> None:

@@ -69,7 +69,7 @@ class Delivered(NamedTuple):
 
     number: int
     timestamp: int
-    is_explicit: bool
+    keeps_timestamps: bool
 
 
 class Sink:
@@ -100,7 +100,9 @@ class Sink:
         values = [one.value for one in chosen.messages(self._slab, segment, b"", None)]
         records = [record for _, record in segment_records(self._slab, segment)]
         for value, record in zip(values, records, strict=True):
-            yield Delivered(int(value.split(b":")[0]), record.timestamp, bool(record.options & lay.OPTION_EXPLICIT))
+            yield Delivered(
+                int(value.split(b":")[0]), record.timestamp, bool(record.options & lay.OPTION_KEEPS_TIMESTAMP)
+            )
 
     def numbers(self, topic: int) -> list[int]:
         return [each.number for each in self.delivered.get(topic, [])]
@@ -142,7 +144,7 @@ def test_a_spilled_message_gets_its_original_arrival_time(slab: Slab, window: Ti
     assert sink.numbers(OTHER) == list(range(400))
     arrived = [WALL_MS + began_ms + (5000 if number >= 200 else 0) for number in range(400)]
     assert [each.timestamp for each in sink.delivered[OTHER]] == arrived
-    assert not any(each.is_explicit for each in sink.delivered[OTHER])
+    assert not any(each.keeps_timestamps for each in sink.delivered[OTHER])
 
 
 def test_a_spilled_timestamp_within_the_window_of_its_arrival_is_kept(slab: Slab) -> None:
@@ -164,7 +166,7 @@ def test_a_spilled_attempt_keeps_explicit_timestamps(slab: Slab, is_killed: bool
         worker = worker_of(slab, CLAMP)
     drain(worker, sink)
     assert sink.numbers(OTHER) == list(range(400))
-    assert {(each.timestamp, each.is_explicit) for each in sink.delivered[OTHER]} == {(1234, True)}
+    assert {(each.timestamp, each.keeps_timestamps) for each in sink.delivered[OTHER]} == {(1234, True)}
 
 
 def test_a_spilled_message_counts_once_by_its_type(slab: Slab) -> None:

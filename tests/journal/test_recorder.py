@@ -249,8 +249,8 @@ def test_a_slab_that_is_too_small_is_refused_with_the_remedy(slab: Slab, keeper:
 def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     data = [datagram(b"t1", b"%d" % number) for number in range(4)]
-    for message, is_explicit in zip(data, (True, False, False, True), strict=True):
-        source.lanes.ingest(memoryview(message), [(0, len(message))], source.base, 1, is_explicit=is_explicit)
+    for message, keeps_timestamps in zip(data, (True, False, False, True), strict=True):
+        source.lanes.ingest(memoryview(message), [(0, len(message))], source.base, 1, keeps_timestamps=keeps_timestamps)
         slab.longs[slab.geometry.landing_at >> 3] += 1
     source.close_all()
     keeper.record()
@@ -263,7 +263,7 @@ def explicit(slab: Slab) -> list[bool]:
     salvage = Salvage(slab.path, is_live=True)
     options = [slab.view[each.key_at - lay.RECORD_HEADER + lay.RECORD_OPTIONS] for each in salvage.records()]
     salvage.close()
-    return [bool(each & lay.OPTION_EXPLICIT) for each in options]
+    return [bool(each & lay.OPTION_KEEPS_TIMESTAMP) for each in options]
 
 
 def test_a_record_key_chooses_the_partition_again(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:

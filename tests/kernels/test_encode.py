@@ -115,7 +115,7 @@ def test_kafka_python_reads_an_encoded_batch(records: list[KafkaRecord]) -> None
 def test_keeps_empty_preserves_empty_values_but_not_empty_keys() -> None:
     records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
     with new_slab() as slab:
-        encoded = encode(slab, put_records(slab, [records]), keeps_empty=True)
+        encoded = encode(slab, put_records(slab, [records]), keeps_empty_values=True)
     assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == [
         (None, b""),
         (b"k", b""),
@@ -123,10 +123,10 @@ def test_keeps_empty_preserves_empty_values_but_not_empty_keys() -> None:
     ]
 
 
-@pytest.mark.parametrize("keeps_empty", [False, True])
-def test_null_and_empty_of_version_2_do_not_depend_on_the_config(*, keeps_empty: bool) -> None:
+@pytest.mark.parametrize("keeps_empty_values", [False, True])
+def test_null_and_empty_of_version_2_do_not_depend_on_the_config(*, keeps_empty_values: bool) -> None:
     with new_slab() as slab:
-        encoded = encode(slab, put_null_and_empty(slab), keeps_empty=keeps_empty)
+        encoded = encode(slab, put_null_and_empty(slab), keeps_empty_values=keeps_empty_values)
     assert [(record.key, record.value) for record in read_by_kafka_python(whole_batch(*encoded))] == NULL_AND_EMPTY
 
 

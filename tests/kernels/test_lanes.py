@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.kernels import Lanes
-from bruce_mp.kernels.closed_runs import MOST_CLOSED_BYTES
+from bruce_mp.kernels.closed_runs import MAX_CLOSED_BYTES
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry
@@ -88,8 +88,8 @@ def test_a_large_message_shares_its_span_with_small_ones(slab: Slab) -> None:
     sender = Input(slab, topics=TOPICS)
     large = datagram(b"t1", bytes(range(256)) * 100)
     batch = memoryview(large + datagram(b"t1", b"small"))
-    places = [(0, len(large)), (len(large), len(batch) - len(large))]
-    sender.lanes.ingest(batch, places, 0, 0)
+    extents = [(0, len(large)), (len(large), len(batch) - len(large))]
+    sender.lanes.ingest(batch, extents, 0, 0)
     [segment] = sender.close_all()
     assert segment.records == 2
     assert [span for _, state, span, _ in chunk_headers(slab) if state] == [4]
@@ -181,7 +181,7 @@ def test_a_full_run_is_named_by_its_tick_when_no_message_follows(slab: Slab) -> 
 def test_many_closed_bytes_wait_for_no_tick(slab: Slab) -> None:
     sender = Input(slab, linger_ms=100, topics=TOPICS)
     sender.now_ms = 1000
-    most = min(MOST_CLOSED_BYTES, slab.geometry.chunks * lay.CHUNK_BYTES // 16)
+    most = min(MAX_CLOSED_BYTES, slab.geometry.chunks * lay.CHUNK_BYTES // 16)
     for _ in range(most // 2900 + 4):
         send(sender, [(b"t1", bytes(2900), b"", None)])
     assert sum(segment.payload for segment in sender.lanes.drain_ready(1001)) >= most
@@ -190,7 +190,7 @@ def test_many_closed_bytes_wait_for_no_tick(slab: Slab) -> None:
 def test_empty_messages_fill_the_bound_on_closed_bytes_by_their_memory(slab: Slab) -> None:
     sender = Input(slab, linger_ms=100, topics=TOPICS)
     sender.now_ms = 1000
-    most = min(MOST_CLOSED_BYTES, slab.geometry.chunks * lay.CHUNK_BYTES // 16)
+    most = min(MAX_CLOSED_BYTES, slab.geometry.chunks * lay.CHUNK_BYTES // 16)
     for _ in range(most // lay.RECORD_HEADER + lay.CHUNK_BYTES // lay.RECORD_HEADER):
         send(sender, [(b"t1", b"", b"", None)])
     assert sender.lanes.publish_ms == 0

@@ -143,7 +143,7 @@ def test_kafka_python_unpacks_a_compressed_wrapper(
 def test_keeps_empty_preserves_empty_values_but_not_empty_keys(message_format: MessageFormat) -> None:
     records = [KafkaRecord(NOW, b"", b""), KafkaRecord(NOW, b"k", b""), KafkaRecord(NOW, b"k", b"v")]
     with new_slab() as slab:
-        data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty=True)
+        data, _, _ = encode_message_set(slab, put_records(slab, [records]), message_format, keeps_empty_values=True)
     assert [(record.key, record.value) for record in read_by_kafka_python(data)] == [
         (None, b""),
         (b"k", b""),
@@ -151,13 +151,15 @@ def test_keeps_empty_preserves_empty_values_but_not_empty_keys(message_format: M
     ]
 
 
-@pytest.mark.parametrize("keeps_empty", [False, True])
+@pytest.mark.parametrize("keeps_empty_values", [False, True])
 @pytest.mark.parametrize("message_format", FORMATS)
 def test_null_and_empty_of_version_2_do_not_depend_on_the_config(
-    message_format: MessageFormat, *, keeps_empty: bool
+    message_format: MessageFormat, *, keeps_empty_values: bool
 ) -> None:
     with new_slab() as slab:
-        data, _, _ = encode_message_set(slab, put_null_and_empty(slab), message_format, keeps_empty=keeps_empty)
+        data, _, _ = encode_message_set(
+            slab, put_null_and_empty(slab), message_format, keeps_empty_values=keeps_empty_values
+        )
     assert [(record.key, record.value) for record in read_by_kafka_python(data)] == NULL_AND_EMPTY
 
 

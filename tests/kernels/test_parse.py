@@ -102,12 +102,12 @@ def damaged(draw: st.DrawFn) -> bytes:
 def outcomes(datagrams: list[bytes], first_arrival: int, before: bytes, after: bytes) -> list[Message | Rejection]:
     """Return the batch parser's result for adjacent datagrams in a buffer."""
     buffer = before + b"".join(datagrams) + after
-    places = []
+    extents = []
     at = len(before)
     for data in datagrams:
-        places.append((at, len(data)))
+        extents.append((at, len(data)))
         at += len(data)
-    return as_oracle_says(parse(memoryview(buffer), places, first_arrival), buffer, len(datagrams), first_arrival)
+    return as_oracle_says(parse(memoryview(buffer), extents, first_arrival), buffer, len(datagrams), first_arrival)
 
 
 def as_oracle_says(batch: ParsedBatch, buffer: bytes, count: int, first_arrival: int) -> list[Message | Rejection]:
@@ -163,8 +163,8 @@ def test_bytes_after_a_message_do_not_change_it(data: bytes, behind: bytes) -> N
 def test_messages_that_are_skipped_keep_their_numbers() -> None:
     datagrams = [encode_any_partition(b"t", b"%d" % i, timestamp_ms=i) for i in range(5)]
     buffer = b"".join(datagrams)
-    places = [(len(datagrams[0]) * i, len(datagrams[0])) for i in range(5)]
-    batch = parse(memoryview(buffer), places, 100, frozenset({100, 103}))
+    extents = [(len(datagrams[0]) * i, len(datagrams[0])) for i in range(5)]
+    batch = parse(memoryview(buffer), extents, 100, frozenset({100, 103}))
     [items] = batch.groups.values()
     assert [(item[0], item[1]) for item in items] == [(101, 1), (102, 2), (104, 4)]
 
@@ -176,11 +176,11 @@ def test_groups_are_by_topic_and_kind_in_order_of_their_first_message() -> None:
         encode_any_partition(b"a", b"", timestamp_ms=0),
         encode_any_partition(b"b", b"", timestamp_ms=0),
     ]
-    places, at = [], 0
+    extents, at = [], 0
     for data in datagrams:
-        places.append((at, len(data)))
+        extents.append((at, len(data)))
         at += len(data)
-    groups = parse(memoryview(b"".join(datagrams)), places, 0).groups
+    groups = parse(memoryview(b"".join(datagrams)), extents, 0).groups
     assert [(group, [item[0] for item in items]) for group, items in groups.items()] == [
         ((b"b", False), [0, 3]),
         ((b"b", True), [1]),

@@ -144,8 +144,8 @@ def test_murmur2_places_100000_keys_as_the_java_client_does() -> None:
         for start in range(0, len(keys), 1000):
             batch = [datagram(b"java", b"", key) for key in keys[start : start + 1000]]
             sizes = [len(message) for message in batch]
-            places = [*zip(accumulate(sizes, initial=0), sizes, strict=False)]
-            assert not sender.lanes.ingest(memoryview(b"".join(batch)), places, start, 1).no_room
+            extents = [*zip(accumulate(sizes, initial=0), sizes, strict=False)]
+            assert not sender.lanes.ingest(memoryview(b"".join(batch)), extents, start, 1).no_room
         found = {content.key: content.partition_key for content in contents(slab)}
         lanes = {index for _, index, _ in sender.lanes._lanes}
     assert found == {key: int(hashed) for key, (hashed, _) in zip(keys, java, strict=True)}

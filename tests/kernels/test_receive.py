@@ -40,7 +40,7 @@ def slab() -> Iterator[Slab]:
 
 
 def landed(slab: Slab) -> list[bytes]:
-    found = [bytes(slab.view[at : at + length]) for at, length in landing.landed_places(slab)]
+    found = [bytes(slab.view[at : at + length]) for at, length in landing.landed_extents(slab)]
     landing.empty_slots(slab, len(found))
     return found
 

@@ -14,12 +14,12 @@ from bruce_mp.errors import SlabError
 from bruce_mp.kernels import (
     assign_sequences,
     bind_partition,
-    by_size,
     claim,
     encode,
     messages,
     split_at,
     split_by_partition,
+    split_by_size,
     time_span,
     write_sequence,
 )
@@ -124,7 +124,7 @@ def test_a_lane_of_one_key_is_not_walked_or_split(slab: Slab) -> None:
 def test_by_size_separates_fitting_from_oversized_records(sizes: list[int], limit: int) -> None:
     with new_slab() as slab:
         whole = of_sizes(slab, sizes)
-        parts = by_size(slab, whole, limit)
+        parts = split_by_size(slab, whole, limit)
         check_parts(slab, whole, [part for _, part in parts])
         assert [(fits, part.records) for fits, part in parts] == [
             (fits, len(list(group))) for fits, group in groupby(size <= limit for size in sizes)
@@ -203,7 +203,7 @@ def test_every_kernel_refuses_a_segment_of_an_older_generation(slab: Slab) -> No
         lambda: set_state(slab, [old], MINE),
         lambda: encode(slab, [old]),
         lambda: split_at(slab, old, 1, 1),
-        lambda: by_size(slab, old, 1),
+        lambda: split_by_size(slab, old, 1),
         lambda: time_span(slab, old),
         lambda: messages(slab, old, b"t", 1),
         lambda: split_by_partition(slab, old, [1, 2]),

@@ -29,7 +29,7 @@ SHORTEST_FENCE: Final = bytes.fromhex("0000000801040000")
 def cut_all(data: bytes, longest: int = LONGEST) -> StreamSplit:
     """Split bytes in the middle of a buffer."""
     found = split_stream(memoryview(b"\xff" * 3 + data + b"\0\0\0\x08" * 3), 3, 3 + len(data), longest)
-    return found._replace(at=found.at - 3, places=[(at - 3, size) for at, size in found.places])
+    return found._replace(at=found.at - 3, extents=[(at - 3, size) for at, size in found.extents])
 
 
 def framed(data: bytes) -> bytes:
@@ -54,7 +54,7 @@ def test_whole_messages_are_split_and_a_partial_one_remains(sent: list[bytes], k
     data = b"".join(sent)
     beginning = (100).to_bytes(4, "big")[:kept] + bytes(max(0, kept - 4))
     found = cut_all(data + beginning)
-    assert [(data + beginning)[at : at + size] for at, size in found.places] == sent
+    assert [(data + beginning)[at : at + size] for at, size in found.extents] == sent
     assert (found.at, found.stop) == (len(data), SplitStop.MORE)
     assert found.size == (100 if kept >= 4 else 0)
 
@@ -67,14 +67,14 @@ def test_a_stream_split_anywhere_yields_the_datagrams(sent: list[bytes], cuts: l
     if len(data) > 3000:
         bytewise = False
     ends = range(1, len(data) + 1) if bytewise else sorted({min(at, len(data)) for at in cuts} | {len(data)})
-    begin, places = 0, []
+    begin, extents = 0, []
     for end in ends:
         found = split_stream(memoryview(data), begin, end, LONGEST)
         assert found.stop is SplitStop.MORE
-        places += found.places
+        extents += found.extents
         begin = found.at
     assert begin == len(data)
-    batch = parse(memoryview(data), places, 0)
+    batch = parse(memoryview(data), extents, 0)
     assert as_oracle_says(batch, data, len(sent), 0) == [parse_message(one) for one in sent]
 
 

@@ -24,7 +24,7 @@ from support.slabs import CAPACITY, INPUT_ROW, SMALL, Content, contents, datagra
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.kernels import Served
+    from bruce_mp.kernels import StreamIntakeResult
     from bruce_mp.slab.file import Slab
 
 BARRIER: Final = encode_barrier(b"01234567", Level.RECEIVED, 1000)
@@ -62,7 +62,7 @@ class Rig:
             self.intake.add(source)
         return client, source
 
-    def run(self, wait_ms: int = 0) -> Served:
+    def run(self, wait_ms: int = 0) -> StreamIntakeResult:
         now_ms = steady_ms()
         return self.intake.run(self.epoll, now_ms, now_ms + wait_ms)
 
@@ -160,9 +160,9 @@ def test_a_batch_with_a_rejected_message_is_left_uncounted(rig: Rig) -> None:
     client.sendall(b"".join(messages))
     served = rig.run()
     assert served.uncounted is not None
-    ((found, places),) = served.uncounted.parts
+    ((found, extents),) = served.uncounted.parts
     assert found is source
-    assert [bytes(rig.buffer[at : at + size]) for at, size in places] == messages
+    assert [bytes(rig.buffer[at : at + size]) for at, size in extents] == messages
     assert [each.slot for each in served.uncounted.ingested.rejections] == [1]
     assert (rig.row.counted, source.section.received, rig.row.counters[Counter.MsgReceived]) == (0, 0, 0)
     assert rig.row.version % 2 == 1, "the books are open until the caller counts the batch"
@@ -184,7 +184,7 @@ def test_nothing_is_appended_without_certain_room_when_clients_wait(rig: Rig) ->
     assert len(rig.values()) == rig.row.counted > 5
 
 
-def fill(rig: Rig, client: socket.socket) -> Served:
+def fill(rig: Rig, client: socket.socket) -> StreamIntakeResult:
     """Send messages that fill a chunk each, until a call leaves something to its caller."""
     for _ in range(GEOMETRY.chunks + 1):
         client.sendall(datagram(value=CHUNKFUL))

@@ -86,7 +86,7 @@ def test_both_ingest_functions_replace_timestamps(landed: bool) -> None:
         if landed:
             sender.lanes.ingest_landed(5, 4096, NOW_MS)
         else:
-            sender.lanes.ingest(slab.view, landing.landed_places(slab), sender.base, NOW_MS)
+            sender.lanes.ingest(slab.view, landing.landed_extents(slab), sender.base, NOW_MS)
         assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 0, 0, 5)]
         assert sender.lanes.drain_replaced() == []
         assert set(stored(slab).values()) == {ARRIVED_MS}
@@ -115,11 +115,11 @@ def test_the_first_stored_message_represents_replaced_timestamps(size: int) -> N
         sender = an_input(slab, CLAMP)
         large, small = bytes(slab.geometry.chunks * 8192), bytes(size)
         batch = [datagram(b"t1", value, timestamp=number) for number, value in enumerate([large, small, small, large])]
-        places, at = [], 0
+        extents, at = [], 0
         for each in batch:
-            places.append((at, len(each)))
+            extents.append((at, len(each)))
             at += len(each)
-        found = sender.lanes.ingest(memoryview(b"".join(batch)), places, 0, NOW_MS)
+        found = sender.lanes.ingest(memoryview(b"".join(batch)), extents, 0, NOW_MS)
         assert [dropped.arrival for dropped in found.no_room] == [0, 3]
         assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 1, 1, 2)]
 
@@ -131,9 +131,9 @@ def test_explicit_timestamps_are_marked_and_kept_unless_the_policy_is_arrival(
     with new_slab() as slab:
         sender = an_input(slab, window)
         put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
-        places = landing.landed_places(slab)
-        sender.lanes.ingest(slab.view, places[:4], 0, NOW_MS, is_explicit=True)
-        sender.lanes.ingest(slab.view, places[4:], 4, NOW_MS)
+        extents = landing.landed_extents(slab)
+        sender.lanes.ingest(slab.view, extents[:4], 0, NOW_MS, keeps_timestamps=True)
+        sender.lanes.ingest(slab.view, extents[4:], 4, NOW_MS)
         (segment,) = sender.close_all()
         found = [record for _, record in segment_records(slab, segment)]
         assert [record.options for record in found] == [1, 1, 1, 1, 0]

@@ -57,11 +57,11 @@ class Sender:
         """Ingest messages, pairs of topic and value, and return those without room."""
         key = 7 if keyed else None
         encoded = [datagram(topic, value, partition_key=key) for topic, value in messages]
-        places, at = [], 0
+        extents, at = [], 0
         for each in encoded:
-            places.append((at, len(each)))
+            extents.append((at, len(each)))
             at += len(each)
-        ingested = self.lanes.ingest(memoryview(b"".join(encoded)), places, self.number, self.now_ms)
+        ingested = self.lanes.ingest(memoryview(b"".join(encoded)), extents, self.number, self.now_ms)
         self.number += len(encoded)
         self.drain()
         return ingested.no_room
@@ -157,16 +157,16 @@ def test_a_refused_topic_is_admitted_after_its_delivery() -> None:
         assert sender.send((TOPICS[0], LARGE)) == []
 
 
-@pytest.mark.parametrize("keeps_order", [False, True])
-def test_messages_after_a_refused_one_are_refused_when_order_is_kept(keeps_order: bool) -> None:
+@pytest.mark.parametrize("caller_retries", [False, True])
+def test_messages_after_a_refused_one_are_refused_when_order_is_kept(caller_retries: bool) -> None:
     with new_slab(GEOMETRY) as slab:
         sender = Sender(slab)
-        sender.lanes.keeps_order = keeps_order
+        sender.lanes.caller_retries = caller_retries
         sender.stick(TOPICS[:1], CHUNKS)
         sender.stick(TOPICS[1:2], 12)
         span = bytes(2_000_000)
         dropped = sender.send((TOPICS[1], span), (TOPICS[1], b"small"), (TOPICS[2], b"other"))
-        assert [each.arrival for each in dropped] == [sender.number - 3, sender.number - 2][: 1 + keeps_order]
+        assert [each.arrival for each in dropped] == [sender.number - 3, sender.number - 2][: 1 + caller_retries]
 
 
 def test_a_refused_batch_requests_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +309,8 @@ def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: in
         for _ in range(30):
             encoded = [datagram(b"keyed", b"x", partition_key=key) for key in range(partitions)]
             size = len(encoded[0])
-            places = [(size * index, size) for index in range(partitions)]
-            found = sender.lanes.ingest(memoryview(b"".join(encoded)), places, sender.number, sender.now_ms)
+            extents = [(size * index, size) for index in range(partitions)]
+            found = sender.lanes.ingest(memoryview(b"".join(encoded)), extents, sender.number, sender.now_ms)
             sender.number += partitions
             assert found.no_room == []
             sender.lanes.close_runs()

@@ -53,7 +53,7 @@ class Variant:
 
     def receive(self, datagrams: Sequence[bytes], now_ms: int) -> tuple[Any, list[Segment]]:
         put_in_landing_zone(self.slab, datagrams)
-        self.row.open_books()
+        self.row.begin_batch()
         ingested = self.lanes.ingest_landed(len(datagrams), 8000, now_ms)
         self.row.commit_landed(
             len(datagrams), {0: len(datagrams), 5: len(ingested.rejections), 6: ingested.any_partition}
@@ -115,19 +115,21 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         found = (
             it.call("split_by_partition", segment, [3, 1, 4])
             if what == "partition"
-            else it.call("by_size", segment, 20)
+            else it.call("split_by_size", segment, 20)
         )
         return found, rest + ([segment] if found is SlabError else [part for _, part in found])
     calls: dict[str, Callable[[], Any]] = {
         "span": lambda: it.call("time_span", segment),
-        "encode": lambda: it.call("encode", segments, keeps_empty=bool(amount & 1)),
+        "encode": lambda: it.call("encode", segments, keeps_empty_values=bool(amount & 1)),
         "batch": lambda: it.call(
-            "record_batch", segments, (amount, amount & 0x7FFF, which), keeps_empty=bool(amount & 1)
+            "record_batch", segments, (amount, amount & 0x7FFF, which), keeps_empty_values=bool(amount & 1)
         ),
-        "set": lambda: it.call("encode_message_set", segments, MessageFormat(amount & 1), keeps_empty=bool(amount & 2)),
+        "set": lambda: it.call(
+            "encode_message_set", segments, MessageFormat(amount & 1), keeps_empty_values=bool(amount & 2)
+        ),
         "heads": lambda: it.call("read_headers", segments),
         "waits": lambda: it.call("wait_times", _batches(segments), [1, 2 + amount], amount * 3),
-        "place_of": lambda: it.call("by_partition", segments),
+        "place_of": lambda: it.call("group_by_partition", segments),
         "mark": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
         "move": lambda: it.row.move([segment, *rest], Move(MINE, QUEUED, 8)),
         "bind": lambda: it.call("bind_partition", segments, range(which, which + len(segments))),

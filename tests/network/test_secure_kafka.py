@@ -58,7 +58,7 @@ class Client:
         security = create_security(settings, self.loop)
         self.socket = BrokerSocket(
             self.loop, resolver, host=host, port=port, client_id="test", timeout_s=TIMEOUT_S,
-            on_event=self.events.append, openings=VersionProbes(logs_in=security.logins is not None), security=security,
+            on_event=self.events.append, probes=VersionProbes(logs_in=security.logins is not None), security=security,
             renews_login=True,
         )  # fmt: skip
         stack.callback(self.socket.close)

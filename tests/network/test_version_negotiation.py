@@ -139,7 +139,7 @@ def serve(stack: ExitStack, script: Script) -> Server:
     return server
 
 
-def connect(stack: ExitStack, server: Server, openings: VersionProbes | None = None) -> list[Event]:
+def connect(stack: ExitStack, server: Server, probes: VersionProbes | None = None) -> list[Event]:
     """Open a connection and wait for its first event."""
     loop = Loop()
     events: list[Event] = []
@@ -156,7 +156,7 @@ def connect(stack: ExitStack, server: Server, openings: VersionProbes | None = N
         client_id="test",
         timeout_s=TIMEOUT_S,
         on_event=on_event,
-        openings=openings,
+        probes=probes,
     )
     stack.callback(connection.close)
     connection.open()
@@ -173,9 +173,9 @@ def test_an_old_broker_is_detected(stack: ExitStack, reaction: Reaction) -> None
 
 def test_a_detected_version_skips_the_probe_on_the_next_connection(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: gives_metadata}])
-    openings = VersionProbes()
-    connect(stack, server, openings)
-    assert connect(stack, server, openings) == [ConnectionReady(BEFORE_API_VERSIONS)]
+    probes = VersionProbes()
+    connect(stack, server, probes)
+    assert connect(stack, server, probes) == [ConnectionReady(BEFORE_API_VERSIONS)]
     assert server.asked[3:] == [[METADATA]]
 
 
@@ -195,11 +195,11 @@ def test_a_stopping_broker_is_not_mistaken_for_an_old_one(stack: ExitStack) -> N
 
 def test_an_upgraded_broker_is_probed_again(stack: ExitStack) -> None:
     server = serve(stack, [*old_broker(closes), {METADATA: closes}, {VERSIONS: says_versions}])
-    openings = VersionProbes()
-    connect(stack, server, openings)
-    (event,) = connect(stack, server, openings)
+    probes = VersionProbes()
+    connect(stack, server, probes)
+    (event,) = connect(stack, server, probes)
     assert isinstance(event, Failed)
-    assert connect(stack, server, openings) == [ConnectionReady(BrokerCapabilities(9, 9, 4))]
+    assert connect(stack, server, probes) == [ConnectionReady(BrokerCapabilities(9, 9, 4))]
 
 
 def test_a_configured_release_is_not_probed(stack: ExitStack) -> None:

@@ -16,38 +16,38 @@ def test_an_unknown_broker_is_probed() -> None:
 
 
 def test_a_successful_assumption_is_reused_for_the_same_broker() -> None:
-    openings = VersionProbes()
-    openings.on_ready(PLACE, OLD, 1.0)
-    assert openings.choose(PLACE, 2.0) is OLD
-    assert openings.choose(OTHER, 2.0) is VERSIONS_FIRST
+    probes = VersionProbes()
+    probes.on_ready(PLACE, OLD, 1.0)
+    assert probes.choose(PLACE, 2.0) is OLD
+    assert probes.choose(OTHER, 2.0) is VERSIONS_FIRST
 
 
 def test_negotiated_versions_are_not_remembered() -> None:
-    openings = VersionProbes()
-    openings.on_ready(PLACE, METADATA_THEN_VERSIONS, 1.0)
-    assert openings.choose(PLACE, 2.0) is VERSIONS_FIRST
+    probes = VersionProbes()
+    probes.on_ready(PLACE, METADATA_THEN_VERSIONS, 1.0)
+    assert probes.choose(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_failure_ends_the_assumption() -> None:
-    openings = VersionProbes()
-    openings.on_ready(PLACE, OLD, 1.0)
-    openings.on_failed(PLACE)
-    openings.on_failed(OTHER)
-    assert openings.choose(PLACE, 2.0) is VERSIONS_FIRST
+    probes = VersionProbes()
+    probes.on_ready(PLACE, OLD, 1.0)
+    probes.on_failed(PLACE)
+    probes.on_failed(OTHER)
+    assert probes.choose(PLACE, 2.0) is VERSIONS_FIRST
 
 
 def test_a_success_does_not_prolong_an_assumption() -> None:
-    openings = VersionProbes()
-    openings.on_ready(PLACE, OLD, 1.0)
-    openings.on_ready(PLACE, OLD, CACHE_S)
-    assert openings.choose(PLACE, CACHE_S) is OLD
-    assert openings.choose(PLACE, CACHE_S + 1.0) is VERSIONS_FIRST
-    openings.on_ready(PLACE, OLD, CACHE_S + 2.0)
-    assert openings.choose(PLACE, CACHE_S + 3.0) is OLD
+    probes = VersionProbes()
+    probes.on_ready(PLACE, OLD, 1.0)
+    probes.on_ready(PLACE, OLD, CACHE_S)
+    assert probes.choose(PLACE, CACHE_S) is OLD
+    assert probes.choose(PLACE, CACHE_S + 1.0) is VERSIONS_FIRST
+    probes.on_ready(PLACE, OLD, CACHE_S + 2.0)
+    assert probes.choose(PLACE, CACHE_S + 3.0) is OLD
 
 
 def test_a_configured_release_survives_failures() -> None:
-    openings = VersionProbes("0.9.0.1")
-    assert openings.choose(PLACE, 0.0) == OLD
-    openings.on_failed(PLACE)
-    assert openings.choose(PLACE, 1.0) == OLD
+    probes = VersionProbes("0.9.0.1")
+    assert probes.choose(PLACE, 0.0) == OLD
+    probes.on_failed(PLACE)
+    assert probes.choose(PLACE, 1.0) == OLD

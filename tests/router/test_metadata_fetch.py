@@ -91,7 +91,7 @@ def make_fetcher(results: list[FetchResult | None], cluster: str = "") -> Metada
         FakeSocket,  # type: ignore[arg-type]
         rng=random.Random(1),
         on_done=results.append,
-        cluster=lambda: cluster,
+        required_cluster=lambda: cluster,
     )
 
 

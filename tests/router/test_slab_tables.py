@@ -16,15 +16,15 @@ def test_a_topic_with_messages_in_the_slab_keeps_its_entry() -> None:
         tables = SlabTables(slab)
         numbers = [tables.topics.add(name, 1) for name in NAMES]
         segments = put_records(slab, [[KafkaRecord(0, b"", b"x")]], topic=numbers[2])
-        freed = tables.free_entries({b"t1"}, lambda: {numbers[1]}, 0)
+        freed = tables.reclaim_entries({b"t1"}, lambda: {numbers[1]}, 0)
         assert freed == numbers[3:]
         assert set(tables.topics.partition_counts()) == {b"t1", b"t2", b"t3"}
         assert tables.name_of(numbers[4]) == NAMES[4], "the router still knows whose it was"
         set_state(slab, segments, RunState.DELIVERED)
-        assert tables.free_entries({b"t1"}, set, SWEEP_INTERVAL_MS) == [], "there is room"
+        assert tables.reclaim_entries({b"t1"}, set, SWEEP_INTERVAL_MS) == [], "there is room"
         for name in NAMES[3:]:
             tables.topics.add(name, 1)
-        assert set(tables.free_entries(set(NAMES) - {b"t3"}, set, SWEEP_INTERVAL_MS)) == {numbers[2]}
+        assert set(tables.reclaim_entries(set(NAMES) - {b"t3"}, set, SWEEP_INTERVAL_MS)) == {numbers[2]}
 
 
 def test_the_slab_is_searched_only_at_intervals() -> None:
@@ -33,7 +33,7 @@ def test_the_slab_is_searched_only_at_intervals() -> None:
         numbers = [tables.topics.add(name, 1) for name in NAMES]
         segments = put_records(slab, [[KafkaRecord(0, b"", b"x")]], topic=numbers[0])
         existing = set(NAMES[1:])
-        assert tables.free_entries(existing, set, 0) == []
+        assert tables.reclaim_entries(existing, set, 0) == []
         set_state(slab, segments, RunState.DELIVERED)
-        assert tables.free_entries(existing, set, SWEEP_INTERVAL_MS - 1) == []
-        assert tables.free_entries(existing, set, SWEEP_INTERVAL_MS) == [numbers[0]]
+        assert tables.reclaim_entries(existing, set, SWEEP_INTERVAL_MS - 1) == []
+        assert tables.reclaim_entries(existing, set, SWEEP_INTERVAL_MS) == [numbers[0]]

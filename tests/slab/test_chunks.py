@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.kernels.pure.lane import Lane, LaneHeader
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import (
@@ -110,7 +110,7 @@ class PoolMachine(RuleBasedStateMachine):
         generation = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
         assert generation > self.generation  # unique in the life of the slab
         self.generation = generation
-        lane = Lane(self.slab, Head(1, b"", 0, -1, 0))
+        lane = Lane(self.slab, LaneHeader(1, b"", 0, -1, 0))
         lane.use_chunk(chunk, span)
         self.open[chunk] = Allocation(span, generation, lane)
 
@@ -221,7 +221,7 @@ def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
         for arrival in range(CHUNKS):
             chunk = pool.allocate(1, 0)
             assert chunk is not None
-            lane = Lane(slab, Head(1, b"", 0, -1, 0))
+            lane = Lane(slab, LaneHeader(1, b"", 0, -1, 0))
             lane.use_chunk(chunk, 1)
             lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
             set_state(slab, [lane.close_run(HandoverTickets(slab, INPUT_ROW))], RunState.DELIVERED)
@@ -253,7 +253,7 @@ def test_a_span_partly_released_by_a_crash_is_released_again() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         chunk = pool.allocate(4, 0)
         assert chunk == 0
-        lane = Lane(slab, Head(1, b"", 0, -1, 0))
+        lane = Lane(slab, LaneHeader(1, b"", 0, -1, 0))
         lane.use_chunk(0, 4)
         up_to_the_edge = 2 * lay.CHUNK_BYTES - lay.CHUNK_HEADER - lay.RUN_HEADER - lay.RECORD_HEADER
         items = [(i, 0, 0, 0, 0, 0, 0, end, end, end) for i, end in enumerate((up_to_the_edge, 100))]
@@ -278,7 +278,7 @@ def filled(slab: Slab, pool: ChunkPool, span: int, now_ms: int) -> Segment:
     """Fill and seal a run in a separate span."""
     chunk = pool.allocate(span, now_ms)
     assert chunk is not None
-    lane = Lane(slab, Head(1, b"", 0, -1, 0))
+    lane = Lane(slab, LaneHeader(1, b"", 0, -1, 0))
     lane.use_chunk(chunk, span)
     lane.append(memoryview(bytes(100)), [(0, 0, 0, 0, 0, 0, 0, 100, 100, 100)], 0, now_ms)
     pool.seal(chunk)

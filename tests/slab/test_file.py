@@ -163,11 +163,11 @@ def test_landed_places_contain_the_landed_datagrams() -> None:
         data = [datagram(value=b"x"), b"", b"yy"]
         put_in_landing_zone(slab, data)
         assert landing.landed_lengths(slab) == [len(some) for some in data]
-        places = landing.landed_places(slab)
-        assert [bytes(slab.view[at : at + length]) for at, length in places] == data
-        assert [at for at, _ in places] == [landing.slot_at(slab, slot) for slot in range(3)]
+        extents = landing.landed_extents(slab)
+        assert [bytes(slab.view[at : at + length]) for at, length in extents] == data
+        assert [at for at, _ in extents] == [landing.slot_at(slab, slot) for slot in range(3)]
         landing.empty_slots(slab, 3)
-        assert landing.landed_places(slab) == []
+        assert landing.landed_extents(slab) == []
         put_in_landing_zone(slab, [b"z"] * SMALL.landing_slots)
         assert landing.landed_lengths(slab) == [1] * SMALL.landing_slots
         landing.empty_slots(slab, SMALL.landing_slots)

@@ -117,7 +117,7 @@ def test_land_is_atomic_at_any_store(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
     slab.longs[landing.base_at(slab) >> 3] = 1000
     put_in_landing_zone(slab, [b"a", b"bb", b"", b"dddd"])
-    row.open_books()
+    row.begin_batch()
     outcomes = []
 
     def check() -> None:
@@ -138,7 +138,7 @@ def test_land_is_atomic_at_any_store(slab: Slab) -> None:
 
 def test_books_opened_without_a_batch_are_closed_at_restart(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
-    row.open_books()
+    row.begin_batch()
     assert row.version % 2 == 1
     assert ProcessRow(slab, INPUT_ROW).version % 2 == 0
 

@@ -162,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         elif how == "size":
             parts = [*kernels.split_at(self.slab, segment, 1 << 40, number * 100)]
         elif how == "bytes":
-            parts = [part for _, part in kernels.by_size(self.slab, segment, number * 50)]
+            parts = [part for _, part in kernels.split_by_size(self.slab, segment, number * 50)]
         else:
             parts = [part for _, part in kernels.split_by_partition(self.slab, segment, [5, 6, 7, 6])]
         self.segments.remove(segment)

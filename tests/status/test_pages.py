@@ -473,7 +473,7 @@ def test_the_books_page_balances(daemon: OfflineStatusPages) -> None:
 
 def test_books_are_inconsistent_while_more_is_delivered_than_counted_as_received(daemon: OfflineStatusPages) -> None:
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
-    daemon.filled.input.open_books()
+    daemon.filled.input.begin_batch()
     assert daemon.json("/books/json")["consistent"] is False
 
 

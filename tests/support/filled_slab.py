@@ -54,8 +54,8 @@ class FilledSlab:
         """Store `count` messages as one run in `state`; None leaves the run open."""
         message = any_partition(topic, value)
         data = memoryview(message * count)
-        places = [(index * len(message), len(message)) for index in range(count)]
-        ingested = self._lanes.ingest(data, places, self._arrival, NOW_MS)
+        extents = [(index * len(message), len(message)) for index in range(count)]
+        ingested = self._lanes.ingest(data, extents, self._arrival, NOW_MS)
         assert not ingested.no_room, "the slab of the test is too small"
         self._arrival += count
         self.input.commit_landed(0, {Counter.MsgReceived: count})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.kernels.pure.lane import Head, Lane
+from bruce_mp.kernels.pure.lane import Lane, LaneHeader
 from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.protocol.client.record_headers import encode_headers
 from bruce_mp.slab import layout as lay
@@ -37,7 +37,7 @@ def put_records(slab: Slab, runs: list[list[KafkaRecord]], topic: int = 1) -> li
         span = 1 + (len(buffer) + len(records) * 56 + 144) // lay.CHUNK_BYTES
         chunk = pool.allocate(span, 0)
         assert chunk is not None
-        lane = Lane(slab, Head(topic, b"", 0, -1, 0))
+        lane = Lane(slab, LaneHeader(topic, b"", 0, -1, 0))
         lane.use_chunk(chunk, span)
         assert lane.append(memoryview(buffer), items, 0, 0) == len(items)
         segments.append(lane.close_run(HandoverTickets(slab, INPUT_ROW)))

@@ -124,15 +124,15 @@ class Input:
 
     def admit(self, skip: frozenset[int] = frozenset()) -> Ingested:
         """Admit the datagrams of the landing zone."""
-        places = landing.landed_places(self.slab)
-        self.row.open_books()
-        ingested = self.lanes.ingest(self.slab.view, places, self.base, self.now_ms, skip)
-        increments = {int(Counter.MsgReceived): len(places)}
+        extents = landing.landed_extents(self.slab)
+        self.row.begin_batch()
+        ingested = self.lanes.ingest(self.slab.view, extents, self.base, self.now_ms, skip)
+        increments = {int(Counter.MsgReceived): len(extents)}
         if ingested.no_room:
             increments[discarded(DiscardReason.NO_MEM)] = len(ingested.no_room)
         if ingested.rejections:
             increments[discarded(DiscardReason.MALFORMED)] = len(ingested.rejections)
-        self.row.commit_landed(len(places), increments)
+        self.row.commit_landed(len(extents), increments)
         return ingested
 
     def close_all(self) -> list[Segment]:

@@ -126,7 +126,7 @@ def test_an_inconsistent_reading_is_marked_and_a_consistent_one_balances(slab: S
 
 
 def test_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
-    ProcessRow(slab, INPUT_ROW).open_books()
+    ProcessRow(slab, INPUT_ROW).begin_batch()
     put_in_landing_zone(slab, [datagram(b"t1")])
     assert not count_books(slab).consistent
     ProcessRow(slab, INPUT_ROW)

@@ -35,7 +35,7 @@ cdef bint is_settled(Memory *memory, uint64_t chunk) noexcept nogil:
 
 
 cdef bint is_split_settled(uint8_t *run, uint64_t size, uint8_t *end) noexcept nogil:
-    """Report if all records of a split run are delivered or discarded; False for a damaged run."""
+    """Return True if all records of a split run are delivered or discarded; False for a damaged run."""
     cdef uint64_t body = body_of(run)
     cdef uint8_t *at = run + body
     cdef uint8_t state

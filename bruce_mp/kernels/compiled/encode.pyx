@@ -126,11 +126,11 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
     return 0
 
 
-def encode(slab, segments, *, keeps_empty=False):
+def encode(slab, segments, *, keeps_empty_values=False):
     cdef Out out
     cdef list listed = list(segments)
     memset(&out, 0, sizeof(Out))
-    out.empty_value = 0 if keeps_empty else -1
+    out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
         runs.raise_damage(slab, listed)
@@ -161,14 +161,14 @@ cdef void put_header(uint8_t *at, uint64_t size, Out *out, int64_t producer, int
     put32(put32(at + 2, <uint32_t>sequence), <uint32_t>out.records)
 
 
-def record_batch(slab, segments, producer, *, keeps_empty=False):
+def record_batch(slab, segments, producer, *, keeps_empty_values=False):
     cdef Out out
     cdef list listed = list(segments)
     cdef int64_t producer_id = producer[0]
     cdef int epoch = producer[1], sequence = producer[2]
     cdef uint8_t *at
     memset(&out, 0, sizeof(Out))
-    out.empty_value = 0 if keeps_empty else -1
+    out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
         runs.raise_damage(slab, listed)

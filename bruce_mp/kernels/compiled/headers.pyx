@@ -29,7 +29,7 @@ def read_headers(slab, segments):
     return found
 
 
-def by_partition(slab, segments):
+def group_by_partition(slab, segments):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds

@@ -180,7 +180,7 @@ cdef int receive_within(
 
 
 cdef bint is_shut(int descriptor) noexcept:
-    """Report if the socket is shut down for senders."""
+    """Return True if the socket is shut down for senders."""
     cdef pollfd probe
     probe.fd, probe.events, probe.revents = descriptor, POLLRDHUP, 0
     return poll(&probe, 1, 0) == 1 and probe.revents & POLLRDHUP != 0

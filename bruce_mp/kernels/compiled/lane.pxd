@@ -19,7 +19,7 @@ cdef class Lane:
     cdef object slab, _head
     cdef bytes name
     cdef public int64_t chunk, span, runs, records, due_ms, used_ms
-    cdef public bint is_explicit
+    cdef public bint keeps_timestamps
     cdef object _window
     cdef bint has_window
     cdef Window limits       # of timestamps; set only with `has_window`

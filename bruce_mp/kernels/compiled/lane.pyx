@@ -53,7 +53,7 @@ cdef class Lane:
         self.runs = 0
         release(&memory)
 
-    def take_chunk(self, Lane donor):
+    def adopt_chunk(self, Lane donor):
         self.chunk, self.span, self.runs = donor.chunk, donor.span, donor.runs
         self.start, self.generation = donor.start, donor.generation
         self.end, self.limit = donor.end, donor.limit
@@ -84,7 +84,7 @@ cdef class Lane:
         return segment
 
     cdef bint has_room(self, uint64_t size) noexcept:
-        """Report if a record fits into the open run, or into a new one if none is open."""
+        """Return True if a record fits into the open run, or into a new one if none is open."""
         if self.chunk < 0:
             return False
         return self.end + size + (0 if self.records else self.head_size) <= self.limit
@@ -121,7 +121,7 @@ cdef class Lane:
         """Write a record behind the open run, which does not include it yet."""
         cdef uint64_t size = payload_of(item)
         cdef uint8_t *body = at + RECORD_HEADER
-        cdef uint32_t options = item.options | (OPTION_EXPLICIT if self.is_explicit else 0)
+        cdef uint32_t options = item.options | (OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0)
         store32(at, 0)
         store32(at + RECORD_FLAGS, self.flags | options << 8 * (RECORD_OPTIONS - RECORD_FLAGS))
         store32(at + RECORD_KEY_LENGTH, item.key_size)

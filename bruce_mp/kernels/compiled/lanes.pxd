@@ -15,7 +15,7 @@ cdef class IngestBatch(ParsedBatch):
     cdef uint64_t *order     # partitions of a group, by first appearance
     cdef int order_room
     cdef list no_room
-    cdef bint is_explicit    # clients mark the timestamps of the batch as explicit
+    cdef bint keeps_timestamps    # clamping must not replace the timestamps of the batch
     cdef int64_t wall_offset_ms   # lead of the wall clock
     cdef bint times_stale        # true after a call of the pure lanes, which may have changed the times
     cdef Times times

@@ -162,8 +162,8 @@ class Lanes(PureLanes):
         self._batch.clear_topics()
 
     def ingest(
-        self, buffer, places, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None,
-        bint is_explicit=False,
+        self, buffer, extents, uint64_t first_arrival, int64_t now_ms, skip=frozenset(), *, sources=None,
+        bint keeps_timestamps=False,
     ):
         cdef IngestBatch batch = self._batch
         cdef uint64_t arrival
@@ -172,10 +172,10 @@ class Lanes(PureLanes):
         cdef int slot
         self._refresh_topics()
         batch.times_stale = True
-        batch.begin(len(places))
+        batch.begin(len(extents))
         PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
         try:
-            for slot, (at, length) in enumerate(places):
+            for slot, (at, length) in enumerate(extents):
                 if at < 0 or length < 0 or at + length > source.len:
                     raise ValueError(f"Message {slot} lies outside of the buffer.")
                 arrival = first_arrival + slot
@@ -183,11 +183,11 @@ class Lanes(PureLanes):
                     arrival = ARRIVAL_STREAM | arrival << ARRIVAL_SOURCE_BITS | <uint64_t>sources[slot]
                 if not skip or arrival not in skip:
                     batch.add(slot, <uint8_t *>source.buf + at, length, arrival)
-            batch.is_explicit = is_explicit
+            batch.keeps_timestamps = keeps_timestamps
             append_all(self, batch, now_ms)
             return batch.outcome()
         finally:
-            batch.is_explicit = False
+            batch.keeps_timestamps = False
             PyBuffer_Release(&source)
 
     def ingest_landed(self, int count, uint32_t longest, int64_t now_ms, skip=frozenset()):
@@ -344,8 +344,8 @@ cdef int append_chain(
     cdef Item *item
     cdef bint is_any, is_counted = False
     cdef Replaced replaced
-    lane.is_explicit = batch.is_explicit
-    if lane.has_window and not (batch.is_explicit and lane.limits.is_clamp):
+    lane.keeps_timestamps = batch.keeps_timestamps
+    if lane.has_window and not (batch.keeps_timestamps and lane.limits.is_clamp):
         is_any = replace_timestamps(batch.items, first, &lane.limits, now_ms + batch.wall_offset_ms)
         is_counted = is_any and lane.limits.is_clamp
     while first != NONE:

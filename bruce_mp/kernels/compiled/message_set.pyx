@@ -97,12 +97,12 @@ cdef inline int put_record(Out *out, uint8_t *record, RecordFields *fields) noex
     return 0
 
 
-def encode_message_set(slab, segments, message_format, *, keeps_empty=False):
+def encode_message_set(slab, segments, message_format, *, keeps_empty_values=False):
     cdef Out out
     cdef list listed = list(segments)
     memset(&out, 0, sizeof(Out))
     out.magic = int(message_format)
-    out.empty_value = 0 if keeps_empty else -1
+    out.empty_value = 0 if keeps_empty_values else -1
     data = in_two_passes(slab, listed, &out, put_record)
     if data is None:
         runs.raise_damage(slab, listed)

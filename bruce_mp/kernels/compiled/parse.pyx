@@ -235,7 +235,7 @@ cdef class ParsedBatch:
         return NO_PARTITIONER if self.partitioners is None else self.partitioners(name)
 
     cdef int group_of(self, Item *item, bint keyed) except -1:
-        """Return the group of a message; a message that the partitioner places joins the PartitionKey messages."""
+        """Return the group of a message; a message with a hashed record key joins the PartitionKey messages."""
         cdef PyObject *known = self.find(item.topic, item.topic_size)
         cdef KnownTopic topic
         if known == NULL:

@@ -36,7 +36,7 @@ cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexc
 
 
 cdef bint has_state(Bounds *bounds, uint64_t records, uint32_t expected) noexcept nogil:
-    """Report if all state words of a segment are `expected`."""
+    """Return True if all state words of a segment are `expected`."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _
@@ -272,7 +272,7 @@ cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t
 
 # --- splits ----------------------------------------------------------------------------------------------------------
 cdef bint is_sound_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
-    """Report if the header of a segment's run is sound: see `slab.runs.read_run`."""
+    """Return True if the header of a segment's run is sound: see `slab.runs.read_run`."""
     cdef uint8_t *limit = run_limit(memory, ref.chunk)
     cdef uint64_t size = load32(bounds.run + RUN_SIZE)
     cdef uint64_t body = body_of(bounds.run)
@@ -397,7 +397,7 @@ def split_by_partition(slab, segment, partitions):
         release(&memory)
 
 
-def by_size(slab, segment, uint64_t limit):
+def split_by_size(slab, segment, uint64_t limit):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds

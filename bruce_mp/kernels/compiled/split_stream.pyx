@@ -48,7 +48,7 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
     cdef Py_buffer source
     cdef int64_t size = 0
     cdef int stop
-    cdef list places = []
+    cdef list extents = []
     PyObject_GetBuffer(buffer, &source, PyBUF_SIMPLE)
     try:
         if at < 0 or end > source.len:
@@ -56,8 +56,8 @@ def split_stream(buffer, int64_t at, int64_t end, int64_t longest):
         while True:
             stop = next_stop(<uint8_t *>source.buf, at, end, longest, &size)
             if stop != WHOLE:
-                return StreamSplit(places, at, SplitStop(stop), size)
-            places.append((at, size))
+                return StreamSplit(extents, at, SplitStop(stop), size)
+            extents.append((at, size))
             at += size
     finally:
         PyBuffer_Release(&source)

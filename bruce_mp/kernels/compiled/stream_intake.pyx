@@ -54,7 +54,7 @@ cdef class StreamSource:
         self.number = section.number
 
 
-cdef struct Place:           # a message in the buffer
+cdef struct Extent:           # a message in the buffer
     int64_t at, size
 
 
@@ -69,14 +69,14 @@ cdef class Round:
     cdef epoll_event events[EVENTS]
     cdef Read reads[EVENTS]
     cdef list sources        # of the reads
-    cdef Place *places
+    cdef Extent *extents
     cdef int room, count
     cdef int64_t largest, size
     cdef list others         # events for the caller
     cdef int next            # the event that the next round reads first
 
     def __dealloc__(self):
-        free(self.places)
+        free(self.extents)
 
     cdef int clear(self) except -1:
         self.sources = []
@@ -92,7 +92,7 @@ cdef class Round:
         while next_stop(base, read.at, read.end, longest, &size) == WHOLE:
             if self.count == self.room:
                 self.grow()
-            self.places[self.count].at, self.places[self.count].size = read.at, size
+            self.extents[self.count].at, self.extents[self.count].size = read.at, size
             self.largest = max(self.largest, size)
             self.count += 1
             read.at += size
@@ -102,10 +102,10 @@ cdef class Round:
 
     cdef int grow(self) except -1:
         cdef int room = max(1024, 2 * self.room)
-        cdef Place *places = <Place *>realloc(self.places, room * sizeof(Place))
-        if places == NULL:
+        cdef Extent *extents = <Extent *>realloc(self.extents, room * sizeof(Extent))
+        if extents == NULL:
             raise MemoryError
-        self.places, self.room = places, room
+        self.extents, self.room = extents, room
         return 0
 
 
@@ -147,22 +147,22 @@ class StreamIntake(pure.StreamIntake):
                 now_ms = now_us // 1000 + offset_ms
                 read_ready(self, served, ready, &memory, &buffer)
                 if not served.sources:
-                    return pure.Served([], None, served.others)
+                    return pure.StreamIntakeResult([], None, served.others)
                 if not have_room(self, served):
-                    return pure.Served(leave(self, served, &buffer, True), None, served.others)
+                    return pure.StreamIntakeResult(leave(self, served, &buffer, True), None, served.others)
                 leftovers = leave(self, served, &buffer, False)
                 rate.add(served.count, served.size)
                 if served.count:
                     append(lanes, batch, served, &memory, &buffer, self._row._at, now_ms)
                     if batch.rejections or batch.no_room or lanes.has_replaced:
-                        return pure.Served(leftovers, uncounted(served, batch), served.others)
+                        return pure.StreamIntakeResult(leftovers, uncounted(served, batch), served.others)
                     count(self, batch, served, &memory, touched)
                 if batch.times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
                 left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                 if leftovers or served.others or now_ms >= publish_ms or not left_ms:
-                    return pure.Served(leftovers, None, served.others)
+                    return pure.StreamIntakeResult(leftovers, None, served.others)
                 nap_us = rate.nap_us(now_us)
                 if 0 < nap_us < left_ms * 1000:
                     sleep_us(nap_us)
@@ -261,8 +261,8 @@ cdef int append(
         for slot in range(served.reads[index].first, served.reads[index].first + served.reads[index].count):
             batch.add(
                 slot,
-                <uint8_t *>buffer.buf + served.places[slot].at,
-                served.places[slot].size,
+                <uint8_t *>buffer.buf + served.extents[slot].at,
+                served.extents[slot].size,
                 ARRIVAL_STREAM | (arrival + slot) << ARRIVAL_SOURCE_BITS | number,
             )
     append_groups(lanes, batch, base, now_ms)
@@ -274,9 +274,9 @@ cdef object uncounted(Round served, IngestBatch batch):
     cdef int index, slot
     for index in range(len(served.sources)):
         first, end = served.reads[index].first, served.reads[index].first + served.reads[index].count
-        places = [(served.places[slot].at, served.places[slot].size) for slot in range(first, end)]
-        parts.append((served.sources[index], places))
-    return pure.Uncounted(parts, batch.outcome())
+        extents = [(served.extents[slot].at, served.extents[slot].size) for slot in range(first, end)]
+        parts.append((served.sources[index], extents))
+    return pure.UncountedBatch(parts, batch.outcome())
 
 
 cdef int count(intake, IngestBatch batch, Round served, Memory *memory, list touched) except -1:

@@ -31,7 +31,6 @@ RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
 """Of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
 assert RECORD_FIELDS.size == lay.RECORD_HEADER
 
-
 NULL: Final = -1
 """The length field of null."""
 
@@ -45,16 +44,15 @@ class Encoded(NamedTuple):
     max_timestamp: int
 
 
-def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False) -> Encoded:
+def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty_values: bool = False) -> Encoded:
     """Encode the records of segments in order.
 
-    A key or value without bytes is what the options of its record say; by default a key is null, and so is a value
-    without `keeps_empty`.  Raises SlabError for a segment that
-    disagrees with its headers.
+    The options of a record tell if a key or value without bytes is null or empty.  By default a key is null, and so is
+    a value without `keeps_empty_values`.  Raises SlabError for a segment that disagrees with its headers.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
-    empty = 0 if keeps_empty else NULL
+    empty = 0 if keeps_empty_values else NULL
     for segment in segments:
         try:
             _encode_segment(slab, segment, empty, parts, timestamps)
@@ -66,10 +64,10 @@ def encode(slab: Slab, segments: Iterable[Segment], *, keeps_empty: bool = False
 
 
 def record_batch(
-    slab: Slab, segments: Iterable[Segment], producer: Producer, *, keeps_empty: bool = False
+    slab: Slab, segments: Iterable[Segment], producer: Producer, *, keeps_empty_values: bool = False
 ) -> tuple[bytes, bytes]:
     """Return header and records of an uncompressed batch.  Raises the errors of `encode` and `batch_header`."""
-    encoded = encode(slab, segments, keeps_empty=keeps_empty)
+    encoded = encode(slab, segments, keeps_empty_values=keeps_empty_values)
     return batch_header(*encoded, producer=producer), encoded.data
 
 
@@ -118,7 +116,7 @@ def _headers(data: bytes | memoryview) -> bytes:
 
 
 def _field(data: bytes | None) -> bytes:
-    return _NULL if data is None else _VARINTS[len(data)] + data
+    return _NULL_VARINT if data is None else _VARINTS[len(data)] + data
 
 
 class _Varints(dict[int, bytes]):
@@ -133,5 +131,5 @@ class _Varints(dict[int, bytes]):
 
 _SMALL: Final = 8192
 _VARINTS: Final = _Varints()
-_NULL: Final = _VARINTS[NULL]
+_NULL_VARINT: Final = _VARINTS[NULL]
 _NO_HEADERS: Final = _VARINTS[0]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RunHeader", "by_partition", "read_headers"]
+__all__ = ["RunHeader", "group_by_partition", "read_headers"]
 
 
 class RunHeader(NamedTuple):
@@ -45,7 +45,7 @@ def _header(slab: Slab, segment: Segment) -> RunHeader | None:
     return RunHeader(run.topic, run.flags, run.partition_index, run.partition_count, run.largest, run.arrived_ms)
 
 
-def by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
+def group_by_partition(slab: Slab, segments: Sequence[Segment]) -> dict[tuple[int, int], list[Segment]]:
     """Group bound segments by topic and partition, in order.
 
     Raises SlabError for a segment that disagrees with its headers.

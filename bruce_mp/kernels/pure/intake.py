@@ -83,6 +83,6 @@ class DatagramIntake:
         self._is_drained = count < most
         if not count:
             return IntakeResult(0, 0, None)
-        self._row.open_books()
+        self._row.begin_batch()
         self._rate.add(count, sum(landed_lengths(self._slab)))
         return IntakeResult(0, count, self._lanes.ingest_landed(count, self._longest, now_ms))

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.handover_tickets import HandoverTickets
 
-__all__ = ["Head", "Lane", "record_size"]
+__all__ = ["Lane", "LaneHeader", "record_size"]
 
 _RECORD: Final = Struct("<4xB2xBIII10sHqQ")
 """`layout.RECORD` with the fields of a new record: flags, options, key length, value length, partition key,
-_UNPLACED, record headers length, timestamp, arrival number.
+_UNASSIGNED, record headers length, timestamp, arrival number.
 """
-_UNPLACED: Final = b"\xff" * 10  # partition, sequence and epoch -1
+_UNASSIGNED: Final = b"\xff" * 10  # partition, sequence and epoch -1
 _PADDING: Final = tuple(bytes(-length & 7) for length in range(8))
 
 assert _RECORD.size == lay.RECORD_HEADER
 
 
-class Head(NamedTuple):
+class LaneHeader(NamedTuple):
     """The header fields that all runs of a lane share; `name` is empty for a topic with a number."""
 
     topic: int
@@ -60,10 +60,10 @@ class Lane:
 
     __slots__ = (
         "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
-        "chunk", "due_ms", "head", "is_explicit", "records", "runs", "span", "used_ms", "window",
+        "chunk", "due_ms", "head", "keeps_timestamps", "records", "runs", "span", "used_ms", "window",
     )  # fmt: skip
 
-    def __init__(self, slab: Slab, head: Head) -> None:
+    def __init__(self, slab: Slab, head: LaneHeader) -> None:
         self._slab = slab
         self.head = head
         self.chunk = -1
@@ -72,8 +72,8 @@ class Lane:
         self.due_ms = self.used_ms = 0
         self.window: TimestampWindow | None = None
         """Window for the timestamps of the lane's records; None admits any timestamp."""
-        self.is_explicit = False
-        """True if the client marked the timestamps of the next records as explicit."""
+        self.keeps_timestamps = False
+        """True if clamping must not replace the timestamps of the next records, by their client's choice."""
         self._start = self._run_at = self._end = self._limit = 0  # file offsets
         self._generation = self._payload = self._largest = self._min_timestamp = 0
 
@@ -85,19 +85,19 @@ class Lane:
         self._end, self._limit = self._start + lay.CHUNK_HEADER, self._start + span * lay.CHUNK_BYTES
         self.runs = 0
 
-    def take_chunk(self, donor: Lane) -> None:
-        """Take over the chunk of a lane that has no open run; the donor keeps none."""
+    def adopt_chunk(self, donor: Lane) -> None:
+        """Move the chunk of another lane, which has no open run, to this lane."""
         self.chunk, self.span, self.runs = donor.chunk, donor.span, donor.runs
         self._start, self._generation = donor._start, donor._generation
         self._end, self._limit = donor._end, donor._limit
         donor.chunk = -1
 
     def has_room_for_run(self, size: int) -> bool:
-        """Report if a new run of `size` bytes fits behind the chunk's last run."""
+        """Return True if a new run of `size` bytes fits behind the chunk's last run."""
         return self.chunk >= 0 and size <= self._limit - self._end
 
     def has_room(self, item: Item) -> bool:
-        """Report if a message fits into the open run, or into a new run if none is open."""
+        """Return True if a message fits into the open run, or into a new run if none is open."""
         if self.chunk < 0:
             return False
         return record_size(item) <= self._limit - self._end - (0 if self.records else self.head.size)
@@ -111,7 +111,7 @@ class Lane:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
         flags, room = self.head.flags, self._limit - self._end
-        explicit = lay.OPTION_EXPLICIT if self.is_explicit else 0
+        keeps = lay.OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0
         sizes: list[int] = []
         for item in items[start:]:
             arrival, timestamp, partition_key, options, key_at, key_end, value_at, value_end, headers_at, end = item
@@ -123,7 +123,7 @@ class Lane:
                 break
             sizes_and_key = (*lengths, partition_key)
             parts.append(
-                _pack_record(flags, options | explicit, *sizes_and_key, _UNPLACED, headers_length, timestamp, arrival)
+                _pack_record(flags, options | keeps, *sizes_and_key, _UNASSIGNED, headers_length, timestamp, arrival)
             )
             if lengths[0]:
                 parts.append(buffer[key_at:key_end])

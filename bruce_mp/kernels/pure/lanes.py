@@ -18,7 +18,7 @@ from zlib import crc32
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels.closed_runs import ClosedRuns, tick_after
 from bruce_mp.kernels.lane_chunks import LaneChunks
-from bruce_mp.kernels.pure.lane import Head, Lane, record_size
+from bruce_mp.kernels.pure.lane import Lane, LaneHeader, record_size
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.kernels.pure.timestamps import ReplacedCounts, replace_timestamps
 from bruce_mp.slab import landing
@@ -40,7 +40,7 @@ __all__ = ["Ingested", "Lanes", "NoRoom"]
 
 IDLE_MS: Final = 1000
 """Idle time after which a lane without unsettled messages releases its chunk."""
-MOST_SHARED: Final = 64
+MAX_SHARED_LANES: Final = 64
 """Number of shared lanes; fewer in a small slab, so that their open chunks take at most a 64th of it."""
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, because each frame wakes the router."""
@@ -107,8 +107,8 @@ class Lanes:
         self._partitions: dict[int, int] = {}
         self._restored_counts: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
-        shared = min(MOST_SHARED, max(1, slab.geometry.chunks // 64))
-        self._shared = tuple(self.lane_type(slab, Head(0, b"", 0, -1, 0)) for _ in range(shared))
+        shared = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // 64))
+        self._shared = tuple(self.lane_type(slab, LaneHeader(0, b"", 0, -1, 0)) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
         self._max_lanes = max(1, slab.geometry.chunks // 4)
         self._closed = ClosedRuns(slab.geometry.chunks * lay.CHUNK_BYTES)
@@ -125,44 +125,44 @@ class Lanes:
         )
 
     @property
-    def keeps_order(self) -> bool:
-        """True if the caller offers messages without room again, so that later ones must not overtake them."""
-        return self._chunks.keeps_order
+    def caller_retries(self) -> bool:
+        """True if the caller ingests messages without room again, so that later ones must not overtake them."""
+        return self._chunks.caller_retries
 
-    @keeps_order.setter
-    def keeps_order(self, keeps_order: bool) -> None:
-        self._chunks.keeps_order = keeps_order
+    @caller_retries.setter
+    def caller_retries(self, caller_retries: bool) -> None:
+        self._chunks.caller_retries = caller_retries
 
     def ingest(
         self,
         buffer: memoryview,
-        places: Sequence[tuple[int, int]],
+        extents: Sequence[tuple[int, int]],
         first_arrival: int,
         now_ms: int,
         skip: frozenset[int] = frozenset(),
         *,
         sources: Sequence[int] | None = None,
-        is_explicit: bool = False,
+        keeps_timestamps: bool = False,
     ) -> Ingested:
         """Parse and append a batch of messages; see `parse` for the arguments.
 
-        `now_ms` is the time on the steady clock.  With `is_explicit` clamping does not replace timestamps.
+        `now_ms` is the time on the steady clock.  With `keeps_timestamps` clamping replaces no timestamps.
         """
         self._refresh_topics()
-        batch = parse(buffer, places, first_arrival, skip, sources=sources, partitioners=self.partitioners)
+        batch = parse(buffer, extents, first_arrival, skip, sources=sources, partitioners=self.partitioners)
         no_room: list[NoRoom] = []
         for (topic, keyed), items in batch.groups.items():
-            for lane, members in self._assign(topic, items, keyed=keyed):
-                stamped, replaced = self._apply_window(lane, members, now_ms, is_explicit=is_explicit)
+            for lane, members in self._split_by_lane(topic, items, keyed=keyed):
+                stamped, replaced = self._apply_window(lane, members, now_ms, keeps_timestamps=keeps_timestamps)
                 dropped = self._append(lane, buffer, stamped, now_ms)
                 self._count_replaced(topic, replaced, dropped)
                 no_room += [NoRoom(topic, item[1], item[0], reason) for item, reason in dropped]
                 self._schedule_close(lane, topic, now_ms)
-        keyed_ones = sum(
+        keyed_count = sum(
             not item[3] & lay.OPTION_HASHED for (_, keyed), items in batch.groups.items() if keyed for item in items
         )
-        sound = sum(map(len, batch.groups.values()))
-        return Ingested(sound - keyed_ones, keyed_ones, batch.rejections, no_room)
+        valid = sum(map(len, batch.groups.values()))
+        return Ingested(valid - keyed_count, keyed_count, batch.rejections, no_room)
 
     def ingest_landed(self, count: int, longest: int, now_ms: int, skip: frozenset[int] = frozenset()) -> Ingested:
         """Append the first `count` datagrams of the landing zone.
@@ -170,9 +170,9 @@ class Lanes:
         A datagram longer than `longest` bytes is always malformed, because the kernel may have truncated it to a valid
         message.
         """
-        places = landing.places_within(self._slab, count, longest)
+        extents = landing.landed_extents_within(self._slab, count, longest)
         base = self._slab.longs[landing.base_at(self._slab) >> 3]
-        return self.ingest(self._slab.view, places, base, now_ms, skip)
+        return self.ingest(self._slab.view, extents, base, now_ms, skip)
 
     def _refresh_topics(self) -> None:
         """Close all runs after a change of the topic table, because later messages of a topic may use another lane.
@@ -186,7 +186,7 @@ class Lanes:
             self.close_runs()
             self._chunks.on_topics_changed()
 
-    def _assign(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
+    def _split_by_lane(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Split a group by lane: return each lane with its messages."""
         number = self._topics.id_of(topic)
         if not number:
@@ -223,12 +223,12 @@ class Lanes:
             if len(self._lanes) >= self._max_lanes:
                 return self._shared_lane(number, topic, keyed=count > 0, count=count)
             flags = lay.FLAG_PARTITION_KEY if count else 0
-            lane = self._lanes[key] = self.lane_type(self._slab, Head(number, b"", flags, index, count))
+            lane = self._lanes[key] = self.lane_type(self._slab, LaneHeader(number, b"", flags, index, count))
             lane.window = self._window_of(number, topic)
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Report if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
+        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
         return self._chunks.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
@@ -237,7 +237,7 @@ class Lanes:
         `count` is the partition count by which the group was split; 0 = not split.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
-        lane.head = Head(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
+        lane.head = LaneHeader(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
         lane.window = self._window_of(number, topic)
         return lane
 
@@ -300,11 +300,11 @@ class Lanes:
         return self._windows_by_topic[number]
 
     def _apply_window(
-        self, lane: Lane, items: list[Item], now_ms: int, *, is_explicit: bool
+        self, lane: Lane, items: list[Item], now_ms: int, *, keeps_timestamps: bool
     ) -> tuple[list[Item], list[Item]]:
-        """Return the messages with their records' timestamps, and the originals of those that clamping changed."""
-        window, lane.is_explicit = lane.window, is_explicit
-        if window is None or (is_explicit and window.is_clamp):
+        """Return the messages with their records' timestamps, and the originals of the clamped ones."""
+        window, lane.keeps_timestamps = lane.window, keeps_timestamps
+        if window is None or (keeps_timestamps and window.is_clamp):
             return items, []
         stamped, outside = replace_timestamps(items, window, now_ms + self.wall_offset_ms)
         return stamped, outside if window.is_clamp else []
@@ -389,7 +389,7 @@ class Lanes:
         return False
 
     def _is_chunk_settled(self, lane: Lane) -> bool:
-        """Report if all messages of the lane's chunk are settled, so that its release frees memory.
+        """Return True if all messages of the lane's chunk are settled, so that its release frees memory.
 
         A lane with held messages keeps its chunk for further messages.  Otherwise, in an outage, a slow sender would
         fill the slab with one chunk for each message.

@@ -38,16 +38,16 @@ class EncodedSet(NamedTuple):
 
 
 def encode_message_set(
-    slab: Slab, segments: Iterable[Segment], message_format: MessageFormat, *, keeps_empty: bool = False
+    slab: Slab, segments: Iterable[Segment], message_format: MessageFormat, *, keeps_empty_values: bool = False
 ) -> EncodedSet:
     """Encode the records of segments in order, in MessageFormat.V0 or V1.
 
-    For keys and values without bytes see `encode.encode`.  Raises SlabError for a segment that
-    disagrees with its headers.
+    For keys and values without bytes see `encode.encode`.  Raises SlabError for a segment that disagrees with
+    its headers.
     """
     parts: list[bytes | memoryview] = []
     timestamps: list[int] = []
-    style = _Style(int(message_format), 0 if keeps_empty else NULL)
+    style = _Style(int(message_format), 0 if keeps_empty_values else NULL)
     for segment in segments:
         try:
             _encode_segment(slab, segment, style, parts, timestamps)

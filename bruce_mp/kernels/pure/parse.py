@@ -79,14 +79,14 @@ class ParsedBatch(NamedTuple):
 
 def parse(
     buffer: memoryview,
-    places: Sequence[tuple[int, int]],
+    extents: Sequence[tuple[int, int]],
     first_arrival: int,
     skip: frozenset[int] = frozenset(),
     *,
     sources: Sequence[int] | None = None,
     partitioners: Partitioners | None = None,
 ) -> ParsedBatch:
-    """Parse the messages at `places`, pairs of offset and length in `buffer`.
+    """Parse the messages of `buffer` at `extents`, pairs of offset and length.
 
     Message i has the arrival number first_arrival + i, in a stream stream_arrival(first_arrival + i, sources[i]).
     Messages whose arrival numbers are in `skip` are omitted.  Without `partitioners` no record key chooses a partition.
@@ -94,7 +94,7 @@ def parse(
     partitioner_of = None if partitioners is None else cache(partitioners)
     groups: dict[Group, list[Item]] = {}
     rejections: list[RejectedMessage] = []
-    for index, (at, length) in enumerate(places):
+    for index, (at, length) in enumerate(extents):
         arrival = first_arrival + index
         if sources is not None:
             arrival = lay.stream_arrival(arrival, sources[index])
@@ -106,7 +106,7 @@ def parse(
             rejections.append(_rejection(buffer, index, at, length))
             continue
         if partitioner_of is not None and not group[1]:
-            group, item = _place_by_key(buffer, group, item, partitioner_of(group[0]))
+            group, item = _apply_partitioner(buffer, group, item, partitioner_of(group[0]))
         if group in groups:
             groups[group].append(item)
         else:
@@ -144,21 +144,21 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     headers_at = _headers(buffer, value_end, end) if version_and_flags else value_end
     if value_size < 0 or (headers_at != end and headers_at == value_end):
         raise _Malformed
-    places = (key_at, value_at - 4, value_at, value_end, headers_at, end)
-    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, options, *places)
+    bounds = (key_at, value_at - 4, value_at, value_end, headers_at, end)
+    return (topic, api_key == _KEYED), (arrival, timestamp, partition_key, options, *bounds)
 
 
-def _place_by_key(buffer: memoryview, group: Group, item: Item, partitioner: Partitioner) -> tuple[Group, Item]:
-    """Give an AnyPartition message the hash of its record key as partition key, if the partitioner places it."""
+def _apply_partitioner(buffer: memoryview, group: Group, item: Item, partitioner: Partitioner) -> tuple[Group, Item]:
+    """Give an AnyPartition message the hash of its record key as partition key, unless the partitioner ignores it."""
     key_at, key_end = item[4:6]
-    if partitioner is Partitioner.NONE or (key_at == key_end and not _is_placed_when_empty(partitioner, item[3])):
+    if partitioner is Partitioner.NONE or (key_at == key_end and not _hashes_empty_key(partitioner, item[3])):
         return group, item
     hashed = KEY_HASHES[partitioner](bytes(buffer[key_at:key_end]))
     return (group[0], True), (*item[:2], hashed, item[3] | lay.OPTION_HASHED, *item[4:])
 
 
-def _is_placed_when_empty(partitioner: Partitioner, options: int) -> bool:
-    """Report if an empty key, which is not null, chooses the partition; librdkafka's `consistent_random` ignores it."""
+def _hashes_empty_key(partitioner: Partitioner, options: int) -> bool:
+    """Return True if an empty, not null key chooses the partition; `consistent_random` of librdkafka ignores it."""
     return bool(options & lay.OPTION_EMPTY_KEY) and partitioner is not Partitioner.CRC32
 
 

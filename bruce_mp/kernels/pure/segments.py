@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "assign_sequences",
     "bind_partition",
-    "by_size",
     "claim",
     "split_at",
     "split_by_partition",
+    "split_by_size",
     "write_sequence",
 ]
 
@@ -46,10 +46,10 @@ def claim(slab: Slab, segments: Iterable[Segment], expected: int, state_word: in
 
 
 def _claim_one(slab: Slab, segment: Segment, expected: int, state_word: int) -> bool:
-    places = held_words(slab, segment, expected)
-    for at in places:
+    indexes = held_words(slab, segment, expected)
+    for at in indexes:
         slab.words[at] = state_word
-    return bool(places)
+    return bool(indexes)
 
 
 def write_sequence(
@@ -145,7 +145,7 @@ def split_at(slab: Slab, segment: Segment, records: int, size: int) -> tuple[Seg
     return _part(segment, members), _part(segment, rest)
 
 
-def by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
+def split_by_size(slab: Slab, segment: Segment, limit: int) -> list[tuple[bool, Segment]]:
     """Split a segment into parts of records with at most `limit` bytes of payload (True) or more (False)."""
     sizes = [(offset, record.payload) for offset, record in segment_records(slab, segment)]
     parts = [(fits, list(members)) for fits, members in groupby(sizes, lambda item: item[1] <= limit)]

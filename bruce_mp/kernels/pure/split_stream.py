@@ -40,7 +40,7 @@ class StreamSplit(NamedTuple):
     `size` is the size of the next message or frame; 0 = unknown.
     """
 
-    places: list[tuple[int, int]]
+    extents: list[tuple[int, int]]
     at: int
     stop: SplitStop
     size: int
@@ -48,24 +48,24 @@ class StreamSplit(NamedTuple):
 
 def split_stream(buffer: memoryview, at: int, end: int, longest: int) -> StreamSplit:
     """Split the bytes from `at` to `end`; a message may have at most `longest` bytes, its size field included."""
-    places: list[tuple[int, int]] = []
+    extents: list[tuple[int, int]] = []
     while True:
-        at = _split_plain(buffer, at, end, longest, places)
+        at = _split_plain(buffer, at, end, longest, extents)
         stop, size = _inspect(buffer, at, end, longest)
         if stop is not None:
-            return StreamSplit(places, at, stop, size)
-        places.append((at, size))
+            return StreamSplit(extents, at, stop, size)
+        extents.append((at, size))
         at += size
 
 
-def _split_plain(buffer: memoryview, at: int, end: int, longest: int, places: list[tuple[int, int]]) -> int:
-    """Add whole messages to `places`; return the offset of the first bytes that are not simply one."""
+def _split_plain(buffer: memoryview, at: int, end: int, longest: int, extents: list[tuple[int, int]]) -> int:
+    """Add whole messages to `extents`; return the offset of the first bytes that are not simply one."""
     unpack, header = _HEAD.unpack_from, _HEAD.size
     while at + header <= end:
         size, api_key, _ = unpack(buffer, at)
         if not header <= size <= longest or at + size > end or api_key == _BARRIER or api_key in _FENCE:
             break
-        places.append((at, size))
+        extents.append((at, size))
         at += size
     return at
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["Served", "StreamCounters", "StreamIntake", "StreamSource", "Uncounted"]
+__all__ = ["StreamCounters", "StreamIntake", "StreamIntakeResult", "StreamSource", "UncountedBatch"]
 
 MIN_READ: Final = 64 << 10
 """Room in the buffer below which a round reads no further connection."""
@@ -62,22 +62,22 @@ class StreamCounters(NamedTuple):
     got_data: tuple[int, int]
 
 
-class Uncounted(NamedTuple):
-    """An appended batch that the caller counts: places of each source's messages in the buffer, and the outcome."""
+class UncountedBatch(NamedTuple):
+    """An appended batch that the caller counts: its sources, each with the (offset, length) of its messages."""
 
     parts: list[tuple[StreamSource, list[tuple[int, int]]]]
     ingested: Ingested
 
 
-class Served(NamedTuple):
-    """What the intake leaves to the caller.
+class StreamIntakeResult(NamedTuple):
+    """The work that the intake leaves to the caller.
 
     `leftovers` has the bytes of each source whose data does not end with a whole message; it is plain no more.
     `others` has the events that the intake does not handle: descriptors with their epoll events.
     """
 
     leftovers: list[tuple[StreamSource, bytes]]
-    uncounted: Uncounted | None
+    uncounted: UncountedBatch | None
     others: list[tuple[int, int]]
 
 
@@ -85,7 +85,7 @@ class _Read(NamedTuple):
     """A source's data in the buffer: its messages, and the range, of which the bytes from `at` on are left over."""
 
     source: StreamSource
-    places: list[tuple[int, int]]
+    extents: list[tuple[int, int]]
     begin: int
     at: int
     end: int
@@ -126,7 +126,7 @@ class StreamIntake:
         """Leave a connection to the caller."""
         self._sources.pop(descriptor, None)
 
-    def run(self, epoll: select.epoll, now_ms: int, until_ms: int) -> Served:
+    def run(self, epoll: select.epoll, now_ms: int, until_ms: int) -> StreamIntakeResult:
         """Serve the ready plain connections, round by round.
 
         The call may wait for data until `until_ms`, while some runs are open, none is due and no closed run has reached
@@ -136,12 +136,14 @@ class StreamIntake:
         self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
         reads, others = self._read_ready(epoll)
         if not reads:
-            return Served([], None, others)
-        if not self._have_room([size for read in reads for _, size in read.places]):
-            return Served(self._leave([read._replace(at=read.begin) for read in reads]), None, others)
-        leftovers = self._leave([read for read in reads if read.at < read.end])
+            return StreamIntakeResult([], None, others)
+        if not self._have_room([size for read in reads for _, size in read.extents]):
+            return StreamIntakeResult(
+                self._stop_serving([read._replace(at=read.begin) for read in reads]), None, others
+            )
+        leftovers = self._stop_serving([read for read in reads if read.at < read.end])
         uncounted = self._append(reads, now_ms)
-        return Served(leftovers, uncounted, others)
+        return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
         """Read each ready source once; return the other events as well."""
@@ -156,8 +158,8 @@ class StreamIntake:
             elif begin + MIN_READ <= len(self._buffer):
                 end = begin + self._receive(source, begin)
                 if end > begin:
-                    places, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
-                    reads.append(_Read(source, places, begin, at, end))
+                    extents, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
+                    reads.append(_Read(source, extents, begin, at, end))
                 else:
                     others.append((descriptor, events))
                 begin = end
@@ -176,39 +178,39 @@ class StreamIntake:
             self._row.add(self._counters.got_data[source.kind])
         return count
 
-    def _leave(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
-        """Return the bytes left over, and no longer serve their sources."""
+    def _stop_serving(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
+        """Stop serving these sources, and return their bytes behind the last whole message."""
         for read in reads:
             self.discard(read.source.socket.fileno())
         return [(read.source, bytes(self._buffer[read.at : read.end])) for read in reads]
 
     def _have_room(self, sizes: list[int]) -> bool:
-        """Report if all messages certainly find room, where clients wait for room."""
+        """Return True if all messages certainly find room, where clients wait for room."""
         if not self._blocks or not sizes:
             return True
         self._pool.reserve(len(sizes))
         return max(sizes) <= LARGEST_IN_CHUNK and self._pool.own_free >= len(sizes)
 
-    def _append(self, reads: list[_Read], now_ms: int) -> Uncounted | None:
+    def _append(self, reads: list[_Read], now_ms: int) -> UncountedBatch | None:
         """Append all messages, and count them if that is all there is to do."""
-        places = [place for read in reads for place in read.places]
-        self._rate.add(len(places), sum(read.end - read.begin for read in reads))
-        if not places:
+        extents = [extent for read in reads for extent in read.extents]
+        self._rate.add(len(extents), sum(read.end - read.begin for read in reads))
+        if not extents:
             return None
-        sources = [read.source.section.number for read in reads for _ in read.places]
+        sources = [read.source.section.number for read in reads for _ in read.extents]
         first = self._row.counted
-        self._row.open_books()
-        ingested = self._lanes.ingest(self._buffer, places, first, now_ms, sources=sources)
+        self._row.begin_batch()
+        ingested = self._lanes.ingest(self._buffer, extents, first, now_ms, sources=sources)
         if ingested.rejections or ingested.no_room or self._lanes.has_replaced:
-            return Uncounted([(read.source, read.places) for read in reads], ingested)
+            return UncountedBatch([(read.source, read.extents) for read in reads], ingested)
         increments = {
-            self._counters.received: len(places),
+            self._counters.received: len(extents),
             self._counters.any_partition: ingested.any_partition,
             self._counters.partition_key: ingested.partition_key,
             **dict.fromkeys(self._counters.forwarded, 0),
         }
         for read in reads:
-            read.source.section.received += len(read.places)
-            increments[self._counters.forwarded[read.source.kind]] += len(read.places)
-        self._row.commit_counted(first + len(places), increments)
+            read.source.section.received += len(read.extents)
+            increments[self._counters.forwarded[read.source.kind]] += len(read.extents)
+        self._row.commit_counted(first + len(extents), increments)
         return None

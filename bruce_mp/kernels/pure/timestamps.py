@@ -20,7 +20,7 @@ MAX_TOPICS: Final = 64
 class TimestampWindow(NamedTuple):
     """The number of ms by which a timestamp may precede or follow the arrival of its message.
 
-    With `is_clamp` the input counts replaced timestamps, and keeps the ones that a client marks as explicit.
+    With `is_clamp` the input counts replaced timestamps, and replaces none of a client that wants to keep its own.
     """
 
     before_ms: int

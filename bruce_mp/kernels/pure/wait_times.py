@@ -34,9 +34,9 @@ def wait_times(
 ) -> tuple[WaitTimes, dict[int, WaitTimes]]:
     """Return the waiting times of batches' messages until `now_ms` on the steady clock, in total and by topic.
 
-    A message's wait begins when its run was opened.  A time in the future, from the clock of an earlier
-    daemon, counts as now.  Bucket i has the delays up to `bounds_ms[i]`, the last bucket all longer ones.  Raises
-    SlabError for a segment that disagrees with its headers.
+    A message's wait begins when its run was opened.  A time in the future, from the clock of an earlier daemon,
+    counts as now.  Bucket i has the delays up to `bounds_ms[i]`, the last bucket all longer ones.  Raises SlabError for
+    a segment that disagrees with its headers.
     """
     total = _NOTHING
     by_topic: dict[int, WaitTimes] = {}

@@ -97,7 +97,7 @@ def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
 
 
 def is_inquiry(data: bytes | bytearray | memoryview) -> bool:
-    """Return True for a frame of a barrier whose version is that of the inquiry."""
+    """Return True for a barrier frame with the version of the inquiry."""
     _, key, version = _HEADER.unpack_from(data)
     return (key, version) == (_BARRIER_KEY, API_VERSION)
 

@@ -145,7 +145,7 @@ class ProcessGroup:
             child = self._create_process(
                 self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True
             )
-            child.start = replace(child.start, queue=bound.queue)
+            child.start = replace(child.start, queue_length=bound.queue)
         child.start = replace(child.start, inputs=self._resources.inputs)
         return child
 

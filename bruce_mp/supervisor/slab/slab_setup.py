@@ -281,7 +281,7 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 def _count_sound(slab: Slab) -> int:
     """Return the number of messages to deliver. Raise SlabError or ValueError for a damaged run or record."""
     heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    states = kernels.tally(slab, heads)
+    states = kernels.count_states(slab, heads)
     if states[RunState.SPLIT]:
         _raise_damage(slab, heads)
     return sum(count_by_stage(states).values()) + len(landed_lengths(slab)) + spilled_total(slab)

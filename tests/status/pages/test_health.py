@@ -127,7 +127,7 @@ def test_books_that_do_not_balance_are_not_ready(daemon: OfflineStatusPages) -> 
     ProcessRow(daemon.slab, lay.ROW_FIRST_DISPATCHER).settle([], RunState.DELIVERED, 0, {Counter.MsgDelivered: 1})
     page = daemon.json("/healthz", 503)
     assert (page["balanced"], page["live"]) == (False, True)
-    daemon.filled.input.open_books()
+    daemon.filled.input.begin_batch()
     assert daemon.json("/healthz")["balanced"] is None
 
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["tally"]
+__all__ = ["count_states"]
 
 
-def tally(slab: Slab, heads: Iterable[tuple[int, int]]) -> list[int]:
-    """Count the records of chunks by RunState; the place of SPLIT has the number of damaged places.
+def count_states(slab: Slab, spans: Iterable[tuple[int, int]]) -> list[int]:
+    """Count the records of chunks by RunState; the place of SPLIT has the number of damaged extents.
 
     A head is the first chunk of a span and its generation.  If the owner reopens a chunk, the function reads it again.
     """
     counts = [0] * len(RunState)
-    for chunk, generation in heads:
+    for chunk, generation in spans:
         for state, records in read_stable(slab, chunk, generation, lambda chunk: _counts_in(slab, chunk)):
             counts[state] += records
     return counts

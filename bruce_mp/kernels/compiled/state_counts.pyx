@@ -1,4 +1,4 @@
-"""Count the records of chunks by state: see `kernels/pure/tally.py`."""
+"""Count the records of chunks by state: see `kernels/pure/state_counts.py`."""
 
 from libc.string cimport memset
 
@@ -70,7 +70,7 @@ cdef void add_chunk(Memory *memory, uint64_t chunk, uint32_t generation, uint64_
             return
 
 
-def tally(slab, heads):
+def count_states(slab, spans):
     cdef Memory memory
     cdef uint64_t totals[STATES]
     cdef uint64_t chunk
@@ -79,7 +79,7 @@ def tally(slab, heads):
     memset(totals, 0, sizeof(totals))
     attach(slab, &memory)
     try:
-        for chunk, generation in heads:
+        for chunk, generation in spans:
             if chunk >= memory.count:
                 raise ValueError(f"There is no chunk {chunk}.")
             add_chunk(&memory, chunk, generation, totals)
