@@ -69,7 +69,7 @@ class SettingKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """The conversion and description of a kind. `parse` raises ValueError, whose text may give the reason.
+    """The conversion and description of a kind. `parse` raises ValueError; its text may give the reason.
 
     `allowed` is for error texts, `summary` for the reference page.
     """

@@ -21,7 +21,7 @@ PARSED: Final = frozenset(DiscardReason) - {
     DiscardReason.UNCLEAN_DISCONNECT,
     DiscardReason.SENDER_NOT_ALLOWED,
 }
-"""Reasons of parsed messages, whose topic, key and value are known."""
+"""Reasons of parsed messages, with known topic, key and value."""
 
 BY_TOPIC: Final = PARSED - {DiscardReason.BAD_TOPIC}
 """Reasons that reports list by topic, because the topic was valid."""

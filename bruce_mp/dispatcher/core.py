@@ -133,7 +133,7 @@ class Dispatcher:
 
     @property
     def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
-        """Topic, partition and queue of each partition whose messages may be sent or await a response."""
+        """Topic, partition and queue of each partition with messages to send or to await a response for."""
         queues = (queue for queue in self._queues.values() if queue.oldest is not None)
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
 

@@ -87,7 +87,7 @@ class ResponseHandler:
         self.traffic = TrafficSums()
         self._ack_settler = AckSettler(slab, row, topics, self.traffic)
         self.uncompressed: set[tuple[bytes, int]] = set()
-        """The (topic, partition) pairs whose leader refuses compressed batches."""
+        """The (topic, partition) pairs with a leader that refuses compressed batches."""
 
     def on_accepted(self, batches: Sequence[SentBatch], error: int = 0) -> None:
         """Settle batches that the broker has: `error` is 0, or the code with which it reports a repetition."""

@@ -117,7 +117,7 @@ class _AttemptShares:
 
 
 class Attempt:
-    """One attempt.  Closed runs of its lanes stay OPEN, in chunks whose headers have the attempt's number."""
+    """One attempt.  Closed runs of its lanes stay OPEN, in chunks with the attempt's number in their headers."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ def report_refused(
     buffer: memoryview,
     place: tuple[int, int],
 ) -> None:
-    """Report the discard of a message whose sender an allow list or a quota refuses."""
+    """Report the discard of a message from a sender that an allow list or a quota refuses."""
     at, length = place
     if reason is DiscardReason.OVER_QUOTA:
         _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))

@@ -442,7 +442,7 @@ class StreamConnections:
         return True
 
     def _resume_waiting(self) -> None:
-        """Read the connections for whose messages there is memory now."""
+        """Read the connections that waited for memory which is free now."""
         for client in self._unfinished.grant_waiting(steady_ms()):
             descriptor = self._descriptors[client]
             self._connections[descriptor].is_waiting = False

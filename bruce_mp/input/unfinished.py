@@ -110,7 +110,7 @@ class UnfinishedMessages:
         found = []
         for client in list(self._waiting):
             if self._totals[True] + client.wanted > self._limits.total:
-                break  # in order, so that small messages do not overtake a large one for ever
+                break  # in order, so that small messages cannot starve a large one
             if self._fits(client, client.wanted, is_granted=True):
                 self.remove(client)
                 self._add(client, client.wanted, now_ms, is_granted=True)

@@ -1,6 +1,6 @@
 """Restoring from the journal: fill a new, empty slab with the held messages of a lost one.
 
-No other process uses the slab meanwhile.  A crash leaves the journal as it was, so the next start begins again.
+No other process uses the slab at that time.  A crash leaves the journal as it was, so the next start begins again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ variant.
     Lanes               parses and validates a batch, appends it to lanes as runs
     count_outcomes      counts the outcomes of stream clients' messages in a chunk
     ChunkPool           the chunks of an input, reclaimed when all their records are settled
-    ProcessRow          a process row whose transactions settle segments
+    ProcessRow          a process row with transactions that settle segments
     claim               claims a frame's segments with the expected state words
     bind_partition      writes the partition of each segment
     write_sequence      writes the partition and the sequence numbers of consecutive segments

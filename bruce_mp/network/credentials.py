@@ -26,7 +26,7 @@ _OTHERS_ACCESS: Final = stat.S_IROTH | stat.S_IWOTH
 def read_secret(file: str | None, variable: str | None, what: str) -> str | None:
     """Return the secret, or None if neither `file` nor `variable` is configured.
 
-    Raises ConfigError, whose text begins with `what`, such as "The password".
+    Raises ConfigError with a text that begins with `what`, such as "The password".
     """
     if file is not None:
         secret = _read(Path(file), what)

@@ -1,4 +1,4 @@
-"""The journal of named attempts: the outcome of each fenced attempt whose client asks the daemon to remember it.
+"""The journal of named attempts: the outcome of each fenced attempt that its client wants remembered.
 
 A client that does not know if its attempt was delivered asks for the name, instead of sending the messages twice.  All
 stream workers append to one file in the directory of the spill files, so that any worker can answer.

@@ -48,7 +48,7 @@ class HandoverTickets:
 
 
 def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
-    """Store for each input row the last ticket whose runs are in the journal."""
+    """Store for each input row the last ticket with runs in the journal."""
     for row, ticket in tickets.items():
         slab.longs[_journaled_at(row)] = ticket
 

@@ -57,7 +57,7 @@ SUPER_CLUSTER_ID: Final = 144  # the id of the Kafka cluster that the messages a
 CLUSTER_ID_MAX: Final = 128  # a longer id is cut; Kafka's have 22 characters
 SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
 SHARES_MAX: Final = 1024
-SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket whose runs are in the journal, on the disk
+SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket with runs in the journal, on the disk
 SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
 SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
 

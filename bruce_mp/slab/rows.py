@@ -115,7 +115,7 @@ class ProcessRow:
         self._transact(increments, outcome=outcome, reason=reason, segments=segments)
 
     def move(self, segments: Iterable[Segment], move: Move) -> list[Segment]:
-        """Move segments whose state words are all `move.before`, raise its counter, and return these segments.
+        """Move the segments with only `move.before` in their state words, raise its counter, and return these segments.
 
         The call skips other segments, and damaged ones.
         """

@@ -45,7 +45,7 @@ PUBLISH_EVERY_S: Final = 1.0
 
 
 class PartitionError(msgspec.Struct, frozen=True):
-    """A partition whose last response was a retriable error: the error's name and its first time."""
+    """The retriable error in the last response for a partition: its name and its first time."""
 
     topic: bytes
     partition: int

@@ -1,4 +1,4 @@
-"""Stalls: partitions whose oldest waiting message stays the same.
+"""Stalls: partitions with the same oldest waiting message for too long.
 
 Dispatchers and the router report their stalls once a second; the health page judges them.
 
@@ -23,7 +23,7 @@ __all__ = ["HeadTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
 MIN_STALL_MS: Final = 500
 """The shortest reported stall: half the interval of the reports, so that one unchanged sample is enough."""
 MEMORY_MS: Final = 10_000
-"""The time for which a message that nobody reports is remembered, because another process may be about to report it."""
+"""The time for which an unreported message is remembered, because another process may be about to report it."""
 MAX_LISTED_STALLS: Final = 1000
 
 Place = tuple[int, int, int, int]

@@ -51,4 +51,4 @@ def _counts_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[
 
 
 _WITH_RECORDS: Final = frozenset({RunState.OPEN, RunState.SPLIT})
-"""States of a run whose records are read, because a recovery will read them."""
+"""States in which the records of a run are read, because a recovery will read them."""

@@ -72,7 +72,7 @@ class UncountedBatch(NamedTuple):
 class StreamIntakeResult(NamedTuple):
     """The work that the intake leaves to the caller.
 
-    `leftovers` has the bytes of each source whose data does not end with a whole message; it is plain no more.
+    `leftovers` has the incomplete last message of each source, which is then not plain.
     `others` has the events that the intake does not handle: descriptors with their epoll events.
     """
 

@@ -64,7 +64,7 @@ class BrokerHistory:
         self._slots: dict[int, _SlotSamples] = {}
 
     def sample(self, now_ms: int) -> None:
-        """Sample the counters of all dispatchers whose next sample is due."""
+        """Sample the counters of all dispatchers with a due sample."""
         with self._lock:
             current = {slot: node for node, slot in dispatcher_slots(self._slab)}
             self._slots = {slot: self._samples_of(slot, node) for slot, node in current.items()}

@@ -52,7 +52,7 @@ _NO_LEADER: Final = "the cluster reports none: check the brokers that have its r
 
 
 class PartitionErrorLine(msgspec.Struct, frozen=True):
-    """A partition whose last response was a retriable error. `since` is in seconds since the epoch."""
+    """The retriable error in the last response for a partition. `since` is in seconds since the epoch."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""Watchdog: finds live processes whose heartbeat no longer changes.
+"""Watchdog: finds live processes without a heartbeat.
 
 Killing a process loses no messages, while a hung one blocks a broker's partitions or all messages. A pause of the whole
 machine does not count: after a gap between two checks, all measurements start again.

@@ -66,7 +66,7 @@ def acquire_slab(
 ) -> LockedSlab:
     """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
-    A slab that the journal replaces is created anew. `spill_path` is the directory of the slab's spill files.
+    If the journal replaces the slab, a new file is created. `spill_path` is the directory of the slab's spill files.
     Raise SlabError if a running daemon uses it or there is no room for it, StartError if the daemon may not use the
     file.
     """

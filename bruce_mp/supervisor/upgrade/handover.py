@@ -69,7 +69,7 @@ class Handover(msgspec.Struct, frozen=True):
 
     @property
     def had_datagrams(self) -> bool:
-        """Return True if the old code runs a datagram input, whose end may leave datagrams in the landing zone."""
+        """Return True if the old code runs a datagram input: its end may leave datagrams in the landing zone."""
         return any(member.name == "input" for member in self.processes)
 
     def descriptors(self) -> Iterator[int]:
