@@ -75,7 +75,8 @@ class Journal:
         self.path = path
         self._descriptor = descriptor
         self._pending = bytearray()
-        self._is_dirty = False
+        self.unsynced = 0
+        """Bytes written since the last `sync`."""
         self.size = os.fstat(descriptor).st_size
 
     @classmethod
@@ -120,15 +121,15 @@ class Journal:
         while rest:
             written = os.write(self._descriptor, rest)
             self.size, rest = self.size + written, rest[written:]
-            self._is_dirty = True
+            self.unsynced += written
         self._pending = bytearray()
 
     def sync(self) -> None:
         """Write all entries to the disk."""
         self._write()
-        if self._is_dirty:
+        if self.unsynced:
             os.fdatasync(self._descriptor)
-            self._is_dirty = False
+            self.unsynced = 0
 
     def replace(self, path: Path) -> None:
         """Write all entries to the disk, and give the file the name of an older journal, which it replaces."""

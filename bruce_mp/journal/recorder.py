@@ -24,7 +24,7 @@ from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from bruce_mp.slab.file import Slab
@@ -36,17 +36,22 @@ JOURNAL: Final = "journal"
 """The name of the file in its directory."""
 _MAX_GARBAGE: Final = 64 << 20
 """Bytes of settled runs, beyond those of held ones, at which the journal is written again without them."""
+_PART_RUNS: Final = 20_000
+_PART_BYTES: Final = 64 << 20
+"""Size of a part of the work; a slow disk writes 64 MiB in a few seconds."""
 
 
 class JournalKeeper:
     """The journal of a slab, in a directory of its own.
 
-    Its methods raise OSError as the file system does; the next `record` writes the whole journal again.
+    Its methods raise OSError as the file system does; the next `record` writes the whole journal again.  They call
+    `on_progress` after each part of their work.
     """
 
-    def __init__(self, slab: Slab, directory: Path) -> None:
+    def __init__(self, slab: Slab, directory: Path, on_progress: Callable[[], None] = lambda: None) -> None:
         self._slab = slab
         self._directory = directory
+        self._on_progress = on_progress
         self._topics = TopicTable(slab)
         self._journal: Journal | None = None
         self._live: dict[RunKey, int] = {}
@@ -94,7 +99,10 @@ class JournalKeeper:
         """Add the new runs, and the keys of the runs without a held message."""
         self._progress = input_progress(self._slab)
         found: dict[RunKey, int] = {}
-        for key, run in read_each(self._slab, self._held_runs):
+        for number, (key, run) in enumerate(read_each(self._slab, self._held_runs)):
+            if number % _PART_RUNS == _PART_RUNS - 1 or journal.unsynced >= _PART_BYTES:
+                journal.sync()  # a long recording is many short waits for the disk, each followed by a heartbeat
+                self._on_progress()
             if isinstance(run, int):
                 found[key] = run
             else:

@@ -92,11 +92,15 @@ class ProcessRow:
     ) -> None:
         """Store the time now and every second; `call_later(seconds, callback)` is the loop's timer."""
 
-        def beat() -> None:
-            self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, now_ms())
-            call_later(HEARTBEAT_S, beat)
+        def repeat() -> None:
+            self.beat(now_ms())
+            call_later(HEARTBEAT_S, repeat)
 
-        beat()
+        repeat()
+
+    def beat(self, now_ms: int) -> None:
+        """Store a heartbeat in the middle of long work, so that the supervisor does not take the process for hung."""
+        self._slab.store_signed(self._at + lay.ROW_HEARTBEAT_MS, now_ms)
 
     def add(self, counter: int, amount: int = 1) -> None:
         """Raise a counter that is not part of the books."""

@@ -167,6 +167,22 @@ def test_the_journal_shrinks_when_most_of_it_is_settled(
     assert (tmp_path / "journal" / JOURNAL).stat().st_size < 20_000
 
 
+def test_a_long_recording_reports_its_progress_on_the_disk(
+    slab: Slab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bruce_mp.journal.recorder._PART_RUNS", 3)
+    source = Input(slab, topics=TOPICS)
+    for _ in range(8):
+        source.receive([datagram(b"t1", bytes(5000))])
+        source.close_all()
+    sizes: list[int] = []
+    JournalKeeper(
+        slab, tmp_path / "journal", lambda: sizes.append((tmp_path / "journal" / f"{JOURNAL}.new").stat().st_size)
+    ).record()
+    assert len(sizes) == 2
+    assert [size // 5000 for size in sizes] == [2, 5]
+
+
 def test_tickets_follow_the_sync(slab: Slab, keeper: JournalKeeper) -> None:
     source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
     source.receive([datagram(b"t1", b"value")])
