@@ -7,22 +7,21 @@ the next fault waits until every replica is in sync, because otherwise Kafka its
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException
 
+from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
+from support.kafka_cluster import KafkaCluster
 from support.traffic import Seen
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
-
-    from bruce_mp.devbroker.control import DevBroker
-    from support.kafka_cluster import KafkaCluster
 
 __all__ = ["LEADER_PRESERVING", "PARTITIONS", "Embedded", "FaultKind", "Real", "Site", "WeightedFault"]
 
@@ -32,6 +31,8 @@ REPLICAS: Final = 3
 MIN_IN_SYNC: Final = {"min.insync.replicas": "2"}
 ALL_IN_SYNC: Final = {"min.insync.replicas": "3"}
 STUCK_S: Final = (8.0, 16.0)
+FOREIGN_S: Final = (4.0, 10.0)
+"""Range of the time for which another cluster has the address."""
 ERROR_19: Final = 19
 BROKEN: Final = (
     FaultAction.ACK_LOST,
@@ -58,6 +59,7 @@ class FaultKind(Enum):
     STUCK = "one topic is refused for a time and fills a small slab"
     ATTACK = "attackers of the pages and streams run all the while"
     POWER = "the daemon is killed, and its slab is lost or torn; it keeps a journal"
+    CLUSTER = "a broker of another cluster has the address of a broker, while all brokers are down"
 
 
 LEADER_PRESERVING: Final = frozenset({FaultKind.PROCESS, FaultKind.RESTART, FaultKind.GROWTH})
@@ -174,6 +176,7 @@ class Real:
         self._growth = _Growth()
         self.counts = self._growth.counts
         self._repair = _Repair()
+        self._foreign: KafkaCluster | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -232,7 +235,31 @@ class Real:
             WeightedFault(FaultKind.LEADER, 14, move_leader),
             WeightedFault(FaultKind.GROWTH, 8, grow),
             WeightedFault(FaultKind.STUCK, 4, refuse),
+            WeightedFault(FaultKind.CLUSTER, 2, lambda: self._swap_cluster(rng, record)),
         ]
+
+    def _swap_cluster(self, rng: random.Random, record: Callable[[str], None]) -> None:
+        if self._is_whole():
+            node = rng.choice(self._cluster.node_ids)
+            record(f"another cluster at the address of broker {node}")
+            for each in self._cluster.node_ids:
+                self._cluster.kill(each)
+            self._foreign = KafkaCluster(self._cluster.version, port=self._cluster.port(node)).__enter__()
+            for topic in self._topics:
+                self._foreign.create_topic(topic, PARTITIONS)
+            self._repair.later(self._put_ours_back, rng.uniform(*FOREIGN_S))
+
+    def _put_ours_back(self) -> None:
+        self._end_foreign()
+        for node in self._cluster.node_ids:
+            self._cluster.begin_restart(node)
+
+    def _end_foreign(self) -> None:
+        """End the other cluster, which must not have a message."""
+        if self._foreign is not None:
+            foreign, self._foreign = self._foreign, None
+            with closing(foreign):
+                assert not any(foreign.read_topics(self._topics).values()), "The other cluster has messages."
 
     def _is_whole(self) -> bool:
         return not self._repair.is_pending and self._cluster.is_whole(self._topics)
@@ -241,6 +268,7 @@ class Real:
         self._repair.do_if_due()
 
     def heal(self) -> None:
+        self._end_foreign()
         self._cluster.heal()
 
     def read_back(self, topic: str) -> list[Seen]:
@@ -267,6 +295,7 @@ class Embedded:
         self._topics: Sequence[str] = ()
         self.stuck_topic = ""
         self._repair = _Repair()
+        self._foreign: DevBroker | None = None
         self._growth = _Growth()
         self.counts = self._growth.counts
 
@@ -323,7 +352,20 @@ class Embedded:
             WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._fault(rng, rng.choice(BROKEN), 0))),
             WeightedFault(FaultKind.ANSWER, 30, lambda: inject(self._error(rng))),
             WeightedFault(FaultKind.STUCK, 8, refuse),
+            WeightedFault(FaultKind.CLUSTER, 4, lambda: self._swap_cluster(rng, record)),
         ]
+
+    def _swap_cluster(self, rng: random.Random, record: Callable[[str], None]) -> None:
+        if not self._repair.is_pending:
+            node = rng.choice(self._ids)
+            record(f"another cluster at the address of broker {node}")
+            port = self._broker.broker_up(node)
+            for each in self._ids:
+                self._broker.broker_down(each)
+            self._foreign = DevBroker(topics=dict.fromkeys(self._topics, PARTITIONS), cluster_id="another")
+            self._foreign.broker_down(1)
+            self._foreign.broker_up(1, port=port)
+            self._repair.later(self._put_ours_back, rng.uniform(*FOREIGN_S))
 
     def _error(self, rng: random.Random) -> Fault:
         row = rng.choice(self._rows)
@@ -346,6 +388,14 @@ class Embedded:
 
     def heal(self) -> None:
         self._broker.clear_faults()
+        self._put_ours_back()
+
+    def _put_ours_back(self) -> None:
+        if self._foreign is not None:
+            foreign, self._foreign = self._foreign, None
+            with foreign:
+                stored = [foreign.fetch(topic) for topic in self._topics]
+                assert not any(any(partitions) for partitions in stored), "The other cluster has messages."
         for node in self._ids:
             self._broker.broker_up(node)
 
