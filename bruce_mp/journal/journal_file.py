@@ -24,7 +24,7 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Journal", "JournalContent", "JournaledRun", "RunKey", "boot_id", "read_journal"]
+__all__ = ["Journal", "JournalContent", "JournaledRun", "RunKey", "boot_id", "read_journal", "sync_directory"]
 
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
@@ -135,15 +135,20 @@ class Journal:
         """Write all entries to the disk, and give the file the name of an older journal, which it replaces."""
         self.sync()
         self.path = self.path.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
 
     def close(self) -> None:
         """Close the file, without the entries that were not written."""
         os.close(self._descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Write the names in a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class JournalContent(NamedTuple):

@@ -60,6 +60,9 @@ SHARES_MAX: Final = 1024
 SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket with runs in the journal, on the disk
 SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
 SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
+SUPER_JOURNAL_PATH_LENGTH: Final = 3324  # u32, stored last; 0 = the slab has no journal (supervisor)
+SUPER_JOURNAL_PATH: Final = 3328  # the directory of the journal
+JOURNAL_PATH_MAX: Final = 768
 
 # --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
 TOPIC_ENTRY: Final = 272

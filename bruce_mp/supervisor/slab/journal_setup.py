@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from contextlib import suppress
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError, StartError
-from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read_journal
+from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read_journal, sync_directory
 from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
 from bruce_mp.journal.restore import restore
 from bruce_mp.slab import layout as lay
@@ -22,8 +24,6 @@ from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.logs import NOTICE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bruce_mp.kernels import Partitioners
     from bruce_mp.slab.file import Slab
 
@@ -117,8 +117,17 @@ class JournalSetup:
             self._begin(slab_id)
         else:
             self._write(slab)
+        self._remove_earlier(slab)
         slab.words[lay.SUPER_RESTORING >> 2] = 0
         slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms() if self._is_kept else 0)
+
+    def _remove_earlier(self, slab: Slab) -> None:
+        """Remove the journal in another directory, which would replace the slab if the config named that one again."""
+        stored = bytes(self._directory) if self._is_kept else b""
+        earlier = _journal_path(slab)
+        if earlier not in {b"", bytes(self._directory)}:
+            self.remove(Path(os.fsdecode(earlier)))
+        _store_journal_path(slab, stored)
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
@@ -174,7 +183,24 @@ class JournalSetup:
     @staticmethod
     def remove(directory: Path) -> None:
         """Remove the journal of an empty slab, or of a daemon without one."""
-        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):
+            for name in (JOURNAL, f"{JOURNAL}.new"):
+                (directory / name).unlink(missing_ok=True)
+            directory.rmdir()
+            sync_directory(directory.parent)
+
+
+def _journal_path(slab: Slab) -> bytes:
+    length = min(slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2], lay.JOURNAL_PATH_MAX)
+    return bytes(slab.view[lay.SUPER_JOURNAL_PATH : lay.SUPER_JOURNAL_PATH + length])
+
+
+def _store_journal_path(slab: Slab, path: bytes) -> None:
+    """Store the path; one that is too long is not stored."""
+    slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2] = 0
+    if len(path) <= lay.JOURNAL_PATH_MAX:
+        slab.view[lay.SUPER_JOURNAL_PATH : lay.SUPER_JOURNAL_PATH + len(path)] = path
+        slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2] = len(path)
 
 
 def _first_page_of(path: Path) -> bytes | None:

@@ -34,8 +34,8 @@ class Start:
         self.path = directory / "slab"
         self.journal = directory / "slab.journal"
 
-    def __call__(self, *, size: int = SIZE, is_kept: bool = True) -> Slab:
-        setup = JournalSetup(self.journal, is_kept=is_kept)
+    def __call__(self, *, size: int = SIZE, is_kept: bool = True, journal: Path | None = None) -> Slab:
+        setup = JournalSetup(journal or self.journal, is_kept=is_kept)
         slab, lock = acquire_slab(self.path, size, LARGEST, setup)
         os.close(lock)
         setup.apply(slab, is_empty=not held_messages(slab), partitioners=None)
@@ -158,6 +158,19 @@ def test_the_journal_of_another_slab_is_moved_aside(
     content = read_journal(aside / JOURNAL)
     assert content is not None
     assert content.messages == 3
+
+
+def test_a_journal_in_another_directory_is_removed_before_it_gets_old(start: Start, tmp_path: Path) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    other = tmp_path / "other"
+    start(journal=other)
+    assert not start.journal.exists()
+    hold(slab, 2)
+    as_of_an_earlier_boot(other / JOURNAL)
+    assert held(start()) == 5
+    assert not other.exists()
 
 
 def test_without_sync_the_messages_are_restored_and_the_journal_removed(start: Start) -> None:
