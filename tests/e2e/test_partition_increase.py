@@ -15,7 +15,7 @@ from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from support.chaos_sites import PARTITIONS, Embedded, Real
 from support.daemon import Daemon
-from support.traffic import Load, assert_all_there, messages_of
+from support.traffic import Load, assert_all_there, messages_of, send_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -68,13 +68,7 @@ RESTARTS: Final = [kill_router, upgrade, kill_router_and_input, continue_router]
 def send(daemon: Daemon, messages: Iterable[Message]) -> None:
     with DatagramClient(daemon.socket_path, timeout=WITHIN_S) as client:
         for message in messages:
-            client.send(
-                message.topic,
-                message.value,
-                key=message.key,
-                partition_key=message.partition_key,
-                timestamp_ms=message.timestamp_ms,
-            )
+            send_message(client, message)
 
 
 def knows_growth(daemon: Daemon, topic: str) -> bool:

@@ -13,7 +13,7 @@ from bruce_mp.journal.journal_file import read_journal
 from support.daemon import Daemon
 from support.journals import as_of_an_earlier_boot, journal_of, journaled_runs, lose, tear
 from support.read_back import read_back
-from support.traffic import Load, assert_all_there, messages_of, send_all
+from support.traffic import Load, assert_all_there, messages_of, send_all, send_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,13 +128,7 @@ def test_a_durable_flush_returns_when_the_messages_are_in_the_journal(
         broker.broker_down(1)
         with StreamClient(stream) as client:
             for message in messages_of(LOAD, 0):
-                client.send(
-                    message.topic,
-                    message.value,
-                    message.key,
-                    partition_key=message.partition_key,
-                    timestamp_ms=message.timestamp_ms,
-                )
+                send_message(client, message)
             outcome = client.flush(timeout=20, level="durable")
         assert (outcome.received, outcome.delivered) == (LOAD.total, 0)
         daemon.kill_all()

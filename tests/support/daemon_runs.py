@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.client import DatagramClient, SendError
 from support import processes
 from support.activated import activated
-from support.traffic import messages_of
+from support.traffic import messages_of, send_message
 
 if TYPE_CHECKING:
     import socket
@@ -110,11 +110,5 @@ class Sender:
 
     def _send(self, client: DatagramClient, message: Message) -> None:
         began = time.monotonic()
-        client.send(
-            message.topic,
-            message.value,
-            key=message.key,
-            partition_key=message.partition_key,
-            timestamp_ms=message.timestamp_ms,
-        )
+        send_message(client, message)
         self.longest_s = max(self.longest_s, time.monotonic() - began)

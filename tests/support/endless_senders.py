@@ -27,14 +27,13 @@ import msgspec
 from bruce_mp.client import DatagramClient, SendError, StreamClient
 from bruce_mp.client.flush import LevelName  # noqa: TC001 - msgspec reads the annotation
 from support import processes
-from support.traffic import Load, Message, messages_of
+from support.traffic import Load, Message, messages_of, send_message
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from bruce_mp.client.base import Client
     from support.daemon import Daemon
 
 __all__ = ["UNLIMITED", "EndlessSenders", "Flusher", "Interval"]
@@ -192,7 +191,7 @@ def _send_and_flush(part: _Part, flusher: Flusher, is_stopped: Callable[[], bool
             try:
                 for message in islice(messages, FLUSH_EVERY):
                     pace.count(1)  # before the call, because a failed one may have sent it
-                    _send(client, message)
+                    send_message(client, message)
                     pace.pause()
                 client.flush(FLUSH_S, flusher.level)
             except SendError:
@@ -203,20 +202,10 @@ def _send_and_flush(part: _Part, flusher: Flusher, is_stopped: Callable[[], bool
 
 def _is_taken(client: DatagramClient, message: Message) -> bool:
     try:
-        _send(client, message)
+        send_message(client, message)
     except SendError:
         return False
     return True
-
-
-def _send(client: Client, message: Message) -> None:
-    client.send(
-        message.topic,
-        message.value,
-        key=message.key,
-        partition_key=message.partition_key,
-        timestamp_ms=message.timestamp_ms,
-    )
 
 
 def _main(task: str) -> None:

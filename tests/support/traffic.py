@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from bruce_mp.client.base import Client
+
 __all__ = [
     "Load",
     "Message",
@@ -31,6 +33,7 @@ __all__ = [
     "homes_of",
     "messages_of",
     "send_all",
+    "send_message",
     "start_senders",
 ]
 
@@ -95,13 +98,18 @@ def send_all(load: Load, sender: int, path: Path) -> None:
     """Send the messages of a sender."""
     with DatagramClient(str(path), timeout=60) as client:
         for message in messages_of(load, sender):
-            client.send(
-                message.topic,
-                message.value,
-                key=message.key,
-                partition_key=message.partition_key,
-                timestamp_ms=message.timestamp_ms,
-            )
+            send_message(client, message)
+
+
+def send_message(client: Client, message: Message) -> None:
+    """Send a message of a load."""
+    client.send(
+        message.topic,
+        message.value,
+        key=message.key,
+        partition_key=message.partition_key,
+        timestamp_ms=message.timestamp_ms,
+    )
 
 
 def start_senders(load: Load, path: Path) -> list[subprocess.Popen[bytes]]:
