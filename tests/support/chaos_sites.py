@@ -235,7 +235,7 @@ class Real:
             WeightedFault(FaultKind.LEADER, 14, move_leader),
             WeightedFault(FaultKind.GROWTH, 8, grow),
             WeightedFault(FaultKind.STUCK, 4, refuse),
-            WeightedFault(FaultKind.CLUSTER, 2, lambda: self._swap_cluster(rng, record)),
+            WeightedFault(FaultKind.CLUSTER, 6, lambda: self._swap_cluster(rng, record)),
         ]
 
     def _swap_cluster(self, rng: random.Random, record: Callable[[str], None]) -> None:
