@@ -14,7 +14,6 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import RunState
 from bruce_mp.status.pages.text import topic_bytes, topic_text
 from support.examples import examples
-from support.filled_slab import NOW_MS
 from support.legacy_monitor import SCRIPTS
 
 if TYPE_CHECKING:
