@@ -6,6 +6,7 @@
 * A test that compares times or CPU with those of other processes, or needs most of the machine, is marked `quiet`;
   `scripts/test` runs it alone, after the parallel tests.
 * A test that takes long, and covers more of a behaviour than a shorter one, is marked `soak`; only `--soak` runs it.
+* A test that needs a language beyond C, Go and Java is marked `clients`; only `--clients` runs it.
 * A test that leaves a process behind fails, and so does a session: see `no_process_left_by_test` and
   `no_process_left_by_session`.
 * The Kafka clusters of a session are shared; each parallel worker is a session, so `scripts/test` runs the tests that
@@ -46,6 +47,7 @@ LEFT_OUT_SENTENCES: Final = {
     "browser": "need a browser",
     "process": "start a process",
     "soak": "take long, which scripts/test --soak runs",
+    "clients": "need a further language, which scripts/test --clients runs",
     "short": "scripts/test runs",
 }
 MOST_MODULES_NAMED: Final = 10
@@ -59,6 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out what needs a Kafka broker or a browser")
     parser.addoption("--unit", action="store_true", help="leave out what starts a process")
     parser.addoption("--soak", action="store_true", help="run the long tests only")
+    parser.addoption("--clients", action="store_true", help="run the client libraries of all languages")
 
 
 def pytest_configure() -> None:
@@ -92,6 +95,8 @@ def _reason_to_leave_out(config: pytest.Config, item: pytest.Item) -> str | None
     is_long = item.get_closest_marker("soak") is not None
     if is_long != config.getoption("--soak"):
         return "soak" if is_long else "short"
+    if item.get_closest_marker("clients") and not config.getoption("--clients"):
+        return "clients"
     marks = [mark for option, marks in LEAVES_OUT.items() if config.getoption(option) for mark in marks]
     return next((mark for mark in marks if item.get_closest_marker(mark)), None)
 
