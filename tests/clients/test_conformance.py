@@ -28,18 +28,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-OTHERS: Final = tuple(name for name in LANGUAGES if name not in SHORT)
-ALL: Final = [*SHORT, *(pytest.param(name, marks=pytest.mark.clients) for name in OTHERS)]
-WITH_FORKS: Final = [
-    pytest.param(name, marks=() if name in SHORT else pytest.mark.clients)
-    for name, language in LANGUAGES.items()
-    if language.has_forks
-]
+WITH_FORKS: Final = [name for name, language in LANGUAGES.items() if language.has_forks]
 UPGRADE_S: Final = 90
 PROGRESS_S: Final = 60
 
 
-@pytest.fixture(params=ALL)
+def param(name: str) -> Any:
+    """Return a language as parameter; `--clients` runs those beyond the short run."""
+    return pytest.param(name, marks=() if name in SHORT else pytest.mark.clients)
+
+
+@pytest.fixture(params=[param(name) for name in LANGUAGES])
 def program(request: pytest.FixtureRequest) -> Iterator[ConformanceProgram]:
     """Yield a running conformance program of each language."""
     with ConformanceProgram(build(request.param), request.param) as running:
@@ -83,6 +82,12 @@ def test_a_message_has_the_present_time_by_default(program: ConformanceProgram) 
     message = parse_message(bytes.fromhex(program.ask("encode =74 - =76 . . 0 -")[1]))
     assert isinstance(message, Message)
     assert before <= message.timestamp_ms <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize("name", [param(name) for name, language in LANGUAGES.items() if language.own_tests])
+def test_the_own_tests_of_a_library_pass(name: str) -> None:
+    build(name)
+    run_tool(name, LANGUAGES[name].own_tests or ())
 
 
 # --- a scripted daemon -----------------------------------------------------------------------------------------------
@@ -377,7 +382,7 @@ def stream_settings(directory: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", WITH_FORKS)
+@pytest.mark.parametrize("name", [param(name) for name in WITH_FORKS])
 def test_a_child_sends_on_its_own_copy(name: str, tmp_path: Path) -> None:
     with (
         DevBroker(brokers=1, topics={"forks": 1}) as broker,

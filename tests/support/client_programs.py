@@ -30,7 +30,7 @@ __all__ = ["CLIENTS", "LANGUAGES", "SHORT", "ConformanceProgram", "Flushed", "La
 CLIENTS: Final = Path(__file__).parents[2] / "clients"
 BUILD_S: Final = 600
 ANSWER_S: Final = 60
-SHORT: Final = ("c",)
+SHORT: Final = ("c", "go")
 """The languages of each run; the others have the mark `clients`."""
 
 
@@ -41,12 +41,19 @@ class Language:
     tools: tuple[str, ...]
     build: tuple[str, ...] | None
     run: tuple[str, ...]
+    own_tests: tuple[str, ...] | None = None
     has_datagrams: bool = True
     has_forks: bool = False
 
 
 LANGUAGES: Final = {
     "c": Language(("make", "gcc", "g++"), ("make", "-s", "all", "conformance"), ("build/conformance",), has_forks=True),
+    "go": Language(
+        ("go",),
+        ("go", "build", "-o", "build/conformance", "./internal/conformance"),
+        ("build/conformance",),
+        ("go", "test", "./..."),
+    ),
 }
 
 
@@ -71,7 +78,7 @@ def run_tool(name: str, command: tuple[str, ...], *, expect: int = 0) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod"}
+    return {**os.environ, "GOTOOLCHAIN": "local"}
 
 
 @contextmanager

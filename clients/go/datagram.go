@@ -1,0 +1,139 @@
+package bruce
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// MaxDatagram is the longest datagram that a daemon accepts by default (input.max_datagram_size).
+const MaxDatagram = 64 << 10
+
+// ErrClosed is the error of a client that was closed.
+var ErrClosed = errors.New("bruce: the client is closed")
+
+// DatagramOptions are the settings of a [DatagramClient]; the zero value has the defaults.
+type DatagramOptions struct {
+	MaxMessage int // 0: MaxDatagram
+	SendBuffer int // SO_SNDBUF in bytes, for messages beyond net.core.wmem_default
+}
+
+// DatagramStats counts messages: offered = Sent + sum of Refused + Invalid.
+type DatagramStats struct {
+	Sent      uint64
+	SentBytes uint64
+	Refused   map[syscall.Errno]uint64 // by the kernel; EMSGSIZE also counts messages longer than MaxMessage
+	Invalid   uint64                   // messages that the protocol cannot express
+}
+
+// A DatagramClient sends datagrams from a socket without a name, which is not connected. Each message goes to the present
+// owner of the path, so a restart of the daemon goes unnoticed.
+type DatagramClient struct {
+	daemon  *syscall.SockaddrUnix
+	max     int
+	buffers sync.Pool
+
+	closing sync.RWMutex // a closed descriptor may become another file
+	fd      int
+
+	sent, sentBytes, invalid atomic.Uint64
+
+	mu      sync.Mutex
+	refused map[syscall.Errno]uint64
+}
+
+// NewDatagramClient opens a client for the daemon's input.unix_datagram.path. The daemon need not run yet.
+func NewDatagramClient(path string, options DatagramOptions) (*DatagramClient, error) {
+	if n := len(path); n == 0 || n > 107 {
+		return nil, &os.PathError{Op: "bruce", Path: path, Err: syscall.ENAMETOOLONG}
+	}
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	if options.SendBuffer > 0 {
+		if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, options.SendBuffer); err != nil {
+			_ = syscall.Close(fd)
+			return nil, os.NewSyscallError("setsockopt", err)
+		}
+	}
+	c := &DatagramClient{
+		daemon:  &syscall.SockaddrUnix{Name: path},
+		max:     options.MaxMessage,
+		fd:      fd,
+		refused: make(map[syscall.Errno]uint64),
+	}
+	if c.max == 0 {
+		c.max = MaxDatagram
+	}
+	c.buffers.New = func() any { return new([]byte) }
+	return c, nil
+}
+
+// Send sends one message without blocking. The error wraps a [syscall.Errno] if the kernel refuses it: EAGAIN for a full
+// queue of the daemon, ENOENT or ECONNREFUSED without a daemon.
+func (c *DatagramClient) Send(m *Message) error {
+	size, err := m.Size()
+	switch {
+	case errors.Is(err, ErrMessageTooLarge) || size > c.max:
+		c.countRefused(syscall.EMSGSIZE)
+		return ErrMessageTooLarge
+	case err != nil:
+		c.invalid.Add(1)
+		return err
+	}
+	buf := c.buffers.Get().(*[]byte)
+	defer c.buffers.Put(buf)
+	*buf = m.append((*buf)[:0], size)
+	return c.send(*buf)
+}
+
+func (c *DatagramClient) send(message []byte) error {
+	c.closing.RLock()
+	defer c.closing.RUnlock()
+	if c.fd < 0 {
+		return ErrClosed
+	}
+	err := syscall.EINTR
+	for err == syscall.EINTR {
+		err, _ = syscall.Sendto(c.fd, message, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, c.daemon).(syscall.Errno)
+	}
+	if err != 0 {
+		c.countRefused(err)
+		return os.NewSyscallError("sendto", err)
+	}
+	c.sent.Add(1)
+	c.sentBytes.Add(uint64(len(message)))
+	return nil
+}
+
+func (c *DatagramClient) countRefused(err syscall.Errno) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refused[err]++
+}
+
+// Stats returns the counts so far.
+func (c *DatagramClient) Stats() DatagramStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	refused := make(map[syscall.Errno]uint64, len(c.refused))
+	for err, count := range c.refused {
+		refused[err] = count
+	}
+	return DatagramStats{c.sent.Load(), c.sentBytes.Load(), refused, c.invalid.Load()}
+}
+
+// Close closes the socket. Sent messages stay sent.
+func (c *DatagramClient) Close() error {
+	c.closing.Lock()
+	defer c.closing.Unlock()
+	if c.fd < 0 {
+		return ErrClosed
+	}
+	fd := c.fd
+	c.fd = -1
+	return os.NewSyscallError("close", syscall.Close(fd))
+}

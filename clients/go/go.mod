@@ -1,0 +1,3 @@
+module bruce
+
+go 1.21
