@@ -60,11 +60,11 @@ class CountedTimeRange:
         self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp
 
 
-def bounded_entry(table: dict[_Key, _Value], key: _Key, rest: _Key, make: Callable[[], _Value]) -> _Value:
-    """Return or create the value of `key` and make it the newest. In a full table, new keys share that of `rest`."""
+def bounded_entry(table: dict[_Key, _Value], key: _Key, shared_key: _Key, create: Callable[[], _Value]) -> _Value:
+    """Return or create the value of `key` and make it the newest. In a full table, new keys use `shared_key`."""
     value = table.pop(key, None)
     if value is None and len(table) >= MAX_TOPICS:
-        key = rest
+        key = shared_key
         value = table.pop(key, None)
-    table[key] = value = make() if value is None else value
+    table[key] = value = create() if value is None else value
     return value

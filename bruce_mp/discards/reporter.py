@@ -21,7 +21,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import TOPIC_NAME_MAX
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.message_copies import Copy, Target
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 
 _LOG = logging.getLogger(__name__)
 
-_Kind = tuple[DiscardReason, bytes, int | None, int | None, bool]
+_DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Key of a sum: reason, topic, version, API key, and a flag for TCP."""
 
 
@@ -49,7 +49,7 @@ class PeerCredentials(NamedTuple):
 class FileCopies(NamedTuple):
     """Destination of copies of discarded messages.
 
-    Keys and values are truncated to `longest` bytes; None keeps them whole.
+    Keys and values are truncated to `max_bytes`; None keeps them whole.
     """
 
     copies: Copies
@@ -68,7 +68,7 @@ class DiscardReporter:
     ) -> None:
         self._sender = sender
         self.apply_limits(prefix_size, is_logged=is_logged, file=file)
-        self._discards: dict[_Kind, CountedTimeRange] = {}
+        self._discards: dict[_DiscardKind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
         self._duplicates: dict[bytes, CountedTimeRange] = {}
         self._senders: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
@@ -207,11 +207,11 @@ class DiscardReporter:
         """Yield the sums as events. The first event of a reason carries its samples."""
         samples = dict(self._samples)
         for (reason, topic, version, api_key, is_tcp), total in self._discards.items():
-            shown = samples.pop((reason, is_tcp), RecentSamples()).oldest_first
-            span = (total.count, total.min_timestamp, total.max_timestamp)
-            yield DiscardEvent(reason, topic, *span, shown, version, api_key, is_tcp)
-        for topic, span_ in self._duplicates.items():
-            yield DuplicateEvent(topic, span_.count, span_.min_timestamp, span_.max_timestamp)
+            first_samples = samples.pop((reason, is_tcp), RecentSamples()).oldest_first
+            times = (total.min_timestamp, total.max_timestamp)
+            yield DiscardEvent(reason, topic, total.count, *times, first_samples, version, api_key, is_tcp)
+        for topic, total in self._duplicates.items():
+            yield DuplicateEvent(topic, total.count, total.min_timestamp, total.max_timestamp)
         yield from self._senders.values()
 
 

@@ -39,8 +39,8 @@ class DiscardReport:
 
     `counts` has all reasons. `tcp_disconnects` and `recent_tcp` hold UNCLEAN_DISCONNECT over TCP, which `counts` and
     `recent` exclude. `recent` has the samples by reason, and for BAD_TOPIC the names. `topics` has the reasons of
-    BY_TOPIC; topic b"" sums the topics beyond MAX_TOPICS. `culprits` lists senders of bad messages, the latest last.
-    `was_read` is True if a client read the report during its period.
+    BY_TOPIC; topic b"" sums the topics beyond MAX_TOPICS. `rejected_senders` lists senders of bad messages, the latest
+    last. `was_read` is True if a client read the report during its period.
     """
 
     def __init__(self, number: int, start_time: int) -> None:
@@ -55,24 +55,24 @@ class DiscardReport:
         self.api_keys: dict[int, int] = {}
         self.topics: dict[bytes, TopicDiscards] = {}
         self.duplicates: dict[bytes, CountedTimeRange] = {}
-        self.culprits: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
+        self.rejected_senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
 
     def add(self, event: Event) -> None:
         if isinstance(event, DuplicateEvent):
             span = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
             span.add(event.count, event.min_timestamp, event.max_timestamp)
         elif isinstance(event, SenderEvent):
-            self._add_culprit(event)
+            self._add_sender(event)
         else:
             self._add_discard(event)
 
-    def _add_culprit(self, event: SenderEvent) -> None:
+    def _add_sender(self, event: SenderEvent) -> None:
         key = (event.reason, event.pid, event.uid)
-        before = self.culprits.pop(key, None)
-        if before is None and len(self.culprits) >= MAX_SAMPLES:
-            del self.culprits[next(iter(self.culprits))]
+        before = self.rejected_senders.pop(key, None)
+        if before is None and len(self.rejected_senders) >= MAX_SAMPLES:
+            del self.rejected_senders[next(iter(self.rejected_senders))]
         count = event.count + (before.count if before else 0)
-        self.culprits[key] = msgspec.structs.replace(event, count=count)
+        self.rejected_senders[key] = msgspec.structs.replace(event, count=count)
 
     def _add_discard(self, event: DiscardEvent) -> None:
         if event.is_tcp:
@@ -83,13 +83,13 @@ class DiscardReport:
             self.versions[event.version] = self.versions.get(event.version, 0) + event.count
         if event.api_key is not None:
             self.api_keys[event.api_key] = self.api_keys.get(event.api_key, 0) + event.count
-        for sample in self._shown(event):
+        for sample in self._samples_of(event):
             (self.recent_tcp if event.is_tcp else self.recent[event.reason]).add(sample)
         if event.reason in BY_TOPIC:
             self._add_topic(event)
 
     @staticmethod
-    def _shown(event: DiscardEvent) -> tuple[bytes, ...]:
+    def _samples_of(event: DiscardEvent) -> tuple[bytes, ...]:
         if event.reason is DiscardReason.BAD_TOPIC:
             return (event.topic,) if event.topic else ()
         return event.samples if event.reason in SAMPLED else ()

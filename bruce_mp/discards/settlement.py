@@ -68,20 +68,20 @@ class Discards:
         """
         segments = list(segments)
         for start in range(0, len(segments), MAX_SETTLED_SEGMENTS):
-            some = segments[start : start + MAX_SETTLED_SEGMENTS]
-            for segment in some:
+            settled = segments[start : start + MAX_SETTLED_SEGMENTS]
+            for segment in settled:
                 self._report(segment, reason, topic)
-            records = sum(segment.records for segment in some)
+            records = sum(segment.records for segment in settled)
             increments = {discarded(reason): records} | ({} if counter is None else {counter: records})
-            self._row.settle(some, RunState.DISCARDED, reason, increments | self._reporter.staged_copies())
+            self._row.settle(settled, RunState.DISCARDED, reason, increments | self._reporter.staged_copies())
             self._reporter.release_copies()
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         span = self._span(segment)
         self._reporter.record(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
         if reason is DiscardReason.LONG_MSG:
-            shown = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
-            self._reporter.record_oversized(topic, [message.value for message in shown[-MAX_SAMPLES:]])
+            messages = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
+            self._reporter.record_oversized(topic, [message.value for message in messages[-MAX_SAMPLES:]])
         if self._reporter.keeps_copies:
             self._reporter.copy(reason, self._messages(segment, topic))
 

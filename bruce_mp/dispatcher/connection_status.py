@@ -14,7 +14,7 @@ from bruce_mp.telemetry.broker_status import (
     BrokerStatus,
     PartitionError,
 )
-from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.stalls import StallSampler
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.control_messages import Broker
     from bruce_mp.telemetry.message_copies import ByteSender
-    from bruce_mp.telemetry.stalls import Waiting
+    from bruce_mp.telemetry.stalls import WaitingMessages
 
 __all__ = ["ConnectionStatus", "PartitionErrors"]
 
@@ -93,7 +93,7 @@ class ConnectionStatus:
         requests_in_flight: int,
         partition_errors: tuple[PartitionError, ...],
         delivered: int,
-        waiting: Iterable[tuple[bytes, int, Waiting]],
+        waiting: Iterable[tuple[bytes, int, WaitingMessages]],
     ) -> None:
         """Send a report to the status process; the next report replaces a lost one.
 

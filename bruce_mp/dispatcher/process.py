@@ -21,7 +21,7 @@ from bruce_mp.protocol.kafka.compression import Codec, load_codecs
 from bruce_mp.telemetry.broker_status import PUBLISH_EVERY_S
 from bruce_mp.telemetry.clock import steady, steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.events import EventOutput
+from bruce_mp.telemetry.event_output import EventOutput
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config

@@ -15,7 +15,7 @@ from bruce_mp.slab.landing import base_at, landed_lengths
 from bruce_mp.slab.recovery import copied_arrivals
 from bruce_mp.telemetry.books import books_of, counter_total, row_integers, spilled_total
 from bruce_mp.telemetry.counters import BOOK_COUNTERS
-from bruce_mp.telemetry.stages import NAMES, SPILLED, STAGES, flows, read_rows
+from bruce_mp.telemetry.stages import SPILLED, STAGE_NAMES, STAGES, flows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def _versions(slab: Slab) -> list[int]:
 
 def count_by_stage(states: Sequence[int]) -> dict[str, int]:
     """Return the number of held records by stage for a count by state, as `kernels.count_states` returns it."""
-    held = dict.fromkeys(NAMES, 0)
+    held = dict.fromkeys(STAGE_NAMES, 0)
     for state, stage in STAGES.items():
         held[stage] += states[state]
     return held

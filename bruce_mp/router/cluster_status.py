@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, MAX_LISTED_SCOPES, NO_LEADER, PausedScope, RouterStatus
-from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.stalls import StallSampler, WaitingSegments
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.core import Router
     from bruce_mp.router.metadata_fetch import FetchAttempt
     from bruce_mp.telemetry.message_copies import ByteSender
-    from bruce_mp.telemetry.stalls import Waiting
+    from bruce_mp.telemetry.stalls import WaitingMessages
 
 __all__ = ["ClusterStatus"]
 
@@ -92,7 +92,7 @@ class ClusterStatus:
         )
         self._sender.send_bytes(encode_events([status]))
 
-    def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, Waiting]]:
+    def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
         for (topic, partition), leader, route in router.waiting_routes():
             yield self._topic_name(topic), partition, leader, route
         for name, segments in router.waiting_for_metadata():

@@ -1,9 +1,9 @@
 """Flask application of the status pages: the routes, and the response of each.
 
 The application reads a page from the slab on request into a struct. `/NAME/json` returns its fields, `/NAME/plain` text
-rendered from them, and `/NAME` the text form if the page has one, else JSON. Only
-`/metadata_update`, `/reload`, `/accept_cluster` and `/msg_debug` change state; the request guard refuses such requests
-from pages of other sites, and all requests under a foreign host name.
+rendered from them, and `/NAME` the text form if the page has one, else JSON. Only `/metadata_update`, `/reload`,
+`/accept_cluster` and `/msg_debug` change state; the request guard refuses such requests from pages of other sites, and
+all requests under a foreign host name.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.status.active_config import PageSettings
     from bruce_mp.status.books_check import Verdict
     from bruce_mp.status.broker_status import BrokerStatusStore
+    from bruce_mp.status.page_settings import PageSettings
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
     from bruce_mp.status.pages.header import ServerInfoPage
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
     from bruce_mp.status.pages.overview import OverviewSnapshot
-    from bruce_mp.status.pages.reloading import ReloadRequests
+    from bruce_mp.status.pages.reload import ReloadRequests
     from bruce_mp.status.reports.debug_files import MessageDebug
-    from bruce_mp.status.reports.reports import Reports
+    from bruce_mp.status.reports.discard_reports import DiscardReports
     from bruce_mp.telemetry.broker_status import RouterStatus
 
 __all__ = ["DaemonView", "create_app"]
@@ -86,7 +86,7 @@ class DaemonView:
     """
 
     slab: Slab
-    reports: Reports
+    reports: DiscardReports
     debug: MessageDebug
     compression: CompressionTable
     broker_status: BrokerStatusStore
@@ -109,7 +109,7 @@ class DaemonView:
             self.broker_status.latest(steady_ms),
             self.histories.losses,
             self.settings(),
-            accepts_failed=self.histories.history.accepts_failed_in_last_minute(),
+            accepts_failed=self.histories.rates.accepts_failed_in_last_minute(),
             now_ms=self.now_ms(),
             steady_now_ms=steady_ms,
         )
@@ -215,8 +215,8 @@ def _add_page(app: Flask, name: str, read: Callable[[], Page], plain: Callable[[
     forms = {"/json": lambda: _json(read())}
     if plain is not None:
         forms["/plain"] = lambda: _text(plain(read()))
-    for form, answer in {**forms, "": forms.get("/plain", forms["/json"])}.items():
-        app.add_url_rule(f"/{name}{form}", f"{name}{form}", answer)
+    for form, respond in {**forms, "": forms.get("/plain", forms["/json"])}.items():
+        app.add_url_rule(f"/{name}{form}", f"{name}{form}", respond)
 
 
 def _has_argument(parameter: str, value: str) -> bool:
@@ -298,7 +298,7 @@ def _add_headers(response: Response) -> Response:
 
 
 _SERVER_ERROR: Final = 500
-_EXPLANATIONS: Final = {
+_ERROR_TEXTS: Final = {
     404: "There is no such page here; / lists the pages.",
     405: "This page does not take this method; only /metadata_update, /reload and /accept_cluster take POST.",
 }
@@ -308,7 +308,7 @@ def _http_error(daemon: DaemonView, error: HTTPException) -> Response:
     code = error.code or 500
     if code >= _SERVER_ERROR:
         daemon.count(Counter.MongooseStdException)
-    response = _text(_EXPLANATIONS.get(code) or str(error.description), code)
+    response = _text(_ERROR_TEXTS.get(code) or str(error.description), code)
     response.content_type = "text/plain; charset=utf-8"
     for name, value in error.get_headers():
         if name in {"Allow", "WWW-Authenticate"}:

@@ -1,8 +1,8 @@
 """The check of the process rows' counts against the state words of all records, a few chunks at a time.
 
-A pass takes seconds in a large slab, and the processes work on.  So the records that it finds must be at least those
-that were held all the time, and at most those plus the ones that came in.  If no row changed, the stages must agree
-exactly.  A disagreement counts once two passes in a row find it.
+A pass takes seconds in a large slab, and the processes change the slab during it. So the number of records that it
+counts must be at least that of the messages held throughout the pass, and at most that plus the messages received
+during the pass. If no row changed, the stages must agree exactly. A difference counts if two passes in a row find it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.stages import SPILLED, held_by_stage, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.telemetry.stages import RowReading
@@ -49,47 +49,49 @@ class BooksCheck:
         self._slab = slab
         self.verdict = Verdict()
         self._due_ms = 0
-        self._is_doubted = False
+        self._is_repeated = False
+        """True while a pass repeats one that found a difference."""
         self._states = [0] * len(RunState)
         self._before: list[RowReading] = []
-        self._heads: Iterator[tuple[int, int]] | None = None
+        self._chunks: Iterator[tuple[int, int]] | None = None
+        """The chunks that the pass has yet to read, with their generations; None between passes."""
         self._is_complete = False
 
     def step(self, steady_ms: int, now_ms: int) -> None:
         """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
         if self._is_complete:  # a batch that was open during the pass is counted by now
             self._judge(steady_ms, now_ms)
-        elif self._heads is None and steady_ms >= self._due_ms:
+        elif self._chunks is None and steady_ms >= self._due_ms:
             self._begin()
-        if self._heads is not None:
-            self._continue(self._heads)
+        if self._chunks is not None:
+            self._continue(self._chunks)
 
     def _begin(self) -> None:
         self._before = read_rows(self._slab)
         self._states = [0] * len(RunState)
-        self._heads = ((chunk, generation) for chunk, _, _, generation in used_chunk_headers(self._slab))
+        self._chunks = ((chunk, generation) for chunk, _, _, generation in used_chunk_headers(self._slab))
 
-    def _continue(self, heads: Iterator[tuple[int, int]]) -> None:
+    def _continue(self, chunks: Iterator[tuple[int, int]]) -> None:
         deadline = time.monotonic() + _STEP_S
         while time.monotonic() < deadline:
-            some = list(islice(heads, _CHUNKS_AT_ONCE))
-            if not some:
-                self._heads, self._is_complete = None, True
+            group = list(islice(chunks, _CHUNKS_AT_ONCE))
+            if not group:
+                self._chunks, self._is_complete = None, True
                 return
-            found = kernels.count_states(self._slab, some)
-            self._states = [total + more for total, more in zip(self._states, found, strict=True)]
+            counts = kernels.count_states(self._slab, group)
+            self._states = [total + count for total, count in zip(self._states, counts, strict=True)]
 
     def _judge(self, steady_ms: int, now_ms: int) -> None:
         after, counted = read_rows(self._slab), count_by_stage(self._states)
         unaccounted = count_unaccounted(self._before, after, counted)
         self._is_complete = False
-        if unaccounted and not self._is_doubted:
-            self._is_doubted, self._due_ms = True, steady_ms
+        if unaccounted and not self._is_repeated:
+            self._is_repeated, self._due_ms = True, steady_ms
             return
         if unaccounted and not self.verdict.unaccounted:
             self._report(unaccounted)
         self.verdict = Verdict(now_ms, unaccounted)
-        self._is_doubted, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
+        self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
 
     def _report(self, unaccounted: int) -> None:
         forget_counts(self._slab, lay.ROW_STATUS)
@@ -105,18 +107,16 @@ def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading],
     held = held_by_stage(before)
     if list(before) == list(after):
         return sum(abs(counted[stage] - held[stage]) for stage in counted)
-    came, went = (_total(after, add) - _total(before, add) for add in (_incoming, _outgoing))
+    entered, left = _entered(after) - _entered(before), _left(after) - _left(before)
     in_slab, total = sum(held.values()) - held[SPILLED], sum(counted.values())
-    return max(0, in_slab - went - total, total - in_slab - came)
+    return max(0, in_slab - left - total, total - in_slab - entered)
 
 
-def _incoming(row: RowReading) -> int:
-    return row.counters[Counter.MsgReceived] + row.spill_out
+def _entered(rows: Sequence[RowReading]) -> int:
+    """Return the number of messages that ever entered the slab."""
+    return sum(row.counters[Counter.MsgReceived] + row.spill_out for row in rows)
 
 
-def _outgoing(row: RowReading) -> int:
-    return row.settled + row.spill_in
-
-
-def _total(rows: Sequence[RowReading], count: Callable[[RowReading], int]) -> int:
-    return sum(map(count, rows))
+def _left(rows: Sequence[RowReading]) -> int:
+    """Return the number of messages that ever left the slab."""
+    return sum(row.settled + row.spill_in for row in rows)

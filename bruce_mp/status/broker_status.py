@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
-from bruce_mp.telemetry.stalls import HeadTimes
+from bruce_mp.telemetry.stalls import OldestMessageTimes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ class BrokerStatusStore:
         self._reasons: dict[tuple[bytes, int], str] = {}
         self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
         """By dispatcher slot, None for the router, and partition, with the time of the report."""
-        self._stall_times: HeadTimes[tuple[bytes, int]] = HeadTimes()
+        self._stall_times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
         """Store reports as of `now_ms`."""
@@ -59,7 +59,7 @@ class BrokerStatusStore:
                     self._router = (now_ms, status)
                 else:
                     self._brokers[status.slot] = (now_ms, status)
-                    self._record_reasons(status.troubles)
+                    self._record_reasons(status.partition_errors)
 
     def _record_stalls(self, slot: int | None, stalls: Iterable[PartitionStall], now_ms: int) -> None:
         for stall in stalls:
@@ -71,9 +71,9 @@ class BrokerStatusStore:
         self._stall_times.expire(now_ms)
         self._stalls = {key: seen for key, seen in self._stalls.items() if now_ms - seen[0] < STALL_SHOWN_MS}
 
-    def _record_reasons(self, troubles: Iterable[PartitionError]) -> None:
-        for trouble in troubles:
-            self._reasons[trouble.topic, trouble.partition] = trouble.error
+    def _record_reasons(self, errors: Iterable[PartitionError]) -> None:
+        for each in errors:
+            self._reasons[each.topic, each.partition] = each.error
         while len(self._reasons) > MAX_REASONS:
             del self._reasons[next(iter(self._reasons))]
 

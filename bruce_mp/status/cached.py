@@ -32,7 +32,7 @@ class Cached(Generic[_Reading]):
         self, read: Callable[[], _Reading], clock: Callable[[], float] = time.monotonic, *, min_valid_s: float = 0.0
     ) -> None:
         self._read = read
-        self._least_s = min_valid_s
+        self._min_valid_s = min_valid_s
         self._clock = clock
         self._lock = Lock()
         self._last: _Reading | None = None
@@ -59,5 +59,5 @@ class Cached(Generic[_Reading]):
         reading = self._read()
         now = self._clock()
         duration = now - started
-        self._until = now + (VALIDITY_FACTOR * duration if duration >= QUICK_S else self._least_s)
+        self._until = now + (VALIDITY_FACTOR * duration if duration >= QUICK_S else self._min_valid_s)
         return reading

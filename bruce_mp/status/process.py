@@ -18,22 +18,22 @@ from bruce_mp.ipc.control_messages import AcceptCluster, ActiveConfig, DebugTopi
 from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.active_config import NOT_REPORTED, PageSettings
 from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.books_check import BooksCheck
 from bruce_mp.status.broker_status import BrokerStatusStore
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.status.event_hook import EventHook
-from bruce_mp.status.events import decode_events
-from bruce_mp.status.history.broker_history import BrokerHistory
-from bruce_mp.status.history.history import History
+from bruce_mp.status.history.broker_traffic import BrokerHistory
 from bruce_mp.status.history.losses import LossHistory
-from bruce_mp.status.history.traffic import TrafficTable
+from bruce_mp.status.history.rates import RateHistory
+from bruce_mp.status.history.topic_traffic import TrafficTable
+from bruce_mp.status.page_settings import NOT_REPORTED, PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
-from bruce_mp.status.pages.reloading import ReloadRequests
+from bruce_mp.status.pages.reload import ReloadRequests
 from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardFile
 from bruce_mp.status.reports.debug_files import MessageDebug
-from bruce_mp.status.reports.reports import Reports
+from bruce_mp.status.reports.discard_reports import DiscardReports
 from bruce_mp.status.reports.rolling_file import RollingFile
 from bruce_mp.status.server import HttpServer
 from bruce_mp.status.state_watch import HealthWatch, PauseWatch
@@ -74,8 +74,10 @@ class _Status(ProcessShell):
         self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
         self._broker_status = BrokerStatusStore()
         losses = LossHistory(slab, monotonic_ms)
-        self._histories = Histories(History(slab, wall_ms()), losses, BrokerHistory(slab), TrafficTable(steady_ms()))
-        self._reports = Reports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
+        self._histories = Histories(
+            RateHistory(slab, wall_ms()), losses, BrokerHistory(slab), TrafficTable(steady_ms())
+        )
+        self._reports = DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._books_check = BooksCheck(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
@@ -114,7 +116,7 @@ class _Status(ProcessShell):
         self._server.stop()
         self._health.stop()
         self._hook.stop()
-        self._receive_copies()
+        self._receive_copies()  # those that arrived since the last round of the event loop
         self._writer.stop()
         return 0
 
@@ -155,7 +157,7 @@ class _Status(ProcessShell):
             raise BruceError("The HTTP server ended unexpectedly; the log above has its traceback.")
         self._server.enforce_limits()
         self._reports.rotate(wall_ms())
-        self._histories.history.sample(steady_ms())
+        self._histories.rates.sample(steady_ms())
         self._histories.losses.sample()
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()

@@ -5,8 +5,8 @@ the server thread after each response: first the worker threads end, then the se
 listening socket stays open in the supervisor, so new connections wait for the next status process.
 
 Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
-bytes move. A new connection always gets a place: if there is none, the server closes the oldest connection without a
-running request, of the peer that has the most.
+bytes move. The server always accepts a new connection: at the limit it closes another one, the oldest without a running
+request of the peer that has the most.
 
 Separate because no other module needs waitress.
 """
@@ -33,8 +33,8 @@ __all__ = ["HttpLimits", "HttpServer"]
 
 THREADS: Final = 4
 _STOP_S: Final = 2.0
-_ROOM: Final = 32
-"""Connections beyond the places: those with a running request, and those that the server is closing."""
+_UNLIMITED_CONNECTIONS: Final = 32
+"""Connections that the limit leaves out: those with a running request, and those that the server is closing."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 _SETTINGS: Final[dict[str, Any]] = {
     "threads": THREADS,
@@ -82,7 +82,7 @@ class HttpServer:
         self._map: dict[int, Any] = {}
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        settings = {**_SETTINGS, "connection_limit": limits.connections + _ROOM}
+        settings = {**_SETTINGS, "connection_limit": limits.connections + _UNLIMITED_CONNECTIONS}
         self._server = create_server(app, map=self._map, sockets=[listener], **settings)
         self._accept_one: Callable[[], Any] = self._server.accept
         self._server.accept, self._server.channel_class = self._accept, self._open_channel
@@ -129,7 +129,7 @@ class HttpServer:
         channel = HTTPChannel(*args, **kwargs)
         closable = [each for each in self._server.active_channels.values() if not each.requests and not each.will_close]
         if len(closable) > self._limits.connections:
-            _last_to_serve(closable).will_close = True
+            _choose_to_close(closable).will_close = True
         return channel
 
     def _sweep(self) -> None:
@@ -138,12 +138,12 @@ class HttpServer:
         now = time.monotonic()
         before, self._pending = self._pending, {}
         for channel in list(self._server.active_channels.values()):
-            found = self._transfer_of(channel, now)
-            known = before.get(channel, found)
-            if found is None or known is None:
+            current = self._transfer_of(channel, now)
+            if current is None:
                 continue
-            self._pending[channel] = known if known.transfer is found.transfer else found
-            if now - self._pending[channel].since > found.limit_s:
+            last = before.get(channel, current)
+            self._pending[channel] = last if last.transfer is current.transfer else current
+            if now - self._pending[channel].since > current.limit_s:
                 channel.will_close = True
 
     def _transfer_of(self, channel: HTTPChannel, now: float) -> _Transfer | None:
@@ -155,7 +155,7 @@ class HttpServer:
         return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
 
 
-def _last_to_serve(channels: list[HTTPChannel]) -> HTTPChannel:
+def _choose_to_close(channels: list[HTTPChannel]) -> HTTPChannel:
     """Return the oldest channel of the peer with the most channels."""
     peers = {channel: _peer_of(channel) for channel in channels}
     (peer, _), *_ = Tally(peers.values()).most_common(1)

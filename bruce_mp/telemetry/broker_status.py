@@ -73,7 +73,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, tag=True):
     last_error: str
     last_error_ms: int
     exactly_once: bool | None
-    troubles: tuple[PartitionError, ...] = ()
+    partition_errors: tuple[PartitionError, ...] = ()
     needs_operator: bool = False
     certificate_ends_s: float | None = None
     acked_ms: int = 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from bruce_mp.errors import StartError
-from bruce_mp.telemetry.journal import JournalHandler
+from bruce_mp.telemetry.journald import JournaldHandler
 from bruce_mp.telemetry.log_lines import JsonFormatter, LineFormatter, TextFormatter
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ _LEVELS: Final = {
 _REPEAT_INTERVAL_S: Final = 30.0
 _MAX_SITES: Final = 1000
 _SYSLOG: Final = Path("/dev/log")
-_JOURNAL: Final = Path("/run/systemd/journal/socket")
+_JOURNALD: Final = Path("/run/systemd/journal/socket")
 
 
 def set_up_logging(config: Logging, process: str) -> None:
     """Configure the root logger for `process` (for example "router").
 
-    Raise StartError if the log file cannot be opened. Without syslog or the journal, lines are lost until it appears.
+    Raise StartError if the log file cannot be opened. Without syslog or journald, lines are lost until it appears.
     """
     for name, number in _LEVELS.items():
         logging.addLevelName(number, name)
@@ -66,7 +66,7 @@ def set_up_logging(config: Logging, process: str) -> None:
         handler.addFilter(RepeatFilter())
         root.addHandler(handler)
     root.setLevel(_LEVELS[config.level])
-    for name, is_enabled, path in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNAL)):
+    for name, is_enabled, path in (("syslog", config.syslog, _SYSLOG), ("journal", config.journald, _JOURNALD)):
         if is_enabled and not path.is_socket():
             text = f"There is no {name} at {path}: log lines for it are lost until it appears."
             root.warning(text, extra={"about": name})
@@ -96,7 +96,7 @@ def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
     if config.syslog:
         yield _syslog_handler(process)
     if config.journald:
-        yield _journal_handler(process)
+        yield _journald_handler(process)
 
 
 def _stream_handler(
@@ -177,8 +177,8 @@ def _syslog_handler(process: str) -> logging.Handler:
     return handler
 
 
-def _journal_handler(process: str) -> logging.Handler:
-    handler = JournalHandler(process, _JOURNAL)
+def _journald_handler(process: str) -> logging.Handler:
+    handler = JournaldHandler(process, _JOURNALD)
     handler.setFormatter(TextFormatter("%(message)s"))
     return handler
 

@@ -26,7 +26,8 @@ FRAME_BYTES: Final = 256 * 1024
 """Size of the queued copies at which they are sent before the next flush."""
 MAX_QUEUED_BYTES: Final = 8 << 20
 """Maximum size of the queued copies; a single larger copy is accepted."""
-_OVERHEAD: Final = 100
+_COPY_OVERHEAD_BYTES: Final = 100
+"""Estimated memory of a queued copy beside the message's bytes."""
 
 
 @unique
@@ -116,7 +117,7 @@ class Copies:
     def add(self, copy: Copy) -> None:
         """Queue a copy, or drop and count it if the queue is full."""
         headers = sum(len(key) + len(value or b"") for key, value in copy.headers)
-        size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _OVERHEAD
+        size = len(copy.topic) + len(copy.key) + len(copy.value) + headers + _COPY_OVERHEAD_BYTES
         if self._waiting and self._bytes + size > MAX_QUEUED_BYTES:
             count_lost(self._count, [copy])
             return

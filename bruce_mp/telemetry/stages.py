@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["NAMES", "SPILLED", "STAGES", "RowReading", "flows", "held_by_stage", "read_rows"]
+__all__ = ["SPILLED", "STAGES", "STAGE_NAMES", "RowReading", "flows", "held_by_stage", "read_rows"]
 
 STAGES: Final[dict[RunState, str]] = {
     RunState.OPEN: "input",
@@ -45,11 +45,11 @@ STAGES: Final[dict[RunState, str]] = {
 SPILLED: Final = "spill"
 """Stage of messages in spill files, which are not in the slab."""
 
-NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
+STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 """The stages in the slab, in order."""
 _INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
 _DISPATCHERS: Final = range(lay.ROW_FIRST_DISPATCHER, lay.ROW_COUNT)
-_ORDER: Final = (*_DISPATCHERS, lay.ROW_ROUTER, *_INPUTS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
+_READ_ORDER: Final = (*_DISPATCHERS, lay.ROW_ROUTER, *_INPUTS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
 """Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
 _READING_TRIES: Final = 1000
 
@@ -77,7 +77,7 @@ class RowReading(NamedTuple):
 
 def read_rows(slab: Slab) -> list[RowReading]:
     """Read each row between two of its transactions."""
-    found = {row: _read_row(slab, row) for row in _ORDER}
+    found = {row: _read_row(slab, row) for row in _READ_ORDER}
     return [found[row] for row in range(lay.ROW_COUNT)]
 
 
@@ -114,10 +114,10 @@ def _read_once(slab: Slab, row: int, *, is_open: bool) -> RowReading:
 
 def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
     """Return the number of held messages by stage."""
-    base = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(NAMES)]
+    base = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
     stages = [_signed(flow + added) for flow, added in zip(flows(rows), base, strict=True)]
     spilled = sum(row.spilled for row in rows)
-    return {**dict(zip(NAMES, _without_debts(stages), strict=True)), SPILLED: spilled}
+    return {**dict(zip(STAGE_NAMES, _without_debts(stages), strict=True)), SPILLED: spilled}
 
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
@@ -145,12 +145,13 @@ def _signed(number: int) -> int:
 
 
 def _without_debts(stages: list[int]) -> list[int]:
-    """Move what a stage lacks to the next one, where the messages are that moved between the readings of two rows.
+    """Raise negative counts to 0, and subtract the difference from the next stage.
 
-    The stage of the inputs also lacks messages of a batch that was handed over in part and is not counted yet.
+    A message that moved on between the readings of two rows counts in the next stage already. In the inputs' stage, so
+    does a message of a batch that was handed over in part and is not counted yet.
     """
-    found, debt = [], 0
+    counts, debt = [], 0
     for stage in stages[:-1]:
-        found.append(max(0, stage + debt))
+        counts.append(max(0, stage + debt))
         debt = min(0, stage + debt)
-    return [*found, stages[-1] + debt]
+    return [*counts, stages[-1] + debt]

@@ -3,8 +3,8 @@
 Dispatchers and the router report their stalls once a second; the health page judges them.
 
 Kafka acknowledges the messages of a partition in order, so the oldest one changes with each acknowledgement.  A message
-waits from the time at which it may be sent: batch delays do not count.  It keeps its place in the slab while router and
-dispatchers hand it over, so a pause of its partition does not end a stall.
+waits from the time at which it may be sent: batch delays do not count.  It stays at its position in the slab while
+router and dispatchers hand it over, so a pause of its partition does not end a stall.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["HeadTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
+__all__ = ["OldestMessageTimes", "PartitionStall", "StallSampler", "WaitingSegments"]
 
 MIN_STALL_MS: Final = 500
 """The shortest reported stall: half the interval of the reports, so that one unchanged sample is enough."""
 MEMORY_MS: Final = 10_000
-"""The time for which an unreported message is remembered, because another process may be about to report it."""
+"""Time for which an unreported message is remembered, because another process may be about to report it."""
 MAX_LISTED_STALLS: Final = 1000
 
-Place = tuple[int, int, int, int]
+MessagePosition = tuple[int, int, int, int]
 """Identity of a message: chunk, its generation, run, and first byte of the record."""
 
 
@@ -42,10 +42,10 @@ class PartitionStall(msgspec.Struct, frozen=True):
     node: int | None
     messages: int
     since_ms: int
-    oldest: Place
+    oldest: MessagePosition
 
 
-class Waiting(Protocol):
+class WaitingMessages(Protocol):
     """Messages that may be sent, in order: a queue of a dispatcher or a route of the router."""
 
     @property
@@ -74,13 +74,13 @@ class WaitingSegments(NamedTuple):
 _Key = TypeVar("_Key", bound="Hashable")
 
 
-class HeadTimes(Generic[_Key]):
+class OldestMessageTimes(Generic[_Key]):
     """The oldest message of each key, with the time at which it was first seen."""
 
     def __init__(self) -> None:
-        self._seen: dict[_Key, tuple[Place, int, int]] = {}
+        self._seen: dict[_Key, tuple[MessagePosition, int, int]] = {}
 
-    def observe(self, key: _Key, oldest: Place, since_ms: int, now_ms: int) -> int:
+    def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
         """Record the oldest message of a key, and return the time at which it was first seen."""
         known, first_ms, _ = self._seen.get(key, (oldest, since_ms, 0))
         if known != oldest:
@@ -89,7 +89,7 @@ class HeadTimes(Generic[_Key]):
         return self._seen[key][1]
 
     def expire(self, now_ms: int) -> None:
-        """Forget the messages that were not observed for `MEMORY_MS`."""
+        """Remove the messages that were not observed for `MEMORY_MS`."""
         self._seen = {key: seen for key, seen in self._seen.items() if now_ms - seen[2] < MEMORY_MS}
 
 
@@ -97,10 +97,10 @@ class StallSampler:
     """Finds stalls by samples, so that neither sending nor acknowledging a batch costs anything."""
 
     def __init__(self) -> None:
-        self._times: HeadTimes[tuple[bytes, int]] = HeadTimes()
+        self._times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
 
     def sample(
-        self, waiting: "Iterable[tuple[bytes, int, int | None, Waiting]]", now_ms: int
+        self, waiting: "Iterable[tuple[bytes, int, int | None, WaitingMessages]]", now_ms: int
     ) -> tuple[PartitionStall, ...]:
         """Return the stalls among (topic, partition, leader, messages), the oldest `MAX_LISTED_STALLS` first."""
         found = []

@@ -9,8 +9,8 @@ from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import EmptyFields, Message
-from bruce_mp.status.events import ReportedEvent, decode_events
-from bruce_mp.telemetry.events import encode_events
+from bruce_mp.status.event_decoder import ReportedEvent, decode_events
+from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
 
 NASTY = b'\xff\x00"\\\n\xe2\x82'

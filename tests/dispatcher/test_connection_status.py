@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bruce_mp.dispatcher.connection_status import ConnectionStatus, PartitionErrors
 from bruce_mp.ipc.control_messages import Broker
 from bruce_mp.slab.runs import Segment
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, BrokerStatus, PartitionError
 from bruce_mp.telemetry.stalls import PartitionStall, WaitingSegments
 

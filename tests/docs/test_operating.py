@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 PAGE: Final = (ROOT / "docs" / "operating.md").read_text()
 RULES: Final = (ROOT / "deploy" / "prometheus" / "bruce.rules.yml").read_text()
 ALERTS: Final = re.findall(r"- alert: (\w+)\n((?: {8}.*\n)+)", RULES)
-SAID_BY: Final[dict[Callable[..., object], list[Callable[..., object]]]] = {
-    health._losses: [health._lost],
-    health._client_mistakes: [health._lost],
-    health._expired: [certificates.certificate_problems],
-    health._certificates: [certificates.certificate_warnings, certificates._subject_of],
+DELEGATES: Final[dict[Callable[..., object], list[Callable[..., object]]]] = {
+    health._discards_by_fault: [health._recent_discards],
+    health._discards_by_clients: [health._recent_discards],
+    health._expired_certificates: [certificates.certificate_problems],
+    health._expiring_certificates: [certificates.certificate_warnings, certificates._subject_of],
 }
 """Checks that leave the sentence to other functions."""
 
@@ -75,7 +75,7 @@ def text_of(check: Callable[..., object]) -> str:
     "check", [health._failed_processes, *health.PROBLEMS, *health.WARNINGS], ids=lambda it: it.__name__
 )
 def test_each_sentence_is_explained(check: Callable[..., object]) -> None:
-    said = "".join(map(text_of, SAID_BY.get(check, [check])))
+    said = "".join(map(text_of, DELEGATES.get(check, [check])))
     explained = [fragment for fragment in FRAGMENTS if fragment in said]
     assert len(explained) >= len(re.findall(r"\byield\b(?! from)", said)) > 0
 

@@ -27,7 +27,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import read_run
 from bruce_mp.slab.sender_usage import SenderSums, read_senders
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.status.events import ReportedEvent
+    from bruce_mp.status.event_decoder import ReportedEvent
 
 LONGEST: Final = 1000
 SAMPLE: Final = 20

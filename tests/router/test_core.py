@@ -19,7 +19,7 @@ from bruce_mp.router.metadata_fetch import FetchAttempt
 from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.counters import Counter
 from support.flow import World

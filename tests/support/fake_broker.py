@@ -21,7 +21,7 @@ BY_RECORD: Final = frozenset({INVALID_TIMESTAMP, INVALID_RECORD})
 REMEMBERED: Final = 5
 MASK: Final = 0x7FFFFFFF
 
-Place = tuple[bytes, int]
+PartitionId = tuple[bytes, int]
 """Topic and partition."""
 
 
@@ -43,7 +43,7 @@ class Written(NamedTuple):
     records: tuple[SentRecord, ...]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PartitionId:
         return self.topic, self.partition
 
     @property
@@ -86,19 +86,19 @@ class Partition:
 class FakeCluster:
     """All brokers share the logs, as if every follower were in sync."""
 
-    def __init__(self, leaders: dict[Place, int | None]) -> None:
+    def __init__(self, leaders: dict[PartitionId, int | None]) -> None:
         self.leaders = leaders
         self.partitions = {place: Partition() for place in leaders}
         self.poison: set[int] = set()
         """Arrival numbers of messages that every broker refuses."""
         self.latest_ms = 1 << 62
         """Latest timestamp that the brokers accept."""
-        self.refused: dict[Place, int] = {}
+        self.refused: dict[PartitionId, int] = {}
         """Partitions that refuse all writes, with their error code."""
-        self.slow: dict[Place, int] = {}
+        self.slow: dict[PartitionId, int] = {}
         """Partitions that append all writes and still answer with an error code."""
 
-    def add(self, place: Place, leader: int | None) -> None:
+    def add(self, place: PartitionId, leader: int | None) -> None:
         """Add a partition."""
         self.leaders[place] = leader
         self.partitions[place] = Partition()

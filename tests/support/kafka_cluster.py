@@ -36,7 +36,7 @@ from support.zookeeper import ask_zookeeper, registered_brokers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from support.kafka_reader import Place, Record
+    from support.kafka_reader import PartitionId, Record
 
 START_TIMEOUT_S: Final = 120.0
 CHANGE_TIMEOUT_S: Final = 60.0
@@ -256,7 +256,7 @@ class KafkaCluster:
 
     def read_topics(
         self, topics: Iterable[str], expected: int | None = None, timeout: float = 60.0
-    ) -> dict[Place, list[Record]]:
+    ) -> dict[PartitionId, list[Record]]:
         return read_topics(self.librdkafka_config, topics, expected, timeout)
 
     # --- faults ------------------------------------------------------------------------------------------------------

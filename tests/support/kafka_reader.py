@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Place = tuple[str, int]
+PartitionId = tuple[str, int]
 """Topic and partition."""
 
 BATCH: Final = 10_000
@@ -43,8 +43,8 @@ class Record:
 
 @dataclass(slots=True)
 class _Reading:
-    records: dict[Place, list[Record]]
-    at_end: set[Place] = field(default_factory=set)
+    records: dict[PartitionId, list[Record]]
+    at_end: set[PartitionId] = field(default_factory=set)
 
     @property
     def count(self) -> int:
@@ -67,7 +67,7 @@ class _Reading:
 
 def read_topics(
     client: Mapping[str, Any], topics: Iterable[str], expected: int | None = None, timeout: float = 60.0
-) -> dict[Place, list[Record]]:
+) -> dict[PartitionId, list[Record]]:
     """Read all records of all partitions of `topics` in offset order; `client` is librdkafka's configuration.
 
     With `expected` the reader waits for this number and still reads to the end, so a surplus record shows. Raises
@@ -75,7 +75,7 @@ def read_topics(
     """
     consumer = Consumer({**SETTINGS, **client, "error_cb": _ignore})
     try:
-        return _read(consumer, _places(consumer, topics, timeout), expected, timeout)
+        return _read(consumer, _partitions_of(consumer, topics, timeout), expected, timeout)
     finally:
         consumer.close()
 
@@ -84,7 +84,7 @@ def _ignore(_error: KafkaError) -> None:
     """Ignore errors of brokers that are down; a real fault shows as missing records."""
 
 
-def _places(consumer: Consumer, topics: Iterable[str], timeout: float) -> list[Place]:
+def _partitions_of(consumer: Consumer, topics: Iterable[str], timeout: float) -> list[PartitionId]:
     return [
         (topic, partition)
         for topic in topics
@@ -92,13 +92,15 @@ def _places(consumer: Consumer, topics: Iterable[str], timeout: float) -> list[P
     ]
 
 
-def _read(consumer: Consumer, places: list[Place], expected: int | None, timeout: float) -> dict[Place, list[Record]]:
+def _read(
+    consumer: Consumer, partitions: list[PartitionId], expected: int | None, timeout: float
+) -> dict[PartitionId, list[Record]]:
     deadline = time.monotonic() + timeout
-    reading = _Reading({place: [] for place in places})
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in places])
+    reading = _Reading({each: [] for each in partitions})
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in partitions])
     while not reading.is_done(expected):
         if time.monotonic() > deadline:
-            missing = sorted(set(places) - reading.at_end)
+            missing = sorted(set(partitions) - reading.at_end)
             raise AssertionError(
                 f"{reading.count} of {expected or 'all'} records after {timeout:g} s; not read to the end: {missing}"
             )

@@ -10,19 +10,19 @@ from bruce_mp.config.sections import Http, MsgDebug
 from bruce_mp.config.security import Tls
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.active_config import PageSettings
 from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.books_check import Verdict
 from bruce_mp.status.broker_status import BrokerStatusStore
-from bruce_mp.status.history.broker_history import BrokerHistory
-from bruce_mp.status.history.history import History
+from bruce_mp.status.history.broker_traffic import BrokerHistory
 from bruce_mp.status.history.losses import LossHistory
-from bruce_mp.status.history.traffic import TrafficTable
+from bruce_mp.status.history.rates import RateHistory
+from bruce_mp.status.history.topic_traffic import TrafficTable
+from bruce_mp.status.page_settings import PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
-from bruce_mp.status.pages.reloading import ReloadRequests
+from bruce_mp.status.pages.reload import ReloadRequests
 from bruce_mp.status.reports.debug_files import MessageDebug
-from bruce_mp.status.reports.reports import Reports
+from bruce_mp.status.reports.discard_reports import DiscardReports
 from support.filled_slab import NOW_MS, FilledSlab
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ class OfflineStatusPages:
         self.accepted_clusters: list[str] = []
         self.broker_status = BrokerStatusStore()
         self.histories = Histories(
-            History(self.slab, NOW_MS), self.losses(), BrokerHistory(self.slab), TrafficTable(NOW_MS)
+            RateHistory(self.slab, NOW_MS), self.losses(), BrokerHistory(self.slab), TrafficTable(NOW_MS)
         )
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
-        self.reports = Reports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
+        self.reports = DiscardReports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
         config = MsgDebug(enable=True, path=str(path.parent / "debug"))
         self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
         self.compression = CompressionTable(self.slab)

@@ -28,7 +28,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_shares import TopicShares
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Windows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.status.events import ReportedEvent
+    from bruce_mp.status.event_decoder import ReportedEvent
 
 __all__ = ["WORKER_ROW", "StreamInput"]
 

@@ -277,7 +277,7 @@ def test_json_has_the_traceback_and_the_number_of_suppressed_lines(path: Path) -
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    monkeypatch.setattr(logs, "_JOURNAL", tmp_path / "journal")
+    monkeypatch.setattr(logs, "_JOURNALD", tmp_path / "journal")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "journal"))
         yield listener
@@ -329,7 +329,7 @@ def test_a_closed_journal_only_loses_lines(journal: socket.socket) -> None:
 def test_a_missing_journal_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logs, "_JOURNAL", tmp_path / "nowhere")
+    monkeypatch.setattr(logs, "_JOURNALD", tmp_path / "nowhere")
     set_up_logging(Logging(journald=True), "router")
     log.warning("bad")
     err = capsys.readouterr().err.splitlines()

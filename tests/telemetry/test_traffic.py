@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry import traffic
-from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, BUCKETS, percentile
 from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
 

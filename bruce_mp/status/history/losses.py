@@ -1,11 +1,11 @@
 """Losses of the last minute and hour: discarded messages by reason, and copies that were not written.
 
-The samples are in the slab, so a restart of the status process or of the daemon forgets no loss. The status process's
+The samples are in the slab, so they survive a restart of the status process or of the daemon. The status process's
 row settles no messages, and the samples use the place of its redo record's segments. Their times are on the monotonic
 clock of the kernel, which all processes of a boot share, and which no change of the wall clock affects.
 
 The sampling thread writes, and HTTP threads read. A sample's time is cleared before and stored after its counts, so
-that neither a reader nor a crash takes half a sample for a whole one.
+that neither a reader nor a crash uses half a sample.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["LossHistory"]
 
 _SAMPLE_LONGS: Final = 32
-_COPIES: Final = 1
-"""Index of the lost copies in a sample, after its time; the discards follow, by number of the reason."""
+_LOST_COPIES: Final = 0
+"""Index of the lost copies in the counts, which follow the time of a sample; discards are at the reason's number."""
 _REASONS: Final = tuple(DiscardReason)
-_SLOTS: Final = 62
+_RING_SAMPLES: Final = 62
 """Samples of a ring: one for each step of its span, the first one, and the one that is written."""
 
 
@@ -50,25 +50,25 @@ class LossHistory:
         self._now_ms = now_ms
         first = (slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_STATUS_LOSSES) >> 3
         self._minute = _Ring(first, 1000, MINUTE_MS)
-        self._hour = _Ring(first + _SLOTS * _SAMPLE_LONGS, 60_000, HOUR_MS)
+        self._hour = _Ring(first + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
         for ring in (self._minute, self._hour):
             self._remove_other_boots(ring)
 
     def _remove_other_boots(self, ring: _Ring) -> None:
         """Clear the samples with a future time: the machine was started again, and its clock began at 0."""
-        for at in self._places(ring):
+        for at in self._sample_offsets(ring):
             if self._slab.longs[at] > self._now_ms():
                 self._slab.longs[at] = 0
 
     @staticmethod
-    def _places(ring: _Ring) -> range:
-        return range(ring.first, ring.first + _SLOTS * _SAMPLE_LONGS, _SAMPLE_LONGS)
+    def _sample_offsets(ring: _Ring) -> range:
+        return range(ring.first, ring.first + _RING_SAMPLES * _SAMPLE_LONGS, _SAMPLE_LONGS)
 
     def sample(self) -> None:
         """Store the counts, unless the present step has a sample."""
         now_ms = self._now_ms()
         for ring in (self._minute, self._hour):
-            at = ring.first + now_ms // ring.step_ms % _SLOTS * _SAMPLE_LONGS
+            at = ring.first + now_ms // ring.step_ms % _RING_SAMPLES * _SAMPLE_LONGS
             if not self._slab.longs[at] or self._slab.longs[at] // ring.step_ms != now_ms // ring.step_ms:
                 counts = self._read_counts()
                 self._slab.longs[at] = 0
@@ -77,15 +77,15 @@ class LossHistory:
 
     def _read_counts(self) -> array[int]:
         counts = array("Q", bytes(8 * (_SAMPLE_LONGS - 1)))
-        counts[_COPIES - 1] = counter_total(self._slab, Counter.MsgCopyLost)
+        counts[_LOST_COPIES] = counter_total(self._slab, Counter.MsgCopyLost)
         for reason in _REASONS:
-            counts[_COPIES - 1 + reason] = counter_total(self._slab, discarded(reason))
+            counts[reason] = counter_total(self._slab, discarded(reason))
         return counts
 
     def _increases(self, ring: _Ring) -> list[int]:
         """Return the increase of each count since the oldest sample of the span; all 0 without a sample."""
         now, now_ms, longs = self._read_counts(), self._now_ms(), self._slab.longs
-        times = ((longs[at], at) for at in self._places(ring))
+        times = ((longs[at], at) for at in self._sample_offsets(ring))
         _, oldest = min(((ms, at) for ms, at in times if ms and 0 <= now_ms - ms <= ring.span_ms), default=(0, None))
         if oldest is None:
             return [0] * len(now)
@@ -102,12 +102,12 @@ class LossHistory:
 
     def copies_lost_in_last_hour(self) -> int:
         """Return the number of copies that were not written in the last hour. Their files stay incomplete."""
-        return self._increases(self._hour)[_COPIES - 1]
+        return self._increases(self._hour)[_LOST_COPIES]
 
 
 def _by_reason(increases: list[int]) -> dict[DiscardReason, int]:
-    return {reason: count for reason in _REASONS if (count := increases[_COPIES - 1 + reason]) > 0}
+    return {reason: count for reason in _REASONS if (count := increases[reason]) > 0}
 
 
-assert max(_REASONS) + _COPIES < _SAMPLE_LONGS
-assert lay.ROW_STATUS_LOSSES + 2 * _SLOTS * _SAMPLE_LONGS * 8 <= lay.ROW_BYTES
+assert max(_REASONS) + 1 < _SAMPLE_LONGS
+assert lay.ROW_STATUS_LOSSES + 2 * _RING_SAMPLES * _SAMPLE_LONGS * 8 <= lay.ROW_BYTES

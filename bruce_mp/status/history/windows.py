@@ -11,7 +11,7 @@ from bruce_mp.telemetry.latency_histogram import percentile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HOUR_MS", "MINUTE_MS", "Window", "delay_ms", "increases", "per_s"]
+__all__ = ["HOUR_MS", "MINUTE_MS", "Window", "increases", "latency_ms", "per_s"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -67,7 +67,7 @@ def per_s(messages: int, ms: int) -> float:
     return round(1000 * messages / ms, 2) if ms > 0 else 0.0
 
 
-def delay_ms(delays: Sequence[int], share: float) -> float | None:
+def latency_ms(delays: Sequence[int], share: float) -> float | None:
     """Return the latency percentile, or None without messages."""
     delay = percentile(delays, share)
     return None if delay is None else round(delay, 2)

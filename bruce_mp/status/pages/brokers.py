@@ -63,6 +63,7 @@ class PartitionErrorLine(msgspec.Struct, frozen=True):
 class BrokerLine(msgspec.Struct, frozen=True):
     """A broker from the metadata, or one for which a dispatcher still holds messages.
 
+    `troubles` lists the partitions whose last response was an error.
     `in_flight` messages are sent and await a response; `queued` messages are not sent yet. `oldest_ms` is the age of
     the oldest message of both groups, or None. A broker that leads no partition has no dispatcher: `dispatcher` is None
     and `connection` is unknown.
@@ -219,7 +220,7 @@ def _with_status(line: BrokerLine, status: BrokerStatus, wall_s: _WallClock) -> 
         last_error_at=wall_s(status.last_error_ms) if status.last_error_ms else None,
         troubles=[
             PartitionErrorLine(topic_text(each.topic), each.partition, each.error, wall_s(each.since_ms))
-            for each in status.troubles
+            for each in status.partition_errors
         ],
     )
 

@@ -89,8 +89,8 @@ def _line(whose: str, file: str) -> CertificateLine:
 def _brokers(cluster: ClusterReport) -> Iterator[CertificateLine]:
     for status in sorted(cluster.brokers.values(), key=lambda status: status.node):
         if status.certificate_ends_s is not None:
-            place = f"{status.host}:{status.port}"
-            yield CertificateLine(f"broker {status.node}", place, int(status.certificate_ends_s))
+            address = f"{status.host}:{status.port}"
+            yield CertificateLine(f"broker {status.node}", address, int(status.certificate_ends_s))
 
 
 def certificate_problems(lines: Iterable[CertificateLine], now_s: float) -> Iterator[str]:

@@ -69,10 +69,10 @@ class CompressionTable:
     def page(self, now_ms: int) -> CompressionPage:
         with self._lock:
             rows = self._sums.events()
-        return CompressionPage(**read_header(self._slab, now_ms), topics=[_show(row) for row in rows])
+        return CompressionPage(**read_header(self._slab, now_ms), topics=[_topic_compression(row) for row in rows])
 
 
-def _show(row: CompressionEvent) -> TopicCompression:
+def _topic_compression(row: CompressionEvent) -> TopicCompression:
     return TopicCompression(
         topic_text(row.topic),
         row.codec,

@@ -58,8 +58,8 @@ def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) 
         add_page(path, _then_return(action, text), _STATE_CHANGING)
 
 
-def _result_text(what: str, topic: bytes) -> str:
-    return f"{what} debug topic [{topic_text(topic)}]\n"
+def _result_text(verb: str, topic: bytes) -> str:
+    return f"{verb} debug topic [{topic_text(topic)}]\n"
 
 
 def _then_return(action: Callable[[], None], text: str) -> Callable[[], str]:

@@ -96,7 +96,7 @@ def read_discard_summary(
         topics=topics[:MAX_TOPICS],
         topic_count=len(topics),
         samples=_samples(reports),
-        culprits=[culprit for report in reports for culprit in report.culprits][:MAX_SAMPLES],
+        culprits=[sender for report in reports for sender in report.culprits][:MAX_SAMPLES],
     )
 
 

@@ -1,7 +1,7 @@
 """The page `/discards`: counts and samples of the messages discarded in this period and in finished periods.
 
-Fields and lines have Dory's names; `finished_reports`, `unsupported_msg_api_key`, `culprits` and the `reasons` of a
-topic are additions. All lists begin with the newest entry.
+Fields and lines have Dory's names; `finished_reports`, `unsupported_msg_api_key`, `culprits` (the rejected senders) and
+the `reasons` of a topic are additions. All lists begin with the newest entry.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def report_for_page(report: DiscardReport) -> Report:
         rate_limit_discard=[TopicCount(topic_text(topic), count) for topic, count in sorted(rate_limited.items())],
         discard_topic=_discard_topics(report),
         possible_duplicate_topic=_duplicate_topics(report),
-        culprits=_culprits(report),
+        culprits=_rejected_senders(report),
     )
 
 
@@ -159,10 +159,10 @@ def _duplicate_topics(report: DiscardReport) -> list[DuplicateTopic]:
     ]
 
 
-def _culprits(report: DiscardReport) -> list[RejectedSenderLine]:
+def _rejected_senders(report: DiscardReport) -> list[RejectedSenderLine]:
     return [
         RejectedSenderLine(each.reason.name, each.pid, each.uid, each.command, each.count, base64_text(each.sample))
-        for each in reversed(report.culprits.values())
+        for each in reversed(report.rejected_senders.values())
     ]
 
 
@@ -204,13 +204,13 @@ def _groups(report: Report) -> tuple[list[str], ...]:
         [f"rate limit discard topic: {bracketed(item.topic)} count {item.count}" for item in report.rate_limit_discard],
         [f"discard topic: {_topic_line(item)}{_reasons(item)}" for item in report.discard_topic],
         [f"possible duplicate topic: {_topic_line(item)}" for item in report.possible_duplicate_topic],
-        [_culprit_line(item) for item in report.culprits],
+        [_sender_line(item) for item in report.culprits],
     )
 
 
-def _culprit_line(item: RejectedSenderLine) -> str:
-    who = f"process {item.pid} {bracketed(item.command)} of user {item.uid}"
-    return f"sent by {who}: {item.reason} count {item.count} msg {bracketed(item.msg)}"
+def _sender_line(item: RejectedSenderLine) -> str:
+    sender = f"process {item.pid} {bracketed(item.command)} of user {item.uid}"
+    return f"sent by {sender}: {item.reason} count {item.count} msg {bracketed(item.msg)}"
 
 
 def _topic_line(item: DuplicateTopic) -> str:

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
-    from bruce_mp.status.active_config import PageSettings
     from bruce_mp.status.broker_status import ClusterReport
     from bruce_mp.status.history.losses import LossHistory
+    from bruce_mp.status.page_settings import PageSettings
     from bruce_mp.status.pages.certificates import CertificateLine
     from bruce_mp.status.pages.metadata import MetadataPage
     from bruce_mp.status.pages.processes import ProcessesPage
@@ -156,14 +156,14 @@ def _journal_age_ms(slab: Slab, steady_now_ms: int) -> int | None:
 def assess_health(evidence: Evidence) -> HealthPage:
     """Run all checks over the evidence."""
     processes, books = evidence.processes, evidence.books
-    dead = list(_failed_processes(evidence))
-    problems = [*dead, *(text for check in PROBLEMS for text in check(evidence))]
+    failures = list(_failed_processes(evidence))
+    problems = [*failures, *(text for check in PROBLEMS for text in check(evidence))]
     return HealthPage(
         pid=processes.pid,
         version=processes.version,
         since=processes.since,
         now=processes.now,
-        live=not dead,
+        live=not failures,
         ready=not problems,
         problems=problems,
         warnings=[text for check in WARNINGS for text in check(evidence)],
@@ -196,7 +196,7 @@ def _brokers_unreachable(evidence: Evidence) -> Iterator[str]:
         return
     silent_s = (evidence.steady_now_ms - router.failing_since_ms) // 1000
     held = sum(evidence.books.held.values())
-    waiting = f"{_messages(held)} in the slab." if held else "No message waits."
+    waiting = f"{_waiting_messages(held)} in the slab." if held else "No message waits."
     if router.needs_operator:
         yield f"No broker can be used for {silent_s} s: {router.error} {waiting}"
         return
@@ -212,7 +212,7 @@ def _is_delivering(evidence: Evidence) -> bool:
     return not evidence.stalls and any(status.connection == CONNECTED for status in brokers)
 
 
-def _messages(count: int) -> str:
+def _waiting_messages(count: int) -> str:
     return "1 message waits" if count == 1 else f"{count} messages wait"
 
 
@@ -221,8 +221,8 @@ def _stalled_brokers(evidence: Evidence) -> Iterator[str]:
         status, silent_s = stall.status, (evidence.steady_now_ms - stall.since_ms) // 1000
         yield (
             f"Broker {status.node} at {status.host}:{status.port} has acknowledged nothing for {silent_s} s while "
-            f"{_messages(stall.messages)} for {stall.partitions} of its partitions: {stall.reason} Check the broker; "
-            "see /brokers."
+            f"{_waiting_messages(stall.messages)} for {stall.partitions} of its partitions: {stall.reason} Check the "
+            "broker; see /brokers."
         )
 
 
@@ -243,7 +243,7 @@ def _producer_refused(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _metadata(evidence: Evidence) -> Iterator[str]:
+def _stale_metadata(evidence: Evidence) -> Iterator[str]:
     age_ms, max_age_ms = evidence.metadata_age_ms, evidence.metadata_max_age_ms
     router = evidence.cluster.router
     if router is not None and router.failing_since_ms is not None:
@@ -290,7 +290,7 @@ def _refused_topics(evidence: Evidence) -> Iterator[str]:
         yield f"The brokers refuse {len(evidence.refusals)} topics in all; the log names them."
 
 
-def _full(evidence: Evidence) -> Iterator[str]:
+def _full_slab(evidence: Evidence) -> Iterator[str]:
     if evidence.slab_in_use >= FULL:
         yield (
             f"The slab is {evidence.slab_in_use:.0%} full; with no room left new messages are discarded, or their "
@@ -298,7 +298,7 @@ def _full(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _over_share(evidence: Evidence) -> Iterator[str]:
+def _topics_over_share(evidence: Evidence) -> Iterator[str]:
     for topic, share in evidence.over_share.items():
         yield (
             f"Topic {topic_text(topic)} holds {share:.0%} of the slab, and more of it is discarded so that other "
@@ -306,26 +306,26 @@ def _over_share(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _losses(evidence: Evidence) -> Iterator[str]:
-    yield from _lost(evidence, BY_FAULT)
+def _discards_by_fault(evidence: Evidence) -> Iterator[str]:
+    yield from _recent_discards(evidence, BY_FAULT)
 
 
-def _lost(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
+def _recent_discards(evidence: Evidence, reasons: frozenset[DiscardReason]) -> Iterator[str]:
     for reason, count in evidence.losses.items():
         if reason in reasons:
             yield f"{discard_sentence(count)} within the last minute, {reason.name}: {EXPLANATIONS[reason]}."
 
 
-def _expired(evidence: Evidence) -> Iterator[str]:
+def _expired_certificates(evidence: Evidence) -> Iterator[str]:
     yield from certificate_problems(evidence.certificates, evidence.metadata.now / 1000)
 
 
-def _books(evidence: Evidence) -> Iterator[str]:
+def _unbalanced_books(evidence: Evidence) -> Iterator[str]:
     if evidence.books.consistent and not evidence.books.balanced:
         yield "The books do not balance: messages were lost or counted twice. Please report it, with /books/json."
 
 
-def _exhausted(evidence: Evidence) -> Iterator[str]:
+def _failed_accepts(evidence: Evidence) -> Iterator[str]:
     if evidence.accepts_failed:
         yield (
             "Connections cannot be accepted: a process of the daemon was out of file descriptors or memory within the "
@@ -334,19 +334,19 @@ def _exhausted(evidence: Evidence) -> Iterator[str]:
 
 
 PROBLEMS: Final = (
-    _exhausted,
+    _failed_accepts,
     _brokers_unreachable,
     _stalled_brokers,
     _broker_needs_operator,
     _producer_refused,
-    _metadata,
+    _stale_metadata,
     _refused_topics,
     _hidden_topics,
-    _full,
-    _over_share,
-    _losses,
-    _expired,
-    _books,
+    _full_slab,
+    _topics_over_share,
+    _discards_by_fault,
+    _expired_certificates,
+    _unbalanced_books,
 )
 
 
@@ -373,7 +373,7 @@ def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
         reason = evidence.cluster.reasons.get((stall.topic, stall.partition), "see /brokers for the cause")
         yield (
             f"Nothing was acknowledged for {partition_text(stall.topic, stall.partition)} for {silent_s} s while "
-            f"{_messages(stall.messages)}: {reason}."
+            f"{_waiting_messages(stall.messages)}: {reason}."
         )
     if len(stalls) > MAX_NAMED:
         yield f"Nothing was acknowledged for {len(stalls)} partitions in all; see /brokers."
@@ -402,13 +402,13 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _filling(evidence: Evidence) -> Iterator[str]:
+def _filling_slab(evidence: Evidence) -> Iterator[str]:
     if FILLING <= evidence.slab_in_use < FULL:
         yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
 
 
-def _client_mistakes(evidence: Evidence) -> Iterator[str]:
-    yield from _lost(evidence, BY_CLIENTS)
+def _discards_by_clients(evidence: Evidence) -> Iterator[str]:
+    yield from _recent_discards(evidence, BY_CLIENTS)
 
 
 def _incomplete_copies(evidence: Evidence) -> Iterator[str]:
@@ -429,7 +429,7 @@ def _old_journal(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _certificates(evidence: Evidence) -> Iterator[str]:
+def _expiring_certificates(evidence: Evidence) -> Iterator[str]:
     yield from certificate_warnings(evidence.certificates, evidence.metadata.now / 1000)
 
 
@@ -447,10 +447,10 @@ WARNINGS: Final = (
     _failed_brokers,
     _stalled_partitions,
     _leaderless,
-    _filling,
+    _filling_slab,
     _incomplete_copies,
     _old_journal,
-    _certificates,
+    _expiring_certificates,
     _refused_reload,
-    _client_mistakes,
+    _discards_by_clients,
 )

@@ -183,7 +183,9 @@ def _processes(lines: Iterable[ProcessLine]) -> Iterator[Family]:
 def _brokers(cluster: ClusterReport) -> Iterator[Family]:
     reports = {str(status.node): status for status in cluster.brokers.values()}
     connected = {node: int(status.connection == CONNECTED) for node, status in reports.items()}
-    failed = {node: int(bool(status.troubles) or status.connection == FAILED) for node, status in reports.items()}
+    failed = {
+        node: int(bool(status.partition_errors) or status.connection == FAILED) for node, status in reports.items()
+    }
     in_flight = {node: status.requests_in_flight for node, status in reports.items()}
     paused = cluster.router.paused_count if cluster.router is not None else 0
     yield _labelled("bruce_broker_connected", "gauge", "1 if the broker is connected.", "broker", connected)

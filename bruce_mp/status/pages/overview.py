@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.slab.file import Slab
-    from bruce_mp.status.history.broker_history import BrokerHistory
-    from bruce_mp.status.history.history import History, Latency, Series
+    from bruce_mp.status.history.broker_traffic import BrokerHistory
     from bruce_mp.status.history.losses import LossHistory
-    from bruce_mp.status.history.traffic import TrafficTable
+    from bruce_mp.status.history.rates import Latency, RateHistory, Series
+    from bruce_mp.status.history.topic_traffic import TrafficTable
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionPage
     from bruce_mp.status.pages.discards import Report
@@ -44,7 +44,7 @@ _RATE_INTERVAL_S: Final = 5
 class Histories(msgspec.Struct, frozen=True):
     """Histories that the status process keeps."""
 
-    history: History
+    rates: RateHistory
     losses: LossHistory
     brokers: BrokerHistory
     traffic: TrafficTable
@@ -144,9 +144,9 @@ def read_overview(
     cluster = evidence.cluster
     brokers = read_brokers(slab, cluster, groups, now_ms, steady_now_ms)
     traffic = histories.traffic.by_topic(steady_now_ms)
-    history = histories.history
-    now, hour = history.last_seconds(steady_now_ms, _RATE_INTERVAL_S), history.last_hour(steady_now_ms)
-    minute = history.last_seconds(steady_now_ms, 60)
+    rates = histories.rates
+    now, hour = rates.last_seconds(steady_now_ms, _RATE_INTERVAL_S), rates.last_hour(steady_now_ms)
+    minute = rates.last_seconds(steady_now_ms, 60)
     health = assess_health(evidence)
     arrived = [group.arrived_ms for group in groups]
     page = OverviewPage(
@@ -155,7 +155,7 @@ def read_overview(
         since=health.since,
         now=health.now,
         host=platform.node(),
-        sampled_since=history.since,
+        sampled_since=rates.since,
         health=HealthPart(health.live, health.ready, health.problems, health.warnings),
         flow=FlowPart(
             round(now.ms / 1000, 1),
@@ -168,7 +168,7 @@ def read_overview(
         oldest_ms=max(0, steady_now_ms - min(arrived)) if arrived else None,
         slab=evidence.slab_use,
         latency={"minute": minute.latency, "hour": hour.latency},
-        history=history.series(steady_now_ms),
+        history=rates.series(steady_now_ms),
         metadata_failing_since=brokers.metadata_failing_since,
         metadata_error=brokers.metadata_error,
         brokers=_brokers(slab, brokers, histories.brokers, steady_now_ms),

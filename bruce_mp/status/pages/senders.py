@@ -59,6 +59,6 @@ def senders_plain(page: SendersPage) -> str:
 
 
 def _plain(line: SenderLine) -> str:
-    who = f"user: {line.user}" if line.uid is None else f"user: {line.user} uid: {line.uid}"
+    user = f"user: {line.user}" if line.uid is None else f"user: {line.user} uid: {line.uid}"
     refused = f"not_allowed: {line.not_allowed} over_quota: {line.over_quota} refused_connections: "
-    return f"{who} received: {line.received} {refused}{line.refused_connections} waited: {line.waited}"
+    return f"{user} received: {line.received} {refused}{line.refused_connections} waited: {line.waited}"

@@ -9,7 +9,7 @@ import msgspec
 
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.status.history.traffic import TopicTraffic
+from bruce_mp.status.history.topic_traffic import TopicTraffic
 from bruce_mp.status.pages.text import topic_text
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.history import traffic
-from bruce_mp.status.history.broker_history import BrokerHistory, BrokerTraffic
-from bruce_mp.status.history.history import History
-from bruce_mp.status.history.traffic import TopicTraffic, TrafficTable
+from bruce_mp.status.history import topic_traffic
+from bruce_mp.status.history.broker_traffic import BrokerHistory, BrokerTraffic
+from bruce_mp.status.history.rates import RateHistory
+from bruce_mp.status.history.topic_traffic import TopicTraffic, TrafficTable
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS, FilledSlab
@@ -36,7 +36,7 @@ class Flow:
 
     def __init__(self, filled: FilledSlab) -> None:
         self.filled = filled
-        self.history = History(filled.slab, NOW_MS)
+        self.history = RateHistory(filled.slab, NOW_MS)
         self.now_ms = NOW_MS
         self.history.sample(NOW_MS)
 
@@ -113,7 +113,7 @@ def test_last_seconds_sums_the_latest_samples(filled: FilledSlab) -> None:
 
 
 def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
-    history = History(filled.slab, NOW_MS)
+    history = RateHistory(filled.slab, NOW_MS)
     assert history.last_seconds(NOW_MS, 5).received == 0
     assert history.last_hour(NOW_MS).ms == 0
     assert history.series(NOW_MS)["hour"].age_s == []
@@ -200,7 +200,7 @@ def test_rates_of_a_steady_flow_are_steady() -> None:
 
 
 def test_excess_topics_are_unnamed_until_others_become_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MAX_TOPICS", 2)
+    monkeypatch.setattr(topic_traffic, "MAX_TOPICS", 2)
     table = TrafficTable(NOW_MS)
     table.record([event(b"a", 1), event(b"b", 1), event(b"c", 1)], NOW_MS + 1)
     assert set(table.by_topic(NOW_MS + 1)) == {b"a", b"b", b""}

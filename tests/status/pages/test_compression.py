@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.compression import MAX_TOPICS, CompressionEvent, CompressionSums
-from bruce_mp.telemetry.events import encode_events
+from bruce_mp.telemetry.event_output import encode_events
 
 if TYPE_CHECKING:
     from support.status_pages import OfflineStatusPages

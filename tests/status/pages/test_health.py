@@ -16,7 +16,7 @@ from bruce_mp.pipeline.word_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.active_config import PageSettings
+from bruce_mp.status.page_settings import PageSettings
 from bruce_mp.telemetry.broker_status import (
     CONNECTED,
     CONNECTING,
@@ -425,13 +425,13 @@ def test_half_a_sample_counts_for_nothing(daemon: OfflineStatusPages) -> None:
 
 def test_exhausted_descriptors_are_a_problem_for_a_minute(daemon: OfflineStatusPages) -> None:
     daemon.filled.input.add(Counter.AcceptExhausted, 7)  # before status started
-    daemon.histories.history.sample(NOW_MS)
+    daemon.histories.rates.sample(NOW_MS)
     assert well(daemon).json("/healthz")["ready"]
     daemon.filled.input.add(Counter.AcceptExhausted)
     (problem,) = daemon.json("/healthz", 503)["problems"]
     assert problem.startswith("Connections cannot be accepted: a process of the daemon was out of file descriptors")
     for second in (1, 60, 61):
-        daemon.histories.history.sample(NOW_MS + 1000 * second)
+        daemon.histories.rates.sample(NOW_MS + 1000 * second)
     assert daemon.json("/healthz")["ready"]
 
 

@@ -49,7 +49,7 @@ def test_the_overview_of_a_new_daemon_is_empty(daemon: OfflineStatusPages) -> No
 
 
 def test_the_overview_shows_flow_and_history(daemon: OfflineStatusPages) -> None:
-    history = daemon.histories.history
+    history = daemon.histories.rates
     history.sample(daemon.steady_ms)
     for _ in range(20):
         daemon.steady_ms += 1000

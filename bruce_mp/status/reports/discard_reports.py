@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.pages.discards import Report
 
-__all__ = ["Reports"]
+__all__ = ["DiscardReports"]
 
 
-class Reports:
+class DiscardReports:
     """A `ReportBook` that several threads may use.
 
     `interval` is in seconds. The first period starts with the daemon, so a restart of the status process alone changes

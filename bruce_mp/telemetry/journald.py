@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["JournalHandler"]
+__all__ = ["JournaldHandler"]
 
 _FIELD_BYTES_MAX: Final = 64 * 1024
 """Maximum bytes of a field's value; a longer one is truncated, so that the datagram fits into the send buffer."""
@@ -24,7 +24,7 @@ _PRIORITIES: Final[Mapping[str, int]] = {
 }
 
 
-class JournalHandler(logging.Handler):
+class JournaldHandler(logging.Handler):
     """A handler that sends the log records of one process to the journal.
 
     A record is lost if the journal is absent or busy.

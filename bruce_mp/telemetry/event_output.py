@@ -1,4 +1,4 @@
-"""The sending end of the reports to the status process; `status.events` decodes them."""
+"""The sending end of the reports to the status process; `status.event_decoder` decodes them."""
 
 from __future__ import annotations
 

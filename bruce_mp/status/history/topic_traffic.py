@@ -1,6 +1,6 @@
 """Traffic of each topic over the last minute: messages, bytes, latencies and errors, as dispatchers report them.
 
-The loop stores events, and HTTP threads read the sums. The minute is divided into slots of 10 s. The memory is bounded:
+The loop stores events, and HTTP threads read the sums. The minute is divided into steps of 10 s. The memory is bounded:
 the table drops idle topics, and beyond `MAX_TOPICS` the empty topic name sums all further topics.
 """
 
@@ -10,7 +10,7 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.status.history.windows import MINUTE_MS, delay_ms, per_s
+from bruce_mp.status.history.windows import MINUTE_MS, latency_ms, per_s
 from bruce_mp.telemetry.latency_histogram import BUCKETS
 from bruce_mp.telemetry.traffic import MAX_TOPICS
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicTraffic", "TrafficTable"]
 
-SLOT_MS: Final = 10_000
-_SLOTS: Final = MINUTE_MS // SLOT_MS
+STEP_MS: Final = 10_000
+_STEPS: Final = MINUTE_MS // STEP_MS
 _DELAYS: Final = 3
-"""Index of the latency buckets in a slot's sums, after messages, bytes and errors."""
+"""Index of the latency buckets in a step's sums, after messages, bytes and errors."""
 _EMPTY_SUMS: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
 
 
@@ -45,19 +45,19 @@ class TopicTraffic(NamedTuple):
 
 
 class _TopicWindow:
-    __slots__ = ("last_error", "last_error_ms", "slots")
+    __slots__ = ("last_error", "last_error_ms", "steps")
 
     def __init__(self) -> None:
-        self.slots: list[tuple[int, array[int]]] = []
+        self.steps: list[tuple[int, array[int]]] = []
         self.last_error = ""
         self.last_error_ms = 0
 
     def add(self, event: TrafficEvent, now_ms: int) -> None:
-        slot = now_ms // SLOT_MS
-        if not self.slots or self.slots[-1][0] != slot:
+        step = now_ms // STEP_MS
+        if not self.steps or self.steps[-1][0] != step:
             self.expire(now_ms)  # also for topics that no client reads
-            self.slots.append((slot, _EMPTY_SUMS[:]))
-        sums = self.slots[-1][1]
+            self.steps.append((step, _EMPTY_SUMS[:]))
+        sums = self.steps[-1][1]
         for index, amount in enumerate((event.messages, event.size, event.errors)):
             sums[index] += amount
         for bucket, messages in event.delays.items():
@@ -66,18 +66,18 @@ class _TopicWindow:
             self.last_error, self.last_error_ms = event.last_error, now_ms
 
     def expire(self, now_ms: int) -> None:
-        while self.slots and now_ms // SLOT_MS - self.slots[0][0] > _SLOTS:
-            del self.slots[0]
+        while self.steps and now_ms // STEP_MS - self.steps[0][0] > _STEPS:
+            del self.steps[0]
 
     def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
-        """Sum the slots. The rate's interval starts at `since_ms` or at the oldest slot, whichever is later."""
-        messages, size, errors, *delays = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.slots), strict=True))
-        ms = now_ms - max(since_ms, (now_ms // SLOT_MS - _SLOTS) * SLOT_MS)
+        """Sum the steps. The rate's interval starts at `since_ms` or at the oldest step, whichever is later."""
+        messages, size, errors, *delays = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
+        ms = now_ms - max(since_ms, (now_ms // STEP_MS - _STEPS) * STEP_MS)
         return TopicTraffic(
             per_s(messages, ms),
             per_s(size, ms),
-            delay_ms(delays, 0.5),
-            delay_ms(delays, 0.99),
+            latency_ms(delays, 0.5),
+            latency_ms(delays, 0.99),
             errors,
             self.last_error,
             self.last_error_ms,
@@ -109,13 +109,13 @@ class TrafficTable:
         return topic
 
     def _remove_idle(self, now_ms: int) -> None:
-        """Remove idle topics if the table is full, at most once per slot."""
-        if len(self._topics) < MAX_TOPICS or now_ms - self._expired_ms < SLOT_MS:
+        """Remove idle topics if the table is full, at most once per step."""
+        if len(self._topics) < MAX_TOPICS or now_ms - self._expired_ms < STEP_MS:
             return
         self._expired_ms = now_ms
         for topic in self._topics.values():
             topic.expire(now_ms)
-        self._topics = {name: topic for name, topic in self._topics.items() if topic.slots}
+        self._topics = {name: topic for name, topic in self._topics.items() if topic.steps}
 
     def by_topic(self, now_ms: int) -> dict[bytes, TopicTraffic]:
         """Return the traffic of each topic; the empty name sums the topics beyond the bound."""

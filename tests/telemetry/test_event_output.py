@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bruce_mp.status.events import decode_events
+from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.compression import CompressionEvent, CompressionSums
-from bruce_mp.telemetry.events import EventOutput
+from bruce_mp.telemetry.event_output import EventOutput
 
 EVENT = CompressionEvent(b"topic", "lz4", tried=1, kept=1)
 

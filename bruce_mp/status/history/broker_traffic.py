@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, increases, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, per_s
 from bruce_mp.status.pages.brokers import dispatcher_slots
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS
@@ -101,8 +101,8 @@ def _traffic(samples: _SlotSamples, now: _BrokerSample) -> BrokerTraffic:
     delays = increases(now.delays, minute.delays)
     return BrokerTraffic(
         per_s(now.delivered - minute.delivered, now.at_ms - minute.at_ms),
-        delay_ms(delays, 0.5),
-        delay_ms(delays, 0.99),
+        latency_ms(delays, 0.5),
+        latency_ms(delays, 0.99),
         now.errors - minute.errors,
         now.errors - hour.errors,
         tuple(

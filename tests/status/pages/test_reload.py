@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.ipc.control_messages import ActiveConfig, ReloadOutcome, ReloadRequest
-from bruce_mp.status.pages.reloading import ReloadRequests
+from bruce_mp.status.pages.reload import ReloadRequests
 from support.status_pages import STARTED_MS
 
 if TYPE_CHECKING:

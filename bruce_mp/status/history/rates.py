@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, delay_ms, increases, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, per_s
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import read_delays
@@ -21,7 +21,7 @@ from bruce_mp.telemetry.latency_histogram import read_delays
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["History", "Interval", "Latency", "Series"]
+__all__ = ["Interval", "Latency", "RateHistory", "Series"]
 
 _REASONS: Final = tuple(DiscardReason)
 
@@ -78,7 +78,7 @@ class Series(msgspec.Struct, frozen=True):
     p99_ms: list[float | None]
 
 
-class History:
+class RateHistory:
     """Counter samples of the last minute and hour.
 
     `wall_now_ms` is the wall-clock time at construction. All other times are in ms on a monotonic clock.
@@ -148,7 +148,7 @@ def _since(before: _CounterSample, now: _CounterSample) -> Interval:
         per_s(now.received - before.received, ms),
         per_s(now.delivered - before.delivered, ms),
         per_s(sum(increases(now.discarded, before.discarded)), ms),
-        Latency(sum(delays), *(delay_ms(delays, share) for share in (0.5, 0.9, 0.99))),
+        Latency(sum(delays), *(latency_ms(delays, share) for share in (0.5, 0.9, 0.99))),
     )
 
 
