@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.pages import StatusClient, UnreadableError
+from bruce_mp.cli.status_client import StatusClient, UnreadableError
 from bruce_mp.config.addresses import parse_listen
 from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS

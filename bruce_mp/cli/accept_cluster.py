@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from bruce_mp.cli.pages import UnreadableError, add_address, add_token, status_client
+from bruce_mp.cli.status_client import UnreadableError, add_address, add_token, status_client
 from bruce_mp.errors import ExitCode
 
 if TYPE_CHECKING:

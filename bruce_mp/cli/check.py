@@ -10,7 +10,7 @@ import time
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.pages import UnreadableError, add_address, status_client
+from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.health import health_lines
 from bruce_mp.telemetry.books import Books, balance_line
@@ -18,7 +18,7 @@ from bruce_mp.telemetry.books import Books, balance_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.cli.pages import StatusClient
+    from bruce_mp.cli.status_client import StatusClient
 
 __all__ = ["main"]
 

@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.cli.overrides import add_overrides
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.load import load_config
@@ -42,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
     files = (*missing_files(config), *exposed_files(config))
-    for remark in (*risk_warnings(config), *files, *directory_warnings(config)):
-        print(f"Note: {remark}")
+    for warning in (*risk_warnings(config), *files, *directory_warnings(config)):
+        print(f"Note: {warning}")
     return ExitCode.OK
 
 
@@ -110,13 +110,13 @@ def _file_mib(config: Config) -> int:
 
 def _inputs(config: Config) -> dict[str, str]:
     """Describe the enabled inputs."""
-    found = {}
+    lines = {}
     settings = config.input
     if settings.unix_datagram.enable:
-        found["datagrams"] = f"{settings.unix_datagram.path}, up to {format_size(settings.max_datagram_size)} each"
-    places = [settings.unix_stream.path] if settings.unix_stream.enable else []
-    places += [str(HostPort(settings.tcp.host, settings.tcp.port))] if settings.tcp.enable else []
-    if places:
+        lines["datagrams"] = f"{settings.unix_datagram.path}, up to {format_size(settings.max_datagram_size)} each"
+    addresses = [settings.unix_stream.path] if settings.unix_stream.enable else []
+    addresses += [str(HostPort(settings.tcp.host, settings.tcp.port))] if settings.tcp.enable else []
+    if addresses:
         limit = format_size(settings.max_stream_size)
-        found["streams"] = f"{', '.join(places)}, up to {limit} each, workers: {settings.streams.processes}"
-    return found
+        lines["streams"] = f"{', '.join(addresses)}, up to {limit} each, workers: {settings.streams.processes}"
+    return lines

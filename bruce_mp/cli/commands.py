@@ -54,11 +54,11 @@ def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         summaries = {name: command.summary for name, command in COMMANDS.items()}
         importlib.import_module("bruce_mp.cli.usage").parser(summaries).parse_args(arguments)  # parse_args exits
-    with signals_blocked() if _is_start(arguments) else nullcontext():
+    with signals_blocked() if _runs_until_signal(arguments) else nullcontext():
         return _run_command(arguments)
 
 
-def _is_start(arguments: Sequence[str]) -> bool:
+def _runs_until_signal(arguments: Sequence[str]) -> bool:
     """Return True if the command runs until a signal ends it; `bruce run --check` does not."""
     return arguments[0] in {"run", "hold"} and "--check" not in arguments
 

@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.cli.overrides import add_overrides
 from bruce_mp.supervisor.hold import hold_sockets
 from bruce_mp.supervisor.reload import ConfigSource
 

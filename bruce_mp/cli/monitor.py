@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from bruce_mp.cli.monitoring.checks import CHECKS, Severity
 from bruce_mp.cli.monitoring.readings import read_daemon
 from bruce_mp.cli.monitoring.state import StateError, load_state, save_state
-from bruce_mp.cli.pages import UnreadableError, add_address, status_client
+from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.errors import BruceError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from argparse import ArgumentParser
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.pages import UnreadableError, add_address, add_token, status_client
+from bruce_mp.cli.status_client import UnreadableError, add_address, add_token, status_client
 from bruce_mp.errors import ExitCode
 
 if TYPE_CHECKING:

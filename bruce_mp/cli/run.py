@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.cli.configuration import add_overrides
+from bruce_mp.cli.overrides import add_overrides
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run

@@ -136,24 +136,26 @@ class _Lines:
                 yield line
 
     def _all(self) -> Iterator[DiscardLine]:
-        for kept in self._salvage.records(settled=self._settled):
-            self.held += kept.state not in SETTLED
-            line = self._of_record(kept)
+        for record in self._salvage.records(settled=self._settled):
+            self.held += record.state not in SETTLED
+            line = self._of_record(record)
             if line is not None:
                 yield line
         for landed in self._salvage.landing_zone().pending:
             yield self._of_datagram(landed)
 
-    def _of_record(self, kept: SalvagedRecord) -> DiscardLine | None:
-        body = self._salvage.body(kept)
+    def _of_record(self, record: SalvagedRecord) -> DiscardLine | None:
+        body = self._salvage.body(record)
         if body is None:
             return None
         headers = decode_headers(body.headers)
         if headers is None:
-            self._salvage.damage.append(f"Headers of a record of chunk {kept.chunk} are damaged and omitted.")
-        empty = EmptyFields(kept.options & lay.OPTIONS_OF_EMPTY)
-        message = Message(kept.topic, body.value, body.key, kept.timestamp, kept.partition_key, headers or (), empty)
-        return self._line(_info(kept), message)
+            self._salvage.damage.append(f"Headers of a record of chunk {record.chunk} are damaged and omitted.")
+        empty = EmptyFields(record.options & lay.OPTIONS_OF_EMPTY)
+        message = Message(
+            record.topic, body.value, body.key, record.timestamp, record.partition_key, headers or (), empty
+        )
+        return self._line(_info(record), message)
 
     def _of_datagram(self, landed: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
@@ -180,13 +182,13 @@ class _Lines:
         )
 
 
-def _info(kept: SalvagedRecord) -> str:
-    if kept.state is RunState.DELIVERED:
+def _info(record: SalvagedRecord) -> str:
+    if record.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
-    if kept.state is RunState.DISCARDED:
-        known = kept.reason in DiscardReason.__members__.values()
-        return info_of(DiscardReason(kept.reason) if known else DiscardReason.BUG)
-    return "SLAB_SENT" if kept.was_sent else "SLAB"
+    if record.state is RunState.DISCARDED:
+        known = record.reason in DiscardReason.__members__.values()
+        return info_of(DiscardReason(record.reason) if known else DiscardReason.BUG)
+    return "SLAB_SENT" if record.was_sent else "SLAB"
 
 
 def _rejection_info(rejection: Rejection) -> str:

@@ -106,24 +106,24 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 def inspect(path: Path, *, as_json: bool) -> int:
     """Print a summary of the slab at `path`. Return the exit status, 1 if a part is unreadable."""
-    found = _inspect(path)
-    print(msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else "\n".join(_report(found)))
-    return ExitCode.SETUP if found.damage else ExitCode.OK
+    inspection = _inspect(path)
+    print(msgspec.json.format(msgspec.json.encode(inspection)).decode() if as_json else "\n".join(_report(inspection)))
+    return ExitCode.SETUP if inspection.damage else ExitCode.OK
 
 
 def _inspect(path: Path) -> Inspection:
     before = _is_in_use(path)
     salvage = Salvage(path, is_live=before)
     try:
-        found = _read(salvage)
+        inspection = _read(salvage)
         in_use = before or _is_in_use(path)
         damage = [
             *salvage.damage,
-            *([] if in_use else compare_with_books(salvage, sum(item.messages for item in found.topics))),
+            *([] if in_use else compare_with_books(salvage, sum(item.messages for item in inspection.topics))),
         ]
     finally:
         salvage.close()
-    return msgspec.structs.replace(found, in_use=in_use, damage=damage)
+    return msgspec.structs.replace(inspection, in_use=in_use, damage=damage)
 
 
 def _is_in_use(path: Path) -> bool:
@@ -174,21 +174,21 @@ def _processes(slab: Slab) -> Iterator[LastProcess]:
 
 def _topics(salvage: Salvage) -> list[TopicHeld]:
     topics: dict[bytes, TopicHeld] = {}
-    for kept in salvage.records():
-        if kept.topic not in topics:
-            topics[kept.topic] = TopicHeld(topic_text(kept.topic), dict.fromkeys(STAGES.values(), 0))
-        _add(topics[kept.topic], kept)
+    for record in salvage.records():
+        if record.topic not in topics:
+            topics[record.topic] = TopicHeld(topic_text(record.topic), dict.fromkeys(STAGES.values(), 0))
+        _add(topics[record.topic], record)
     return [topic for _, topic in sorted(topics.items())]
 
 
-def _add(topic: TopicHeld, kept: SalvagedRecord) -> None:
-    topic.held[STAGES[kept.state]] += 1
+def _add(topic: TopicHeld, record: SalvagedRecord) -> None:
+    topic.held[STAGES[record.state]] += 1
     topic.messages += 1
-    topic.bytes += kept.end - kept.key_at
-    topic.sent += kept.was_sent
-    topic.attempts = max(topic.attempts, kept.attempts)
-    topic.oldest_ms = kept.timestamp if topic.oldest_ms is None else min(topic.oldest_ms, kept.timestamp)
-    topic.newest_ms = kept.timestamp if topic.newest_ms is None else max(topic.newest_ms, kept.timestamp)
+    topic.bytes += record.end - record.key_at
+    topic.sent += record.was_sent
+    topic.attempts = max(topic.attempts, record.attempts)
+    topic.oldest_ms = record.timestamp if topic.oldest_ms is None else min(topic.oldest_ms, record.timestamp)
+    topic.newest_ms = record.timestamp if topic.newest_ms is None else max(topic.newest_ms, record.timestamp)
 
 
 def _landing(salvage: Salvage) -> Landing:
@@ -199,24 +199,24 @@ def _landing(salvage: Salvage) -> Landing:
 # --- the report ------------------------------------------------------------------------------------------------------
 
 
-def _report(found: Inspection) -> Iterator[str]:
-    yield f"{found.file}: slab of {format_size(found.bytes)}, layout version {found.layout_version}"
-    yield f"created {_time(found.created_ms)}, {found.age_ms // 1000:,} s ago"
-    yield "A running daemon uses it: the figures change." if found.in_use else "No daemon uses it."
-    yield from _geometry(found)
-    yield f"producer id {found.producer_id}; idempotence: {found.idempotence}"
-    yield balance_line(found.books)
-    yield from _section("Processes", map(_process, found.processes))
-    yield from _section("Held", map(_topic, found.topics))
-    yield from _section("Damage", found.damage)
+def _report(inspection: Inspection) -> Iterator[str]:
+    yield f"{inspection.file}: slab of {format_size(inspection.bytes)}, layout version {inspection.layout_version}"
+    yield f"created {_time(inspection.created_ms)}, {inspection.age_ms // 1000:,} s ago"
+    yield "A running daemon uses it: the figures change." if inspection.in_use else "No daemon uses it."
+    yield from _geometry(inspection)
+    yield f"producer id {inspection.producer_id}; idempotence: {inspection.idempotence}"
+    yield balance_line(inspection.books)
+    yield from _section("Processes", map(_process, inspection.processes))
+    yield from _section("Held", map(_topic, inspection.topics))
+    yield from _section("Damage", inspection.damage)
 
 
-def _geometry(found: Inspection) -> Iterator[str]:
-    chunks, landing = found.chunks, found.landing
+def _geometry(inspection: Inspection) -> Iterator[str]:
+    chunks, landing = inspection.chunks, inspection.landing
     each = format_size(chunks.bytes_each)
     yield f"chunks of {each}: {chunks.used:,} in use, {chunks.free:,} free, {chunks.damaged:,} damaged"
-    yield f"tables for {found.topic_table:,} topics and {found.partition_table:,} partitions"
-    slots = f"{found.landing_slots} slots of {format_size(found.landing_slot_bytes)}"
+    yield f"tables for {inspection.topic_table:,} topics and {inspection.partition_table:,} partitions"
+    slots = f"{inspection.landing_slots} slots of {format_size(inspection.landing_slot_bytes)}"
     pending = f"{landing.pending} of them ({landing.bytes:,} bytes) not examined yet"
     yield f"landing zone of {slots}: {landing.datagrams} datagrams, {pending}"
 

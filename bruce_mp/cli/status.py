@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bruce_mp.cli.pages import add_address, status_client
+from bruce_mp.cli.status_client import add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.brokers import BrokersPage
 from bruce_mp.status.pages.health import health_lines
@@ -22,7 +22,7 @@ from bruce_mp.telemetry.books import Books, balance_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from bruce_mp.cli.pages import StatusClient
+    from bruce_mp.cli.status_client import StatusClient
     from bruce_mp.status.pages.brokers import BrokerLine
     from bruce_mp.status.pages.header import Page
     from bruce_mp.status.pages.processes import ProcessLine

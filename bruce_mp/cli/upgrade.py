@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
+def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
     """Signal the daemon of a run directory and wait for the outcome. Raise UpgradeError."""
     pid = running_daemon(run_dir)
     if pid is None:
@@ -60,7 +60,7 @@ def _upgrade(run_dir: Path, timeout: float) -> UpgradeNote:
         raise UpgradeError(
             f"Process {pid} belongs to another user: run this as the daemon's user, or as root."
         ) from error
-    for note in _notes(run_dir, pid, time.monotonic() + timeout):
+    for note in _notes(run_dir, pid, time.monotonic() + timeout_s):
         if note.number > (before.number if before else 0) and _is_done(note):
             return note
     raise UpgradeError("The daemon has not reported the outcome of the upgrade in time; see its log.")

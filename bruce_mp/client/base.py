@@ -63,8 +63,8 @@ class Client(ABC):
     timeout: float | None
     """Longest wait of `send()` in seconds; `None` waits without limit."""
 
-    def __init__(self, place: str, errors: Errors, max_message: int, limit_advice: str) -> None:
-        self._place = place
+    def __init__(self, destination: str, errors: Errors, max_message: int, limit_advice: str) -> None:
+        self._destination = destination
         self._errors = errors
         self._max_message = max_message
         self._limit_advice = limit_advice
@@ -96,7 +96,7 @@ class Client(ABC):
     ) -> bool:
         """Send one message; `partition_key` chooses the partition, otherwise the daemon does.
 
-        The value None is null, a tombstone.  With `keep_empty` an empty key or value reaches Kafka as empty; otherwise
+        The value None is null, a tombstone. With `keep_empty` an empty key or value reaches Kafka as empty; otherwise
         an empty key becomes null, and the daemon's configuration decides about an empty value.
 
         Without `timestamp_ms` the message has the current time. `headers` are the Kafka record's, pairs of key and
@@ -119,7 +119,7 @@ class Client(ABC):
         try:
             if len(message) > self._max_message:
                 raise MessageTooLargeError(
-                    f"{self._place}: a message of {len(message)} bytes is too large, the daemon accepts at most "
+                    f"{self._destination}: a message of {len(message)} bytes is too large, the daemon accepts at most "
                     f"{self._max_message}. {self._limit_advice}"
                 )
             self._transmit(message)

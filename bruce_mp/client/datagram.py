@@ -14,7 +14,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path, new_socket
-from bruce_mp.client.errors import MessageTooLargeError, SendError, SendTimeoutError, explain
+from bruce_mp.client.errors import MessageTooLargeError, SendError, SendTimeoutError, error_for
 
 if TYPE_CHECKING:
     import os
@@ -49,7 +49,7 @@ class DatagramClient(Client):
         max_message: int = MAX_DATAGRAM,
         send_buffer: int | None = None,
     ) -> None:
-        place = check_path(path)
+        destination = check_path(path)
         self.timeout = timeout
         self._send_buffer = send_buffer
         self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, send_buffer)
@@ -57,7 +57,7 @@ class DatagramClient(Client):
             "Send less at once, or by a stream. If the daemon's input.max_datagram_size is larger, set the "
             "client's max_message."
         )
-        super().__init__(place, errors, max_message, advice)
+        super().__init__(destination, errors, max_message, advice)
 
     def close(self) -> None:
         """Close the socket. Messages that were sent stay sent."""
@@ -67,7 +67,7 @@ class DatagramClient(Client):
     def _transmit(self, message: Buffer) -> None:
         try:
             with self._counting:
-                self._socket.sendto(message, socket.MSG_DONTWAIT, self._place)
+                self._socket.sendto(message, socket.MSG_DONTWAIT, self._destination)
         except BlockingIOError as error:
             self._wait_and_send(message, error)
         except OSError as error:
@@ -80,7 +80,7 @@ class DatagramClient(Client):
         try:
             with new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer) as blocking:
                 blocking.settimeout(self.timeout)
-                blocking.connect(self._place)
+                blocking.connect(self._destination)
                 blocking.send(message)
         except OSError as error:
             raise self._explain(error, len(message)) from error
@@ -96,13 +96,13 @@ class DatagramClient(Client):
         if error.errno == errno.EMSGSIZE:
             return MessageTooLargeError(self._too_large(size))
         if isinstance(error, (BlockingIOError, TimeoutError)):
-            return SendTimeoutError(f"{self._place}: the daemon's queue stayed full for {self.timeout} s.")
-        return explain(self._place, error)
+            return SendTimeoutError(f"{self._destination}: the daemon's queue stayed full for {self.timeout} s.")
+        return error_for(self._destination, error)
 
     def _too_large(self, size: int) -> str:
         limit = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - _KERNEL_OVERHEAD
         return (
-            f"{self._place}: a message of {size} bytes is too large, the kernel accepts at most {limit} from this "
-            "socket. Send less at once, or give the client a larger send_buffer (up to net.core.wmem_max); the "
+            f"{self._destination}: a message of {size} bytes is too large, the kernel accepts at most {limit} from "
+            "this socket. Send less at once, or give the client a larger send_buffer (up to net.core.wmem_max); the "
             "daemon's input.max_datagram_size must allow it, too."
         )

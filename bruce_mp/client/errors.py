@@ -16,7 +16,7 @@ __all__ = [
     "MessageTooLargeError",
     "SendError",
     "SendTimeoutError",
-    "explain",
+    "error_for",
 ]
 
 
@@ -27,13 +27,13 @@ class SendError(BruceError):
 
 
 class DaemonUnreachableError(SendError):
-    """No process receives at the address, or the client lacks permission. A later attempt may succeed."""
+    """No process receives at the address, or the client lacks permission. A later send may succeed."""
 
     reason = "unreachable"
 
 
 class MessageTooLargeError(SendError):
-    """The message is larger than the daemon or the kernel allows. A later attempt fails as well."""
+    """The message is larger than the daemon or the kernel allows. A later send fails as well."""
 
     reason = "too_large"
 
@@ -54,7 +54,7 @@ class AttemptLostError(SendError):
 
 
 class SendTimeoutError(SendError):
-    """The daemon did not read within the time limit. A later attempt may succeed."""
+    """The daemon did not read within the time limit. A later send may succeed."""
 
     reason = "timeout"
 
@@ -79,10 +79,10 @@ _UNREACHABLE: Final = {
 }
 
 
-def explain(place: str, error: OSError) -> SendError:
-    """Return the SendError for the kernel's error at `place`."""
+def error_for(destination: str, error: OSError) -> SendError:
+    """Return the SendError for the kernel's error at `destination`."""
     if error.errno == errno.EBADF:
-        return ClientClosedError(f"{place}: the client is closed. Create a new one.")
+        return ClientClosedError(f"{destination}: the client is closed. Create a new one.")
     if error.errno in _UNREACHABLE:
-        return DaemonUnreachableError(f"{place}: {_UNREACHABLE[error.errno]}")
-    return SendError(f"{place}: cannot send: {os.strerror(error.errno or 0)}.")
+        return DaemonUnreachableError(f"{destination}: {_UNREACHABLE[error.errno]}")
+    return SendError(f"{destination}: cannot send: {os.strerror(error.errno or 0)}.")

@@ -151,16 +151,17 @@ class FlushLedger:
         self._flushed = ZERO_COUNTS
 
     def mark(self) -> FlushMark:
-        """Return the mark for a request that is sent now.
+        """Return the mark for a request that is sent now. Raise FlushError as `report_uncertain` does."""
+        self.report_uncertain()
+        return FlushMark(self._connection, self._written)
 
-        Raise FlushError if a connection broke since the last flush.
-        """
+    def report_uncertain(self) -> None:
+        """Raise FlushError, once, if a connection with unflushed messages broke since the last flush."""
         if self._uncertain:
             uncertain, self._uncertain = self._uncertain, 0
             raise FlushError(
                 f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
             )
-        return FlushMark(self._connection, self._written)
 
     def settle(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
         """Return the outcome that an answer reports.
@@ -168,7 +169,7 @@ class FlushLedger:
         Raise FlushError if the answer is not final, or if the connection broke.
         """
         if mark.connection != self._connection:
-            self.mark()
+            self.report_uncertain()
         outcome = _difference(answer, self._flushed)
         if answer.status is not BarrierStatus.DONE:
             raise FlushError(_STATUS_TEXTS[answer.status], outcome)

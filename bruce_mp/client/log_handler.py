@@ -34,7 +34,7 @@ class BruceHandler(logging.Handler):
         client: a client to use instead of a `DatagramClient`. It must not wait (`timeout=0`); the handler closes it.
         level: as in `logging`.
 
-    Raises ValueError for a client with another timeout than 0.
+    Raise ValueError for a client with another timeout than 0.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import new_socket
-from bruce_mp.client.errors import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, explain
+from bruce_mp.client.errors import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, error_for
 from bruce_mp.protocol.client.barrier import AnswerReader
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class ConnectionBrokenError(Exception):
 class ReconnectingLink:
     """Connection to `address`, a path or (host, port). The first write opens it."""
 
-    def __init__(self, place: str, address: Address, send_buffer: int | None) -> None:
-        self._place = place
+    def __init__(self, destination: str, address: Address, send_buffer: int | None) -> None:
+        self._destination = destination
         self._address = address
         self._send_buffer = send_buffer
         self._socket: socket.socket | None = None
         self._read_from: socket.socket | None = None
         self._answers = AnswerReader()
-        self._next_attempt = 0.0
+        self._next_try = 0.0
         self._backoff_s = FIRST_BACKOFF_S
         self._closed = threading.Event()
         self.connections = 0
@@ -58,21 +58,21 @@ class ReconnectingLink:
         """Ensure that a connection exists. Raise SendError if none succeeds in time."""
         while self._socket is None:
             if self._closed.is_set():
-                raise ClientClosedError(f"{self._place}: the client is closed. Create a new one.")
-            wait = self._next_attempt - time.monotonic()
+                raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
+            wait = self._next_try - time.monotonic()
             if wait <= 0:
-                self._attempt(deadline)
+                self._try_connect(deadline)
             elif deadline.allows(wait):
                 self._closed.wait(wait)
             else:
-                raise DaemonUnreachableError(f"{self._place}: no connection; the next attempt is in {wait:.2g} s.")
+                raise DaemonUnreachableError(f"{self._destination}: no connection; the next try is in {wait:.2g} s.")
 
-    def _attempt(self, deadline: Deadline) -> None:
-        self._schedule_next_attempt()
+    def _try_connect(self, deadline: Deadline) -> None:
+        self._schedule_next_try()
         try:
             self._socket = self._open(deadline.at_most(MAX_CONNECT_S))
         except OSError as error:
-            if not deadline.allows(self._next_attempt - time.monotonic()):
+            if not deadline.allows(self._next_try - time.monotonic()):
                 raise self._unreachable(error) from error
         else:
             self._answers = AnswerReader()
@@ -94,11 +94,13 @@ class ReconnectingLink:
 
     def _unreachable(self, error: OSError) -> SendError:
         if isinstance(error, (TimeoutError, BlockingIOError)):
-            return DaemonUnreachableError(f"{self._place}: the daemon accepts no connection now. Try again later.")
-        return explain(self._place, error)
+            return DaemonUnreachableError(
+                f"{self._destination}: the daemon accepts no connection now. Try again later."
+            )
+        return error_for(self._destination, error)
 
-    def _schedule_next_attempt(self) -> None:
-        self._next_attempt = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
+    def _schedule_next_try(self) -> None:
+        self._next_try = time.monotonic() + self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311
         self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
     def reset_backoff(self) -> None:
@@ -126,7 +128,7 @@ class ReconnectingLink:
         poll = select.poll()
         poll.register(writing, select.POLLOUT)
         if not poll.poll(deadline.poll_ms()):
-            raise SendTimeoutError(f"{self._place}: the daemon did not read in time.")
+            raise SendTimeoutError(f"{self._destination}: the daemon did not read in time.")
 
     def _is_closed_by_daemon(self, connection: socket.socket) -> bool:
         """Return True at the end of the stream. Over TCP, the first write after it would be lost."""

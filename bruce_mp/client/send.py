@@ -36,11 +36,9 @@ __all__ = ["add_arguments", "run"]
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
 _SIZE_BYTES: Final = 4
 _STANDARD_INPUT: Final = "-"
-_LIMITS: Final = {
-    True: ("input.max_datagram_size", MAX_DATAGRAM),
-    False: ("input.max_stream_size", MAX_STREAM_MESSAGE),
-}
-"""The daemon's limit and its default, for datagrams (True) and streams (False)."""
+_DATAGRAM_LIMIT: Final = ("input.max_datagram_size", MAX_DATAGRAM)
+_STREAM_LIMIT: Final = ("input.max_stream_size", MAX_STREAM_MESSAGE)
+"""The daemon's setting for the largest message, and its default."""
 LINGER_S: Final = 0.01
 TIMEOUT_S: Final = 60.0
 """Time limit for a daemon that does not read, short enough for an interactive user."""
@@ -187,12 +185,16 @@ def _check_size(message: bytes, args: Namespace) -> None:
 
 
 def _limit(args: Namespace) -> int:
-    _, default = _LIMITS[args.socket_path is not None]
+    _, default = _daemon_limit(args)
     return default if args.max_size is None else int(args.max_size)
 
 
+def _daemon_limit(args: Namespace) -> tuple[str, int]:
+    return _STREAM_LIMIT if args.socket_path is None else _DATAGRAM_LIMIT
+
+
 def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
-    setting, _ = _LIMITS[args.socket_path is not None]
+    setting, _ = _daemon_limit(args)
     return MessageTooLargeError(
         f"A message of {size} bytes is too large: the daemon accepts {_limit(args)}. Split it; or raise "
         f"{setting} in the daemon's configuration, and give --max-size."

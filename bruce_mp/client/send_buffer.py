@@ -39,10 +39,10 @@ class SendBuffer:
     def __len__(self) -> int:
         return len(self._bytes)
 
-    def append(self, message: Buffer, *, counts: bool = True) -> None:
+    def append(self, message: Buffer, *, is_message: bool = True) -> None:
         self._bytes += message
-        self._sizes.append((len(message), counts))
-        self.messages += counts
+        self._sizes.append((len(message), is_message))
+        self.messages += is_message
 
     @contextmanager
     def unwritten(self) -> Iterator[memoryview]:
@@ -55,9 +55,9 @@ class SendBuffer:
         self._written += size
         messages = done = 0
         while self._sizes and self._written - done >= self._sizes[0][0]:
-            length, counts = self._sizes.popleft()
+            length, is_message = self._sizes.popleft()
             done += length
-            messages += counts
+            messages += is_message
         del self._bytes[:done]
         self._written -= done
         self.messages -= messages
@@ -72,21 +72,22 @@ class SendBuffer:
         """Remove the last message if none of it is written, and return True if it was removed."""
         if not self._sizes or (len(self._sizes) == 1 and self._written):
             return False
-        size, counts = self._sizes.pop()
+        size, is_message = self._sizes.pop()
         del self._bytes[len(self._bytes) - size :]
-        self.messages -= counts
+        self.messages -= is_message
         return True
 
     def remove_first(self) -> int:
         """Remove the first message after a `rewind`. Return 1 if it counts as a message, else 0."""
         assert not self._written
-        size, counts = self._sizes.popleft()
+        size, is_message = self._sizes.popleft()
         del self._bytes[:size]
-        self.messages -= counts
-        return int(counts)
+        self.messages -= is_message
+        return int(is_message)
 
     def clear(self) -> int:
         """Remove all messages and return their number."""
         lost = self.messages
-        self.__init__()  # type: ignore[misc]
+        self._bytes, self._written, self.messages = bytearray(), 0, 0
+        self._sizes.clear()
         return lost

@@ -71,7 +71,7 @@ class _ConnectedClient(Client):
 
     def __init__(
         self,
-        place: str,
+        destination: str,
         address: Address,
         *,
         timeout: float | None,
@@ -88,9 +88,9 @@ class _ConnectedClient(Client):
         self._send_buffer = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
-        self._place = place
+        self._destination = destination
         self._initialise()
-        super().__init__(place, errors, max_message, advice)
+        super().__init__(destination, errors, max_message, advice)
 
     def _initialise(self) -> None:
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ class _ConnectedClient(Client):
         self._ledger = FlushLedger()
         self._breaks = 0
         self._attempt = _AttemptState.NONE
-        self._link = ReconnectingLink(self._place, self._address, self._send_buffer)
+        self._link = ReconnectingLink(self._destination, self._address, self._send_buffer)
 
     def _reset(self) -> None:
         super()._reset()
@@ -133,7 +133,7 @@ class _ConnectedClient(Client):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosedError(f"{self._place}: the client is closed. Create a new one.")
+            raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
         if self._attempt is _AttemptState.LOST:
             raise self._attempt_lost()
 
@@ -165,14 +165,14 @@ class _ConnectedClient(Client):
             self._write(deadline)  # first, so that a later break concerns the attempt alone
             self._link.connect(deadline)
             self._attempt = _AttemptState.OPEN
-            self._outgoing.append(frame, counts=False)
+            self._outgoing.append(frame, is_message=False)
 
     def _end_attempt(self) -> None:
         deadline = Deadline(self.timeout)
         try:
             with self._locked(self._lock, deadline):
                 self._check_open()
-                self._outgoing.append(encode_end(), counts=False)
+                self._outgoing.append(encode_end(), is_message=False)
                 self._write(deadline)
                 self._check_open()
                 self._attempt = _AttemptState.NONE
@@ -196,7 +196,7 @@ class _ConnectedClient(Client):
                 self._count_dropped(self._attempt_lost(), lost)
 
     def _attempt_lost(self) -> AttemptLostError:
-        return AttemptLostError(f"{self._place}: the connection broke within an attempt. Repeat the attempt.")
+        return AttemptLostError(f"{self._destination}: the connection broke within an attempt. Repeat the attempt.")
 
     def _buffer_message(self, message: Buffer, deadline: Deadline) -> None:
         if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
@@ -250,7 +250,7 @@ class _ConnectedClient(Client):
     @contextmanager
     def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
         if not lock.acquire(timeout=deadline.lock_s(MIN_LOCK_WAIT_S)):
-            raise SendTimeoutError(f"{self._place}: other threads held the connection for the whole time limit.")
+            raise SendTimeoutError(f"{self._destination}: other threads held the connection for the whole time limit.")
         try:
             yield
         finally:
@@ -292,7 +292,7 @@ class _ConnectedClient(Client):
             with self._locked(self._flush_lock, deadline):
                 return self._flush(FlushRequest(level, deadline), deadline)
         except FlushError as error:
-            raise FlushError(f"{self._place}: flush: {error}", error.outcome) from error.__cause__
+            raise FlushError(f"{self._destination}: flush: {error}", error.outcome) from error.__cause__
         except SendError as error:
             raise FlushError(f"flush: {error}") from error
 
@@ -305,7 +305,7 @@ class _ConnectedClient(Client):
         except OSError:
             with self._lock:
                 self._drop_connection(connection)
-                self._ledger.mark()
+                self._ledger.report_uncertain()
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
             with self._lock:
@@ -315,7 +315,7 @@ class _ConnectedClient(Client):
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_open()
-        self._outgoing.append(request.encode(), counts=False)
+        self._outgoing.append(request.encode(), is_message=False)
         try:
             self._write(deadline)
         except SendError:
@@ -345,7 +345,7 @@ class _ConnectedClient(Client):
         self._wake.set()
         if lost:
             subject = "1 message was" if lost == 1 else f"{lost} messages were"
-            closed = ClientClosedError(f"{subject} not sent before the client closed: {failure or self._place}")
+            closed = ClientClosedError(f"{subject} not sent before the client closed: {failure or self._destination}")
             self._count_dropped(closed, lost)
             if self._errors == "raise":
                 raise closed
@@ -392,10 +392,10 @@ class StreamClient(_ConnectedClient):
         max_message: int = MAX_STREAM_MESSAGE,
         send_buffer: int | None = None,
     ) -> None:
-        place = check_path(path)
+        destination = check_path(path)
         super().__init__(
-            place,
-            place,
+            destination,
+            destination,
             timeout=timeout,
             linger=linger,
             buffer=buffer,

@@ -8,8 +8,7 @@ from msgspec import field
 
 from bruce_mp.config import fields
 from bruce_mp.config.fields import LIVE
-from bruce_mp.config.limits import DAY_MS, INT32_MAX
-from bruce_mp.config.section import RESTART_TO_BIND, Section
+from bruce_mp.config.section import DAY_MS, INT32_MAX, RESTART_TO_BIND, Section
 
 __all__ = ["AllowGroups", "AllowUsers", "Group", "Mode", "Quota", "User"]
 

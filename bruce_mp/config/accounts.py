@@ -62,12 +62,12 @@ class QuotaLimits(NamedTuple):
 
 
 def uid_of(name: str) -> int:
-    """Return the uid of a user, given by name or number. Raises KeyError."""
+    """Return the uid of a user, given by name or number. Raise KeyError."""
     return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
 
 
 def gid_of(name: str) -> int:
-    """Return the gid of a group, given by name or number. Raises KeyError."""
+    """Return the gid of a group, given by name or number. Raise KeyError."""
     return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
 
 
@@ -105,7 +105,7 @@ def quota_limits(config: Quota) -> QuotaLimits | None:
 
 
 def check_accounts(config: Input) -> None:
-    """Check that each name in an allow list or quota exists on this host. Raises StartError."""
+    """Check that each name in an allow list or quota exists on this host. Raise StartError."""
     unknown = list(_unknown_accounts(config))
     if unknown:
         raise StartError("\n".join(unknown))

@@ -34,7 +34,7 @@ class UnixPath(NamedTuple):
 
 
 def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
-    """Parse `host:port` with a port from `lowest_port` to 65535. Raises ValueError with the reason."""
+    """Parse `host:port` with a port from `lowest_port` to 65535. Raise ValueError with the reason."""
     match = _HOST_PORT.fullmatch(text)
     if match is None:
         raise ValueError(f'"{text}" is not of the form host:port')
@@ -44,7 +44,7 @@ def parse_host_port(text: str, *, lowest_port: int = 1) -> HostPort:
 
 
 def parse_listen(text: str) -> HostPort | UnixPath:
-    """Parse an address to listen on; with port 0 the kernel chooses the port. Raises ValueError with the reason."""
+    """Parse an address to listen on; with port 0 the kernel chooses the port. Raise ValueError with the reason."""
     if text.startswith(_UNIX):
         return UnixPath(check_path(text.removeprefix(_UNIX), SOCKET_PATH_MAX))
     return parse_host_port(text, lowest_port=0)

@@ -48,12 +48,12 @@ def _batching_rules(config: Config) -> Iterator[Problem]:
 
 
 def _batching_rule(batching: Batching, path: Path, rule: DefaultBatching | TopicRule) -> Iterator[Problem]:
-    where = (*path, "config")
+    path = (*path, "config")
     if rule.action == "per_topic":
-        yield from _limits_exist(batching, where, rule.config)
+        yield from _limits_exist(batching, path, rule.config)
     elif rule.config is not None:
         remedy = f': the action "{rule.action}" takes no limits; remove it, or use the action "per_topic"'
-        yield Problem.value(where, rule.config, remedy)
+        yield Problem.value(path, rule.config, remedy)
 
 
 def _limits_exist(batching: Batching, path: Path, name: str | None) -> Iterator[Problem]:
@@ -107,9 +107,9 @@ def _tls(config: Config) -> Iterator[Problem]:
     yield from _one_source(("kafka", "tls"), tls.key_password_file, tls.key_password_env, "key_password")
 
 
-def _one_source(path: Path, file: str | None, variable: str | None, what: str) -> Iterator[Problem]:
+def _one_source(path: Path, file: str | None, variable: str | None, secret: str) -> Iterator[Problem]:
     if file is not None and variable is not None:
-        yield Problem.value((*path, f"{what}_env"), variable, f": {what}_file is also given; remove one of them")
+        yield Problem.value((*path, f"{secret}_env"), variable, f": {secret}_file is also given; remove one of them")
 
 
 def _sasl(config: Config) -> Iterator[Problem]:

@@ -240,7 +240,7 @@ class SettingType:
 def setting_type(annotation: Any) -> SettingType:
     """Split `Annotated[T, Meta, ReloadRule]`, `Annotated[T, Meta, ReloadRule] | None` or plain `T` into its parts.
 
-    Raises TypeError for a setting without a reload rule.
+    Raise TypeError for a setting without a reload rule.
     """
     if NoneType in get_args(annotation):
         annotation = next(member for member in get_args(annotation) if member is not NoneType)

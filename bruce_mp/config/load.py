@@ -43,7 +43,7 @@ _UNCLOSED: Final = {
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load the TOML file `path` with `overrides`, `key=value` each.
 
-    Raises `ConfigError`, with a line for each problem: file or override, key, value and the allowed values.
+    Raise `ConfigError`, with a line for each problem: file or override, key, value and the allowed values.
     """
     tree = _read(path)
     parsed = [parse_override(text) for text in overrides]

@@ -22,7 +22,7 @@ class Override(NamedTuple):
 
 
 def parse_override(text: str) -> Override:
-    """Parse `key=value`. Raises ConfigError."""
+    """Parse `key=value`. Raise ConfigError."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"--set {text}: this is not of the form key=value, for example slab.size=64m.")

@@ -23,7 +23,7 @@ _UNSAFE_IN_NAME: Final = re.compile("[%-]")
 
 
 def check_path(raw: object, longest: int) -> str:
-    """Return `raw` if it is an absolute path below `/` of at most `longest` bytes. Raises ValueError otherwise."""
+    """Return `raw` if it is an absolute path below `/` of at most `longest` bytes. Raise ValueError otherwise."""
     if not isinstance(raw, str):
         raise ValueError  # noqa: TRY004 - a value of a wrong type is an invalid setting
     if not raw.startswith("/"):

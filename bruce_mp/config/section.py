@@ -1,4 +1,4 @@
-"""The base class of the configuration's sections, and shared reasons for a restart."""
+"""The base class of the configuration's sections, with the reasons for a restart and the limits that sections share."""
 
 from typing import Final
 
@@ -6,7 +6,10 @@ from msgspec import Struct
 
 from bruce_mp.config.fields import restart
 
-__all__ = ["RESTART_FOR_SLAB", "RESTART_TO_BIND", "Section"]
+__all__ = ["DAY_MS", "INT32_MAX", "RESTART_FOR_SLAB", "RESTART_TO_BIND", "Section"]
+
+INT32_MAX: Final = 2**31 - 1
+DAY_MS: Final = 24 * 60 * 60 * 1000
 
 RESTART_TO_BIND: Final = restart("the sockets are bound at the start")
 RESTART_FOR_SLAB: Final = restart("the slab is created with it")

@@ -21,8 +21,7 @@ from bruce_mp.config import fields
 from bruce_mp.config.access import Group, User
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_host_port, parse_listen
 from bruce_mp.config.fields import LIVE, SettingKind, restart
-from bruce_mp.config.limits import DAY_MS, INT32_MAX
-from bruce_mp.config.section import RESTART_FOR_SLAB, RESTART_TO_BIND, Section
+from bruce_mp.config.section import DAY_MS, INT32_MAX, RESTART_FOR_SLAB, RESTART_TO_BIND, Section
 from bruce_mp.config.security import ENV_VARIABLE, Sasl, Tls
 from bruce_mp.config.sizes import GIB, KIB, MIB
 

@@ -17,7 +17,7 @@ _SIZE: Final = re.compile(r"([0-9]+)([kmg]?)", re.IGNORECASE)
 
 
 def parse_size(raw: object) -> int:
-    """Return the bytes of an integer or of a string with an optional suffix. Raises ValueError with the reason."""
+    """Return the bytes of an integer or of a string with an optional suffix. Raise ValueError with the reason."""
     if type(raw) is int:
         return raw
     match = _SIZE.fullmatch(raw) if isinstance(raw, str) else None

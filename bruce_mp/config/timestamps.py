@@ -8,8 +8,7 @@ from msgspec import field
 
 from bruce_mp.config import fields
 from bruce_mp.config.fields import LIVE
-from bruce_mp.config.limits import DAY_MS, INT32_MAX
-from bruce_mp.config.section import Section
+from bruce_mp.config.section import DAY_MS, INT32_MAX, Section
 
 __all__ = ["InputTimestamps", "TimestampPolicy", "Timestamps"]
 

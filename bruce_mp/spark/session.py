@@ -36,7 +36,7 @@ _LOOPBACK: Final = "127.0.0.1"
 def kafka_jars() -> str:
     """Return the value of `spark.jars` for the connector; the jars are fetched once into the user's cache.
 
-    Raises `StartError`.
+    Raise `StartError`.
     """
     directory = ensure_jars(cache_directory() / "spark" / f"kafka-{_CONNECTOR}", KAFKA_JARS, alone=True)
     return ",".join(str(jar) for jar in sorted((directory / "jars").glob("*.jar")))

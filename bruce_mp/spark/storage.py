@@ -17,7 +17,7 @@ def absolute_path(place: str) -> str:
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:
-    """Return the file system and the directory in it, created if missing. Raises OSError or ValueError."""
+    """Return the file system and the directory in it, created if missing. Raise OSError or ValueError."""
     system, root = _resolve_uri(uri)
     system.create_dir(root, recursive=True)
     return system, root

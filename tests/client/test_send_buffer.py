@@ -54,7 +54,7 @@ def test_messages_stay_whole_when_the_connection_breaks_at_any_byte(data: DataOb
 def test_send_buffer_counts_messages_without_barriers() -> None:
     outgoing = SendBuffer()
     outgoing.append(b"message")
-    outgoing.append(b"barrier", counts=False)
+    outgoing.append(b"barrier", is_message=False)
     assert outgoing.messages == 1
     assert outgoing.on_written(14) == (1, 14)
     assert not outgoing

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["convert"]
 
 BROKER_PORTS: Final = {"doryConfig": 9002, "bruceConfig": 9092}
-
-
+"""The old daemons' default port of a broker, by the root element."""
 TARGETS: Final = {
     "input.unix_datagram": "path",
     "input.unix_stream": "path",
@@ -49,7 +48,7 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     reader = Reader(draft, file)
     read_sections(reader, root, BROKER_PORTS[root.tag])
     for setting in SETTINGS:
-        _copy_setting(reader, root, setting.place, setting)
+        _copy_setting(reader, root, setting)
     if options is not None:
         apply_options(options, draft)
     _disable_without_target(draft)
@@ -57,8 +56,8 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 
-def _copy_setting(reader: Reader, root: Element, place: str, setting: Setting) -> None:
-    path, _, attribute = place.partition("@")
+def _copy_setting(reader: Reader, root: Element, setting: Setting) -> None:
+    path, _, attribute = setting.xml_path.partition("@")
     element = root.first(path) if path else None
     if element is None or attribute not in element.attributes:
         return

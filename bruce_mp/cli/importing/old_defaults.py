@@ -18,29 +18,29 @@ CLIENT_IDS: Final = {"doryConfig": "dory", "bruceConfig": "bruce"}
 STATUS_PORT: Final = 9090
 INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
 
-ALL_ADDRESSES: Final = (
+ALL_ADDRESSES_NOTE: Final = (
     "The old daemon served its pages on all addresses, as this does. They need no password: use 127.0.0.1 unless a "
     "monitor on another host needs them."
 )
-ATTEMPTS: Final = (
+ATTEMPTS_NOTE: Final = (
     "The old daemon discarded a message after 5 error responses by default. Ours keeps retrying while the cluster "
     "is the cause; max_failed_attempts = 5 restores the old limit."
 )
-PAUSES: Final = (
+PAUSES_NOTE: Final = (
     "The old daemon paused everything for at least 5 s after an error. Ours pauses only the partitions concerned, and "
     "for less time. The old defaults of [delivery] were min_pause_delay_ms = 5000, pause_rate_limit_initial_ms = 5000 "
     "and pause_rate_limit_max_double = 4."
 )
-MSG_DEBUG: Final = (
+MSG_DEBUG_NOTE: Final = (
     "Without --debug_dir too, the old daemon copied messages to the directory debug in the home directory of bruce or "
     "dory as soon as /msg_debug chose topics. Set msg_debug.enable and msg_debug.path to allow it here."
 )
-TIMESTAMPS: Final = (
+TIMESTAMPS_NOTE: Final = (
     "The old daemon sent no timestamps to Kafka, so its clients' timestamps had no effect. Every message gets the "
     'time of its arrival, as then. With "clamp" the clients\' timestamps count, where they are near the arrival.'
 )
-LOGGING: Final = "As the old daemon did without <logging>: to syslog only."
-LOGGING_FLAGS: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."
+LOGGING_NOTE: Final = "As the old daemon did without <logging>: to syslog only."
+LOGGING_FLAGS_NOTE: Final = "As the old daemon did: to syslog always, and to standard error with --log_echo."
 
 
 class OldDefault(NamedTuple):
@@ -75,13 +75,13 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
     _status_pages(draft, origin)
     draft.set(("timestamps", "policy"), "arrival", origin)
-    draft.add_note(TIMESTAMPS, ("timestamps", "policy"))
+    draft.add_note(TIMESTAMPS_NOTE, ("timestamps", "policy"))
     if draft.get(("delivery", "max_failed_attempts")) is None:
-        draft.add_note(ATTEMPTS)
+        draft.add_note(ATTEMPTS_NOTE)
     if any(draft.get(("delivery", name)) is None for name in _PAUSE_SETTINGS):
-        draft.add_note(PAUSES)
+        draft.add_note(PAUSES_NOTE)
     if from_options and draft.get(("msg_debug", "enable")) is None:
-        draft.add_note(MSG_DEBUG)
+        draft.add_note(MSG_DEBUG_NOTE)
     _sizes(draft, origin, from_options=from_options)
     _discard_file_size(draft, origin)
     _logging(draft, origin, from_options=from_options)
@@ -120,11 +120,11 @@ def _status_pages(draft: Draft, origin: str) -> None:
     host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
     draft.set(("http", "listen"), f"{host}:{draft.status_port or STATUS_PORT}", origin)
     if not draft.loopback_only:
-        draft.add_note(ALL_ADDRESSES, ("http", "listen"))
+        draft.add_note(ALL_ADDRESSES_NOTE, ("http", "listen"))
 
 
 def _logging(draft: Draft, origin: str, *, from_options: bool) -> None:
     for name, value in (("stdout_stderr", False), ("syslog", True)):
         if draft.get(("logging", name)) is None:
             draft.set(("logging", name), value, origin)
-            draft.add_note(LOGGING_FLAGS if from_options else LOGGING, ("logging",))
+            draft.add_note(LOGGING_FLAGS_NOTE if from_options else LOGGING_NOTE, ("logging",))

@@ -65,8 +65,8 @@ def parse_xml(data: bytes, name: str) -> Element:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as error:
-        what = expat.ErrorString(error.code)
-        raise ConfigError(f"{name}:{error.lineno}: this is not XML: {what} (column {error.offset}).") from error
+        reason = expat.ErrorString(error.code)
+        raise ConfigError(f"{name}:{error.lineno}: this is not XML: {reason} (column {error.offset}).") from error
     except (LookupError, ValueError) as error:  # an encoding unknown to Python, or unusable for expat
         raise ConfigError(f"{name}: cannot read it: {error}. Declare US-ASCII or UTF-8 in the first line.") from error
     return stack[0].children[0]

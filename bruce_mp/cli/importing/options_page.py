@@ -54,7 +54,7 @@ def render() -> str:
 def _options() -> Iterator[str]:
     yield "## Settings\n\n| XML | option | new setting |\n|---|---|---|"
     for setting in SETTINGS:
-        yield f"| {_code(setting.place)} | {_flag(setting)} | `{setting.key}` |"
+        yield f"| {_code(setting.xml_path)} | {_flag(setting)} | `{setting.key}` |"
     yield ""
     for note in dict.fromkeys(setting.note for setting in SETTINGS if setting.note):
         yield f"* {', '.join(f'`{setting.key}`' for setting in SETTINGS if setting.note == note)}: {note}"

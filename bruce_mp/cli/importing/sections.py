@@ -83,8 +83,8 @@ class Reader:
         try:
             return None if raw is None else parse(raw)
         except ValueError as error:
-            what = f'<{element.tag} {attribute}="{raw}">'
-            self.draft.add_error(self.origin(element), f"{what} is not allowed: give {error}.")
+            written = f'<{element.tag} {attribute}="{raw}">'
+            self.draft.add_error(self.origin(element), f"{written} is not allowed: give {error}.")
             return None
 
     def set(self, key: tuple[str, ...], element: Element, attribute: str, parse: Callable[[str], object]) -> None:

@@ -1,4 +1,4 @@
-"""Table of the old settings that map to one setting: old place, new key, and notation of the value.
+"""Table of the old settings that map to one setting: old element or option, new key, and notation of the value.
 
 `sections.py` converts the others (batching, compression, rate limits, brokers, the address of the status pages).
 `WITHOUT_COUNTERPART` lists options that have no equivalent.
@@ -31,12 +31,12 @@ __all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "Setting"]
 class Setting(NamedTuple):
     """Mapping of one setting.
 
-    `place` is element and attribute below the root; `flag` is the option of the old command line, without dashes.
+    `xml_path` is element and attribute below the root; `flag` is the option of the old command line, without dashes.
     `flag_read` is None for a switch, which stands for `flag_value`. A value for which `read` returns None is omitted.
     """
 
     key: str
-    place: str = ""
+    xml_path: str = ""
     read: Callable[[str], object] = text
     flag: str = ""
     flag_read: Callable[[str], object] | None = None
@@ -44,12 +44,12 @@ class Setting(NamedTuple):
     note: str = ""
 
 
-SLAB: Final = (
+SLAB_NOTE: Final = (
     "The old buffer held only keys and values. The slab also holds topics and headers, and survives a crash. Make it "
     "larger for small messages."
 )
-FAILED: Final = "Remove the line to retry without limit while the cluster is the cause."
-PAUSE: Final = (
+FAILED_NOTE: Final = "Remove the line to retry without limit while the cluster is the cause."
+PAUSE_NOTE: Final = (
     "The old daemon paused all traffic, this one only the affected partitions or broker: remove the line for the "
     "shorter default."
 )
@@ -91,7 +91,9 @@ SETTINGS: Final = (
     ),
     Setting("input.tcp.enable", "inputSources/tcp@enable", switch),
     Setting("input.tcp.port", "inputSources/tcp/port@value", port, flag="input_port", flag_read=integer),
-    Setting("slab.size", "inputConfig/maxBuffer@value", size, flag="msg_buffer_max", flag_read=kibibytes, note=SLAB),
+    Setting(
+        "slab.size", "inputConfig/maxBuffer@value", size, flag="msg_buffer_max", flag_read=kibibytes, note=SLAB_NOTE
+    ),
     Setting(
         "input.max_datagram_size",
         "inputConfig/maxDatagramMsgSize@value",
@@ -120,7 +122,7 @@ SETTINGS: Final = (
         integer,
         flag="max_failed_delivery_attempts",
         flag_read=integer,
-        note=FAILED,
+        note=FAILED_NOTE,
     ),
     Setting(
         "delivery.shutdown_max_delay_ms",
@@ -164,7 +166,7 @@ SETTINGS: Final = (
         integer,
         flag="pause_rate_limit_initial",
         flag_read=integer,
-        note=PAUSE,
+        note=PAUSE_NOTE,
     ),
     Setting(
         "delivery.pause_rate_limit_max_double",
@@ -179,7 +181,7 @@ SETTINGS: Final = (
         integer,
         flag="min_pause_delay",
         flag_read=integer,
-        note=PAUSE,
+        note=PAUSE_NOTE,
     ),
     # status pages
     Setting(

@@ -22,7 +22,7 @@ REPEATED: Final = frozenset({"config", "topic", "broker"})
 def _known_attributes() -> dict[str, set[str]]:
     known = {path: set(attributes) for path, attributes in SECTION_ATTRIBUTES.items()}
     for setting in SETTINGS:
-        path, _, attribute = setting.place.partition("@")
+        path, _, attribute = setting.xml_path.partition("@")
         parts = path.split("/")
         for depth in range(1, len(parts) + 1):
             known.setdefault("/".join(parts[:depth]), set())

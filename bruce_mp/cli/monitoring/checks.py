@@ -114,9 +114,9 @@ _BROKER_FAILURES: Final = (
     *("ConnectorConnectFail", "ConnectorSocketBrokerClose", "ConnectorSocketError", "ConnectorSocketTimeout"),
 )
 _CLIENT_FAILURES: Final = tuple(
-    f"{kind}{what}"
-    for kind in ("UnixStreamInput", "TcpInput")
-    for what in ("UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
+    f"{source}{failure}"
+    for source in ("UnixStreamInput", "TcpInput")
+    for failure in ("UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
 )
 _BAD_RESPONSES: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
 _METADATA_FAILURES: Final = ("GetMetadataFail", "MetadataHasEmptyTopicList")

@@ -12,7 +12,7 @@ from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.telemetry.books import Books, balance_line
 
 if TYPE_CHECKING:
-    from bruce_mp.cli.pages import StatusClient
+    from bruce_mp.cli.status_client import StatusClient
     from bruce_mp.status.pages.health import HealthPage
 
 __all__ = ["Readings", "read_daemon"]

@@ -63,7 +63,7 @@ class Audit:
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
-    """Land the present messages of the topics, compare them, and return the sums. Raises Spark's errors."""
+    """Land the present messages of the topics, compare them, and return the sums. Raise Spark's errors."""
     display = progress or Progress("audit")
     display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
     land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)

@@ -74,7 +74,7 @@ class DryRun:
 
 
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
-    """Send the remaining messages and return their number. Raises Spark's StreamingQueryException."""
+    """Send the remaining messages and return their number. Raise Spark's StreamingQueryException."""
     display = progress or Progress("backfill")
     parse_options(plan.sink)  # before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
@@ -136,7 +136,7 @@ class _CommittedChunks:
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
-    """Read all files and count the messages without sending any. Raises `OptionError` and `SchemaError`.
+    """Read all files and count the messages without sending any. Raise `OptionError` and `SchemaError`.
 
     The rows are checked as the sink does, with the limits of the daemon on this host, or the default ones without it.
     """

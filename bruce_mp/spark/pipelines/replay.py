@@ -97,7 +97,7 @@ def replay(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Replayed:
-    """Send the selected messages that were not replayed before. Raises `DoubtfulError` and Spark's errors."""
+    """Send the selected messages that were not replayed before. Raise `DoubtfulError` and Spark's errors."""
     display = progress or Progress("replay")
     system, root = open_directory(state)
     _resolve_doubtful(system, root, doubtful)
