@@ -1,7 +1,7 @@
 """Client of the embedded broker for tests and the demo: starts the process and sends it commands.
 
     with DevBroker(brokers=3, topics={"hits": 4}) as broker:
-        broker.inject(Fault(action=Action.ERROR_APPENDED, code=7, topic="hits", times=3))
+        broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7, topic="hits", times=3))
         ...send to broker.bootstrap...
         broker.wait_until(records=1000)
         assert [len(partition) for partition in broker.fetch("hits")] == [250] * 4

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 __all__ = ["absolute_path", "list_files", "open_directory", "total_size"]
 
 
-def absolute_path(place: str) -> str:
+def absolute_path(path: str) -> str:
     """Return an absolute path, because executors have other working directories than the driver; a URI stays."""
-    return place if "://" in place else str(Path(place).absolute())
+    return path if "://" in path else str(Path(path).absolute())
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from bruce_mp.spark.ledger import TaskAttempt
-
 __all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
@@ -193,7 +191,7 @@ class _Task:
         bad = self._validator.find(rows)
         if not bad:
             return rows
-        if not dead.wanted:
+        if not dead.is_enabled:
             raise RowError(_describe_invalid(batch, *bad[0][1:]))
         mask = np.zeros(rows.count, np.bool_)
         mask[[row for _, row, _ in bad]] = True
@@ -277,7 +275,7 @@ class DeadLetters:
         self.count = 0
 
     @property
-    def wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         return self._uri is not None
 
     def __enter__(self) -> Self:

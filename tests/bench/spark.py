@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from bench.machine import OthersLoad
-from bruce_mp.spark.audit.messages import CONSUMER_OPTIONS, read_topics
+from bruce_mp.spark.audit.kafka_source import CONSUMER_OPTIONS, read_topics
 from bruce_mp.spark.audit.run import Audit, compare, land
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.session import start_session

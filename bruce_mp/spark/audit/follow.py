@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.messages import stream_topics
+from bruce_mp.spark.audit.kafka_source import stream_topics
 from bruce_mp.spark.audit.run import Audit, compare, land
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute_path, open_directory

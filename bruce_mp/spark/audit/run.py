@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.books import CELL, discard_lines, fill_books, read_ledger
+from bruce_mp.spark.audit.balance import CELL, discard_lines, fill_books, read_ledger
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
-from bruce_mp.spark.audit.messages import read_topics
+from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.ranges import expressions, merge_ranges
 from bruce_mp.spark.audit.report import AuditVerdict, summarise, write_report
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.settings import settings
 from bruce_mp.spark.storage import absolute_path, total_size
+from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from bruce_mp.spark.audit.books import AuditBooks
+    from bruce_mp.spark.audit.balance import AuditBooks
 
 __all__ = ["Audit", "audit", "compare", "find_problems", "land", "no_problems"]
 
@@ -90,7 +90,7 @@ def compare(
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if not small:
         return _compare(plan, facts, ledger, minutes)
-    with settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
+    with temporary_settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
         return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
 
 

@@ -101,16 +101,17 @@ def replay(
     display = progress or Progress("replay")
     system, root = open_directory(state)
     _resolve_doubtful(system, root, doubtful)
+    replays = _ReplayState(spark, system, root, state)
     total = Replayed()
     for number, file in enumerate(files, 1):
-        total += _replay_file(_State(spark, system, root, state), file, sink, selection or Filter(), dry_run=dry_run)
+        total += _replay_file(replays, file, sink, selection or Filter(), dry_run=dry_run)
         display.show(f"file {number} of {len(files)}, {total.sent:,} messages sent")
     display.finish(f"{len(files)} files, {total.sent:,} messages {'to send' if dry_run else 'sent'}")
     return total
 
 
 @dataclass(frozen=True)
-class _State:
+class _ReplayState:
     """The session, and the state directory of the replay."""
 
     spark: SparkSession
@@ -118,27 +119,30 @@ class _State:
     root: str
     uri: str
 
-    def done(self) -> DataFrame | None:
+    def replayed(self) -> DataFrame | None:
+        """Return the chunks that earlier runs have sent, or None without any."""
         names = [entry.base_name for entry in _entries(self.system, self.root) if entry.base_name.endswith(_DONE)]
         if not names:
             return None
         return self.spark.read.parquet(*[f"{self.uri}/{name}" for name in names])
 
 
-def _replay_file(chunk: _State, file: str, sink: Mapping[str, str], selection: Filter, *, dry_run: bool) -> Replayed:
-    lines = _add_fate(_add_hash(discard_table(chunk.spark, [file])), chunk.done(), selection)
-    name = f"{chunk.uri}/{uuid4().hex}{_INTENT}"
+def _replay_file(
+    state: _ReplayState, file: str, sink: Mapping[str, str], selection: Filter, *, dry_run: bool
+) -> Replayed:
+    lines = _add_fate(_add_hash(discard_table(state.spark, [file])), state.replayed(), selection)
+    name = f"{state.uri}/{uuid4().hex}{_INTENT}"
     counts = {row["fate"]: row["count"] for row in lines.groupBy("fate").count().collect()}  # four rows
     found = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
     if found.sent and not dry_run:
         lines.where("fate = 'send'").select("hash", "number", "position", *_COLUMNS).write.parquet(name)
-        _send(chunk.spark, name, sink)
-        chunk.system.move(_path(chunk, name), _path(chunk, name).removesuffix(_INTENT) + _DONE)
+        _send(state.spark, name, sink)
+        state.system.move(_path(state, name), _path(state, name).removesuffix(_INTENT) + _DONE)
     return found
 
 
-def _path(chunk: _State, uri: str) -> str:
-    return f"{chunk.root}/{uri.rpartition('/')[2]}"
+def _path(state: _ReplayState, uri: str) -> str:
+    return f"{state.root}/{uri.rpartition('/')[2]}"
 
 
 def _send(spark: SparkSession, chunk: str, sink: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.spark.audit.books import late_messages
+from bruce_mp.spark.audit.balance import late_messages
 from bruce_mp.spark.audit.facts import SCHEMA, exploded, facts_of, percentiles
 
 if TYPE_CHECKING:

@@ -217,7 +217,7 @@ def test_messages_in_the_router_count_for_their_leader(daemon: OfflineStatusPage
 def test_one_stalled_partition_is_a_warning(daemon: OfflineStatusPages) -> None:
     trouble = PartitionError(b"news", 1, "NOT_ENOUGH_REPLICAS", NOW_MS)
     acked = msgspec.structs.replace(
-        broker(CONNECTED), acked_ms=NOW_MS - 500, stalls=(stall(b"news", 1, 65_000, 1),), troubles=(trouble,)
+        broker(CONNECTED), acked_ms=NOW_MS - 500, stalls=(stall(b"news", 1, 65_000, 1),), partition_errors=(trouble,)
     )
     well(daemon).broker_status.record([router(), acked], NOW_MS)
     assert daemon.json("/healthz")["warnings"] == [

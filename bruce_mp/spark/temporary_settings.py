@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["settings"]
+__all__ = ["temporary_settings"]
 
 
 @contextmanager
-def settings(spark: SparkSession, temporary: Mapping[str, str]) -> Iterator[None]:
+def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Run the block with these settings; Spark must know each of them."""
-    before = {key: spark.conf.get(key) for key in temporary}
+    before = {key: spark.conf.get(key) for key in settings}
     try:
-        for key, value in temporary.items():
+        for key, value in settings.items():
             spark.conf.set(key, value)
         yield
     finally:

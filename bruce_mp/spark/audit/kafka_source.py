@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.settings import settings
+from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def read_topics(
     converts each message to an object and back to a row; that takes as long as all other work.
     """
     v1_sources = str(spark.conf.get(_V1_SOURCES)).split(",")
-    with settings(spark, {_V1_SOURCES: ",".join(name for name in v1_sources if name.strip() != "kafka")}):
+    with temporary_settings(spark, {_V1_SOURCES: ",".join(name for name in v1_sources if name.strip() != "kafka")}):
         return spark.read.format("kafka").options(**_options(bootstrap, topics, options)).load()
 
 
