@@ -108,7 +108,7 @@ def _modules(items: Iterable[pytest.Item]) -> list[str]:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # each full collection in a test would else visit all modules and collected tests
-    GUARD.take_started()  # conditions of `skipif` may run a command, which belongs to no test
+    GUARD.pop_started()  # conditions of `skipif` may run a command, which belongs to no test
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -162,7 +162,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     finally:
-        started = GUARD.take_started()
+        started = GUARD.pop_started()
     if started and not item.get_closest_marker("process"):
         pytest.fail(f"The test starts a process: mark it with pytest.mark.process. It started {started[0]}")
 

@@ -1,4 +1,4 @@
-"""Batches and answers of one dispatcher: limits, numbers, retries, culprits."""
+"""Batches and answers of one dispatcher: limits, numbers, retries, refused records."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def make() -> Iterator[MakeWorld]:
 
 def start(world: World) -> None:
     """Boot, and get a first message through, so that the dispatcher may pipeline."""
-    world.boot()
+    world.step_until_synced()
     world.send_one(b"t")
-    world.run_dry()
+    world.step_until_settled()
 
 
 def hand_over(world: World, *batches: int, size: int = 5) -> list[list[Written]]:
@@ -72,8 +72,8 @@ def hand_over(world: World, *batches: int, size: int = 5) -> list[list[Written]]
     for count in batches:
         world.send([(b"t", datagram(b"t", b"v" * size), None)] * count)
         world.ring()
-        world.peer_hears(SLOT)
-        world.peer_sends(SLOT)
+        world.deliver_to_dispatcher(SLOT)
+        world.send_request(SLOT)
     return in_flight(world)
 
 
@@ -83,7 +83,7 @@ def in_flight(world: World) -> list[list[Written]]:
 
 
 def settle(world: World) -> None:
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
@@ -135,7 +135,7 @@ def test_a_partition_with_a_long_queue_leaves_the_others_their_turn() -> None:
             world.send_one(topic, b"v" * 80)
             world.ring()
         while any(world.to_peer[SLOT]):
-            world.peer_hears(SLOT)
+            world.deliver_to_dispatcher(SLOT)
         before = len(world.requests)
         settle(world)
         sent = [batch.topic for request in world.requests[before:] for batch in request]
@@ -165,7 +165,7 @@ def test_the_first_batch_of_a_partition_is_sent_alone(make: MakeWorld) -> None:
     """A broker that does not know us takes the second batch although it refused the first."""
     world = make()
     world.kill_peer(SLOT)
-    world.boot()
+    world.step_until_synced()
     assert len(hand_over(world, 1, 1, 1)) == 1
     world.errors.append((19, False))
     world.answer(SLOT)
@@ -185,7 +185,7 @@ def test_sequence_numbers_wrap_to_zero(make: MakeWorld) -> None:
     world.cluster.partitions[b"t", 0].recent.append((0, 2**31 - 5))
     written = hand_over(world, 3, 3, 3)
     assert [batch.base for (batch,) in written] == [2**31 - 4, 2**31 - 1, 2]
-    world.lose(SLOT, carried_out=2)
+    world.break_connection(SLOT, executed=2)
     settle(world)
     world.kill_all()
     settle(world)
@@ -197,14 +197,14 @@ def test_batches_across_the_sequence_wrap_survive_a_restart(make: MakeWorld) -> 
     world.cluster.partitions[b"t", 0].recent.append((0, 2**31 - 5))
     hand_over(world, 3, 3, 3)
     world.kill_peer(SLOT)
-    world.carry_out_stray()
+    world.execute_stray()
     settle(world)
 
 
 def test_a_resent_batch_is_unchanged(make: MakeWorld) -> None:
     world = make()
     first, second = hand_over(world, 2, 3)
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     settle(world)
     assert world.requests[-2:] == [first, second]
 
@@ -218,7 +218,7 @@ def test_a_partition_without_epochs_left_sends_without_sequence_numbers(make: Ma
     settle(world)
     ((batch,),) = hand_over(world, 2)
     assert (batch.epoch, batch.base) == (-1, -1)
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     settle(world)
     assert world.reporter.duplicates >= 2
 
@@ -272,7 +272,7 @@ def test_an_uncertain_batch_before_a_discarded_one_is_not_duplicated(make: MakeW
 def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 1, 2, 3, 4)
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     before = len(world.requests)
     stray, world.stray = world.stray, []
     world.errors.append((42, False))
@@ -280,9 +280,9 @@ def test_numbers_are_not_used_twice_while_an_old_request_may_arrive(make: MakeWo
         world.step_all()
     world.stray = stray
     while world.stray:
-        world.carry_out_stray()
+        world.execute_stray()
         world.step_all()
-    world.run_dry()
+    world.step_until_settled()
     log = log_of(world)
     assert len(log) == len(set(log))
 
@@ -291,12 +291,12 @@ def test_a_refusal_does_not_resolve_earlier_uncertain_batches(make: MakeWorld) -
     """All is written, the answers are lost, and then the permission is gone for a moment."""
     world = make()
     hand_over(world, 2, 2, 2)
-    world.lose(SLOT, carried_out=3)
+    world.break_connection(SLOT, executed=3)
     world.cluster.refused[b"t", 0] = 42
     while not world.reporter.discarded:
         world.step_all()
     world.cluster.refused.clear()
-    world.run_dry()
+    world.step_until_settled()
     assert len(log_of(world)) == 7
 
 
@@ -304,7 +304,7 @@ def test_a_sequence_gap_of_the_daemon_is_no_possible_duplicate(make: MakeWorld) 
     world = make()
     hand_over(world, 2, 2, 2)
     world.cluster.poison = {1, 2}
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     world.stray.clear()
     settle(world)
     assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 1
@@ -317,12 +317,12 @@ def test_sequence_numbers_are_not_reused_when_the_connection_breaks(make: MakeWo
     hand_over(world, 2, 2, 2, 2)
     world.errors.append((42, False))
     world.answer(SLOT)
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     before = len(log_of(world))
     while len(log_of(world)) == before:
         world.step_all()
     while world.stray:
-        world.carry_out_stray()
+        world.execute_stray()
     settle(world)
     assert PartitionTable(world.slab).epoch_and_sequence(TOPIC, 0)[0] == 1
 
@@ -387,7 +387,7 @@ def test_batches_given_up_after_an_ambiguous_error_are_discarded_in_doubt(
 def test_a_batch_in_doubt_stays_so_when_another_dispatcher_discards_it(make: MakeWorld) -> None:
     world = make()
     hand_over(world, 2, 3)
-    world.lose(SLOT, carried_out=1)
+    world.break_connection(SLOT, executed=1)
     world.kill_all()
     world.cluster.refused[b"t", 0] = 42
     step_until_discarded(world, 5)
@@ -421,7 +421,7 @@ def test_retries_back_off(make: MakeWorld) -> None:
 def test_a_partition_in_backoff_does_not_delay_another() -> None:
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1, 1]}, a_config(action="none"))
-        world.boot()
+        world.step_until_synced()
         world.cluster.refused[b"t", 0] = 19
         for _ in range(100):
             world.send([(b"t", datagram(b"t", b"v", partition_key=key), key) for key in (0, 1)])
@@ -446,9 +446,9 @@ def test_a_topic_without_sequence_number_support_is_sent_without_them(make: Make
     assert not world.reporter.discarded
     assert world.reporter.duplicates == 0
     world.kill_all()
-    world.boot()
+    world.step_until_synced()
     assert [len(request) for request in hand_over(world, 2, 2)] == [1], "one at a time"
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     settle(world)
     assert world.reporter.duplicates == 2
 
@@ -514,8 +514,8 @@ def test_a_throttled_broker_gets_no_request_until_the_throttle_ends(make: MakeWo
     core.throttle_until(now + 1)
     assert not hand_over(world, 2)
     assert core.retry_at == now + 5
-    world.pass_time(5000)
-    world.peer_sends(SLOT)
+    world.advance_clock(5000)
+    world.send_request(SLOT)
     assert len(in_flight(world)) == 1
     settle(world)
 
@@ -529,14 +529,14 @@ def test_a_hand_back_waits_for_responses_up_to_its_deadline(make: MakeWorld) -> 
     asked = world.now_ms
     world.router.request_refresh_now(asked)
     for _ in range(100):
-        world.pass_time(10)
+        world.advance_clock(10)
         world.answer_fetch()
-        world.peer_hears(SLOT)
+        world.deliver_to_dispatcher(SLOT)
         if core.hand_back_deadline_ms is not None:
             break
     ends = core.hand_back_deadline_ms or 0
     assert asked + 5000 <= ends <= asked + 6000
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     settle(world)
     assert log_of(world) == list(range(5))
 
@@ -561,7 +561,7 @@ def test_handing_back_all_partitions_resends_everything_in_order(make: MakeWorld
     assert len(log_of(world)) == 7
 
 
-# --- culprits ---------------------------------------------------------------------------------------------------------
+# --- refused records ------------------------------------------------------------------------------------------------
 def test_only_the_rejected_record_is_discarded_and_named(make: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     world = make()
     world.cluster.poison = {12}
@@ -576,11 +576,11 @@ def test_only_the_rejected_record_is_discarded_and_named(make: MakeWorld, caplog
 
 def test_records_named_by_the_response_are_discarded_immediately(make: MakeWorld) -> None:
     world = make()
-    world.names_culprits = True
+    world.names_refused = True
     world.cluster.poison = {3, 4, 5, 20}
     requests = len(hand_over(world, 30))
     world.answer(SLOT)
-    world.peer_sends(SLOT)
+    world.send_request(SLOT)
     assert requests == len(in_flight(world)) == 1
     assert len(in_flight(world)[0][0].records) == 26
     settle(world)
@@ -590,16 +590,16 @@ def test_records_named_by_the_response_are_discarded_immediately(make: MakeWorld
 def test_remaining_records_of_a_batch_are_settled_in_bounded_transactions(
     make: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each culprit cuts a segment in two, and a transaction has room for so many."""
+    """Each refused record cuts a segment in two, and a transaction has room for so many."""
     for module in ("slab.rows", "dispatcher.record_batches", "dispatcher.produce_responses"):
         monkeypatch.setattr(f"bruce_mp.{module}.MAX_SETTLED_SEGMENTS", 3)
     world = make()
-    world.names_culprits = True
+    world.names_refused = True
     for _ in range(3):
         world.send([(b"t", datagram(b"t"), None)] * 3)
         world.ring()
     for _ in range(3):
-        world.peer_hears(SLOT)
+        world.deliver_to_dispatcher(SLOT)
     world.cluster.poison = {2, 5, 8}
     settle(world)
     assert world.reporter.discarded == {DiscardReason.KAFKA_ERROR_ACK: 3}
@@ -620,12 +620,12 @@ def test_accepted_records_are_delivered_once_and_in_order(
         world = World(slab, {b"t": [1]}, a_config(action="none"))
         start(world)
         world.cluster.poison = {arrival for arrival in poison if arrival <= sum(batches)}
-        world.names_culprits = names
+        world.names_refused = names
         hand_over(world, *batches)
         for step in range(41):
-            for at, carried_out in losses:
+            for at, executed in losses:
                 if at == step:
-                    world.lose(SLOT, carried_out=carried_out)
+                    world.break_connection(SLOT, executed=executed)
             if death == step:
                 world.kill_peer(SLOT)
             world.step_all()
@@ -642,8 +642,8 @@ def send_stamped(world: World, *timestamps: int) -> None:
     """One batch of messages with these timestamps is in flight."""
     world.send([(b"t", datagram(b"t", b"v", timestamp=each), None) for each in timestamps])
     world.ring()
-    world.peer_hears(SLOT)
-    world.peer_sends(SLOT)
+    world.deliver_to_dispatcher(SLOT)
+    world.send_request(SLOT)
 
 
 def timestamps_of(world: World) -> list[int]:
@@ -655,7 +655,7 @@ def test_a_rejected_timestamp_is_replaced_by_the_arrival_time(
     make: MakeWorld, caplog: pytest.LogCaptureFixture, *, names: bool
 ) -> None:
     world = make()
-    world.cluster.latest_ms, world.names_culprits = 10**14, names
+    world.cluster.latest_ms, world.names_refused = 10**14, names
     arrived_ms = world.input.now_ms
     with caplog.at_level(logging.WARNING, logger="bruce_mp.dispatcher.produce_responses"):
         send_stamped(world, 11, AHEAD_MS, 12, AHEAD_MS + 1, 13)
@@ -673,7 +673,7 @@ def test_a_rejected_timestamp_is_replaced_by_the_arrival_time(
 
 def test_a_record_rejected_with_its_arrival_time_is_discarded(make: MakeWorld) -> None:
     world = make()
-    world.cluster.latest_ms, world.names_culprits = -1, True
+    world.cluster.latest_ms, world.names_refused = -1, True
     send_stamped(world, -5, AHEAD_MS, -6)
     settle(world)
     assert timestamps_of(world)[1:] == [-5, -6]
@@ -683,7 +683,7 @@ def test_a_record_rejected_with_its_arrival_time_is_discarded(make: MakeWorld) -
 
 def test_a_rejected_explicit_timestamp_is_discarded_and_not_replaced(make: MakeWorld) -> None:
     world = make()
-    world.cluster.latest_ms, world.names_culprits = 10**14, True
+    world.cluster.latest_ms, world.names_refused = 10**14, True
     world.send([(b"t", datagram(b"t", b"v", timestamp=each), None) for each in (11, AHEAD_MS)])
     (segment,) = world.doorbells[-1]
     for offset, _ in segment_records(world.slab, segment):
@@ -706,13 +706,13 @@ def test_replaced_timestamps_lose_no_message_when_connections_break(
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1]}, a_config(action="none"))
         start(world)
-        world.cluster.latest_ms, world.names_culprits = 10**14, names
+        world.cluster.latest_ms, world.names_refused = 10**14, names
         for batch in batches:
             send_stamped(world, *batch)
         for step in range(41):
-            for at, carried_out in losses:
+            for at, executed in losses:
                 if at == step:
-                    world.lose(SLOT, carried_out=carried_out)
+                    world.break_connection(SLOT, executed=executed)
             if step in deaths:
                 world.kill_peer(SLOT)
             world.step_all()
@@ -744,7 +744,7 @@ def test_a_damaged_run_is_skipped_and_others_are_delivered(make: MakeWorld, dama
             damage(world.slab, world.doorbells[-1][0])
         world.ring()
     for _ in range(3):
-        world.peer_hears(SLOT)
+        world.deliver_to_dispatcher(SLOT)
     hand_over(world, 2)
     deliver(world, 1 + 2 + 2 + 2)
     world.kill_peer(SLOT)
@@ -779,7 +779,7 @@ def test_a_run_damaged_in_its_queue_is_skipped_and_its_neighbours_are_sent(make:
         runs += world.doorbells[-1]
         world.ring()
     for _ in range(3):
-        world.peer_hears(SLOT)
+        world.deliver_to_dispatcher(SLOT)
     world.slab.words[(world.slab.chunk_at(runs[damaged].chunk) + runs[damaged].run + lay.RUN_COUNT) >> 2] += 1
     deliver(world, 1 + 2)
     hand_over(world, 2)
@@ -803,13 +803,13 @@ def test_a_record_damaged_in_flight_is_left_out_when_its_timestamp_is_refused(
     make: MakeWorld, damaged: int, *, names: bool
 ) -> None:
     world = make()
-    world.cluster.latest_ms, world.names_culprits = 10**14, names
+    world.cluster.latest_ms, world.names_refused = 10**14, names
     for number in range(3):
         world.send([(b"t", datagram(b"t", timestamp=AHEAD_MS), None)] * 2)
         run = world.doorbells[-1][0]
         world.ring()
-        world.peer_hears(SLOT)
-        world.peer_sends(SLOT)
+        world.deliver_to_dispatcher(SLOT)
+        world.send_request(SLOT)
         if number == damaged:
             damage(world.slab, run)
     assert len(in_flight(world)) == 3
@@ -824,9 +824,9 @@ def test_a_record_damaged_in_flight_is_left_out_when_its_timestamp_is_refused(
 def test_one_batch_is_in_flight_and_duplicates_are_counted_without_idempotence(make: MakeWorld) -> None:
     world = make(a_config(action="none", acks=1))
     assert len(hand_over(world, 2, 2, 2)) == 1
-    world.lose(SLOT, carried_out=0)
-    world.carry_out_stray()
-    world.run_dry()
+    world.break_connection(SLOT, executed=0)
+    world.execute_stray()
+    world.step_until_settled()
     world.check(duplicates=True)
     assert world.reporter.duplicates == 2
     assert len(log_of(world)) == 1 + 6 + 2

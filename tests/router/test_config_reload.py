@@ -28,7 +28,7 @@ def world() -> Iterator[World]:
     """A message gathers in the dispatcher of its topic."""
     with new_slab(ROOMY) as slab:
         world = World(slab, {b"t": (1,)}, COMBINED)
-        world.boot()
+        world.step_until_synced()
         world.send_one(b"t")
         for _ in range(20):
             world.step_all()
@@ -42,26 +42,26 @@ def deliver_another(world: World) -> None:
     for _ in range(20):
         world.step_all()
     for slot in list(world.peers):
-        world.take_config(slot)
-    world.run_dry()
+        world.apply_config(slot)
+    world.step_until_settled()
     world.check()
 
 
 def test_order_holds_when_the_router_reloads_before_the_dispatcher(world: World) -> None:
     world.reload(PER_TOPIC)
-    world.take_config(ROUTER)
+    world.apply_config(ROUTER)
     deliver_another(world)
 
 
 def test_order_holds_when_a_router_starts_with_a_reloaded_config(world: World) -> None:
     world.reload(PER_TOPIC)
     world.kill_router()
-    world.boot()
+    world.step_until_synced()
     deliver_another(world)
 
 
 def test_order_holds_when_the_dispatcher_reloads_before_the_router(world: World) -> None:
     world.reload(PER_TOPIC)
     for slot in list(world.peers):
-        world.take_config(slot)
+        world.apply_config(slot)
     deliver_another(world)

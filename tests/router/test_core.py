@@ -69,8 +69,8 @@ def shares(world: World, topic: bytes) -> Tally[int]:
 
 
 def settle(world: World) -> None:
-    world.calm()
-    world.run_dry()
+    world.end_faults()
+    world.step_until_settled()
     world.check()
 
 
@@ -78,10 +78,10 @@ def settle(world: World) -> None:
 @pytest.mark.parametrize("action", ["none", "combined"])
 def test_brokers_receive_in_proportion_to_the_partitions_they_lead(make: MakeWorld, action: str) -> None:
     world = make({b"t": [1] * 3 + [2] * 7}, a_config(action=action))
-    world.boot()
+    world.step_until_synced()
     for _ in range(100):
         world.send_one(b"t")
-        world.pass_time(100)  # combined messages stay with a partition for the time of a batch
+        world.advance_clock(100)  # combined messages stay with a partition for the time of a batch
         world.ring()
     settle(world)
     assert shares(world, b"t") == {1: 30, 2: 70}
@@ -113,7 +113,7 @@ def test_a_key_of_a_leaderless_partition_moves_to_the_next_led_partition(make: M
     world.cluster.leaders[b"t", 3] = None
     for key in range(4):
         world.send_one(b"t", key=key)
-    world.run_dry()
+    world.step_until_settled()
     assert [[record.partition_key for record in world.cluster.log(b"t", p)] for p in range(4)] == [
         [0, 2, 3],
         [1],
@@ -140,7 +140,7 @@ def test_messages_wait_while_no_partition_has_a_leader(make: MakeWorld, key: int
 
 def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> None:
     world = make({b"t": [1, 2]})
-    world.boot()
+    world.step_until_synced()
     world.send_one(b"t", key=1)
     world.ring()
     world.cluster.leaders[b"t", 1] = None
@@ -175,17 +175,17 @@ class Sender:
 # --- topics -----------------------------------------------------------------------------------------------------------
 def test_an_unknown_topic_costs_one_fetch_in_five_seconds(make: MakeWorld) -> None:
     world = make({b"t": [1]})
-    world.boot()
-    world.pass_time(START_GRACE_MS)
+    world.step_until_synced()
+    world.advance_clock(START_GRACE_MS)
     before = world.fetches
     for _ in range(20):
         world.send_one(b"unknown")
-        world.run_dry()
+        world.step_until_settled()
     assert world.fetches == before + 1
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 20}
-    world.pass_time(NEGATIVE_CACHE_MS)
+    world.advance_clock(NEGATIVE_CACHE_MS)
     world.send_one(b"unknown")
-    world.run_dry()
+    world.step_until_settled()
     assert world.fetches == before + 2
 
 
@@ -194,7 +194,7 @@ def test_early_metadata_makes_no_topic_unknown(make: MakeWorld) -> None:
     world = make({b"t": [1], b"late": [2]})
     del world.topics[b"late"]
     world.send_one(b"late")
-    world.boot()
+    world.step_until_synced()
     began = world.now_ms
     world.send_one(b"late")
     while world.now_ms < began + START_GRACE_MS / 2:
@@ -206,7 +206,7 @@ def test_early_metadata_makes_no_topic_unknown(make: MakeWorld) -> None:
 
 def test_a_damaged_run_is_quarantined_and_others_are_routed(make: MakeWorld) -> None:
     world = make({b"t": [1, 1]}, a_config(action="none"))
-    world.boot()
+    world.step_until_synced()
     for damage in (with_a_damaged_record, of_no_topic):
         world.send([(b"t", datagram(b"t", partition_key=key), key) for key in (0, 1)])
         damage(world.slab, world.doorbells[0][0])
@@ -219,12 +219,12 @@ def test_a_damaged_run_is_quarantined_and_others_are_routed(make: MakeWorld) -> 
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 2
     world.kill_router()
     assert world.router._row.counters[Counter.RefusedDamagedPlace] > 2, "a new router finds it again"
-    world.boot()
+    world.step_until_synced()
 
 
 def test_a_run_damaged_while_waiting_for_a_leader_is_quarantined(make: MakeWorld) -> None:
     world = make({b"t": [1, 2]}, a_config(action="none"))
-    world.boot()
+    world.step_until_synced()
     for partition in (0, 1):
         world.cluster.leaders[b"t", partition] = None
     world.router.on_metadata(world.view(), world.now_ms, world.now_ms)
@@ -233,7 +233,7 @@ def test_a_run_damaged_while_waiting_for_a_leader_is_quarantined(make: MakeWorld
     with_a_damaged_record(world.slab, world.doorbells[0][0])
     world.ring()
     world.ring()
-    world.calm()
+    world.end_faults()
     while sum(len(world.cluster.log(*place)) for place in world.cluster.leaders) < 2:
         world.step_all()
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 1
@@ -251,7 +251,7 @@ def keyed_runs(world: World) -> list[Segment]:
 
 def test_runs_of_many_partitions_are_sent_to_a_dispatcher_in_one_parcel(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="none"))
-    world.boot()
+    world.step_until_synced()
     keyed_runs(world)
     settle(world)
     segments = keyed_runs(world)
@@ -265,7 +265,7 @@ def test_runs_of_many_partitions_are_sent_to_a_dispatcher_in_one_parcel(make: Ma
 
 def test_a_flush_is_sent_only_to_dispatchers_with_new_runs(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="combined"))
-    world.boot()
+    world.step_until_synced()
     for _ in range(3):  # the first time it is found out which partitions are open, then that is known
         keyed_runs(world)
         world.ring()
@@ -281,7 +281,7 @@ def flushed(world: World) -> int:
 
 def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -> None:
     world = make({b"t": [1, 1, 2]}, a_config(action="none"))
-    world.boot()
+    world.step_until_synced()
     keyed_runs(world)
     settle(world)
     world.cluster.leaders[b"t", 0] = 2
@@ -297,7 +297,7 @@ def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -
 
 def test_a_run_damaged_between_two_reads_blocks_no_other(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make({b"t": [1, 1, 1]}, a_config(action="none"))
-    world.boot()
+    world.step_until_synced()
     keyed_runs(world)
     settle(world)
     segments = keyed_runs(world)
@@ -328,7 +328,7 @@ def with_a_damaged_record(slab: Slab, segment: Segment) -> None:
 def test_a_topic_created_just_now_is_found(make: MakeWorld) -> None:
     world = make({b"t": [1], b"new": [2]})
     del world.topics[b"new"]
-    world.boot()
+    world.step_until_synced()
     world.topics[b"new"] = 1
     world.send_one(b"new")
     settle(world)
@@ -345,8 +345,8 @@ def test_messages_of_a_missing_topic_are_discarded_after_the_grace_period(make: 
     for _ in range(20):
         world.step_all()
     assert sum(world.held().values()) == 1
-    world.pass_time(MISSING_GRACE_MS)
-    world.run_dry()
+    world.advance_clock(MISSING_GRACE_MS)
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     quiet_from = world.fetches
     for _ in range(100):
@@ -358,7 +358,7 @@ def test_a_full_topic_table_refuses_further_topics(make: MakeWorld) -> None:
     world = make({b"a": [1], b"b": [1], b"c": [1]}, geometry=replace(GEOMETRY, topics=3))
     for topic in (b"a", b"b", b"c"):
         world.send_one(topic)
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert sum(len(world.cluster.log(topic, 0)) for topic in (b"a", b"b", b"c")) == 2
 
@@ -368,7 +368,7 @@ def test_a_full_partition_table_discards_and_blocks_nothing_else(make: MakeWorld
     for key in (0, 1, 2, 0, 1, 2):
         world.send_one(b"t", key=key)
         world.step_all()
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.NO_AVAILABLE_PARTITIONS: 2}
     assert [len(world.cluster.log(b"t", partition)) for partition in range(3)] == [2, 2, 0]
 
@@ -378,7 +378,7 @@ def test_a_damaged_run_without_room_in_the_partition_table_is_quarantined(
 ) -> None:
     world = make({b"t": [1, 1]}, geometry=replace(GEOMETRY, partitions=1))
     world.send_one(b"t", key=0)
-    world.run_dry()
+    world.step_until_settled()
     world.send_one(b"t", key=1)
     read = kernels.read_headers
 
@@ -401,7 +401,7 @@ def vanish(world: World, *topics: bytes) -> None:
         del world.topics[topic]
         world.cluster.leaders[topic, 0] = None
     refresh(world)
-    world.pass_time(MISSING_GRACE_MS)
+    world.advance_clock(MISSING_GRACE_MS)
     refresh(world)
 
 
@@ -420,7 +420,7 @@ def test_entries_of_missing_topics_are_reused(make: MakeWorld) -> None:
             world.topics[name] = 1
             world.send_one(name)
             world.send_one(name)
-            world.run_dry()
+            world.step_until_settled()
         vanish(world, *names[at : at + 4])
     assert world.reporter.discarded == {}
     assert [len(world.cluster.log(name, 0)) for name in names] == [2] * 40
@@ -438,7 +438,7 @@ def test_a_dispatcher_discards_queues_of_missing_topics(make: MakeWorld) -> None
         world.topics[name] = 1
         for topic in (name, b"stays", name):
             world.send_one(topic)
-        world.run_dry()
+        world.step_until_settled()
         vanish(world, name)
     [peer] = world.peers.values()
     assert len(peer.core._queues) <= 8
@@ -453,7 +453,7 @@ def test_a_topic_with_held_messages_keeps_its_entry(make: MakeWorld) -> None:
     del world.topics[b"new"]
     for topic in (b"gone", b"held"):
         world.send_one(topic)
-    world.run_dry()
+    world.step_until_settled()
     world.down.add(1)
     world.send_one(b"held")
     world.step_all()
@@ -482,7 +482,7 @@ def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -
     [segment] = world.doorbells[0]
     at = world.slab.chunk_at(segment.chunk) + segment.run
     world.slab.words[(at + lay.RUN_TOPIC) >> 2] = stale  # as an input would that has not looked at the table since
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert len(world.cluster.log(b"new", 0)) == 1
     assert stale not in world.router._topics.numbered
@@ -504,8 +504,8 @@ def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> Non
     world.slab.words[(world.slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = stale
     world.kill_router()
     run_for(world, 1)
-    world.pass_time(START_GRACE_MS)
-    world.run_dry()
+    world.advance_clock(START_GRACE_MS)
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert world.router._row.counters[Counter.RefusedDamagedPlace] == 0
 
@@ -549,7 +549,7 @@ def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) 
     for size in (975, 3000):
         world.send_one(b"t", b"v" * size)
     fits.append(world.send_one(b"t", b"v" * 974))
-    world.run_dry()
+    world.step_until_settled()
     assert [record.arrival for record in world.cluster.log(b"t", 0)] == fits
     assert world.reporter.discarded == {DiscardReason.LONG_MSG: 2}
 
@@ -557,12 +557,12 @@ def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) 
 def test_a_per_topic_batch_is_routed_as_a_whole(make: MakeWorld) -> None:
     batching = Batching(default=DefaultBatching(action="per_topic", config="standard"))
     world = make({b"t": [1] * 4}, a_config(batching=batching))
-    world.boot()
+    world.step_until_synced()
     for _ in range(3):
         for _ in range(5):
             world.send_one(b"t")
             world.ring()
-        world.pass_time(100)
+        world.advance_clock(100)
     settle(world)
     assert sorted(len(world.cluster.log(b"t", partition)) for partition in range(4)) == [0, 5, 5, 5]
 
@@ -575,12 +575,12 @@ def told(world: World) -> set[int]:
 def hear_all(world: World) -> None:
     while slots := told(world):
         for slot in slots:
-            world.peer_hears(slot)
+            world.deliver_to_dispatcher(slot)
 
 
 def test_a_flush_wakes_only_dispatchers_that_accumulate_the_topic(make: MakeWorld) -> None:
     world = make({b"t": [1], b"u": [2]})
-    world.boot()
+    world.step_until_synced()
     world.send_one(b"t")
     world.ring()
     (slot,) = told(world)
@@ -588,9 +588,9 @@ def test_a_flush_wakes_only_dispatchers_that_accumulate_the_topic(make: MakeWorl
     for expected in ({slot}, set()):  # the router repeats a flush while a barrier waits
         hear_all(world)
         world.router.flush_topic(number, world.now_ms)
-        world.pass_time(0)
+        world.advance_clock(0)
         assert told(world) == expected
-    world.peer_sends(slot)
+    world.send_request(slot)
     world.answer(slot)
     assert len(world.cluster.log(b"t", 0)) == 1
     settle(world)
@@ -607,16 +607,16 @@ def run_for(world: World, seconds: float) -> None:
 
 def test_a_metadata_fetch_in_progress_delays_no_known_topic(make: MakeWorld) -> None:
     world = make({b"t": [1]}, a_config(action="none"))
-    world.boot()
+    world.step_until_synced()
     world.send_one(b"new")
     world.ring()
-    world.pass_time(NEGATIVE_CACHE_MS)
+    world.advance_clock(NEGATIVE_CACHE_MS)
     assert world.fetch_started is not None
     world.send_one(b"t")
     world.ring()
     (slot,) = world.peers
-    world.peer_hears(slot)
-    world.peer_sends(slot)
+    world.deliver_to_dispatcher(slot)
+    world.send_request(slot)
     world.answer(slot)
     assert len(world.cluster.log(b"t", 0)) == 1
     assert world.fetch_started is not None
@@ -626,7 +626,7 @@ def test_a_metadata_fetch_in_progress_delays_no_known_topic(make: MakeWorld) -> 
 @pytest.mark.parametrize("partitions", [1, 20])
 def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, partitions: int) -> None:
     world = make({b"t": [1] * partitions}, a_config(delivery=SLOW, action="none"))
-    world.boot()
+    world.step_until_synced()
     world.down.add(1)
     for _ in range(partitions):
         world.send_one(b"t")
@@ -638,7 +638,7 @@ def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, p
 
 def test_leaderless_partitions_for_a_minute_cost_few_fetches(make: MakeWorld) -> None:
     world = make({b"t": [1] * 20}, a_config(delivery=SLOW, action="none"))
-    world.boot()
+    world.step_until_synced()
     for partition in range(20):
         world.cluster.leaders[b"t", partition] = None
     before = world.fetches
@@ -654,9 +654,9 @@ def test_leaderless_partitions_for_a_minute_cost_few_fetches(make: MakeWorld) ->
 
 def test_one_down_broker_delays_no_other(make: MakeWorld) -> None:
     world = make({b"t": [1, 2, 3]})
-    world.boot()
+    world.step_until_synced()
     world.down.add(1)
-    world.lose(0)
+    world.break_connection(0)
     for _ in range(100):
         world.send([(b"t", datagram(b"t", b"v", partition_key=key), key) for key in range(3)])
         world.step_all()
@@ -668,9 +668,9 @@ def test_one_down_broker_delays_no_other(make: MakeWorld) -> None:
 @pytest.mark.parametrize("action", ["none", "combined"])
 def test_any_partition_messages_avoid_a_down_broker(make: MakeWorld, action: str) -> None:
     world = make({b"t": [1, 2, 3]}, a_config(delivery=SLOW, action=action))
-    world.boot()
+    world.step_until_synced()
     world.down.add(1)
-    world.lose(0)
+    world.break_connection(0)
     for _ in range(20):
         world.send_one(b"t")
         run_for(world, 0.11)

@@ -38,20 +38,20 @@ def several_batches(world: World) -> None:
     for _ in range(3):
         send(world, 3)
         for _ in range(3):
-            world.peer_hears(0)
-        world.peer_sends(0)
+            world.deliver_to_dispatcher(0)
+        world.send_request(0)
     send(world, 2)
 
 
 def a_lost_answer(world: World) -> None:
     several_batches(world)
-    world.lose(0, carried_out=2)
+    world.break_connection(0, executed=2)
 
 
 def a_leader_that_moves(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.lose(0, carried_out=1)
+    world.break_connection(0, executed=1)
 
 
 def a_leader_that_moves_without_an_error(world: World) -> None:
@@ -60,14 +60,14 @@ def a_leader_that_moves_without_an_error(world: World) -> None:
     world.router.request_refresh_now(world.now_ms)
 
 
-def a_culprit(world: World) -> None:
+def a_refused_record(world: World) -> None:
     several_batches(world)
     world.cluster.poison = {7}
 
 
-def culprits_behind_what_is_in_doubt(world: World) -> None:
-    """The first batch is written, though the answer does not say so; in the next the first record is a culprit."""
-    world.names_culprits = True
+def refused_records_behind_a_doubtful_batch(world: World) -> None:
+    """The first batch is written, though the answer does not say so; in the next the first record is refused."""
+    world.names_refused = True
     world.errors.append((7, True))
     world.cluster.poison = {12, 16}
     several_batches(world)
@@ -81,7 +81,7 @@ def a_new_epoch(world: World) -> None:
 def an_error_while_everything_is_handed_back(world: World) -> None:
     several_batches(world)
     world.refresh()
-    world.peer_hears(0)
+    world.deliver_to_dispatcher(0)
     world.errors.append((6, False))
 
 
@@ -89,8 +89,8 @@ STORIES: Final = [
     a_lost_answer,
     a_leader_that_moves,
     a_leader_that_moves_without_an_error,
-    a_culprit,
-    culprits_behind_what_is_in_doubt,
+    a_refused_record,
+    refused_records_behind_a_doubtful_batch,
     a_new_epoch,
     an_error_while_everything_is_handed_back,
 ]
@@ -99,18 +99,18 @@ STORIES: Final = [
 def tell(slab: Slab, story: Story, who: int, stores: int) -> bool:
     """Run a story in which process `who` dies after `stores` stores; return False if it survives."""
     world = World(slab, {b"t": (1, 2)}, a_config(action="none"), seed=stores)
-    world.boot()
+    world.step_until_synced()
     send(world, 1)
-    world.run_dry()
-    world.doom[who] = stores
+    world.step_until_settled()
+    world.stores_until_kill[who] = stores
     story(world)
-    world.run_dry()
+    world.step_until_settled()
     world.check()
     while world.stray:
-        world.carry_out_stray()
+        world.execute_stray()
     world.check()
     world.close()
-    return who not in world.doom
+    return who not in world.stores_until_kill
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -129,7 +129,7 @@ def test_a_death_at_any_store_neither_loses_nor_duplicates_messages(story: Story
 def world() -> Iterator[World]:
     with new_slab(GEOMETRY) as slab:
         made = World(slab, {b"t": (1, 2)}, a_config(action="none"))
-        made.boot()
+        made.step_until_synced()
         yield made
         made.close()
 
@@ -139,19 +139,19 @@ def hear_all_but_answers(world: World) -> None:
     for _ in range(20):
         world.ring()
         world.answer_fetch()
-        world.router_hears()
+        world.deliver_to_router()
         for slot in list(world.peers):
-            world.peer_hears(slot)
-        world.pass_time(10)
+            world.deliver_to_dispatcher(slot)
+        world.advance_clock(10)
 
 
 def test_handed_back_runs_precede_newer_ones(world: World) -> None:
     """The router dies with a hand-back in its ear, and its successor hears of the new leader's dispatcher first."""
     several_batches(world)
-    world.lose(0, carried_out=1)
+    world.break_connection(0, executed=1)
     while not world.held().get("RETURNED"):
-        world.router_hears()
-        world.peer_hears(0)
+        world.deliver_to_router()
+        world.deliver_to_dispatcher(0)
     world.cluster.leaders[b"t", 0] = 2
     world.kill_router()
     send(world, 1)
@@ -160,7 +160,7 @@ def test_handed_back_runs_precede_newer_ones(world: World) -> None:
     for _ in range(30):
         world.step_all()
     world.to_router.append(line)
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
@@ -168,17 +168,17 @@ def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
     world.router.request_refresh_now(world.now_ms)
-    world.pass_time(200)
+    world.advance_clock(200)
     world.answer_fetch()
     for _ in range(5):
-        world.peer_hears(0)
+        world.deliver_to_dispatcher(0)
     assert world.peers[0].core._queues[1, 0].hands_back
     world.cluster.leaders[b"t", 0] = 1
     world.kill_router()
     hear_all_but_answers(world)
     send(world, 1)
     hear_all_but_answers(world)
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
@@ -186,7 +186,7 @@ def test_a_new_router_ignores_a_hand_back_requested_by_the_dead_one(world: World
 @pytest.mark.parametrize("kind", [ParcelKind.PAUSED, ParcelKind.HANDED_BACK, ParcelKind.HELLO])
 def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: ParcelKind) -> None:
     world.kill_peer(0)
-    world.boot()
+    world.step_until_synced()
     peer = world.router._assignments._dispatcher_scopes[0]
     world.router.on_parcels(
         [Parcel(ParcelKind.SENDER, 0, peer.incarnation - 1), Parcel(kind, 0, EVERYTHING)], world.now_ms
@@ -199,7 +199,7 @@ def test_messages_of_a_dead_dispatcher_are_void(world: World, kind: ParcelKind) 
 def test_messages_of_a_dead_router_are_void(world: World, kind: ParcelKind) -> None:
     dead = world.router._routed_word >> 8
     world.kill_router()
-    world.boot()
+    world.step_until_synced()
     core = world.peers[0].core
     core.on_parcels([Parcel(ParcelKind.SENDER, 0, dead), Parcel(kind, 0, EVERYTHING)], world.now_ms)
     assert not core.drain_outbox()

@@ -24,9 +24,9 @@ def world() -> Iterator[World]:
     """Create one topic with one partition; its dispatcher has sent a first message."""
     with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
         world = World(slab, {b"t": [1]}, a_config(action="none"))
-        world.boot()
+        world.step_until_synced()
         world.send_one(b"t")
-        world.run_dry()
+        world.step_until_settled()
         yield world
         world.close()
 
@@ -34,23 +34,23 @@ def world() -> Iterator[World]:
 def send(world: World) -> None:
     world.send_one(b"t")
     world.ring()
-    world.peer_hears(SLOT)
-    world.peer_sends(SLOT)
+    world.deliver_to_dispatcher(SLOT)
+    world.send_request(SLOT)
 
 
 def hear_all(world: World) -> None:
     while any(world.to_router):
-        world.router_hears()
+        world.deliver_to_router()
 
 
 def test_a_partition_can_pause_during_a_full_hand_back(world: World) -> None:
     send(world)
     world.refresh()
-    world.peer_hears(SLOT)
+    world.deliver_to_dispatcher(SLOT)
     world.errors.append((6, False))
     world.answer(SLOT)
     hear_all(world)
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
@@ -59,23 +59,23 @@ def test_the_router_holds_everything_only_after_all_hand_backs(world: World) -> 
     found = [world.router.holds_everything]
     world.refresh()
     found.append(world.router.holds_everything)
-    world.peer_hears(SLOT)
+    world.deliver_to_dispatcher(SLOT)
     world.answer(SLOT)
     found.append(world.router.holds_everything)
     hear_all(world)
     assert [*found, world.router.holds_everything] == [False, False, False, True]
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
 def test_an_idle_connection_can_fail_after_a_full_hand_back(world: World) -> None:
     world.refresh()
-    world.peer_hears(SLOT)
+    world.deliver_to_dispatcher(SLOT)
     hear_all(world)
-    world.lose(SLOT)
+    world.break_connection(SLOT)
     hear_all(world)
     send(world)
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
@@ -88,10 +88,10 @@ def test_a_full_hand_back_succeeds_after_a_topic_was_removed(world: World) -> No
     world.cluster.partitions[b"u", 0] = Partition()
     world.peers[SLOT].core._topics.refresh()
     world.refresh()
-    world.peer_hears(SLOT)
+    world.deliver_to_dispatcher(SLOT)
     hear_all(world)
     world.send_one(b"u")
-    world.run_dry()
+    world.step_until_settled()
     assert len(world.cluster.partitions[b"u", 0].log) == 1
 
 
@@ -101,10 +101,10 @@ def test_a_flush_of_a_removed_topic_is_ignored(world: World) -> None:
     gone = table.add(b"gone", 1)
     table.remove([gone])
     world.router._assignments._outbox.post(SLOT, Parcel(ParcelKind.FLUSH, gone))
-    world.pass_time(1)
-    world.peer_hears(SLOT)
+    world.advance_clock(1)
+    world.deliver_to_dispatcher(SLOT)
     send(world)
-    world.run_dry()
+    world.step_until_settled()
 
 
 def test_a_router_without_metadata_runs_the_dispatchers_that_it_wants_messages_back_from(world: World) -> None:
@@ -115,5 +115,5 @@ def test_a_router_without_metadata_runs_the_dispatchers_that_it_wants_messages_b
     assert world.router.wanted_dispatchers() is None
     world.router.hand_back_all(world.now_ms)
     assert set(world.router.wanted_dispatchers() or ()) == {SLOT}
-    world.run_dry()
+    world.step_until_settled()
     world.check()

@@ -63,7 +63,7 @@ def take_down(world: World, step: Step) -> None:
     if node in world.down:
         for slot in list(world.peers):
             if world.node_of(slot) == node:
-                world.lose(slot, carried_out=step.other % 3)
+                world.break_connection(slot, executed=step.other % 3)
 
 
 def fail(world: World, step: Step) -> None:
@@ -98,17 +98,17 @@ ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     lambda world, step: world.ring(kill_at=step.kill_at),
     lambda world, step: world.ring(kill_at=step.kill_at),
     lambda world, step: world.answer_fetch(kill_at=step.kill_at),
-    lambda world, step: world.router_hears(kill_at=step.kill_at),
-    lambda world, step: world.router_hears(kill_at=step.kill_at),
-    lambda world, step: world.peer_hears(slot_of(world, step), kill_at=step.kill_at),
-    lambda world, step: world.peer_hears(slot_of(world, step), kill_at=step.kill_at),
-    lambda world, step: world.peer_sends(slot_of(world, step), kill_at=step.kill_at),
-    lambda world, step: world.peer_sends(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.deliver_to_router(kill_at=step.kill_at),
+    lambda world, step: world.deliver_to_router(kill_at=step.kill_at),
+    lambda world, step: world.deliver_to_dispatcher(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.deliver_to_dispatcher(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.send_request(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.send_request(slot_of(world, step), kill_at=step.kill_at),
     lambda world, step: world.answer(slot_of(world, step), kill_at=step.kill_at),
     lambda world, step: world.answer(slot_of(world, step), kill_at=step.kill_at),
-    lambda world, step: world.lose(slot_of(world, step), carried_out=step.other % 4, kill_at=step.kill_at),
-    lambda world, _: world.carry_out_stray(),
-    lambda world, step: world.pass_time((1, 10, 100)[step.one % 3]),
+    lambda world, step: world.break_connection(slot_of(world, step), executed=step.other % 4, kill_at=step.kill_at),
+    lambda world, _: world.execute_stray(),
+    lambda world, step: world.advance_clock((1, 10, 100)[step.one % 3]),
     lambda world, _: world.step_all(),
     lambda world, _: world.step_all(),
     kill_router,
@@ -119,8 +119,8 @@ ACTIONS: Final[list[Callable[[World, Step], None]]] = [
     fail,
     lambda world, step: world.refresh(kill_at=step.kill_at),
     reload,
-    lambda world, step: world.take_config(ROUTER, kill_at=step.kill_at),
-    lambda world, step: world.take_config(slot_of(world, step), kill_at=step.kill_at),
+    lambda world, step: world.apply_config(ROUTER, kill_at=step.kill_at),
+    lambda world, step: world.apply_config(slot_of(world, step), kill_at=step.kill_at),
 ]
 RARE: Final = (kill_router, kill_peer, kill_all, move_leader, take_down, fail)
 
@@ -139,11 +139,11 @@ def run(script: Iterable[Step], seed: int, action: str) -> None:
         world = World(slab, TOPICS, a_config(action=action), seed=seed)
         for step in script:
             ACTIONS[step.action](world, step)
-        world.calm()
-        world.run_dry()
+        world.end_faults()
+        world.step_until_settled()
         world.check()
         while world.stray:
-            world.carry_out_stray()
+            world.execute_stray()
         world.check()
         world.close()
 

@@ -137,10 +137,10 @@ def world() -> Iterator[World]:
 
 
 def number_the_topic(world: World) -> None:
-    world.boot()
+    world.step_until_synced()
     receive(world, [0])
     world.hand_over()
-    world.run_dry()
+    world.step_until_settled()
 
 
 def hear(world: World) -> None:
@@ -148,8 +148,8 @@ def hear(world: World) -> None:
 
 
 def settle(world: World) -> None:
-    world.calm()
-    world.run_dry()
+    world.end_faults()
+    world.step_until_settled()
     world.check(stands_in=False)
 
 
@@ -235,10 +235,10 @@ def test_any_partition_messages_are_delivered_under_stale_metadata(world: World)
         world.send_one(b"t")
     for _ in range(40):
         world.ring()
-        world.router_hears()
+        world.deliver_to_router()
         for slot in list(world.peers):
-            world.peer_hears(slot)
-            world.peer_sends(slot)
+            world.deliver_to_dispatcher(slot)
+            world.send_request(slot)
             world.answer(slot)
     after = sum(len(world.cluster.log(b"t", partition)) for partition in range(7))
     assert after - before == 5
@@ -251,8 +251,8 @@ def test_a_recreated_topic_with_fewer_partitions_is_accepted_after_a_delay(world
     hear(world)
     world.ring()
     assert world.router.leaderless_partitions()
-    world.pass_time(MISSING_GRACE_MS)
+    world.advance_clock(MISSING_GRACE_MS)
     hear(world)
-    world.calm()
-    world.run_dry()
+    world.end_faults()
+    world.step_until_settled()
     assert homes(world, KEYS) == [key % 2 for key in KEYS]

@@ -65,7 +65,7 @@ def test_keyed_messages_reach_their_partition(leaders: Sequence[int | None], sen
                 assert partition is not None
                 expected.setdefault(partition, []).append(key & 0xFFFFFFFF)
             world.step_all()
-        world.run_dry()
+        world.step_until_settled()
         for partition in range(len(leaders)):
             found = [record.partition_key for record in world.cluster.log(b"t", partition)]
             assert Tally(found) == Tally(expected.get(partition, []))
@@ -81,14 +81,14 @@ def test_brokers_get_any_partition_messages_in_proportion_to_led_partitions(
     available = [partition for partition, leader in enumerate(leaders) if leader is not None]
     with new_slab(GEOMETRY) as slab:
         world = make_world(slab, leaders, action)
-        world.boot()
+        world.step_until_synced()
         for _ in range(rounds * len(available)):
             world.send_one(b"t", ONE_TO_A_CHUNK)
             world.ring()
-            world.pass_time(100)  # the time of a batch
+            world.advance_clock(100)  # the time of a batch
             for _ in range(5):
                 world.step_all()
-        world.run_dry()
+        world.step_until_settled()
         counts = {partition: len(world.cluster.log(b"t", partition)) for partition in available}
         assert counts == dict.fromkeys(available, rounds)
         world.close()

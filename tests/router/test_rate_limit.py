@@ -96,13 +96,13 @@ def send(world: World, topic: bytes, count: int, size: int = 10) -> None:
 
 def arrived(world: World, topic: bytes) -> int:
     """How many messages of a topic got to the brokers, once everything is settled."""
-    world.run_dry()
+    world.step_until_settled()
     world.check()
     return len(world.cluster.log(topic, 0))
 
 
 def test_the_limit_splits_a_run_at_the_end_of_the_allowance(world: World) -> None:
-    world.boot()
+    world.step_until_synced()
     for count in (4, 4, 4, 4):
         send(world, b"t", count)
     assert arrived(world, b"t") == 10
@@ -112,16 +112,16 @@ def test_the_limit_splits_a_run_at_the_end_of_the_allowance(world: World) -> Non
 
 
 def test_each_topic_has_its_own_count_and_each_window_a_new_one(world: World) -> None:
-    world.boot()
+    world.step_until_synced()
     for _ in range(3):
         for topic in (b"t", b"u", b"free"):
             send(world, topic, 12)
-        world.pass_time(1000)
+        world.advance_clock(1000)
     assert [arrived(world, topic) for topic in (b"t", b"u", b"free")] == [30, 30, 36]
 
 
 def test_messages_discarded_earlier_use_no_allowance(world: World) -> None:
-    world.boot()
+    world.step_until_synced()
     send(world, b"unknown", 15)
     world.send([(b"t", datagram(b"t", b"v" * size), None) for size in (1, 975, 1, 2000, 975)])
     world.ring()
@@ -134,14 +134,14 @@ def test_waiting_messages_count_in_the_window_of_their_arrival(world: World) -> 
     """Without metadata for three seconds, the messages of each second are within the limit."""
     for _ in range(3):
         send(world, b"t", 10)
-        world.pass_time(1000)
-    world.boot()
+        world.advance_clock(1000)
+    world.step_until_synced()
     assert arrived(world, b"t") == 30
 
 
 def test_a_new_router_counts_no_message_twice(world: World) -> None:
     """Runs admitted by its predecessor pass; a topic gets one extra allowance, because the count is lost."""
-    world.boot()
+    world.step_until_synced()
     world.cluster.leaders[b"t", 0] = None
     world.router.request_refresh_now(world.now_ms)
     for _ in range(20):
@@ -152,14 +152,14 @@ def test_a_new_router_counts_no_message_twice(world: World) -> None:
         world.answer_fetch()
     assert world.reporter.discarded == {}
     send(world, b"t", 14)
-    world.calm()
+    world.end_faults()
     assert arrived(world, b"t") == 24 + 10
     assert world.reporter.discarded == {DiscardReason.RATE_LIMIT: 4}
 
 
 @pytest.mark.parametrize("kill_at", range(12))
 def test_a_router_that_dies_while_counting_stays_within_one_allowance(world: World, kill_at: int) -> None:
-    world.boot()
+    world.step_until_synced()
     world.send([(b"t", datagram(b"t", b"v"), None)] * 15)
     world.ring(kill_at=kill_at)
     assert 10 <= arrived(world, b"t") <= 15

@@ -46,20 +46,20 @@ def several_batches(world: World) -> None:
     for _ in range(3):
         send(world, 3)
         for _ in range(3):
-            world.peer_hears(0)
-        world.peer_sends(0)
+            world.deliver_to_dispatcher(0)
+        world.send_request(0)
     send(world, 2)
 
 
 def a_lost_answer(world: World) -> None:
     several_batches(world)
-    world.lose(0, carried_out=world.rng.randrange(4))
+    world.break_connection(0, executed=world.rng.randrange(4))
 
 
 def a_leader_that_moves(world: World) -> None:
     several_batches(world)
     world.cluster.leaders[b"t", 0] = 2
-    world.lose(0, carried_out=world.rng.randrange(4))
+    world.break_connection(0, executed=world.rng.randrange(4))
 
 
 def a_leader_that_moves_without_an_error(world: World) -> None:
@@ -73,10 +73,10 @@ def a_leader_that_comes_back(world: World) -> None:
     for _ in range(world.rng.randrange(12)):
         world.step_all()
     world.cluster.leaders[b"t", 0] = 1
-    world.lose(1, carried_out=world.rng.randrange(3))
+    world.break_connection(1, executed=world.rng.randrange(3))
 
 
-def a_culprit(world: World) -> None:
+def a_refused_record(world: World) -> None:
     several_batches(world)
     world.cluster.poison = {7}
 
@@ -93,7 +93,7 @@ STORIES: Final = (
     a_leader_that_moves,
     a_leader_that_moves_without_an_error,
     a_leader_that_comes_back,
-    a_culprit,
+    a_refused_record,
     trouble_with_numbers,
 )
 
@@ -106,7 +106,7 @@ class DeadlyWorld(World):
     def _survives(self, *arguments: Any) -> bool:
         survives = super()._survives(*arguments)
         if not survives and self.is_deadly and self.rng.random() < 0.5:
-            self.doom[self.rng.choice(WHO)] = self.rng.randrange(30)
+            self.stores_until_kill[self.rng.choice(WHO)] = self.rng.randrange(30)
         return survives
 
 
@@ -140,19 +140,19 @@ def test_repeated_deaths_during_recovery_neither_lose_nor_duplicate_messages(sla
     rng = random.Random(seed)
     small = Batching(message_max_bytes=450, default=DefaultBatching(action="none"))
     world = DeadlyWorld(slab, {b"t": (1, 1)}, a_config(action="none", batching=rng.choice((None, small))), seed=seed)
-    world.boot()
+    world.step_until_synced()
     send(world, 1)
-    world.run_dry()
+    world.step_until_settled()
     for who in rng.sample(WHO, rng.randint(1, 3)):
-        world.doom[who] = rng.randrange(rng.choice((5, 20, 60, 200)))
+        world.stores_until_kill[who] = rng.randrange(rng.choice((5, 20, 60, 200)))
     rng.choice(STORIES)(world)
     for _ in range(60):
         world.step_all()
     world.is_deadly = False
-    world.doom.clear()
-    world.run_dry()
+    world.stores_until_kill.clear()
+    world.step_until_settled()
     world.check()
     while world.stray:
-        world.carry_out_stray()
+        world.execute_stray()
     world.check()
     world.close()

@@ -42,12 +42,12 @@ def world() -> Iterator[World]:
     """One dispatcher; the topics are plain, because each has had a run."""
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1, 1], b"batched": [1]}, a_config(batching=BATCHING))
-        world.boot()
+        world.step_until_synced()
         for topic in (b"t", b"batched"):
             world.send_one(topic, key=0)
-            world.run_dry()
+            world.step_until_settled()
             world.send_one(topic, key=0)
-            world.run_dry()
+            world.step_until_settled()
         for line in world.from_router.values():
             line.clear()
         yield world
@@ -80,7 +80,7 @@ def test_runs_of_one_frame_keep_their_order_when_one_is_cut(world: World) -> Non
     ring_once(world)
     [parcel] = sent(world)
     assert (parcel.kind, [segment.records for segment in parcel.segments]) == (ParcelKind.QUEUE, [1, 1, 1, 1])
-    world.run_dry()
+    world.step_until_settled()
     assert arrivals(world, b"t", 0)[-4:] == [first, first + 1, first + 3, first + 4]
     assert world.reporter.discarded == {DiscardReason.LONG_MSG: 1}
 
@@ -90,7 +90,7 @@ def test_a_batch_is_sent_between_the_runs_that_arrived_before_and_after_it(world
         world.send_one(topic, key=key)
     ring_once(world)
     assert [parcel.kind for parcel in sent(world)] == [ParcelKind.QUEUE, ParcelKind.BATCH, ParcelKind.QUEUE]
-    world.run_dry()
+    world.step_until_settled()
     world.check()
 
 
@@ -123,7 +123,7 @@ def test_a_rate_limit_applies_to_a_plain_topic_when_a_reload_adds_it(world: Worl
     for _ in range(3):
         world.send_one(b"t", key=0)
     ring_once(world)
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.RATE_LIMIT: 2}
 
 
@@ -131,7 +131,7 @@ def test_a_smaller_largest_message_applies_to_a_plain_topic_when_a_reload_sets_i
     batching = Batching(message_max_bytes=LARGEST // 2, default=DefaultBatching(action="none"))
     world.router.apply_config(a_config(batching=batching), world.now_ms)
     world.send_one(b"t", b"v" * (LARGEST // 2), key=0)
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.LONG_MSG: 1}
 
 
@@ -139,10 +139,10 @@ def test_a_smaller_largest_message_applies_to_a_plain_topic_when_a_reload_sets_i
 def test_a_run_of_a_plain_topic_is_discarded_after_the_topic_is_deleted(world: World, key: int | None) -> None:
     del world.topics[b"t"]
     for _ in range(2):
-        world.pass_time(MISSING_GRACE_MS)
+        world.advance_clock(MISSING_GRACE_MS)
         world.router.on_metadata(world.view(), world.now_ms, world.now_ms)
     world.send_one(b"t", key=key)
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
     assert world.router._row.counters[Counter.DiscardBadTopicMsgOnRoute] == 1, "it never waited for a leader"
 
@@ -165,6 +165,6 @@ def test_runs_of_a_plain_topic_are_copied_while_the_tap_is_open(world: World) ->
         tap.is_open = is_open
         world.send_one(b"t", key=0)
         traced += list(world.doorbells[0]) if is_open else []
-        world.run_dry()
+        world.step_until_settled()
     assert tap.copied == traced
     assert len(traced) == 1

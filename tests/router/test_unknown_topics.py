@@ -47,7 +47,7 @@ def world() -> Iterator[World]:
         world = World(slab, {b"t": [1], b"new": [2], **{topic: [3] for topic in MANY}}, a_config(delivery=AUTOCREATE))
         for topic in (b"new", *MANY):
             del world.topics[topic]
-        world.boot()
+        world.step_until_synced()
         yield world
         world.close()
 
@@ -81,7 +81,7 @@ def test_messages_wait_until_their_topic_is_created(world: World, error: int) ->
     answer(world, {b"new": error})
     world.topics[b"new"] = 1
     world.send_one(b"new")
-    world.run_dry()
+    world.step_until_settled()
     world.check()
     assert delivered(world, b"new") == 4
 
@@ -91,13 +91,13 @@ def test_a_created_topic_is_looked_up_until_metadata_shows_it(world: World) -> N
     wanted(world)
     answer(world, {b"new": 0})
     before = world.fetches
-    world.pass_time(sum(CREATED_FETCH_DELAYS_MS[:3]))
+    world.advance_clock(sum(CREATED_FETCH_DELAYS_MS[:3]))
     for _ in range(300):
         world.step_all()
     assert 1 <= world.fetches - before <= len(CREATED_FETCH_DELAYS_MS)
     world.topics[b"new"] = 1
-    world.pass_time(CREATED_FETCH_DELAYS_MS[-1])
-    world.run_dry()
+    world.advance_clock(CREATED_FETCH_DELAYS_MS[-1])
+    world.step_until_settled()
     assert delivered(world, b"new") == 1
 
 
@@ -107,7 +107,7 @@ def test_messages_of_a_created_topic_that_never_appears_are_discarded(world: Wor
     answer(world, {b"new": 0})
     for wait_ms in CREATED_FETCH_DELAYS_MS:
         assert world.held() == {"ROUTED": 1}
-        world.pass_time(wait_ms)
+        world.advance_clock(wait_ms)
         for _ in range(3):
             world.step_all()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
@@ -120,10 +120,10 @@ def test_a_failed_creation_is_not_retried_for_a_while(world: World) -> None:
     before = world.fetches
     for _ in range(20):
         world.send_one(b"new")
-        world.run_dry()
+        world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 21}
     assert (world.fetches, world.router.names_to_create) == (before, [])
-    world.pass_time(CREATION_REFUSAL_MS)
+    world.advance_clock(CREATION_REFUSAL_MS)
     world.send_one(b"new")
     assert wanted(world) == [b"new"]
 
@@ -134,7 +134,7 @@ def test_an_inconclusive_creation_is_retried_a_limited_number_of_times(world: Wo
     for _ in range(MAX_CREATION_ATTEMPTS):
         assert wanted(world) == [b"new"]
         answer(world, errors)
-        world.pass_time(2000)
+        world.advance_clock(2000)
     assert wanted(world) == []
     assert world.reporter.discarded == {DiscardReason.TOPIC_AUTOCREATE_FAIL: 1}
 
@@ -154,7 +154,7 @@ def test_topics_are_created_only_while_the_table_has_room(world: World) -> None:
     assert len(first) == GEOMETRY.topics - 2 <= MAX_CREATED_AT_ONCE  # number 0 is no topic, and one is known
     answer(world, dict.fromkeys(first, 0))
     world.topics.update(dict.fromkeys(first, 1))
-    world.run_dry()
+    world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: len(MANY) - len(first)}
 
 
@@ -169,8 +169,8 @@ def test_a_new_router_repeats_the_creation(world: World) -> None:
 def test_no_topic_is_created_without_automatic_creation() -> None:
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": [1]})
-        world.boot()
-        world.pass_time(START_GRACE_MS)
+        world.step_until_synced()
+        world.advance_clock(START_GRACE_MS)
         world.send_one(b"new")
         assert wanted(world) == []
         assert world.reporter.discarded == {DiscardReason.BAD_TOPIC: 1}
@@ -206,7 +206,7 @@ def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps:
                 break
             wanted(world)
             answer(world, dict.fromkeys(world.router.names_to_create, INVALID_TOPIC))
-            world.pass_time(3000)
+            world.advance_clock(3000)
         assert world.is_settled(), world.held()
         world.check()
         world.close()
@@ -224,7 +224,7 @@ def take(world: World, step: str, with_what: object) -> None:
         world.topics[with_what] = 1
     elif step == "time":
         assert isinstance(with_what, int)
-        world.pass_time(with_what)
+        world.advance_clock(with_what)
     elif step == "kill":
         world.kill_router()
     else:

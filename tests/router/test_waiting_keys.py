@@ -37,7 +37,7 @@ def a_world(choice: Literal["wait", "next"], leaders: Sequence[int | None] = (1,
     with new_slab(GEOMETRY) as slab:
         world = World(slab, {b"t": (1, 2, 3)}, config_of(choice))
         elect(world, leaders)
-        world.boot()
+        world.step_until_synced()
         yield world
         world.check()
         world.close()
@@ -83,14 +83,14 @@ def test_keys_wait_for_the_leader_of_their_partition(outage: Sequence[int | None
             work(world)
         assert keys_in(world, 1) == [1]
         elect(world, (1, 2, 3))
-        world.run_dry()
+        world.step_until_settled()
         assert [keys_in(world, partition) for partition in range(3)] == [[3], [1, 4, 7], []]
 
 
 def test_keys_go_to_the_next_partition_when_the_config_says_so() -> None:
     with a_world("next", (1, None, 3)) as world:
         world.send_one(b"t", key=4)
-        world.run_dry()
+        world.step_until_settled()
         assert keys_in(world, 2) == [4]
 
 
@@ -99,12 +99,12 @@ def test_a_reload_changes_the_choice_for_later_keys() -> None:
         world.send_one(b"t", key=4)
         work(world)
         world.reload(config_of("wait"))
-        world.take_config(ROUTER)
+        world.apply_config(ROUTER)
         world.send_one(b"t", key=7)
         work(world)
         assert keys_in(world, 2) == [4]
         elect(world, (1, 2, 3))
-        world.run_dry()
+        world.step_until_settled()
         assert (keys_in(world, 1), keys_in(world, 2)) == ([7], [4])
 
 
@@ -126,6 +126,6 @@ def test_each_key_stays_in_its_partition_and_in_order_through_outages_and_router
                 world.kill_router()
             work(world)
         elect(world, (1, 2, 3))
-        world.run_dry()
+        world.step_until_settled()
         for partition in range(PARTITIONS):
             assert keys_in(world, partition) == [key for key in sent if key % PARTITIONS == partition]

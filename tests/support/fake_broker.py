@@ -43,7 +43,7 @@ class Written(NamedTuple):
     records: tuple[SentRecord, ...]
 
     @property
-    def place(self) -> PartitionId:
+    def partition_id(self) -> PartitionId:
         return self.topic, self.partition
 
     @property
@@ -88,7 +88,7 @@ class FakeCluster:
 
     def __init__(self, leaders: dict[PartitionId, int | None]) -> None:
         self.leaders = leaders
-        self.partitions = {place: Partition() for place in leaders}
+        self.partitions = {partition: Partition() for partition in leaders}
         self.poison: set[int] = set()
         """Arrival numbers of messages that every broker refuses."""
         self.latest_ms = 1 << 62
@@ -98,29 +98,29 @@ class FakeCluster:
         self.slow: dict[PartitionId, int] = {}
         """Partitions that append all writes and still answer with an error code."""
 
-    def add(self, place: PartitionId, leader: int | None) -> None:
+    def add(self, partition: PartitionId, leader: int | None) -> None:
         """Add a partition."""
-        self.leaders[place] = leader
-        self.partitions[place] = Partition()
+        self.leaders[partition] = leader
+        self.partitions[partition] = Partition()
 
     def produce(self, node: int, batch: Written) -> int:
         """Return the answer of broker `node` to a batch."""
-        if self.leaders.get(batch.place) != node:
+        if self.leaders.get(batch.partition_id) != node:
             return NOT_LEADER
-        culprits = self.culprits(batch)
-        if culprits:
-            return INVALID_RECORD if batch.records[culprits[0]].arrival in self.poison else INVALID_TIMESTAMP
-        refusal = self.refused.get(batch.place) or self.partitions[batch.place].append(batch)
-        return refusal or self.slow.get(batch.place, 0)
+        refused = self.refused_records(batch)
+        if refused:
+            return INVALID_RECORD if batch.records[refused[0]].arrival in self.poison else INVALID_TIMESTAMP
+        refusal = self.refused.get(batch.partition_id) or self.partitions[batch.partition_id].append(batch)
+        return refusal or self.slow.get(batch.partition_id, 0)
 
-    def culprits(self, batch: Written) -> list[int]:
+    def refused_records(self, batch: Written) -> list[int]:
         """Return the positions in the batch of messages that the brokers refuse."""
         poisoned = [at for at, record in enumerate(batch.records) if record.arrival in self.poison]
         return poisoned or [at for at, record in enumerate(batch.records) if record.timestamp > self.latest_ms]
 
     def has(self, batch: Written) -> bool:
         """Return True if a batch was written."""
-        partition = self.partitions[batch.place]
+        partition = self.partitions[batch.partition_id]
         return batch.epoch == partition.epoch and batch.span in partition.recent
 
     def log(self, topic: bytes, partition: int) -> list[SentRecord]:

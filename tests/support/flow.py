@@ -84,20 +84,20 @@ class World(Machine):
         self._as_router(lambda: self.router.hand_back_all(self.now_ms), kill_at=kill_at)
 
     def reload(self, config: Config) -> None:
-        """Accept a new config: new processes start with it, and running ones apply it with `take_config`."""
+        """Accept a new config: new processes start with it, and running ones apply it with `apply_config`."""
         self.config = config
-        self.is_late.update({ROUTER, *self.peers})
+        self.outdated.update({ROUTER, *self.peers})
 
-    def take_config(self, who: int, *, kill_at: int | None = None) -> None:
+    def apply_config(self, process: int, *, kill_at: int | None = None) -> None:
         """Apply the accepted config in one process."""
-        if who not in self.is_late:
+        if process not in self.outdated:
             return
-        self.is_late.discard(who)
-        if who == ROUTER:
+        self.outdated.discard(process)
+        if process == ROUTER:
             self._as_router(lambda: self.router.apply_config(self.config, self.now_ms), kill_at=kill_at)
-        elif who in self.peers:
-            core = self.peers[who].core
-            self._as_peer(who, lambda: core.apply_config(self.config), kill_at=kill_at)
+        elif process in self.peers:
+            core = self.peers[process].core
+            self._as_peer(process, lambda: core.apply_config(self.config), kill_at=kill_at)
 
     def view(self) -> ClusterView:
         """The metadata of this moment."""
@@ -108,14 +108,14 @@ class World(Machine):
         }
         return ClusterView({node: Address("broker", node) for node in sorted(self.brokers)}, topics)
 
-    def router_hears(self, *, kill_at: int | None = None) -> None:
+    def deliver_to_router(self, *, kill_at: int | None = None) -> None:
         """Deliver one frame of a dispatcher to the router."""
         lines = [line for line in self.to_router if line]
         if lines:
             parcels = unpack_parcels(self.rng.choice(lines).popleft())
             self._as_router(lambda: self.router.on_parcels(parcels, self.now_ms), kill_at=kill_at)
 
-    def peer_hears(self, slot: int, *, kill_at: int | None = None) -> None:
+    def deliver_to_dispatcher(self, slot: int, *, kill_at: int | None = None) -> None:
         """Deliver one frame of a router, alive or dead, to a dispatcher."""
         lines = [line for line in self.to_peer[slot] if line]
         if lines and slot in self.peers:
@@ -123,7 +123,7 @@ class World(Machine):
             core = self.peers[slot].core
             self._as_peer(slot, lambda: core.on_parcels(parcels, self.now_ms), kill_at=kill_at)
 
-    def peer_sends(self, slot: int, *, kill_at: int | None = None) -> None:
+    def send_request(self, slot: int, *, kill_at: int | None = None) -> None:
         """Connect a dispatcher if needed, and let it send one request."""
         if slot in self.peers:
             self._as_peer(slot, lambda: self._request(slot), kill_at=kill_at)
@@ -159,28 +159,28 @@ class World(Machine):
         return Written(topic, batch.partition, batch.epoch, batch.base_sequence, records_of(self.slab, batch.segments))
 
     def answer(self, slot: int, *, kill_at: int | None = None) -> None:
-        """Let the broker carry out the oldest request and respond."""
+        """Let the broker execute the oldest request and respond."""
         peer = self.peers.get(slot)
         if peer is None or peer.connection is None or not peer.connection.requests:
             return
         request = peer.connection.requests.popleft()
-        codes = [self._carry_out(self.node_of(slot), batch) for batch in request.written]
+        codes = [self._execute(self.node_of(slot), batch) for batch in request.written]
         self._as_peer(slot, lambda: self._deliver(peer, request, codes), kill_at=kill_at)
 
     def _deliver(self, peer: Peer, request: Request, codes: list[int]) -> None:
         acks = [
-            PartitionAck(written.topic, written.partition, code, record_errors=self._culprits(written, code))
+            PartitionAck(written.topic, written.partition, code, record_errors=self._refused_records(written, code))
             for written, code in zip(request.written, codes, strict=True)
         ]
         peer.core.on_acks(request.batches, acks, self.now_ms / 1000)
 
-    def _culprits(self, batch: Written, code: int) -> tuple[tuple[int, str | None], ...]:
-        if code not in BY_RECORD or not self.names_culprits:
+    def _refused_records(self, batch: Written, code: int) -> tuple[tuple[int, str | None], ...]:
+        if code not in BY_RECORD or not self.names_refused:
             return ()
-        return tuple((at, None) for at in self.cluster.culprits(batch))
+        return tuple((at, None) for at in self.cluster.refused_records(batch))
 
-    def _carry_out(self, node: int, batch: Written) -> int:
-        if not self.errors or self.cluster.culprits(batch) or self._is_settled(batch, self.errors[0][0]):
+    def _execute(self, node: int, batch: Written) -> int:
+        if not self.errors or self.cluster.refused_records(batch) or self._is_settled(batch, self.errors[0][0]):
             return self.cluster.produce(node, batch)
         code, is_written = self.errors.popleft()
         return (self.cluster.produce(node, batch) or code) if is_written else code
@@ -189,26 +189,26 @@ class World(Machine):
         """No broker refuses for good what it has written, or will write when it gets to a stray request."""
         return self.cluster.has(batch) or (bool(self.stray) and code in FINAL)
 
-    def lose(self, slot: int, *, carried_out: int = 0, kill_at: int | None = None) -> None:
-        """Break a connection after `carried_out` of its requests; the broker may carry out the others later."""
+    def break_connection(self, slot: int, *, executed: int = 0, kill_at: int | None = None) -> None:
+        """Break a connection after `executed` of its requests; the broker may execute the others later."""
         peer = self.peers.get(slot)
         if peer is None or peer.connection is None:
             return
-        for _ in range(min(carried_out, len(peer.connection.requests))):
+        for _ in range(min(executed, len(peer.connection.requests))):
             for batch in peer.connection.requests.popleft().written:
                 self.cluster.produce(self.node_of(slot), batch)
         self._give_up_connection(slot, peer)
         self._as_peer(slot, peer.core.on_connection_lost, kill_at=kill_at)
 
-    def carry_out_stray(self) -> None:
-        """Let a broker carry out a request of a closed connection."""
+    def execute_stray(self) -> None:
+        """Let a broker execute a request of a closed connection."""
         if self.stray:
             node, requests = self.rng.choice(self.stray)
             for batch in requests.popleft().written:
                 self.cluster.produce(node, batch)
             self.stray = [(node, requests) for node, requests in self.stray if requests]
 
-    def pass_time(self, ms: int) -> None:
+    def advance_clock(self, ms: int) -> None:
         """Advance the clock of all processes."""
         self.now_ms += ms
         self.input.now_ms += ms
@@ -218,14 +218,14 @@ class World(Machine):
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def calm(self) -> None:
+    def end_faults(self) -> None:
         """End all faults: every broker is up, every partition has a leader."""
         self.errors.clear()
         self.down.clear()
         for place, node in self.cluster.leaders.items():
             self.cluster.leaders[place] = node or BROKERS[0]
 
-    def run_dry(self, rounds: int = 3000) -> None:
+    def step_until_settled(self, rounds: int = 3000) -> None:
         """Step until all messages are settled."""
         for _ in range(rounds):
             if self.is_settled():
@@ -233,26 +233,26 @@ class World(Machine):
             self.step_all()
         raise AssertionError(f"not settled after {rounds} rounds: {self.held()}")
 
-    def boot(self) -> None:
+    def step_until_synced(self) -> None:
         """Step until router and dispatchers are synced."""
         for _ in range(100):
             self.step_all()
             peers = self.router._assignments._dispatcher_scopes.values()
             if 0 < len(self.peers) == sum(peer.is_flowing for peer in peers):
                 return
-        raise AssertionError("router and dispatchers do not come to terms")
+        raise AssertionError("router and dispatchers do not become synced")
 
     def step_all(self) -> None:
         """Let each process do one step."""
         self.ring()
         self.answer_fetch()
-        self.router_hears()
+        self.deliver_to_router()
         for slot in list(self.peers):
-            self.peer_hears(slot)
-            self.peer_sends(slot)
+            self.deliver_to_dispatcher(slot)
+            self.send_request(slot)
             self.answer(slot)
         self.check_counts()
-        self.pass_time(10)
+        self.advance_clock(10)
 
     def held(self) -> dict[str, int]:
         """Count the unsettled messages by state."""

@@ -69,7 +69,7 @@ class Machine:
     ) -> None:
         self.slab = slab
         self.config = config or a_config()
-        self.is_late: set[int] = set()
+        self.outdated: set[int] = set()
         """Processes without the latest accepted configuration: ROUTER, or slots."""
         self.rng = random.Random(seed)
         self.reporter = FakeReporter()
@@ -85,9 +85,9 @@ class Machine:
         """The brokers in the metadata."""
         self.requests: list[list[Written]] = []
         """All requests sent so far."""
-        self.names_culprits = False
+        self.names_refused = False
         """True if answers name the refused records."""
-        self.doom: dict[int, int] = {}
+        self.stores_until_kill: dict[int, int] = {}
         """Number of stores until a process is killed: ROUTER, or a dispatcher by its slot."""
         self.errors: deque[tuple[int, bool]] = deque()
         """Error codes for the next batches, and a flag to write the batch nevertheless."""
@@ -117,9 +117,9 @@ class Machine:
     def kill_router(self) -> None:
         """Kill the router; unprocessed frames and a part of those in transit are lost."""
         for line in [*self.to_router]:
-            self._lose_head(line)
+            self._drop_head(line)
         for line in self.from_router.values():
-            self._lose_tail(line)
+            self._drop_tail(line)
         self._start_router()
 
     def kill_peer(self, slot: int) -> None:
@@ -129,8 +129,8 @@ class Machine:
             return
         self._give_up_connection(slot, peer)
         for line in self.to_peer[slot]:
-            self._lose_head(line)
-        self._lose_tail(self.from_peer.pop(slot))
+            self._drop_head(line)
+        self._drop_tail(self.from_peer.pop(slot))
         self._start_peer(slot)
 
     def kill_all(self) -> None:
@@ -152,11 +152,11 @@ class Machine:
         self.peers[slot] = Peer(self, slot)
         self._after_peer(slot)
 
-    def _lose_head(self, line: deque[bytes]) -> None:
+    def _drop_head(self, line: deque[bytes]) -> None:
         for _ in range(self.rng.randint(0, len(line))):
             line.popleft()
 
-    def _lose_tail(self, line: deque[bytes]) -> None:
+    def _drop_tail(self, line: deque[bytes]) -> None:
         for _ in range(self.rng.randint(0, len(line))):
             line.pop()
 
@@ -178,9 +178,9 @@ class Machine:
         if not counter_total(self.slab, Counter.RefusedDamagedPlace):
             assert read_books(self.slab).held == count_books(self.slab).held
 
-    def _survives(self, who: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
-        doomed = kill_at is None and who in self.doom
-        self.words.left = self.doom.pop(who) if doomed else kill_at
+    def _survives(self, process: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
+        doomed = kill_at is None and process in self.stores_until_kill
+        self.words.left = self.stores_until_kill.pop(process) if doomed else kill_at
         try:
             for action in actions:
                 action()
@@ -188,7 +188,7 @@ class Machine:
             return False
         finally:
             if doomed and self.words.left is not None:
-                self.doom[who] = self.words.left
+                self.stores_until_kill[process] = self.words.left
             self.words.left = None
         return True
 

@@ -26,7 +26,7 @@ class ProcessGuard:
         self._spawn = util.spawnv_passfds
         setattr(util, "spawnv_passfds", self._on_spawn)  # noqa: B010 - mypy refuses to assign to a function
 
-    def take_started(self) -> list[str]:
+    def pop_started(self) -> list[str]:
         """Return the processes started since the last call."""
         started, self._started = self._started, []
         return started
