@@ -29,7 +29,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    place: str
+    location: str
     lines: int
     annotated: bool = True
 
@@ -75,15 +75,15 @@ def complaints(functions: Sequence[Measured], modules: Sequence[Measured]) -> It
             yield f"{percent} % of the functions should have at most {limit} lines, not {found}. {_longest(functions)}"
     for module in modules:
         if module.lines > MODULE_LIMIT:
-            yield f"{module.place} has {module.lines} lines; split it (at most {MODULE_LIMIT})."
+            yield f"{module.location} has {module.lines} lines; split it (at most {MODULE_LIMIT})."
     for function in functions:
         if not function.annotated:
-            yield f"{function.place} has an argument or a result without annotation."
+            yield f"{function.location} has an argument or a result without annotation."
 
 
 def _longest(functions: Sequence[Measured]) -> str:
     longest = sorted(functions, key=lambda function: function.lines, reverse=True)[:10]
-    return "The longest: " + ", ".join(f"{function.place} ({function.lines})" for function in longest)
+    return "The longest: " + ", ".join(f"{function.location} ({function.lines})" for function in longest)
 
 
 def table(functions: Sequence[Measured], modules: Sequence[Measured]) -> Iterator[str]:

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 def read_back(bootstrap: str, topics: Iterable[str]) -> dict[str, dict[int, list[bytes]]]:
     """Read all values by topic and partition, in order, with kafka-python's consumer."""
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    places = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+    partitions = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
     values: dict[str, dict[int, list[bytes]]] = defaultdict(dict)
     consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), group_id=None, enable_auto_commit=False)
     try:
-        consumer.assign(places)
+        consumer.assign(partitions)
         consumer.seek_to_beginning()
-        ends = consumer.end_offsets(places)
+        ends = consumer.end_offsets(partitions)
         deadline = time.monotonic() + 60
-        while any(consumer.position(place) < ends[place] for place in places):
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
             if time.monotonic() > deadline:
                 raise DemoError("The consumer did not reach the end of the topics within 60 s.")
-            for place, records in consumer.poll(500).items():
-                values[place.topic].setdefault(place.partition, []).extend(record.value for record in records)
+            for partition, records in consumer.poll(500).items():
+                values[partition.topic].setdefault(partition.partition, []).extend(record.value for record in records)
     finally:
         consumer.close()
     return values
@@ -84,7 +84,7 @@ def step(number: int, text: str) -> Iterator[None]:
     print(f"{time.monotonic() - began:.1f} s", flush=True)
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     print(f"     {text}", flush=True)
 
 
@@ -122,15 +122,15 @@ class Demo:
             service = broker(self._directory, self._topics, real=self._options.kafka)
             self._start(service)
             self._bootstrap = bootstrap_of(service)
-        tell(f"it listens at {self._bootstrap}")
+        report(f"it listens at {self._bootstrap}")
 
     def _start_daemon(self) -> None:
         with step(3, "Start the daemon, `bruce run`"):
             self._daemon = Daemon(self._directory, self._bootstrap)
             self._start(self._daemon)
             names = self._daemon.wait_started()
-        tell(f"its processes: {', '.join(names)}")
-        tell(f"its status page: {self._page}")
+        report(f"its processes: {', '.join(names)}")
+        report(f"its status page: {self._page}")
 
     @property
     def _page(self) -> str:
@@ -144,7 +144,7 @@ class Demo:
             self._daemon.wait_delivered(total)
         for feed in self._feeds:
             more = f" and {len(feed.origins) - 1} more" if len(feed.origins) > 1 else ""
-            tell(f"{len(feed.lines):,} lines of {feed.origins[0]}{more} to the topic {feed.topic}")
+            report(f"{len(feed.lines):,} lines of {feed.origins[0]}{more} to the topic {feed.topic}")
 
     def _send_one(self, feed: Feed) -> None:
         """Send a copy of the lines, because log files grow during the demo."""
@@ -157,22 +157,22 @@ class Demo:
             values = read_back(self._bootstrap, self._topics)
             faults = {feed.topic: faults_of(feed.lines, values[feed.topic]) for feed in self._feeds}
         for feed in self._feeds:
-            tell_arrived(feed, values[feed.topic], faults[feed.topic])
+            report_arrived(feed, values[feed.topic], faults[feed.topic])
         if any(faults.values()):
             raise DemoError("The messages in Kafka differ from the sent lines.")
 
     def _check(self) -> str:
         with step(6, "Ask the daemon whether its books balance, `bruce check`"):
             balance = self._daemon.balance()
-        tell(balance)
+        report(balance)
         return balance
 
     def _stay(self) -> str:
         socket, topic = self._daemon.socket, self._topics[0]
         print(f"\nThe demo keeps running until Ctrl-C. Open {self._page} and send messages to {socket}:")
-        tell(f"{BRUCE} send --socket-path {socket} --topic {topic} --value hello")
-        tell("or in Python, from bruce_mp.client import DatagramClient:")
-        tell(f'DatagramClient("{socket}").send("{topic}", b"hello")')
+        report(f"{BRUCE} send --socket-path {socket} --topic {topic} --value hello")
+        report("or in Python, from bruce_mp.client import DatagramClient:")
+        report(f'DatagramClient("{socket}").send("{topic}", b"hello")')
         sys.stdout.flush()
         try:
             self._daemon.wait()
@@ -188,13 +188,13 @@ class Demo:
             raise DemoError(f"The daemon ended with status {status}.")
 
 
-def tell_arrived(feed: Feed, found: dict[int, list[bytes]], fault: str) -> None:
+def report_arrived(feed: Feed, found: dict[int, list[bytes]], fault: str) -> None:
     total = sum(len(values) for values in found.values())
     partitions = sorted(found)
     counts = ", ".join(f"{len(found[partition]):,} in partition {partition}" for partition in partitions)
-    tell(f"{feed.topic}: {len(feed.lines):,} sent, {total:,} arrived ({counts}): {fault or 'each once, in order'}")
+    report(f"{feed.topic}: {len(feed.lines):,} sent, {total:,} arrived ({counts}): {fault or 'each once, in order'}")
     if partitions:
-        tell(f"  partition {partitions[0]} begins: {printable(found[partitions[0]][0], 80)}")
+        report(f"  partition {partitions[0]} begins: {printable(found[partitions[0]][0], 80)}")
 
 
 def printable(value: bytes, width: int) -> str:

@@ -119,7 +119,7 @@ def test_the_page_of_an_idle_daemon_is_healthy(tmp_path: Path, broker: DevBroker
         asked = browser.run("return performance.getEntriesByType('resource').map((each) => each.name)")
         assert {f"{origin}/page.js", f"{origin}/page.css"} <= set(asked)
         assert [url for url in asked if not url.startswith(origin)] == []
-        assert browser.complaints() == []
+        assert browser.console_errors() == []
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -166,7 +166,7 @@ def test_the_page_shows_traffic_under_load(tmp_path: Path, broker: DevBroker, br
         for width in WIDTHS:
             open_page(browser, daemon, width=width)
             assert_nothing_sticks_out(browser)
-        assert browser.complaints() == []
+        assert browser.console_errors() == []
 
 
 def test_topic_names_and_samples_are_never_executed(tmp_path: Path, browser: Browser) -> None:
@@ -194,7 +194,7 @@ def test_topic_names_and_samples_are_never_executed(tmp_path: Path, browser: Bro
         )
         browser.find("#topic-filter").send_keys(hostile[0])
         browser.wait(lambda: "No topic has that" in browser.text("#topics-table"), "the answer to the filter")
-        assert browser.complaints() == []
+        assert browser.console_errors() == []
 
 
 # --- in trouble -------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def test_the_page_shows_a_down_broker(tmp_path: Path, browser: Browser) -> None:
         daemon.wait_settled(3)
         wait_state(browser, "good")
         assert not browser.find("#complaints").is_displayed()
-        browser.complaints()
+        browser.console_errors()
 
 
 def test_the_page_shows_partitions_without_a_leader(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
@@ -254,7 +254,7 @@ def test_the_page_reports_a_stopped_daemon(tmp_path: Path, broker: DevBroker, br
         daemon.start()
         wait_state(browser, "good")
         assert not browser.find("#silence").is_displayed()
-        assert all("ERR_CONNECTION" in each for each in browser.complaints())
+        assert all("ERR_CONNECTION" in each for each in browser.console_errors())
     port.release()
 
 

@@ -308,13 +308,13 @@ def test_each_kind_of_bad_row_has_its_reason(tmp_path: Path, changed: dict[str, 
 
 def test_the_limit_of_an_older_daemon_is_the_default(tmp_path: Path) -> None:
     class OldDaemon(StreamSink):
-        def _take(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
+        def _handle_frame(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
             if is_inquiry(frame):
                 refusal = decode_barrier(frame)
                 assert isinstance(refusal, BarrierAnswer)
                 client.sendall(encode_answer(refusal))
             else:
-                super()._take(client, connection, frame)
+                super()._handle_frame(client, connection, frame)
 
     with OldDaemon(tmp_path / "s") as sink:
         assert run_task(options(sink), ATTEMPT, batches(b"v" * 999_974)).delivered == 1

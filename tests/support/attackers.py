@@ -58,7 +58,12 @@ class Attackers:
         self._daemon = daemon
         self._stream = stream
         self._stopped = threading.Event()
-        attacks = (self._be_slow, self._leave_unfinished, self._request_metadata, self._read_as_foreigner)
+        attacks = (
+            self._send_requests_slowly,
+            self._leave_messages_unfinished,
+            self._request_metadata,
+            self._read_under_foreign_name,
+        )
         self._threads = [threading.Thread(target=self._repeat, args=(attack,), daemon=True) for attack in attacks]
         self.tally = Tally()
 
@@ -82,7 +87,7 @@ class Attackers:
         host, _, port = (self._daemon.run_dir / HTTP_ADDRESS).read_text().strip().rpartition(":")
         return host, int(port)
 
-    def _be_slow(self) -> None:
+    def _send_requests_slowly(self) -> None:
         """Send a byte of each request now and then."""
         with ExitStack() as stack:
             clients = [
@@ -95,7 +100,7 @@ class Attackers:
                 if self._stopped.wait(ROUND_S):
                     return
 
-    def _leave_unfinished(self) -> None:
+    def _leave_messages_unfinished(self) -> None:
         """Send the beginning of a message on each connection, then close it."""
         with ExitStack() as stack:
             for _ in range(UNFINISHED):
@@ -107,16 +112,16 @@ class Attackers:
             self._stopped.wait(ROUND_S)
 
     def _request_metadata(self) -> None:
-        self._ask("POST", "/metadata_update", {})
+        self._request("POST", "/metadata_update", {})
         self.tally.posts += 1
 
-    def _read_as_foreigner(self) -> None:
-        status = self._ask("GET", "/books/json", {"Host": "rebound.example"})
+    def _read_under_foreign_name(self) -> None:
+        status = self._request("GET", "/books/json", {"Host": "rebound.example"})
         self.tally.refused += status == FORBIDDEN
         if status == 200:
             self.tally.leaks.append(status)
 
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> int:
+    def _request(self, method: str, path: str, headers: dict[str, str]) -> int:
         host, port = self._address()
         with closing(HTTPConnection(host, port, timeout=TIMEOUT_S)) as connection:
             connection.request(method, path, headers=headers)

@@ -67,14 +67,14 @@ class Browser:
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Open a page in a window of this size, in CSS pixels."""
         self.driver.get("about:blank")  # the page before falls silent
-        self.complaints()
+        self.console_errors()
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self._tell("Emulation.setDeviceMetricsOverride", **metrics)
+        self._send_command("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._tell("Emulation.setEmulatedMedia", features=[scheme])
+        self._send_command("Emulation.setEmulatedMedia", features=[scheme])
         self.driver.get(url)
 
-    def _tell(self, command: str, **arguments: Any) -> dict[str, Any]:
+    def _send_command(self, command: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.driver.execute_cdp_cmd(command, arguments)
         return answer
 
@@ -99,7 +99,7 @@ class Browser:
         """Wait until a condition holds."""
         WebDriverWait(self.driver, PATIENCE_S, 0.1).until(lambda _: condition(), f"waited for {what}:\n{self.text()}")
 
-    def complaints(self) -> list[str]:
+    def console_errors(self) -> list[str]:
         """Return the new lines of the browser's console."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
@@ -108,5 +108,5 @@ class Browser:
         height = self.run("return document.documentElement.scrollHeight")
         width = self.run("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        answer = self._tell("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        answer = self._send_command("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(answer["data"]))

@@ -199,7 +199,7 @@ class Chaos:
         while time.monotonic() < deadline:
             time.sleep(self._rng.uniform(0.2, 1.5))
             self._site.repair_if_due()
-            self._stuck.rest(do_rest=not self._site.is_refusing)
+            self._stuck.suspend(is_suspended=not self._site.is_refusing)
             self._inject_fault()
             self._check_books()
 

@@ -73,7 +73,7 @@ def crash_images(slab: Slab, regions: Sequence[range], action: Callable[[], obje
         action()
     finally:
         sys.settrace(previous)
-    recorder.look()
+    recorder.record_stores()
     return CrashImages(slab, before, recorder.images)
 
 
@@ -81,7 +81,7 @@ def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], ob
     """Do the same with compiled code as well; the action has no effect but its stores."""
     recorder = Recorder(slab, regions)
     before = dict(recorder.seen)
-    run_in_steps(action, recorder.look)
+    run_in_steps(action, recorder.record_stores)
     return CrashImages(slab, before, recorder.images)
 
 
@@ -100,18 +100,18 @@ class Recorder:
             return None
         frame.f_trace_opcodes = True
         if self._may_have_stored:
-            self.look()
+            self.record_stores()
         self._may_have_stored = frame.f_code.co_code[frame.f_lasti] in _CAN_STORE
         return self.trace
 
-    def look(self) -> None:
+    def record_stores(self) -> None:
         for region, before in self.seen.items():
             now = self._read(region)
             if now != before:
                 self.seen[region] = now
-                self._note(region, before, now)
+                self._append(region, before, now)
 
-    def _note(self, region: range, before: bytes, now: bytes) -> None:
+    def _append(self, region: range, before: bytes, now: bytes) -> None:
         pairs = enumerate(zip(memoryview(before).cast("Q"), memoryview(now).cast("Q"), strict=True))
         store = [(region.start + 8 * index, new) for index, (old, new) in pairs if old != new]
         cuts = sorted({len(store) * tear // _TEARS for tear in range(1, _TEARS)} - {0, len(store)})

@@ -106,16 +106,16 @@ class EndlessSenders:
         """Return the number of messages that the kernel has accepted from each sender."""
         return {number: int(self._report(number).read_bytes()) for number in self._running}
 
-    def rest(self, *, do_rest: bool) -> None:
-        """Let all senders rest, or continue."""
+    def suspend(self, *, is_suspended: bool) -> None:
+        """Suspend or resume all senders."""
         for sender in self._running.values():
-            sender.send_signal(signal.SIGSTOP if do_rest else signal.SIGCONT)
+            sender.send_signal(signal.SIGSTOP if is_suspended else signal.SIGCONT)
 
     def stop(self) -> None:
         """Stop all senders and record their progress."""
         for sender in self._running.values():
             sender.send_signal(signal.SIGTERM)
-        self.rest(do_rest=False)
+        self.suspend(is_suspended=False)
         for number, sender in self._running.items():
             assert sender.wait(STOP_S) == 0
             if self._flusher is not None:

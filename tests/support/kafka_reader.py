@@ -53,7 +53,7 @@ class _Reading:
     def is_done(self, expected: int | None) -> bool:
         return len(self.at_end) == len(self.records) and self.count >= (expected or 0)
 
-    def take(self, message: Message) -> None:
+    def add(self, message: Message) -> None:
         place = (message.topic() or "", message.partition() or 0)
         error = message.error()
         if error is None:
@@ -105,7 +105,7 @@ def _read(
                 f"{reading.count} of {expected or 'all'} records after {timeout:g} s; not read to the end: {missing}"
             )
         for message in consumer.consume(BATCH, POLL_S):
-            reading.take(message)
+            reading.add(message)
     return reading.records
 
 

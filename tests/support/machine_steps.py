@@ -23,8 +23,8 @@ CONTINUE: Final = 7
 SINGLESTEP: Final = 9
 
 
-def run_in_steps(action: Callable[[], object], look: Callable[[], None]) -> int:
-    """Run `action` in a fork, call `look` after each instruction, and return the number of instructions.
+def run_in_steps(action: Callable[[], object], on_step: Callable[[], None]) -> int:
+    """Run `action` in a fork, call `on_step` after each instruction, and return the number of instructions.
 
     Raises OSError if the kernel does not allow it, and RuntimeError if the action failed.
     """
@@ -32,7 +32,7 @@ def run_in_steps(action: Callable[[], object], look: Callable[[], None]) -> int:
     if not pid:
         _act(action)
     try:
-        steps, status = _step_through(pid, look)
+        steps, status = _step_through(pid, on_step)
     except BaseException:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -54,7 +54,7 @@ def _act(action: Callable[[], object]) -> NoReturn:
     os._exit(1)
 
 
-def _step_through(pid: int, look: Callable[[], None]) -> tuple[int, int]:
+def _step_through(pid: int, on_step: Callable[[], None]) -> tuple[int, int]:
     """Return the number of steps between the two stops, and the fork's exit status."""
     os.waitpid(pid, 0)
     steps, stopped_by = 0, signal.SIGTRAP
@@ -64,7 +64,7 @@ def _step_through(pid: int, look: Callable[[], None]) -> tuple[int, int]:
         if not os.WIFSTOPPED(status):
             return steps, status
         steps, stopped_by = steps + 1, signal.Signals(os.WSTOPSIG(status))
-        look()
+        on_step()
     _ptrace(CONTINUE, pid)
     return steps, os.waitpid(pid, 0)[1]
 

@@ -24,40 +24,40 @@ __all__ = ["spill_images"]
 
 Files = dict[str, bytes]
 
-_ACTS: Final = ("append", "reserve", "remove", "_store")
+_METHODS: Final = ("append", "reserve", "remove", "_store")
 
 
 def spill_images(
     slab: Slab, directory: Path, regions: Sequence[range], action: Callable[[], object]
 ) -> Iterator[tuple[int, int]]:
-    """Run an action; put slab and files into each state that they may be left in, in turn.
+    """Run an action; put slab and files into each state that a crash may leave, in turn.
 
-    Gives the number of stores and of acts on files before each.
+    Gives the number of stores and of file operations before each.
     """
     recorder = Recorder(slab, regions)
     before, states = dict(recorder.seen), [(0, _read(directory))]
 
-    def noting(act: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*arguments: Any, **named: Any) -> Any:
-            recorder.look()
+    def recording(act: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*arguments: Any, **named: Any) -> Any:
+            recorder.record_stores()
             found = act(*arguments, **named)
             states.append((len(recorder.images), _read(directory)))
             return found
 
-        return noted
+        return recorded
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in _ACTS:
-            patch.setattr(SpillFile, name, noting(getattr(SpillFile, name)))
-        patch.setattr(SpillFile, "create", noting(SpillFile.create))
-        patch.setattr(AttemptJournal, "_append", noting(AttemptJournal._append))
+        for name in _METHODS:
+            patch.setattr(SpillFile, name, recording(getattr(SpillFile, name)))
+        patch.setattr(SpillFile, "create", recording(SpillFile.create))
+        patch.setattr(AttemptJournal, "_append", recording(AttemptJournal._append))
         previous = sys.gettrace()
         sys.settrace(recorder.trace)
         try:
             action()
         finally:
             sys.settrace(previous)
-        recorder.look()
+        recorder.record_stores()
     yield from _each(CrashImages(slab, before, recorder.images), directory, states)
 
 

@@ -133,9 +133,9 @@ class StreamDaemon:
                 while len(data) >= 8 and len(data) >= (size := int.from_bytes(data[:4], "big")):
                     frame = bytes(data[:size])
                     del data[:size]
-                    received += self._take(connection, frame, received)
+                    received += self._handle_frame(connection, frame, received)
 
-    def _take(self, connection: socket.socket, frame: bytes, received: int) -> int:
+    def _handle_frame(self, connection: socket.socket, frame: bytes, received: int) -> int:
         if int.from_bytes(frame[4:6], "big") != BARRIER_KEY:
             with self._changed:
                 self.messages.append(parse_message(frame))

@@ -64,17 +64,17 @@ def connect(daemon: Daemon, kind: str = "unix") -> socket.socket:
     return socket.create_connection((host, int(port)), PATIENCE_S)
 
 
-def message(who: int, number: int, size: int = 0) -> bytes:
-    """Return message `number` of client `who`."""
-    topic, value = TOPICS[who % len(TOPICS)], b"%d:%d:" % (who, number) + bytes(size)
-    if who % 3:
+def message(client: int, number: int, size: int = 0) -> bytes:
+    """Return message `number` of client `client`."""
+    topic, value = TOPICS[client % len(TOPICS)], b"%d:%d:" % (client, number) + bytes(size)
+    if client % 3:
         return encode_any_partition(topic, value, timestamp_ms=number)
-    return encode_partition_key(who, topic, value, timestamp_ms=number)
+    return encode_partition_key(client, topic, value, timestamp_ms=number)
 
 
 def names(values: list[bytes]) -> list[tuple[int, int]]:
     """Return client and number of each value."""
-    return [(int(who), int(number)) for who, number, *_ in (value.split(b":", 2) for value in values)]
+    return [(int(client), int(number)) for client, number, *_ in (value.split(b":", 2) for value in values)]
 
 
 def ask(

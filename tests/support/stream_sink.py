@@ -105,11 +105,11 @@ class StreamSink:
                 rest += data
                 at = 0
                 while len(rest) - at >= 4 and len(rest) - at >= (size := int.from_bytes(rest[at : at + 4])):
-                    self._take(client, connection, bytes(rest[at : at + size]))
+                    self._handle_frame(client, connection, bytes(rest[at : at + size]))
                     at += size
                 del rest[:at]
 
-    def _take(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
+    def _handle_frame(self, client: socket.socket, connection: Connection, frame: bytes) -> None:
         _, key, _ = HEADER.unpack_from(frame)
         if is_inquiry(frame):
             inquiry = decode_inquiry(frame)

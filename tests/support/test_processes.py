@@ -101,12 +101,12 @@ def test_with_server(server):
 
 
 @pytest.mark.parametrize(
-    ("source", "who"), [(LEAKING, "The test"), (LEAKING_SESSION, "The session")], ids=["test", "session"]
+    ("source", "subject"), [(LEAKING, "The test"), (LEAKING_SESSION, "The session")], ids=["test", "session"]
 )
-def test_a_test_or_session_that_leaks_a_process_fails(tmp_path: Path, source: str, who: str) -> None:
+def test_a_test_or_session_that_leaks_a_process_fails(tmp_path: Path, source: str, subject: str) -> None:
     done = run_pytest(tmp_path, source)
     assert done.returncode == 1, done.stdout
-    assert f"{who} left processes behind" in done.stdout
+    assert f"{subject} left processes behind" in done.stdout
     assert re.search(r"1 passed.*, 1 error in", done.stdout)
 
 
