@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from bruce_mp.spark.audit.books import read_ledger
+from bruce_mp.spark.audit.balance import read_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.ledger_files import SPANS, Merged, merge_ledger, visible_files

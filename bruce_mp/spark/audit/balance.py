@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.spark.audit.facts import LANE, exploded
 from bruce_mp.spark.audit.tables import AuditTables, empty
 from bruce_mp.spark.ledger_files import visible_files
-from bruce_mp.spark.settings import settings
+from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,7 +204,7 @@ def read_ledger(
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
-    with settings(spark, _FEW_LISTING_TASKS):
+    with temporary_settings(spark, _FEW_LISTING_TASKS):
         rows = spark.read.schema(_LEDGER).json(paths)
     if changed_after is not None:
         rows = rows.where(f"minute >= {int(after_s - 60) * 1000}")  # merged files have older commits, too
