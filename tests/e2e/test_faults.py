@@ -210,63 +210,45 @@ def test_a_closed_idle_connection_is_opened_again_without_a_pause(stage: Stage) 
 
 
 # --- error codes ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("action", [FaultAction.ERROR, FaultAction.ERROR_APPENDED])
-@pytest.mark.parametrize("code", [19, 20, 2, -1])
-def test_resend_errors_are_resent(stage: Stage, code: int, action: FaultAction) -> None:
+def test_written_batches_with_a_resend_error_are_resent(stage: Stage) -> None:
     load = stage.load()
-    stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
+    stage.broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=20, topic=load.topics[0], times=3))
     stage.delivered(load)
-    assert stage.answered(code) >= 3
+    assert stage.answered(20) >= 3
     assert stage.grown(Counter.ConnectorGotResendAck) >= 3
     assert stage.grown(Counter.PauseStarted) == stage.grown(Counter.PossibleDuplicateMsg) == 0
 
 
-@pytest.mark.parametrize(
-    ("code", "action"),
-    [
-        *((code, FaultAction.ERROR) for code in (3, 5, 6, 7, 56)),
-        *((code, FaultAction.ERROR_APPENDED) for code in (7, 13, 56)),
-    ],
-)
-def test_reroute_errors_are_rerouted(stage: Stage, code: int, action: FaultAction) -> None:
+@pytest.mark.parametrize("action", [FaultAction.ERROR, FaultAction.ERROR_APPENDED])
+def test_reroute_errors_are_rerouted(stage: Stage, action: FaultAction) -> None:
     load = stage.load()
-    stage.broker.inject(Fault(action=action, code=code, topic=load.topics[0], times=3))
+    stage.broker.inject(Fault(action=action, code=7, topic=load.topics[0], times=3))
     stage.delivered(load)
-    assert stage.answered(code) >= 3
+    assert stage.answered(7) >= 3
     assert stage.grown(Counter.ConnectorGotPauseAck) >= 1
     assert stage.grown(Counter.PauseStarted) == stage.grown(Counter.PauseFinished) >= 1
 
 
-@pytest.mark.parametrize("code", [45, 47, 59])
-def test_sequence_errors_raise_the_epoch(stage: Stage, code: int) -> None:
+def test_a_sequence_error_raises_the_epoch(stage: Stage) -> None:
     load = stage.load()
-    stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], nth=2, times=1))
+    stage.broker.inject(Fault(action=FaultAction.ERROR, code=45, topic=load.topics[0], nth=2, times=1))
     stage.delivered(load)
-    assert stage.answered(code) >= 1
+    assert stage.answered(45) >= 1
     assert 1 in stage.epochs(load)
     assert stage.grown(Counter.PossibleDuplicateMsg) > 0
 
 
-@pytest.mark.parametrize("code", [42, 1, 126])
-def test_fatal_errors_discard_only_the_refused_batch(stage: Stage, code: int) -> None:
+def test_a_fatal_error_discards_only_the_refused_batch(stage: Stage) -> None:
     """The error hits the middle of a pipeline: the gap of the discarded batch is closed without duplicates."""
     load = stage.load(messages=2000)
     stage.broker.inject(Fault(action=FaultAction.DELAY, ms=50, topic=load.topics[0], times=None))
-    stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], nth=3, every=4, times=2))
+    stage.broker.inject(Fault(action=FaultAction.ERROR, code=42, topic=load.topics[0], nth=3, every=4, times=2))
     sender = stage.send(load)
     sender.join()
-    stage.daemon.wait_for(lambda: stage.answered(code) == 2, "two answers", 30)
+    stage.daemon.wait_for(lambda: stage.answered(42) == 2, "two answers", 30)
     stage.daemon.wait_for(lambda: stage.grown(discarded(DiscardReason.KAFKA_ERROR_ACK)) > 0, "discards", 10)
     stage.daemon.wait_for(lambda: not sum(stage.daemon.books().held.values()), "the rest", 30)
     stage.delivered(load, sender=sender, missing=stage.grown(discarded(DiscardReason.KAFKA_ERROR_ACK)))
-
-
-@pytest.mark.parametrize("code", [10, 87])
-def test_size_errors_halve_the_batch(stage: Stage, code: int) -> None:
-    load = stage.load()
-    stage.broker.inject(Fault(action=FaultAction.ERROR, code=code, topic=load.topics[0], times=1))
-    stage.delivered(load)
-    assert stage.answered(code) == 1
 
 
 def test_only_oversized_messages_of_a_batch_are_discarded(tmp_path: Path) -> None:

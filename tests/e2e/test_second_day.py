@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -116,14 +114,6 @@ def refused(daemon: Daemon, **settings: object) -> str:
     return ended.text
 
 
-def test_a_missing_socket_directory_is_reported(daemon: Daemon) -> None:
-    place = daemon.directory / "no" / "in.dgram"
-    text = refused(daemon, input__unix_datagram__path=place)
-    assert f'input.unix_datagram.path = "{place}" cannot be used: there is no directory {place.parent}; ' in text
-    assert "create it or choose another path" in text
-    assert not daemon.slab_path.exists()
-
-
 def test_an_unwritable_socket_directory_is_reported(daemon: Daemon) -> None:
     closed = daemon.directory / "closed"
     closed.mkdir(mode=0o500)
@@ -146,43 +136,6 @@ def test_an_impossible_run_directory_is_reported(daemon: Daemon) -> None:
     text = refused(daemon, daemon__run_dir=closed / "run")
     remedy = f"Give the daemon's user write permission in {closed},"
     assert f"The run directory {closed / 'run'} cannot be created: Permission denied. {remedy}" in text
-
-
-def test_a_regular_file_at_the_socket_path_is_kept_and_reported(daemon: Daemon) -> None:
-    daemon.socket_path.write_text("precious")
-    text = refused(daemon)
-    assert f'"{daemon.socket_path}": the file is not a socket; remove it or choose another path' in text
-    assert daemon.socket_path.read_text() == "precious"
-
-
-def test_the_socket_of_another_program_is_kept_and_reported(daemon: Daemon) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-        other.bind(str(daemon.socket_path))
-        text = refused(daemon)
-        assert f'"{daemon.socket_path}": another program receives there; stop it or choose another path' in text
-    assert daemon.socket_path.is_socket()
-
-
-def test_a_status_port_in_use_is_reported(daemon: Daemon) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        text = refused(daemon, http__listen=address)
-    assert f'http.listen = "{address}" cannot be used: another program listens there; stop it or choose' in text
-
-
-def test_a_run_directory_open_to_others_is_refused(daemon: Daemon) -> None:
-    daemon.run_dir.mkdir(mode=0o755)
-    daemon.run_dir.chmod(0o755)
-    text = refused(daemon)
-    assert f"The run directory {daemon.run_dir} has mode 0755: others can enter it" in text
-    assert f"chmod 0700 {daemon.run_dir}" in text
-    assert stat.S_IMODE(daemon.run_dir.stat().st_mode) == 0o755
-
-
-def test_an_impossible_log_file_is_reported(daemon: Daemon) -> None:
-    place = daemon.directory / "no" / "bruce.log"
-    text = refused(daemon, logging__file__enable="true", logging__file__path=place)
-    assert f"The log file {place} cannot be opened: No such file or directory. Create its directory" in text
 
 
 def test_a_second_daemon_is_refused_and_the_first_undisturbed(tmp_path: Path, broker: DevBroker) -> None:

@@ -16,7 +16,7 @@ from support.read_back import read_back
 from support.traffic import Load, assert_all_there
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.process
@@ -61,18 +61,6 @@ def assert_accepted_arrived(senders: list[Sender], broker: DevBroker) -> None:
         assert_all_there(load, read_back(broker, load.topics))
 
 
-def test_shutdown_leaves_no_slab_when_everything_is_delivered(tmp_path: Path, broker: DevBroker) -> None:
-    with Daemon(tmp_path, broker.bootstrap) as daemon:
-        with DatagramClient(daemon.socket_path) as client:
-            for number in range(100):
-                client.send("red", b"%d" % number)
-        daemon.wait_settled(100)
-        assert daemon.terminate() == 0
-    assert not daemon.slab_path.exists()
-    assert not daemon.socket_path.exists()
-    assert sum(map(len, broker.fetch("red"))) == 100
-
-
 def test_shutdown_under_load_delivers_every_accepted_message(tmp_path: Path, broker: DevBroker) -> None:
     with Daemon(tmp_path, broker.bootstrap) as daemon:
         senders = start_senders(daemon)
@@ -82,6 +70,7 @@ def test_shutdown_under_load_delivers_every_accepted_message(tmp_path: Path, bro
             sender.join()
             assert sender.refusal is not None
     assert not daemon.slab_path.exists()
+    assert not daemon.socket_path.exists()
     assert_accepted_arrived(senders, broker)
 
 
@@ -133,22 +122,11 @@ def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_pa
 # --- involuntary ends ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"slab.sise": "8m"}, ["--set", "slab.sise"]),
-        ({"slab.size": "8q"}, ["--set", "slab.size", "8q"]),
-        ({"batching.default.action": "per_topic"}, ["batching.default"]),
-    ],
-    ids=["unknown key", "bad value", "contradiction"],
-)
-def test_a_config_error_ends_the_daemon_immediately(
-    tmp_path: Path, settings: Mapping[str, object], words: list[str]
-) -> None:
+def test_a_config_error_ends_the_daemon_immediately(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, "127.0.0.1:1")
-    ended = run_until_exit(daemon.config_path, settings)
+    ended = run_until_exit(daemon.config_path, {"slab.size": "8q"})
     assert ended.code == 1
-    for word in words:
+    for word in ("--set", "slab.size", "8q"):
         assert word in ended.text
     assert "Traceback" not in ended.text
     assert not daemon.slab_path.exists()

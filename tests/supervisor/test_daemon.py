@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -22,11 +23,23 @@ from support.fake_daemon import FakeDaemon
 from support.filled_slab import FilledSlab
 from support.processes import wait_until
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 pytestmark = pytest.mark.process
 
 PATIENCE_S = 60
 FIRST = Broker(1, "kafka1", 9092)
 SECOND = Broker(2, "kafka2", 9092)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
+    """Yield a daemon for tests that end none of its processes."""
+    with FakeDaemon(tmp_path_factory.mktemp("running")) as daemon:
+        daemon.start_ready()
+        yield daemon
+        assert daemon.end() == 0
 
 
 def fill(path: Path, count: int = 3, topic: bytes = b"clicks") -> None:
@@ -79,32 +92,31 @@ def test_sigint_ends_the_daemon(tmp_path: Path) -> None:
         assert daemon.wait() == 0
 
 
-@pytest.mark.parametrize("name", ["input", "router", "status"])
-def test_a_dead_process_is_restarted_and_the_router_notified(tmp_path: Path, name: str) -> None:
+def test_a_dead_process_is_restarted_and_the_router_notified(tmp_path: Path) -> None:
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
-        before = daemon.pid_of(name)
-        os.kill(before, signal.SIGKILL)
-        daemon.wait_for(f"Process {name} is ready", times=2)
-        assert daemon.pid_of(name) != before
-        assert f"Process {name} has died: signal 9" in daemon.text()
-        wait_until(lambda: name == "router" or daemon.received_by("router") == [str(PeerDied(name))], "PeerDied")
         slab = Slab(daemon.slab_path)
-        assert counter_total(slab, Counter.ProcessRestarted) == 1
+        told: list[str] = []
+        for restarts, name in enumerate(("input", "status", "router"), start=1):
+            before = daemon.pid_of(name)
+            os.kill(before, signal.SIGKILL)
+            daemon.wait_for(f"Process {name} is ready", times=2)
+            assert daemon.pid_of(name) != before
+            assert f"Process {name} has died: signal 9" in daemon.text()
+            told += [str(PeerDied(name))] if name != "router" else []
+            wait_until(lambda: daemon.received_by("router") == told, "PeerDied")  # noqa: B023 - called at once
+            assert counter_total(slab, Counter.ProcessRestarted) == restarts
         assert daemon.end() == 0
         assert str(PeerDied("router")) not in daemon.received_by("router")
 
 
-def test_signals_of_the_terminal_do_not_end_a_process(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path) as daemon:
-        daemon.start_ready()
-        router = daemon.pid_of("router")
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-            os.kill(router, number)
-        daemon.send_as("status", RefreshMetadata())
-        wait_until(lambda: str(RefreshMetadata()) in daemon.received_by("router"), "the forwarded word")
-        assert daemon.pid_of("router") == router
-        assert daemon.end() == 0
+def test_signals_of_the_terminal_do_not_end_a_process(running: FakeDaemon) -> None:
+    router = running.pid_of("router")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(router, number)
+    running.send_as("status", RefreshMetadata())
+    wait_until(lambda: str(RefreshMetadata()) in running.received_by("router"), "the forwarded word")
+    assert running.pid_of("router") == router
 
 
 def test_dispatchers_start_move_and_stop_on_the_routers_request(tmp_path: Path) -> None:
@@ -253,13 +265,10 @@ def test_unresponsive_processes_die_with_the_supervisor(tmp_path: Path) -> None:
         assert not psutil.wait_procs(orphans, timeout=5)[1]
 
 
-def test_every_process_holds_the_locks_for_its_lifetime(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path) as daemon:
-        daemon.start_ready()
-        for name in ("input", "router", "status"):
-            descriptors = Path(f"/proc/{daemon.pid_of(name)}/fd").iterdir()
-            assert {daemon.slab_path, daemon.run_dir} <= {path.readlink() for path in descriptors}
-        assert daemon.end() == 0
+def test_every_process_holds_the_locks_for_its_lifetime(running: FakeDaemon) -> None:
+    for name in ("input", "router", "status"):
+        descriptors = Path(f"/proc/{running.pid_of(name)}/fd").iterdir()
+        assert {running.slab_path, running.run_dir} <= {path.readlink() for path in descriptors}
 
 
 def test_a_second_daemon_with_the_same_slab_is_refused(tmp_path: Path) -> None:
@@ -285,35 +294,24 @@ def test_a_start_that_fails_leaves_no_empty_slab(tmp_path: Path) -> None:
         assert not daemon.slab_path.exists()
 
 
-def test_sighup_and_sigusr1_do_not_end_the_daemon(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path) as daemon:
-        daemon.start_ready()
-        daemon.signal(signal.SIGHUP)
-        daemon.wait_for(f"Reloaded {daemon.config}: nothing has changed.")
-        daemon.signal(signal.SIGUSR1)
-        slab = Slab(daemon.slab_path)
-        wait_until(lambda: counter_total(slab, Counter.GotLogfileReopenRequest) == 1, "the counter")
-        assert daemon.end() == 0
+def test_sighup_and_sigusr1_do_not_end_the_daemon(running: FakeDaemon) -> None:
+    running.signal(signal.SIGHUP)
+    running.wait_for(f"Reloaded {running.config}: nothing has changed.")
+    running.signal(signal.SIGUSR1)
+    slab = Slab(running.slab_path)
+    wait_until(lambda: counter_total(slab, Counter.GotLogfileReopenRequest) == 1, "the counter")
 
 
-def test_an_idle_supervisor_sleeps(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path) as daemon:
-        daemon.start_ready()
-        assert daemon.process is not None
-        process = psutil.Process(daemon.process.pid)
-        before = process.num_ctx_switches().voluntary
-        beat = lay.ROW_HEARTBEAT_MS
-        slab = Slab(daemon.slab_path)
-        at = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + beat
-        first = slab.read_signed(at)
-        wait_until(lambda: slab.read_signed(at) - first > 1500, "two heartbeats")
-        assert process.num_ctx_switches().voluntary - before < 20
-        assert daemon.end() == 0
+def test_an_idle_supervisor_sleeps(running: FakeDaemon) -> None:
+    assert running.process is not None
+    process = psutil.Process(running.process.pid)
+    slab = Slab(running.slab_path)
+    at = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+    first, before = slab.read_signed(at), process.num_ctx_switches().voluntary
+    wait_until(lambda: slab.read_signed(at) - first > 1500, "two heartbeats")
+    assert process.num_ctx_switches().voluntary - before < 20
 
 
-def test_the_address_of_the_status_pages_is_published(tmp_path: Path) -> None:
-    with FakeDaemon(tmp_path) as daemon:
-        daemon.start_ready()
-        host, _, port = (daemon.run_dir / "http.address").read_text().rpartition(":")
-        socket.create_connection((host, int(port))).close()
-        assert daemon.end() == 0
+def test_the_address_of_the_status_pages_is_published(running: FakeDaemon) -> None:
+    host, _, port = (running.run_dir / "http.address").read_text().rpartition(":")
+    socket.create_connection((host, int(port))).close()

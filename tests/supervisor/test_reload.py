@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,14 +22,33 @@ pytestmark = pytest.mark.process
 EVERYBODY = ("input", "router", "dispatcher-0", "status")
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
-    with FakeDaemon(tmp_path) as daemon:
+@contextmanager
+def daemon_in(directory: Path) -> Iterator[FakeDaemon]:
+    with FakeDaemon(directory) as daemon:
         daemon.start_ready()
         daemon.send_as("router", Dispatchers({0: Broker(1, "kafka1", 9092)}))
         daemon.wait_for("Process dispatcher-0 is ready")
         yield daemon
         assert daemon.end() == 0
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
+    with daemon_in(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
+    with daemon_in(tmp_path_factory.mktemp("shared")) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def unchanged(shared: FakeDaemon) -> FakeDaemon:
+    """Return a daemon whose settings no test changes."""
+    shared.configure("")
+    return shared
 
 
 def configs(daemon: FakeDaemon, name: str) -> list[str]:
@@ -87,12 +107,12 @@ def test_a_change_that_needs_a_restart_refuses_the_whole_reload(daemon: FakeDaem
         ("logging.file = { enable = true, path = '/nowhere/log' }", "The log file /nowhere/log cannot be opened"),
     ],
 )
-def test_an_invalid_file_is_refused_with_the_error_of_a_start(daemon: FakeDaemon, settings: str, why: str) -> None:
-    daemon.configure(settings)
-    assert why in ask(daemon, 1)
-    assert not any(configs(daemon, name) for name in EVERYBODY)
-    daemon.wait_for("Reload refused: ")
-    assert why in daemon.text()
+def test_an_invalid_file_is_refused_with_the_error_of_a_start(unchanged: FakeDaemon, settings: str, why: str) -> None:
+    unchanged.configure(settings)
+    assert why in ask(unchanged, 1)
+    assert not any(configs(unchanged, name) for name in EVERYBODY)
+    unchanged.wait_for(why)
+    assert "Reload refused: " in unchanged.text()
 
 
 def test_a_check_changes_nothing_and_reports_the_outcome(daemon: FakeDaemon) -> None:
@@ -107,9 +127,9 @@ def test_a_check_changes_nothing_and_reports_the_outcome(daemon: FakeDaemon) -> 
     assert "reloads=0, refused=''" in daemon.active_config_messages()[-1]
 
 
-def test_an_unchanged_file_is_a_successful_reload(daemon: FakeDaemon) -> None:
-    assert f"accepted=True, text='Reloaded {daemon.config}: nothing has changed.'" in ask(daemon, 1)
-    assert not any(configs(daemon, name) for name in EVERYBODY)
+def test_an_unchanged_file_is_a_successful_reload(unchanged: FakeDaemon) -> None:
+    assert f"accepted=True, text='Reloaded {unchanged.config}: nothing has changed.'" in ask(unchanged, 1)
+    assert not any(configs(unchanged, name) for name in EVERYBODY)
 
 
 def test_a_process_started_later_gets_the_reloaded_configuration(tmp_path: Path) -> None:

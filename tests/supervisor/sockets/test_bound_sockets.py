@@ -62,14 +62,14 @@ def test_the_socket_of_a_live_process_is_not_replaced(path: Path, kind: SocketKi
         living.bind(str(path))
         if kind == socket.SOCK_STREAM:
             living.listen()
-        with pytest.raises(StartError, match=r"input.unix_datagram.path = .*another program receives there"):
+        with pytest.raises(StartError, match=r"input.unix_datagram.path = .*another program receives there; stop"):
             bind_datagrams(UnixDatagram(path=str(path)))
     assert path.is_socket()
 
 
 def test_a_file_that_is_not_a_socket_is_not_removed(path: Path) -> None:
     path.write_text("precious")
-    with pytest.raises(StartError, match="not a socket"):
+    with pytest.raises(StartError, match="the file is not a socket; remove it or choose another path"):
         bind_datagrams(UnixDatagram(path=str(path)))
     assert path.read_text() == "precious"
 
@@ -95,7 +95,9 @@ def test_only_the_daemons_own_socket_file_is_removed(path: Path) -> None:
 def test_a_port_that_is_in_use_is_named() -> None:
     with bind_http(Http(listen="127.0.0.1:0")).socket as first:
         port = first.getsockname()[1]
-        with pytest.raises(StartError, match=rf'http.listen = "127.0.0.1:{port}" cannot be used: another program'):
+        with pytest.raises(
+            StartError, match=rf'http.listen = "127.0.0.1:{port}" .*: another program listens there; stop'
+        ):
             bind_http(Http(listen=f"127.0.0.1:{port}"))
 
 
