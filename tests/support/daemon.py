@@ -129,7 +129,7 @@ class Daemon:
         """Send SIGTERM and return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout)
+        return self._process.wait(processes.time_limit(timeout))
 
     def kill_all(self) -> None:
         """Send SIGKILL to all processes at the same time."""
@@ -287,9 +287,10 @@ class Daemon:
         return books
 
     def _consistent(self, read: Callable[[], Books]) -> Books:
-        deadline = time.monotonic() + CONSISTENT_S
+        began = time.monotonic()
         while not (books := read()).consistent:
-            assert time.monotonic() < deadline, f"The books moved for {CONSISTENT_S} s: {books}\n{self.log()[-6000:]}"
+            if processes.is_over(began, CONSISTENT_S):
+                raise AssertionError(f"The books moved for {CONSISTENT_S} s: {books}\n{self.log()[-6000:]}")
             time.sleep(0.02)
         return books
 
@@ -319,9 +320,9 @@ class Daemon:
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
         """Poll until a condition holds; a timeout raises AssertionError with the log and the books."""
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
         while not condition():
-            if time.monotonic() > deadline:
+            if processes.is_over(began, timeout):
                 books = self.books() if self.slab_path.exists() else "no slab"
                 raise AssertionError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
             time.sleep(0.02)

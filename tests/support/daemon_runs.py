@@ -54,7 +54,7 @@ def run_until_exit(
     with output.open("wb") as file:
         process = processes.spawn(command, output=file, pass_fds=inherited)
     try:
-        return FinishedDaemon(process.wait(WITHIN_S), output.read_text(errors="replace"))
+        return FinishedDaemon(process.wait(processes.time_limit(WITHIN_S)), output.read_text(errors="replace"))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -89,7 +89,7 @@ class Sender:
 
     def join(self, timeout: float = 60) -> None:
         """Wait for its end."""
-        self._thread.join(timeout)
+        self._thread.join(processes.time_limit(timeout))
         assert not self._thread.is_alive(), f"The sender hangs after {self.accepted} messages."
 
     @property

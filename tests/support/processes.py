@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER: Final = 36
+MOST_TIMES_LONGER: Final = 20.0
 WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
 KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -89,7 +90,7 @@ def _counts(process: psutil.Process) -> bool:
 
 def still_alive(processes: Iterable[psutil.Process], grace: float = 3.0) -> list[psutil.Process]:
     """Return the processes that still run after `grace` seconds: a killed process may need a moment."""
-    return psutil.wait_procs(list(processes), timeout=grace)[1]
+    return psutil.wait_procs(list(processes), timeout=time_limit(grace))[1]
 
 
 def describe(processes: Iterable[psutil.Process]) -> str:
@@ -112,10 +113,21 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     psutil.wait_procs(victims, timeout=10)
 
 
+def time_limit(seconds: float) -> float:
+    """Return a time limit for an event on this machine: longer by the number of processes that share a core."""
+    return seconds * min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MOST_TIMES_LONGER)
+
+
+def is_over(began: float, timeout: float) -> bool:
+    """Return True if a wait that began at this monotonic time has lasted for its time limit."""
+    waited = time.monotonic() - began
+    return waited > timeout and waited > time_limit(timeout)
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
-    """Poll `condition()` until it is true; raise `AssertionError` with `what` after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    """Poll `condition()` until it is true; raise `AssertionError` with `what` after the time limit."""
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if is_over(began, timeout):
             raise AssertionError(f"After {timeout:g} s still not: {what}")
         time.sleep(0.02)

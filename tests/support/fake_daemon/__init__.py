@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 import psutil
 
-from support.processes import spawn, wait_until
+from support.processes import spawn, time_limit, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -110,7 +110,7 @@ class FakeDaemon:
     def wait(self, timeout: float = 20) -> int:
         """Wait for the end and return the exit code."""
         assert self.process is not None
-        return self.process.wait(timeout)
+        return self.process.wait(time_limit(timeout))
 
     def end(self) -> int:
         """Send SIGTERM and return the exit code."""
