@@ -449,7 +449,12 @@ func (c *StreamClient) disconnectLocked() {
 	c.link = nil
 	_ = ended.Close()
 	c.uncertain += ended.messages - ended.flushed.Received
+	unanswered := c.requests
+	c.requests = nil
 	for _, request := range ended.awaiting {
+		unanswered = append(unanswered, request)
+	}
+	for _, request := range unanswered {
 		c.retry(request)
 	}
 }

@@ -243,6 +243,8 @@ class Traffic:
             thread.join()
 
     def pause_datagrams(self) -> None:
+        if not LANGUAGES[self.name].has_datagrams:
+            return
         self.idle.clear()
         self.resume.clear()
         assert self.idle.wait(PROGRESS_S), self.name
@@ -398,6 +400,23 @@ def test_a_child_sends_on_its_own_copy(name: str, tmp_path: Path) -> None:
         assert program.flush(20_000) == (None, 0, 2, 2, 0, "-")
         daemon.wait_settled(13)
         assert sorted(numbers_in(broker, "forks")) == [0, 1, 2, *range(100, 110)]
+
+
+def test_the_appenders_in_java_deliver(tmp_path: Path) -> None:
+    java, *options = build("java")[:-1]
+    classes = f"{options[-1]}:target/dependency/*"
+    with (
+        DevBroker(brokers=1, topics={"logs": 1}) as broker,
+        Daemon(tmp_path, broker.bootstrap, stream_settings(tmp_path)) as daemon,
+    ):
+        system = (f"-Dstream={tmp_path / 'in.stream'}", "-Dtopic=logs", "-Dfile.encoding=UTF-8")
+        run_tool("java", (java, *options[:-1], classes, *system, "bruce.client.LogWithAppenders"))
+        daemon.wait_settled(2)
+        records = [record for partition in broker.fetch("logs") for record in partition]
+    assert sorted((record.key, record.value) for record in records) == [
+        (b"log4j.logger", "WARN log4j.logger größe by log4j".encode()),
+        (b"logback.logger", "WARN logback.logger größe by logback".encode()),
+    ]
 
 
 def test_the_other_programs_in_c_deliver(tmp_path: Path) -> None:

@@ -1,0 +1,11 @@
+package bruce.client;
+
+/** The stage that messages must reach before a flush returns. */
+public enum FlushLevel {
+    /** The daemon has them, and they survive its restart. */
+    RECEIVED,
+    /** Each one is acknowledged by Kafka, or discarded. */
+    DELIVERED,
+    /** As {@link #DELIVERED}, or in the daemon's journal on disk. */
+    DURABLE
+}

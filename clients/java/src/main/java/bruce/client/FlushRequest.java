@@ -1,0 +1,48 @@
+package bruce.client;
+
+import java.util.concurrent.TimeUnit;
+
+/** A flush that waits for its answer. The client's lock guards it. */
+final class FlushRequest {
+    final FlushLevel level;
+    private final long deadlineNanos;
+
+    boolean isOver;
+    private FlushOutcome outcome;
+    private FlushException failure;
+
+    FlushRequest(FlushLevel level, long deadlineNanos) {
+        this.level = level;
+        this.deadlineNanos = deadlineNanos;
+    }
+
+    long leftNanos() {
+        return deadlineNanos - System.nanoTime();
+    }
+
+    /** Returns the time limit for the daemon; the rest is for the transfer of its answer. */
+    long limitMillis() {
+        return TimeUnit.NANOSECONDS.toMillis(leftNanos()) / 10 * 9;
+    }
+
+    void succeed(FlushOutcome outcome) {
+        if (!isOver) {
+            isOver = true;
+            this.outcome = outcome;
+        }
+    }
+
+    void fail(FlushException failure) {
+        if (!isOver) {
+            isOver = true;
+            this.failure = failure;
+        }
+    }
+
+    FlushOutcome result() throws FlushException {
+        if (failure != null) {
+            throw failure;
+        }
+        return outcome;
+    }
+}

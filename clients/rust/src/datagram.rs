@@ -1,0 +1,109 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::{InvalidMessage, Message, SendError};
+
+/// The longest datagram that a daemon accepts by default (`input.max_datagram_size`).
+pub const MAX_DATAGRAM: usize = 64 << 10;
+
+const EMSGSIZE: i32 = 90;
+
+/// Counts of messages: offered = sent + sum of refused + invalid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DatagramStats {
+    /// Messages that the kernel has.
+    pub sent: u64,
+    /// The bytes of these.
+    pub sent_bytes: u64,
+    /// Messages that the kernel refused, by errno; EMSGSIZE also counts those beyond the client's limit.
+    pub refused: BTreeMap<i32, u64>,
+    /// Messages that the protocol cannot express.
+    pub invalid: u64,
+}
+
+/// Sends datagrams from a socket without a name, which is not connected.
+///
+/// Each message goes to the present owner of the path, so a restart of the daemon goes unnoticed.  After a fork, parent
+/// and child may both go on.
+#[derive(Debug)]
+pub struct DatagramClient {
+    path: PathBuf,
+    socket: UnixDatagram,
+    max_message: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    buffer: Vec<u8>,
+    stats: DatagramStats,
+}
+
+impl DatagramClient {
+    /// Opens a client for the daemon's `input.unix_datagram.path`.  The daemon need not run yet.
+    ///
+    /// # Errors
+    ///
+    /// The process has no descriptor left.
+    pub fn new<P: AsRef<Path>>(path: P) -> Result<Self, SendError> {
+        Self::with_limit(path, MAX_DATAGRAM)
+    }
+
+    /// As [`DatagramClient::new`], with the daemon's `input.max_datagram_size`.
+    ///
+    /// # Errors
+    ///
+    /// The process has no descriptor left.
+    pub fn with_limit<P: AsRef<Path>>(path: P, max_message: usize) -> Result<Self, SendError> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { path: path.as_ref().to_owned(), socket, max_message, state: Mutex::default() })
+    }
+
+    /// Sends one message without blocking.
+    ///
+    /// # Errors
+    ///
+    /// The message was not sent, and is counted.
+    pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
+        let mut guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { buffer, stats } = &mut *guard;
+        buffer.clear();
+        match message.encode(buffer) {
+            Ok(()) if buffer.len() <= self.max_message => {}
+            Ok(()) | Err(InvalidMessage::MessageTooLarge) => {
+                *stats.refused.entry(EMSGSIZE).or_default() += 1;
+                return Err(SendError::TooLarge);
+            }
+            Err(error) => {
+                stats.invalid += 1;
+                return Err(error.into());
+            }
+        }
+        if let Err(error) = self.transmit(buffer) {
+            *stats.refused.entry(error.raw_os_error().unwrap_or_default()).or_default() += 1;
+            return Err(error.into());
+        }
+        stats.sent += 1;
+        stats.sent_bytes += buffer.len() as u64;
+        Ok(())
+    }
+
+    fn transmit(&self, message: &[u8]) -> io::Result<()> {
+        loop {
+            match self.socket.send_to(message, &self.path) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Returns the counts so far.
+    #[must_use]
+    pub fn stats(&self) -> DatagramStats {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stats.clone()
+    }
+}

@@ -1,0 +1,589 @@
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::answer::{barrier, Answer};
+use crate::{FlushError, InvalidMessage, Level, Message, Outcome, SendError};
+
+/// The longest message that a daemon accepts on a stream by default (`input.max_stream_size` + 4).
+pub const MAX_STREAM_MESSAGE: usize = (2 << 20) + 4;
+
+const WRITE_SIZE: usize = 64 << 10;
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+const DROP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Consecutive connections that may break within the same message.
+const MAX_BREAKS: u32 = 5;
+
+/// Settings of a [`StreamClient`].
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// Bytes of messages that may wait for the daemon.
+    pub buffer: usize,
+    /// The daemon's `input.max_stream_size` + 4; it closes the connection at a longer message.
+    pub max_message: usize,
+    /// The time to collect messages for one write.
+    pub linger: Duration,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        Self { buffer: 1 << 20, max_message: MAX_STREAM_MESSAGE, linger: Duration::ZERO }
+    }
+}
+
+/// Counts of messages: offered = sent + waiting + the dropped ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamStats {
+    /// Completely written to a connection; only a flush tells their outcome.
+    pub sent: u64,
+    /// The bytes of these.
+    pub sent_bytes: u64,
+    /// In the buffer.
+    pub waiting: u64,
+    /// Refused by `send`.
+    pub buffer_full: u64,
+    /// Refused by `send`.
+    pub too_large: u64,
+    /// Refused by `send`.
+    pub invalid: u64,
+    /// Dropped, because the daemon closed five connections within the message.
+    pub refused: u64,
+    /// Opened connections.
+    pub connections: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Address {
+    Unix(PathBuf),
+    Tcp(u16),
+}
+
+#[derive(Debug)]
+enum Connection {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Connection {
+    fn open(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            Address::Tcp(port) => {
+                let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+                stream.set_nodelay(true)?;
+                Ok(Self::Tcp(stream))
+            }
+        }
+    }
+
+    fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
+            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
+        }
+    }
+
+    fn shut_down(&self) {
+        let _ = match self {
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        }; // an error means that it is over already
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tcp(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends messages over a stream connection, which a thread of its own opens, writes, and opens again after a break.
+///
+/// A client that is dropped writes its buffer for up to a second.  Create it after a fork: its thread exists in one
+/// process only.
+#[derive(Debug)]
+pub struct StreamClient {
+    shared: Arc<Shared>,
+    flushing: Mutex<()>,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: Address,
+    options: StreamOptions,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whole messages that the writer does not have yet.
+    pending: Vec<u8>,
+    waiting_bytes: usize,
+    flush: Option<Flush>,
+    uncertain: u64,
+    is_closing: bool,
+    is_aborted: bool,
+    link: Option<Link>,
+    stats: StreamStats,
+}
+
+/// The flush that waits.
+#[derive(Debug)]
+struct Flush {
+    level: Level,
+    deadline: Instant,
+    /// The writer has all messages that are older than the flush.
+    is_covered: bool,
+    /// `None` until the present connection has the barrier.
+    token: Option<u64>,
+    result: Option<Result<Outcome, FlushError>>,
+}
+
+/// The counts of one connection.
+#[derive(Debug)]
+struct Link {
+    connection: Connection,
+    has_ended: bool,
+    messages: u64,
+    flushed: Outcome,
+}
+
+impl Flush {
+    fn is_due(&self) -> bool {
+        self.token.is_none() && self.result.is_none()
+    }
+}
+
+impl State {
+    fn take_uncertain(&mut self) -> Option<FlushError> {
+        let uncertain = std::mem::take(&mut self.uncertain);
+        (uncertain > 0).then_some(FlushError::Broken(uncertain))
+    }
+
+    /// Drops the connection, and counts the messages whose outcome no later connection reports.
+    fn disconnect(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.connection.shut_down();
+            self.uncertain += link.messages - link.flushed.received;
+        }
+        if !self.flush.as_ref().is_some_and(|flush| flush.result.is_none()) {
+            return;
+        }
+        let error = self.take_uncertain();
+        if let Some(flush) = &mut self.flush {
+            flush.token = None; // the next connection is asked again
+            flush.result = error.map(Err);
+        }
+    }
+
+    fn settle(&mut self, answer: Answer) {
+        let (Some(flush), Some(link)) = (&mut self.flush, &mut self.link) else { return };
+        if flush.token != Some(answer.token) || flush.result.is_some() {
+            return;
+        }
+        flush.result = Some(match answer.error() {
+            Some(error) => Err(error),
+            None => Ok(answer.counts.since(&link.flushed)),
+        });
+        if let Some(Ok(_)) = flush.result {
+            link.flushed = answer.counts;
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change of the state, or until the deadline.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, deadline: Instant) -> MutexGuard<'a, State> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn pause(&self, length: Duration) {
+        let deadline = Instant::now() + length;
+        let mut state = self.lock();
+        while !state.is_aborted && Instant::now() < deadline {
+            state = self.wait(state, deadline);
+        }
+    }
+}
+
+impl StreamClient {
+    /// Creates a client for the daemon's `input.unix_stream.path`.  The first message connects.
+    pub fn unix<P: AsRef<Path>>(path: P, options: StreamOptions) -> Self {
+        Self::new(Address::Unix(path.as_ref().to_owned()), options)
+    }
+
+    /// Creates a client for the daemon's `input.tcp.port` on this host.
+    #[must_use]
+    pub fn tcp(port: u16, options: StreamOptions) -> Self {
+        Self::new(Address::Tcp(port), options)
+    }
+
+    fn new(address: Address, options: StreamOptions) -> Self {
+        let state = Mutex::default();
+        let shared = Arc::new(Shared { address, options, state, changed: Condvar::new() });
+        let writer = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || Writer::new(&shared).run()
+        });
+        Self { shared, flushing: Mutex::default(), writer: Some(writer) }
+    }
+
+    /// Accepts a message into the buffer; never waits for the daemon.
+    ///
+    /// # Errors
+    ///
+    /// The message was dropped, and is counted.
+    pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
+        let size = message.encoded_size();
+        let options = &self.shared.options;
+        let mut state = self.shared.lock();
+        let size = match size {
+            Ok(size) if size <= options.max_message => size,
+            Ok(_) | Err(InvalidMessage::MessageTooLarge) => {
+                state.stats.too_large += 1;
+                return Err(SendError::TooLarge);
+            }
+            Err(error) => {
+                state.stats.invalid += 1;
+                return Err(error.into());
+            }
+        };
+        if state.waiting_bytes > 0 && state.waiting_bytes + size > options.buffer {
+            state.stats.buffer_full += 1;
+            return Err(SendError::BufferFull);
+        }
+        message.encode(&mut state.pending)?;
+        state.waiting_bytes += size;
+        state.stats.waiting += 1;
+        drop(state);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until all earlier messages have reached the level.
+    ///
+    /// # Errors
+    ///
+    /// Some messages have no final outcome; see [`FlushError`].
+    pub fn flush(&self, level: Level, timeout: Duration) -> Result<Outcome, FlushError> {
+        let deadline = Instant::now() + timeout;
+        let _alone = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.lock();
+        if let Some(error) = state.take_uncertain() {
+            return Err(error);
+        }
+        state.flush = Some(Flush { level, deadline, is_covered: false, token: None, result: None });
+        self.shared.changed.notify_all();
+        loop {
+            let result = state.flush.as_mut().and_then(|flush| flush.result.take());
+            if result.is_some() || Instant::now() >= deadline {
+                state.flush = None;
+                return result.unwrap_or(Err(FlushError::TimedOut));
+            }
+            state = self.shared.wait(state, deadline);
+        }
+    }
+
+    /// Returns the counts so far.
+    #[must_use]
+    pub fn stats(&self) -> StreamStats {
+        self.shared.lock().stats
+    }
+
+    /// Writes the buffer for at most this time, and closes the connection.  Returns the number of dropped messages.
+    #[must_use]
+    pub fn close(mut self, timeout: Duration) -> u64 {
+        self.end(timeout)
+    }
+
+    fn end(&mut self, timeout: Duration) -> u64 {
+        let Some(writer) = self.writer.take() else { return 0 };
+        let deadline = Instant::now() + timeout;
+        let mut state = self.shared.lock();
+        state.is_closing = true;
+        self.shared.changed.notify_all();
+        while state.stats.waiting > 0 && Instant::now() < deadline {
+            state = self.shared.wait(state, deadline);
+        }
+        state.is_aborted = true;
+        if let Some(link) = &state.link {
+            link.connection.shut_down(); // ends a write that waits for the daemon
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        let _ = writer.join(); // a panic of the thread has been printed
+        self.shared.lock().stats.waiting
+    }
+}
+
+impl Drop for StreamClient {
+    fn drop(&mut self) {
+        self.end(DROP_TIMEOUT);
+    }
+}
+
+/// The state of the writer's thread.
+struct Writer<'a> {
+    shared: &'a Arc<Shared>,
+    /// Whole messages from `start`; the connection has the bytes before `written`.
+    buffer: Vec<u8>,
+    start: usize,
+    written: usize,
+    connection: Option<Connection>,
+    backoff: Duration,
+    breaks: u32,
+    last_token: u64,
+}
+
+impl<'a> Writer<'a> {
+    fn new(shared: &'a Arc<Shared>) -> Self {
+        Self {
+            shared,
+            buffer: Vec::new(),
+            start: 0,
+            written: 0,
+            connection: None,
+            backoff: FIRST_BACKOFF,
+            breaks: 0,
+            last_token: 0,
+        }
+    }
+
+    fn run(mut self) {
+        while self.collect() {
+            let done = self.connect().and_then(|()| self.write_messages()).and_then(|()| self.write_barrier());
+            if done.is_err() {
+                self.disconnect();
+            }
+        }
+        self.disconnect();
+    }
+
+    /// Waits for something to write, and takes the pending messages.  Returns false at the end of the client.
+    fn collect(&mut self) -> bool {
+        let mut has_waited = false;
+        let mut state = self.shared.lock();
+        loop {
+            if state.link.as_ref().is_some_and(|link| link.has_ended) {
+                state.disconnect();
+                self.connection = None;
+                self.shared.changed.notify_all();
+            }
+            let is_idle = self.buffer.is_empty() && state.pending.is_empty();
+            if state.is_aborted || (is_idle && state.is_closing) {
+                return false;
+            }
+            if !is_idle || state.flush.as_ref().is_some_and(Flush::is_due) {
+                break;
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            has_waited = true;
+        }
+        if has_waited && !self.shared.options.linger.is_zero() {
+            drop(state);
+            self.shared.pause(self.shared.options.linger);
+            state = self.shared.lock();
+        }
+        if let Some(flush) = &mut state.flush {
+            flush.is_covered = true;
+        }
+        if self.buffer.is_empty() {
+            std::mem::swap(&mut self.buffer, &mut state.pending);
+        } else {
+            self.buffer.append(&mut state.pending);
+        }
+        true
+    }
+
+    /// Opens a connection if there is none; waits after a failure.
+    fn connect(&mut self) -> io::Result<()> {
+        if self.connection.is_some() {
+            return Ok(());
+        }
+        let opened = Connection::open(&self.shared.address)
+            .and_then(|connection| Ok((connection.try_clone()?, connection.try_clone()?, connection)));
+        match opened {
+            Ok((for_state, for_reader, connection)) => {
+                let mut state = self.shared.lock();
+                state.stats.connections += 1;
+                let number = state.stats.connections;
+                state.link =
+                    Some(Link { connection: for_state, has_ended: false, messages: 0, flushed: Outcome::default() });
+                let shared = Arc::clone(self.shared);
+                thread::spawn(move || read_answers(&shared, number, for_reader));
+                self.connection = Some(connection);
+                Ok(())
+            }
+            Err(error) => {
+                self.back_off();
+                Err(error)
+            }
+        }
+    }
+
+    fn back_off(&mut self) {
+        let random = RandomState::new().build_hasher().finish() % 1000; // the standard library has no other
+        self.shared.pause(self.backoff / 2 + self.backoff * random as u32 / 2000);
+        self.backoff = (self.backoff * 2).min(MAX_BACKOFF);
+    }
+
+    fn write_messages(&mut self) -> io::Result<()> {
+        while self.written < self.buffer.len() {
+            let Some(connection) = &mut self.connection else { return Err(io::ErrorKind::NotConnected.into()) };
+            let end = self.buffer.len().min(self.written + WRITE_SIZE);
+            match connection.write(&self.buffer[self.written..end]) {
+                Ok(0) => return self.on_break(io::ErrorKind::WriteZero.into()),
+                Ok(size) => self.on_written(size),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.on_break(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn first_size(&self) -> usize {
+        let at = self.start;
+        u32::from_be_bytes([self.buffer[at], self.buffer[at + 1], self.buffer[at + 2], self.buffer[at + 3]]) as usize
+    }
+
+    /// Counts the messages that these bytes complete.
+    fn on_written(&mut self, size: usize) {
+        self.written += size;
+        let before = self.start;
+        let mut messages = 0;
+        while self.start < self.buffer.len() && self.start + self.first_size() <= self.written {
+            self.start += self.first_size();
+            messages += 1;
+        }
+        if messages == 0 {
+            return;
+        }
+        self.breaks = 0;
+        self.backoff = FIRST_BACKOFF;
+        let mut state = self.shared.lock();
+        let bytes = self.start - before;
+        state.waiting_bytes -= bytes;
+        state.stats.waiting -= messages;
+        state.stats.sent += messages;
+        state.stats.sent_bytes += bytes as u64;
+        if let Some(link) = &mut state.link {
+            link.messages += messages;
+        }
+        drop(state);
+        self.shared.changed.notify_all();
+        self.discard_written();
+    }
+
+    fn discard_written(&mut self) {
+        if self.start == self.buffer.len() {
+            self.buffer.clear();
+            self.start = 0;
+            self.written = 0;
+        }
+    }
+
+    /// Goes back to the start of a partly written message, and drops it if it is the cause.
+    fn on_break(&mut self, error: io::Error) -> io::Result<()> {
+        if self.written == self.start {
+            self.breaks = 0;
+            self.back_off();
+            return Err(error);
+        }
+        self.written = self.start;
+        self.breaks += 1;
+        if self.breaks >= MAX_BREAKS {
+            self.breaks = 0;
+            let size = self.first_size();
+            self.start += size;
+            self.written = self.start;
+            let mut state = self.shared.lock();
+            state.waiting_bytes -= size;
+            state.stats.waiting -= 1;
+            state.stats.refused += 1;
+            drop(state);
+            self.discard_written();
+        }
+        Err(error)
+    }
+
+    /// Asks for the outcome of all messages on the connection, if a flush waits for it.
+    fn write_barrier(&mut self) -> io::Result<()> {
+        let mut state = self.shared.lock();
+        let Some(flush) = state.flush.as_mut().filter(|flush| flush.is_due() && flush.is_covered) else {
+            return Ok(());
+        };
+        self.last_token += 1;
+        flush.token = Some(self.last_token);
+        let left = flush.deadline.saturating_duration_since(Instant::now());
+        let frame = barrier(self.last_token, flush.level, left.as_millis() / 10 * 9); // the rest is for the transfer
+        drop(state);
+        match &mut self.connection {
+            Some(connection) => connection.write_all(&frame),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn disconnect(&mut self) {
+        self.connection = None;
+        self.shared.lock().disconnect();
+        self.shared.changed.notify_all();
+    }
+}
+
+/// Settles flushes; leaves the rest to the writer, which alone knows the number of written messages.
+fn read_answers(shared: &Shared, number: u64, connection: Connection) {
+    let mut reader = BufReader::new(connection);
+    loop {
+        let answer = Answer::read(&mut reader);
+        let mut state = shared.lock();
+        if state.stats.connections != number {
+            return;
+        }
+        match answer {
+            Ok(answer) => state.settle(answer),
+            Err(error) => {
+                let is_foreign = error.kind() == io::ErrorKind::InvalidData;
+                if let (true, Some(flush)) = (is_foreign, &mut state.flush) {
+                    flush.result.get_or_insert(Err(FlushError::Refused));
+                }
+                if let Some(link) = &mut state.link {
+                    link.has_ended = true;
+                    link.connection.shut_down();
+                }
+                shared.changed.notify_all();
+                return;
+            }
+        }
+        shared.changed.notify_all();
+    }
+}
