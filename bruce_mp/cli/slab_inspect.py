@@ -14,7 +14,7 @@ import msgspec
 from bruce_mp.cli.slab_export import compare_with_books
 from bruce_mp.config.sizes import format_size
 from bruce_mp.errors import ExitCode
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import lock_shared
 from bruce_mp.slab.salvage import Salvage

@@ -113,7 +113,7 @@ class Barriers:
         self.has_new = True
 
     def on_handed_over(self) -> bool:
-        """Note that all messages before the present barriers are handed over; return True if one waits for the journal.
+        """Record the handover of all messages before the present barriers; return True if one waits for the journal.
 
         Messages in spill files of complete attempts are not: their barriers wait until the slab has them.
         """

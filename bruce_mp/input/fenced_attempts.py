@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.spill import SpillFile
     from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.slab.topic_shares import TopicShares
+    from bruce_mp.slab.topic_thresholds import TopicThresholds
 
 __all__ = [
     "NOT_ALLOWED",
@@ -88,29 +88,29 @@ class _NoHandover(HandoverTickets):
         pass
 
 
-class _AttemptShares:
+class _AttemptThresholds:
     """Allocates chunks for an attempt, for topics within their thresholds.
 
     The release charges the chunks to their topics.  Until then only the attempt's client can free them.
     """
 
-    def __init__(self, attempt: Attempt, shares: TopicShares) -> None:
+    def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
         self._attempt = attempt
-        self._shares = shares
+        self._thresholds = thresholds
         self.has_refused = False
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """See `TopicShares`."""
-        self.has_refused = not self._shares.allows(topic, span, now_ms)
+        """See `TopicThresholds`."""
+        self.has_refused = not self._thresholds.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """See `TopicShares`."""
-        return self._shares.allows(topic, span, now_ms)
+        """See `TopicThresholds`."""
+        return self._thresholds.allows(topic, span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """See `TopicShares`."""
-        return self._shares.may_grow(topic, span, now_ms)
+        """See `TopicThresholds`."""
+        return self._thresholds.may_grow(topic, span, now_ms)
 
     def on_topics_changed(self) -> None:
         """Do nothing: the release charges the chunks to the numbers that topics have then."""
@@ -126,7 +126,7 @@ class Attempt:
         begin: AttemptBegin,
         section: ConnectionSection,
         *,
-        of_topics: Lanes,
+        worker_lanes: Lanes,
         now_ms: int,
     ) -> None:
         self._attempts = attempts
@@ -151,9 +151,9 @@ class Attempt:
             attempts.topics,
             lambda _: _LINGER_MS,
             no_handover,
-            windows=of_topics.windows,
-            partitioners=of_topics.partitioners,
-            shares=_AttemptShares(self, attempts.shares),
+            windows=worker_lanes.windows,
+            partitioners=worker_lanes.partitioners,
+            thresholds=_AttemptThresholds(self, attempts.thresholds),
         )
         self.lanes.caller_retries = True  # a message over its topic's share is offered again, or goes to the spill file
 
@@ -185,7 +185,7 @@ class Attempt:
 class FencedAttempts:
     """The open attempts of a worker.
 
-    An attempt may have `max_chunks` chunks, all attempts together `max_chunks_together`.
+    An attempt may have `max_chunks` chunks, all attempts together `max_total_chunks`.
     """
 
     def __init__(
@@ -194,51 +194,51 @@ class FencedAttempts:
         pool: ChunkPool,
         topics: TopicTable,
         *,
-        shares: TopicShares,
+        thresholds: TopicThresholds,
         row: ProcessRow,
         discards: Discards,
         reporter: DiscardReporter,
         spills: Spills,
         unique: UniqueAttempts,
         max_chunks: int,
-        max_chunks_together: int,
+        max_total_chunks: int,
     ) -> None:
         self._row = row
         self.slab = slab
         self.pool = pool
         self.topics = topics
-        self.shares = shares
+        self.thresholds = thresholds
         self._discards = discards
         self._reporter = reporter
         self._spills = spills
         self._unique = unique
-        self._max_chunks_together = max_chunks_together
+        self._max_total_chunks = max_total_chunks
         self.apply_limits(max_chunks)
         self._open: set[Attempt] = set()
         self._last = 0
 
     def apply_limits(self, max_chunks: int) -> None:
         """Apply a reloaded limit for one attempt; 0 = the limit for all together."""
-        self._max_chunks = min(max_chunks or self._max_chunks_together, self._max_chunks_together)
+        self._max_chunks = min(max_chunks or self._max_total_chunks, self._max_total_chunks)
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, begin: AttemptBegin, client: SectionOwner, of_topics: Lanes, now_ms: int) -> Attempt:
+    def open(self, begin: AttemptBegin, client: SectionOwner, worker_lanes: Lanes, now_ms: int) -> Attempt:
         """Open an attempt, with a number that no other attempt of this worker has in the slab or in spill files.
 
-        `of_topics` are lanes whose timestamp windows and partitioners also apply to the attempt.
+        The timestamp windows and partitioners of `worker_lanes` also apply to the attempt.
         """
         self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
         self._unique.on_begin(client, begin)
-        attempt = Attempt(self, self._last, begin, client.section, of_topics=of_topics, now_ms=now_ms)
+        attempt = Attempt(self, self._last, begin, client.section, worker_lanes=worker_lanes, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
     def allows(self, span: int, attempt: Attempt) -> bool:
         """Return True if an attempt may have `span` more chunks."""
         together = sum(each.chunks for each in self._open)
-        return attempt.chunks + span <= self._max_chunks and together + span <= self._max_chunks_together
+        return attempt.chunks + span <= self._max_chunks and together + span <= self._max_total_chunks
 
     def spill_if_possible(self, attempt: Attempt) -> None:
         """Send the further messages of an attempt to its spill file, because a topic in it holds its share.
@@ -270,9 +270,9 @@ class FencedAttempts:
     def _write(self, attempt: Attempt, data: memoryview | bytes, messages: int, arrived_ms: int) -> None:
         if attempt.spill is None:
             attempt.spill = self._spills.create(attempt.number, keeps_timestamps=attempt.keeps_timestamps)
-            self._note_oldest()
+            self._record_oldest()
         room = self._spills.extend(attempt.spill, len(data), is_urgent=True)
-        if room is not SpillRoom.YES:
+        if room is not SpillRoom.GRANTED:
             raise SlabError(room.value)
         attempt.spill.append(data, messages, arrived_ms)
 
@@ -283,7 +283,7 @@ class FencedAttempts:
         """
         assert attempt.spill is not None  # the attempt is spilling
         room = self._spills.extend(attempt.spill, size)
-        if room is SpillRoom.YES:
+        if room is SpillRoom.GRANTED:
             attempt.waiting_since_ms = None
             return room
         return self._wait_or_end(attempt, size, room, now_ms)
@@ -302,7 +302,7 @@ class FencedAttempts:
                 extra={"about": ("spill full", room)},
             )
         assert attempt.spill is not None  # the attempt is spilling
-        if room is SpillRoom.BOUND and attempt.spill.size + size > self._spills.max_bytes:
+        if room is SpillRoom.LIMIT_REACHED and attempt.spill.size + size > self._spills.max_bytes:
             return Ending(
                 EndReason.TOO_LARGE,
                 f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "
@@ -320,7 +320,7 @@ class FencedAttempts:
         """Return True if no older attempt has a spill file; the oldest waits without limit, so one completes."""
         return attempt.began_ms <= min(filter(None, counter_by_row(self.slab, lay.SPILL_OLDEST)), default=0)
 
-    def _note_oldest(self) -> None:
+    def _record_oldest(self) -> None:
         began = [each.began_ms for each in self._open if each.spill is not None]
         self._row.counters[lay.SPILL_OLDEST] = min(began, default=0)
 
@@ -368,7 +368,7 @@ class FencedAttempts:
 
     def _close(self, attempt: Attempt) -> list[Segment]:
         self._open.discard(attempt)
-        self._note_oldest()
+        self._record_oldest()
         attempt.lanes.close_all()
         return attempt.lanes.drain_closed()
 

@@ -10,7 +10,7 @@ from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.unique_attempts import MessageLimits, SettlementTimer, UniqueAttempts
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
-from bruce_mp.pipeline.uncounted_appends import recover_stream_input
+from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.slab.layout import CHUNK_BYTES
 from bruce_mp.slab.spill import SpillDirectory
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.tables import TopicTable
-    from bruce_mp.slab.topic_shares import TopicShares
+    from bruce_mp.slab.topic_thresholds import TopicThresholds
 
 __all__ = ["Fencing", "longest_message"]
 
@@ -43,7 +43,7 @@ class Fencing:
         pool: ChunkPool,
         topics: TopicTable,
         lanes: Lanes,
-        shares: TopicShares,
+        thresholds: TopicThresholds,
         reporter: DiscardReporter,
         sections: Sections,
         outcomes: Outcomes,
@@ -63,14 +63,14 @@ class Fencing:
             slab,
             pool,
             topics,
-            shares=shares,
+            thresholds=thresholds,
             row=row,
             discards=Discards(slab, row, reporter),
             reporter=reporter,
             spills=self._spills,
             unique=self.unique,
             max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_chunks_together=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
+            max_total_chunks=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
         )
 
         self._settlement = SettlementTimer(loop, self.unique)

@@ -13,7 +13,7 @@ from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipeline.partitioners import partitioners_of
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import TopicShares
+from bruce_mp.slab.topic_thresholds import TopicThresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.quotas import SenderRules
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.start import Start
-    from bruce_mp.kernels import Windows
+    from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.chunks import ChunkWatcher
     from bruce_mp.slab.file import Slab
 
@@ -46,7 +46,7 @@ class InputShell(ProcessShell):
         slab: Slab,
         control: Control,
         *,
-        windows_for: Callable[[Config], Windows],
+        windows_for: Callable[[Config], TimestampWindows],
         rules_for: Callable[[Input], SenderRules],
         watcher: ChunkWatcher | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class InputShell(ProcessShell):
         self._reporter = self.add_output(ProcessReporter(config, self._links, self._row))
         self._pool = ChunkPool(slab, start.row, start.inputs, watcher)
         self._topics = TopicTable(slab)
-        self._shares = TopicShares(self._pool, self._topics, config.alpha_for)
+        self._thresholds = TopicThresholds(self._pool, self._topics, config.alpha_for)
         self._lanes = Lanes(
             slab,
             self._pool,
@@ -65,7 +65,7 @@ class InputShell(ProcessShell):
             lingers_of(config),
             windows=windows_for(config),
             partitioners=partitioners_of(config),
-            shares=self._shares,
+            thresholds=self._thresholds,
         )
         self._senders = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
@@ -85,7 +85,7 @@ class InputShell(ProcessShell):
         self._lanes.apply_lingers(lingers_of(config))
         self._lanes.apply_windows(self._windows_for(config))
         self._lanes.partitioners = partitioners_of(config)
-        self._shares.apply_config(config.alpha_for)
+        self._thresholds.apply_config(config.alpha_for)
         self._senders.apply_config(self._rules_for(config.input))
 
     def stop(self) -> None:

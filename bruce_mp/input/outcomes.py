@@ -79,11 +79,11 @@ class Outcomes:
         self._sections = sections
         self._counted: dict[int, CountedPosition] = {}
 
-    def opened(self, chunk: int) -> None:
+    def on_opened(self, chunk: int) -> None:
         """Begin to count the outcomes of an opened chunk."""
         self._counted[chunk] = CountedPosition()
 
-    def released(self, chunk: int) -> None:
+    def on_released(self, chunk: int) -> None:
         """Count the remaining outcomes of a settled chunk before its release."""
         if chunk in self._counted:
             self._count(chunk)

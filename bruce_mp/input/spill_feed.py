@@ -3,7 +3,7 @@
 The feed appends a slice of a file to the worker's ordinary lanes, as if its client had sent it now.  The order of the
 steps makes a crash harmless at any point.  First the row names the file, then the lanes hold the records.  Then one
 transaction counts them and stores the file's progress.  Last the file's header stores the same progress.  The arrival
-numbers show a successor which messages of the slice are in lanes (`pipeline/uncounted_appends.py`).
+numbers show a successor which messages of the slice are in lanes (`pipeline/stream_recovery.py`).
 
 Released files take turns, a slice released.  A part of the slab stays free for clients that send at the same time.
 
@@ -273,8 +273,7 @@ class SpillFeed:
             report_rejected(self._reporter, rejection, view, extents[rejection.slot])
             self._discard(released, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
-            place = extents[_index(dropped, first)]
-            report_no_room(self._reporter, dropped, view, place, dropped.reason)
+            report_no_room(self._reporter, dropped, view, extents[_index(dropped, first)], dropped.reason)
             self._discard(released, dropped.reason, 1)
 
     def _discard(self, released: Released, reason: DiscardReason, count: int) -> None:

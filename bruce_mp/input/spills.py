@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Released", "SpillRoom", "Spills"]
 
-_FIRST_STEP: Final = 1 << 20
-_LARGEST_STEP: Final = 16 << 20
+_MIN_STEP: Final = 1 << 20
+_MAX_STEP: Final = 16 << 20
 """A file doubles at each step, within these bounds: few calls for large files, little waste for small ones."""
 _KEPT_FREE: Final = 20
 """One part in this many of the file system stays free for other programs."""
@@ -34,9 +34,9 @@ _KEPT_FREE: Final = 20
 class SpillRoom(Enum):
     """The result of a reservation: room, or the limit that prevents it."""
 
-    YES = "there is room"
-    BOUND = "the spill files have all that input.streams.max_spill_size allows"
-    DISK = "the file system of the spill files is full"
+    GRANTED = "there is room"
+    LIMIT_REACHED = "the spill files have all that input.streams.max_spill_size allows"
+    DISK_FULL = "the file system of the spill files is full"
 
 
 class Released(NamedTuple):
@@ -75,7 +75,7 @@ class Spills:
     @property
     def has_room(self) -> bool:
         """Return True if the bound leaves room for the first block of another file."""
-        return self.reserved_bytes + _FIRST_STEP <= self.max_bytes
+        return self.reserved_bytes + _MIN_STEP <= self.max_bytes
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of attempt `number`.  Raises OSError and SlabError."""
@@ -85,24 +85,24 @@ class Spills:
         """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound by a step."""
         missing = file.end + BLOCK_HEADER + size - file.reserved
         if missing <= 0:
-            return SpillRoom.YES
-        step = max(missing, min(max(file.size, _FIRST_STEP), _LARGEST_STEP))
+            return SpillRoom.GRANTED
+        step = max(missing, min(max(file.size, _MIN_STEP), _MAX_STEP))
         if not is_urgent and self.reserved_bytes + step > self.max_bytes:
             if self.reserved_bytes + missing > self.max_bytes:
-                return SpillRoom.BOUND
+                return SpillRoom.LIMIT_REACHED
             step = missing
         return self._reserve(file, step)
 
     def _reserve(self, file: SpillFile, step: int) -> SpillRoom:
         found = os.statvfs(self._directory.path)
         if (found.f_bavail * found.f_frsize - step) * _KEPT_FREE < found.f_blocks * found.f_frsize:
-            return SpillRoom.DISK
+            return SpillRoom.DISK_FULL
         try:
             file.reserve(step)
         except OSError:
-            return SpillRoom.DISK
+            return SpillRoom.DISK_FULL
         self._row.counters[lay.SPILL_BYTES] += step
-        return SpillRoom.YES
+        return SpillRoom.GRANTED
 
     @property
     def reserved_bytes(self) -> int:

@@ -36,8 +36,7 @@ Part = tuple["StreamClientState", list[tuple[int, int]]]
 class StreamBatch:
     """Messages of several clients that are appended together; each call of `add` adds a group with one section.
 
-    A batch of an `attempt` has only messages of that attempt.  With
-    `keeps_timestamps` clamping replaces no timestamps.
+    A batch of an `attempt` has only messages of that attempt.  With `keeps_timestamps` clamping replaces no timestamps.
     """
 
     def __init__(self, attempt: Attempt | None = None, *, keeps_timestamps: bool = False) -> None:

@@ -24,7 +24,7 @@ from bruce_mp.input.listeners import Listeners
 from bruce_mp.input.paused_connections import PausedConnections
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.timestamps import wall_offset_ms
-from bruce_mp.input.unfinished import LEAST_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
+from bruce_mp.input.unfinished import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from bruce_mp.kernels import StreamCounters, StreamIntake, StreamSource
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.barriers import Barriers
     from bruce_mp.input.outcomes import Sections
     from bruce_mp.input.quotas import SenderQuotas
-    from bruce_mp.input.streams import StreamAdmission
+    from bruce_mp.input.stream_admission import StreamAdmission
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.kernels import Coalescing, Lanes, StreamIntakeResult, UncountedBatch
     from bruce_mp.slab.chunks import ChunkPool
@@ -55,13 +55,13 @@ STREAM_COUNTERS: Final = StreamCounters(
     reads=(UNIX.reads, TCP.reads),
     got_data=(UNIX.got_data, TCP.got_data),
 )
-_LONGEST_WAIT_MS: Final = 100
+_MAX_WAIT_MS: Final = 100
 """Longest time between two reads of the supervisor's control socket."""
-_BUFFER: Final = 1 << 20
-_READ: Final = 256 << 10
-_EVENTS: Final = 512
+_BUFFER_BYTES: Final = 1 << 20
+_MAX_READ: Final = 256 << 10
+_MAX_EVENTS: Final = 512
 _IDLE_CHECK_S: Final = 1.0
-_MOST_OUTGOING: Final = 64 << 10
+_MAX_OUTGOING: Final = 64 << 10
 
 
 class StreamConnections:
@@ -98,7 +98,7 @@ class StreamConnections:
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
-        self._buffer = memoryview(bytearray(_BUFFER))
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._epoll = select.epoll()
         self._listeners = Listeners(listeners, self._epoll, loop, row, self._add_connection)
         self._paused = PausedConnections(loop, self._retry)
@@ -233,7 +233,7 @@ class StreamConnections:
             pass
         except OSError:
             connection.outgoing.clear()  # the next read of this connection reports the error
-        if len(connection.outgoing) > _MOST_OUTGOING:
+        if len(connection.outgoing) > _MAX_OUTGOING:
             _LOG.warning("A client sends barriers and does not read the answers: the worker closes its connection.")
             connection.outgoing.clear()
             self._end_attempt(descriptor, UNREAD)
@@ -267,7 +267,7 @@ class StreamConnections:
         """Let the intake serve the plain connections, then handle everything that it leaves."""
         self._lanes.wall_offset_ms = wall_offset_ms()
         now_ms, timeout_ms = steady_ms(), self._loop.timeout_ms()
-        wait_ms = _LONGEST_WAIT_MS if timeout_ms is None else min(_LONGEST_WAIT_MS, timeout_ms)
+        wait_ms = _MAX_WAIT_MS if timeout_ms is None else min(_MAX_WAIT_MS, timeout_ms)
         served = self._intake.run(self._epoll, now_ms, now_ms + wait_ms)
         if served.leftovers or served.uncounted is not None:
             self._finish_round(served)
@@ -296,7 +296,7 @@ class StreamConnections:
 
     def serve(self) -> None:
         """Handle each waiting epoll event once and admit the received data."""
-        self._serve_events(self._epoll.poll(0, _EVENTS))
+        self._serve_events(self._epoll.poll(0, _MAX_EVENTS))
 
     def _serve_events(self, ready: list[tuple[int, int]]) -> None:
         """Handle these events once and admit the received data."""
@@ -311,7 +311,7 @@ class StreamConnections:
                 continue  # an earlier event in this round closed it
             if not self._is_readable(descriptor, events):
                 continue
-            if fill + LEAST_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER:
+            if fill + MIN_READ + len(self._connections[descriptor].client.unprocessed) > _BUFFER_BYTES:
                 self._admit(self._buffer, portions, read)
                 portions, read, fill = [], [], 0
             portion = self._read(descriptor, fill)
@@ -339,11 +339,11 @@ class StreamConnections:
         Return None if no data came, or if the read of a long message handled the data.
         """
         client = self._connections[descriptor].client
-        if client.wanted > LEAST_READ:
+        if client.wanted > MIN_READ:
             self._read_long(descriptor)
             return None
         begin = fill + len(client.unprocessed)
-        count = self._receive(descriptor, self._buffer[begin : begin + _READ])
+        count = self._receive(descriptor, self._buffer[begin : begin + _MAX_READ])
         if not count:
             return None
         self._buffer[fill:begin] = client.unprocessed
@@ -352,7 +352,7 @@ class StreamConnections:
     def _read_long(self, descriptor: int) -> None:
         """Read a message too long for the common buffer into `unprocessed`, which grows with the received bytes."""
         client = self._connections[descriptor].client
-        scratch = bytearray(min(_READ, client.wanted - len(client.unprocessed)))
+        scratch = bytearray(min(_MAX_READ, client.wanted - len(client.unprocessed)))
         count = self._receive(descriptor, memoryview(scratch))
         if count:
             client.unprocessed += scratch[:count]

@@ -16,8 +16,8 @@ from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import rules_for_streams
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
+from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_connections import StreamConnections
-from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
 from bruce_mp.protocol.client.inquiry import is_inquiry
@@ -49,10 +49,10 @@ def main(start: Start, slab: Slab, control: Control) -> None:
     """Serve stream connections until the supervisor requests a drain or stop."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    _Worker(start, slab, control).run()
+    _StreamWorker(start, slab, control).run()
 
 
-class _Worker(InputShell):
+class _StreamWorker(InputShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         self._sections = Sections()
         self._outcomes = Outcomes(slab, self._sections)
@@ -79,7 +79,7 @@ class _Worker(InputShell):
             pool=self._pool,
             topics=self._topics,
             lanes=self._lanes,
-            shares=self._shares,
+            thresholds=self._thresholds,
             reporter=self._reporter,
             sections=self._sections,
             outcomes=self._outcomes,

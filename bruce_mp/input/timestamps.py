@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.timestamps import TimestampPolicy, Timestamps
     from bruce_mp.discards.reporter import PeerCredentials
-    from bruce_mp.kernels import Lanes, ReplacedTimestamps, Windows
+    from bruce_mp.kernels import Lanes, ReplacedTimestamps, TimestampWindows
     from bruce_mp.slab.rows import ProcessRow
 
 __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_datagrams", "windows_for_streams"]
@@ -32,17 +32,17 @@ _SEARCH_MS: Final = 1000
 _SEARCH_EVERY_MS: Final = 30_000
 
 
-def windows_for_datagrams(config: Config) -> Windows:
+def windows_for_datagrams(config: Config) -> TimestampWindows:
     """Return the function from a topic to its timestamp window, for the datagram socket."""
     return _windows(config, config.input.unix_datagram.timestamps)
 
 
-def windows_for_streams(config: Config) -> Windows:
+def windows_for_streams(config: Config) -> TimestampWindows:
     """Return the function from a topic to its timestamp window, for stream connections."""
     return _windows(config, config.input.streams.timestamps)
 
 
-def _windows(config: Config, of_input: TimestampPolicy | None) -> Windows:
+def _windows(config: Config, of_input: TimestampPolicy | None) -> TimestampWindows:
     by_policy = _windows_by_policy(config.timestamps)
     return lambda topic: by_policy[config.timestamp_policy_for(topic, of_input)]
 

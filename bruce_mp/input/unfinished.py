@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from bruce_mp.config.inputs import Input
     from bruce_mp.input.clients import StreamClientState
 
-__all__ = ["LEAST_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
+__all__ = ["MIN_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
 
-LEAST_READ: Final = 64 << 10
+MIN_READ: Final = 64 << 10
 """Room in the common buffer below which its data is admitted before the next read; longer messages bypass it."""
 
 
@@ -85,11 +85,11 @@ class UnfinishedMessages:
             known.active_ms = now_ms
             return ReadDecision.READ
         self.remove(client)
-        if client.wanted > LEAST_READ and self._add(client, client.wanted, now_ms, is_granted=True):
+        if client.wanted > MIN_READ and self._add(client, client.wanted, now_ms, is_granted=True):
             return ReadDecision.READ
         if not self._add(client, len(client.unprocessed), now_ms, is_granted=False):
             return ReadDecision.CLOSE
-        if client.wanted <= LEAST_READ:
+        if client.wanted <= MIN_READ:
             return ReadDecision.READ
         self._waiting[client] = None
         return ReadDecision.WAIT

@@ -110,8 +110,8 @@ class Journal:
         self._add(_Kind.CLEAN, b"")
 
     def _add(self, kind: _Kind, body: bytes) -> None:
-        head = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED]
-        self._pending += head + crc32(head).to_bytes(4, "little")
+        header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED]
+        self._pending += header + crc32(header).to_bytes(4, "little")
         self._pending += body
         if len(self._pending) >= _WRITE_BYTES:
             self._write()
@@ -154,15 +154,15 @@ def sync_directory(path: Path) -> None:
 class JournalContent(NamedTuple):
     """The content of a journal: the held runs in the order of their entries, and the state of their slab.
 
-    `is_clean` is True if the daemon ended, and wrote the slab to its file.  `unsound` counts bytes without a valid
-    checksum.
+    `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no
+    valid checksum.
     """
 
     slab_id: int
     boot_id: bytes
     is_clean: bool
     runs: dict[RunKey, JournaledRun]
-    unsound: int
+    damaged_bytes: int
 
     @property
     def messages(self) -> int:
@@ -171,7 +171,7 @@ class JournalContent(NamedTuple):
 
 
 def read_journal(path: Path) -> JournalContent | None:
-    """Read a journal; return None if the file is missing or has no sound beginning.
+    """Read a journal; return None if the file is missing or has no valid BEGIN.
 
     The data of the runs are views of the mapped file.
     """
@@ -189,10 +189,10 @@ def read_journal(path: Path) -> JournalContent | None:
 
 
 def _read(file: mmap.mmap) -> JournalContent | None:
-    begin, is_clean, sound = None, False, 0
+    begin, is_clean, valid_bytes = None, False, 0
     runs: dict[RunKey, JournaledRun] = {}
     for kind, body in _entries(file):
-        sound += _ENTRY.size + len(body)
+        valid_bytes += _ENTRY.size + len(body)
         is_clean = kind is _Kind.CLEAN
         if kind is _Kind.BEGIN:
             begin = _BEGIN.unpack(body)
@@ -205,7 +205,7 @@ def _read(file: mmap.mmap) -> JournalContent | None:
     if begin is None:
         return None
     slab_id, boot = begin
-    return JournalContent(slab_id, boot, is_clean, runs, len(file) - sound)
+    return JournalContent(slab_id, boot, is_clean, runs, len(file) - valid_bytes)
 
 
 def _unpack_run(body: memoryview) -> tuple[RunKey, JournaledRun]:
@@ -227,10 +227,10 @@ def _entries(file: mmap.mmap) -> Iterator[tuple[_Kind, memoryview]]:
 
 
 def _next_entry(file: mmap.mmap, at: int) -> int:
-    """Return the offset of the next entry with a sound header, or -1."""
+    """Return the offset of the next entry with a valid header, or -1."""
     while (at := file.find(_MAGIC, at)) >= 0 and at + _ENTRY.size <= len(file):
-        head, checksum = file[at : at + _CHECKED], file[at + _CHECKED : at + _ENTRY.size]
-        if crc32(head).to_bytes(4, "little") == checksum:
+        header, checksum = file[at : at + _CHECKED], file[at + _CHECKED : at + _ENTRY.size]
+        if crc32(header).to_bytes(4, "little") == checksum:
             return at
         at += 1
     return -1

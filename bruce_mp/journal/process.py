@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
-from bruce_mp.journal.recorder import JournalKeeper
+from bruce_mp.journal.recorder import JournalRecorder
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.clock import steady_ms
@@ -31,7 +31,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _JournalProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         super().__init__(start, control, ProcessRow(slab, start.row))
-        self._keeper = JournalKeeper(slab, Path(start.config.journal_path), lambda: self._row.beat(steady_ms()))
+        self._recorder = JournalRecorder(slab, Path(start.config.journal_path), lambda: self._row.beat(steady_ms()))
         self._due_ms = 0
         self._is_failing = False
         self.serve_bytes(JOURNAL_REQUESTS, lambda _: self._on_request())
@@ -47,7 +47,7 @@ class _JournalProcess(ProcessShell):
 
     def _record(self) -> None:
         try:
-            self._keeper.record()
+            self._recorder.record()
         except (OSError, SlabError) as error:
             if not self._is_failing:
                 _LOG.error(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["JOURNAL", "JournalKeeper"]
+__all__ = ["JOURNAL", "JournalRecorder"]
 
 JOURNAL: Final = "journal"
 """The name of the file in its directory."""
@@ -41,8 +41,8 @@ _PART_BYTES: Final = 64 << 20
 """Size of a part of the work; a slow disk writes 64 MiB in a few seconds."""
 
 
-class JournalKeeper:
-    """The journal of a slab, in a directory of its own.
+class JournalRecorder:
+    """Writes the journal of a slab, in a separate directory.
 
     Its methods raise OSError as the file system does; the next `record` writes the whole journal again.  They call
     `on_progress` after each part of their work.
@@ -54,7 +54,7 @@ class JournalKeeper:
         self._on_progress = on_progress
         self._topics = TopicTable(slab)
         self._journal: Journal | None = None
-        self._live: dict[RunKey, int] = {}
+        self._recorded: dict[RunKey, int] = {}
         """The recorded runs that hold messages, with their sizes."""
         self._progress: dict[int, InputProgress] = {}
         """The progress of each input when the last recording began."""
@@ -62,20 +62,20 @@ class JournalKeeper:
     def record(self) -> None:
         """Write all changes to the disk; then store in the slab how far the journal has come."""
         try:
-            if self._journal is None or self._journal.size > 2 * sum(self._live.values()) + _MAX_GARBAGE:
+            if self._journal is None or self._journal.size > 2 * sum(self._recorded.values()) + _MAX_GARBAGE:
                 self.rewrite()
             else:
                 self._add_changes(self._journal)
                 self._journal.sync()
         except OSError:
-            self._forget()
+            self._close_journal()
             raise
         store_journaled(self._slab, {row: at.ticket for row, at in self._progress.items()})
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
         """Replace the journal by a new one with only the held runs; `is_clean` if no process uses the slab any more."""
-        self._forget()
+        self._close_journal()
         create_private_directory(self._directory, "slab.journal_dir")
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
         try:
@@ -89,8 +89,8 @@ class JournalKeeper:
             raise
         self._journal = journal
 
-    def _forget(self) -> None:
-        self._live = {}
+    def _close_journal(self) -> None:
+        self._recorded = {}
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -108,8 +108,8 @@ class JournalKeeper:
             else:
                 journal.add_run(key, run)
                 found[key] = len(run.data)
-        journal.add_settled(self._live.keys() - found.keys())
-        self._live = found
+        journal.add_settled(self._recorded.keys() - found.keys())
+        self._recorded = found
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
         """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""
@@ -120,10 +120,10 @@ class JournalKeeper:
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
                 # A recorded run stays: an earlier worker's attempt may have the number of the one in its release.
-                if (key in self._live or run.ticket <= last) and self._is_held(chunk, offset, run):
-                    yield key, self._live.get(key) or self._copy(chunk, offset, run)
+                if (key in self._recorded or run.ticket <= last) and self._is_held(chunk, offset, run):
+                    yield key, self._recorded.get(key) or self._copy(chunk, offset, run)
         except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed
-            yield from ((key, size) for key, size in self._live.items() if key.chunk == chunk)
+            yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
     def _is_held(self, chunk: int, offset: int, run: Run) -> bool:
         if run.state is not RunState.SPLIT:

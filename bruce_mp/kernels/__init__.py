@@ -43,7 +43,7 @@ from bruce_mp.kernels.pure.outcomes import CountedPosition
 from bruce_mp.kernels.pure.parse import Failure, ParsedBatch, Partitioners, RejectedMessage
 from bruce_mp.kernels.pure.split_stream import SplitStop, StreamSplit
 from bruce_mp.kernels.pure.stream_intake import StreamCounters, StreamIntakeResult, UncountedBatch
-from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
+from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, TimestampWindows
 from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those of the pure one
@@ -127,9 +127,9 @@ __all__ = [
     "StreamSplit",
     "TimeSpan",
     "TimestampWindow",
+    "TimestampWindows",
     "UncountedBatch",
     "WaitTimes",
-    "Windows",
     "assign_sequences",
     "bind_partition",
     "claim",

@@ -51,7 +51,7 @@ class Chunks(Protocol):
 
 
 class Thresholds(Protocol):
-    """The source of chunks for topics that have thresholds: `TopicShares`, or a wrapper around it."""
+    """The source of chunks for topics that have thresholds: `TopicThresholds`, or a wrapper around it."""
 
     has_refused: bool
 
@@ -79,14 +79,14 @@ class LaneChunks:
         slab: Slab,
         pool: Chunks,
         *,
-        shares: Thresholds | None,
+        thresholds: Thresholds | None,
         lanes: Mapping[LaneKey, Lane],
         partitions: Mapping[int, int],
         close_run: Callable[[Lane], None],
         request_publish: Callable[[], None],
     ) -> None:
         self._pool = pool
-        self._shares = shares
+        self._thresholds = thresholds
         self._lanes = lanes
         self._partitions = partitions
         self._close_run = close_run
@@ -103,16 +103,16 @@ class LaneChunks:
     def on_topics_changed(self) -> None:
         """Discard state by topic number, and charge chunks to new numbers, after a change of the topic table."""
         self.clear_donors()
-        if self._shares is not None:
-            self._shares.on_topics_changed()
+        if self._thresholds is not None:
+            self._thresholds.on_topics_changed()
 
     def clear_donors(self) -> None:
         """Discard the search order of donors, after a change of the lanes' keys."""
         self._donors.clear()
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
-        return self._shares is None or self._shares.may_grow(topic, span, now_ms)
+        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicThresholds`."""
+        return self._thresholds is None or self._thresholds.may_grow(topic, span, now_ms)
 
     def seal_lane(self, lane: Lane) -> None:
         """Close a lane's run and seal its chunk."""
@@ -126,7 +126,7 @@ class LaneChunks:
         needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
         self.seal_lane(lane)
-        if needed == 1 and self._is_over(lane.head, now_ms) and self._take_donor_chunk(lane, size):
+        if needed == 1 and self._is_over_threshold(lane.head, now_ms) and self._take_donor_chunk(lane, size):
             return True
         is_long = wanted > needed and self._pool.can_spare(wanted)
         for span in (wanted, needed) if is_long else (needed,):
@@ -138,13 +138,13 @@ class LaneChunks:
         return False
 
     def _allocate(self, head: LaneHeader, span: int, now_ms: int) -> int | None:
-        if self._shares is None:
+        if self._thresholds is None:
             return self._pool.allocate(span, now_ms)
-        return self._shares.allocate(head.topic or head.name, span, now_ms)
+        return self._thresholds.allocate(head.topic or head.name, span, now_ms)
 
-    def _is_over(self, head: LaneHeader, now_ms: int) -> bool:
+    def _is_over_threshold(self, head: LaneHeader, now_ms: int) -> bool:
         """Return True if another chunk would take the topic over its threshold."""
-        return self._shares is not None and not self._shares.allows(head.topic or head.name, 1, now_ms)
+        return self._thresholds is not None and not self._thresholds.allows(head.topic or head.name, 1, now_ms)
 
     def _take_donor_chunk(self, lane: Lane, size: int) -> bool:
         """Move the open chunk of another lane of the topic, the donor, to this lane; False if none has room.
@@ -164,7 +164,7 @@ class LaneChunks:
     def _record_refusal(self, needed: int) -> None:
         """Store the reason why a record of `needed` chunks found no room."""
         self._request_publish()  # only the delivery of published runs frees room
-        is_over = self._shares is not None and self._shares.has_refused
+        is_over = self._thresholds is not None and self._thresholds.has_refused
         self.refusal = DiscardReason.TOPIC_OVER_SHARE if is_over else DiscardReason.NO_MEM
         self.refuses_rest = is_over and (needed == 1 or self.caller_retries)
 
@@ -191,7 +191,7 @@ class _DonorOrder:
         """For each topic, the lane that took a chunk last, or that was searched last."""
 
     def keys(self, topic: int, partitions: int) -> Iterator[LaneKey]:
-        """Yield keys of a topic's lanes; first the last taker, so that few lanes lose a chunk."""
+        """Yield keys of a topic's lanes; the lane that took a chunk last comes first, so that few lanes lose one."""
         last = self._last.get(topic, (topic, -1, 0))
         yield last
         yield topic, -1, 0

@@ -2,7 +2,7 @@
 
 The dispatchers use it, and so do the router's metadata requests. The socket tries all addresses of the host in turn.
 Each address gets an equal share of the timeout. For a broker that does not report its API versions, the socket opens
-one connection for each remaining opening (`protocol.kafka.opening`). TLS lies between the socket and the Kafka
+one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies between the socket and the Kafka
 protocol, which starts after the handshake. A login with a lifetime is renewed before it expires. The owner receives all
 other events of `protocol.kafka.connection_events` through one callback; `Failed` also reports an unreachable broker.
 """
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from bruce_mp.network.tls import TlsSession
     from bruce_mp.network.tls_context import TlsContexts
     from bruce_mp.protocol.kafka.connection_events import Event
-    from bruce_mp.protocol.kafka.opening import Opening
     from bruce_mp.protocol.kafka.sasl import Mechanism
+    from bruce_mp.protocol.kafka.version_negotiation import Negotiation
 
 __all__ = ["BrokerSocket"]
 
@@ -63,7 +63,7 @@ _CLOSED_BY_RESET: Final = frozenset(
 class BrokerSocket:
     """One connection, from `open` to `Failed`, `Closed` or `close`; it cannot be opened a second time.
 
-    `probes` caches the openings of the process's brokers; None starts with the version request. Without `security`,
+    `probes` caches the negotiations of the process's brokers; None starts with the version request. Without `security`,
     the connection is plain text. With `renews_login`, the owner must check `is_blocked` before it sends.
     """
 
@@ -94,7 +94,7 @@ class BrokerSocket:
         self._mechanism: Mechanism | None = None
         self._tls: TlsSession | None = None
         self._renewal: Timer | None = None
-        self._opening = self._probes.choose((host, port), time.monotonic())
+        self._negotiation = self._probes.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
         self._addresses: deque[Address] = deque()
@@ -105,7 +105,7 @@ class BrokerSocket:
         self._is_closed = False
 
     def _new_connection(self) -> BrokerConnection:
-        return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, opening=self._opening)
+        return BrokerConnection(self._client_id, self._name, timeout=self._timeout_s, negotiation=self._negotiation)
 
     def open(self) -> None:
         """Start connecting."""
@@ -128,11 +128,11 @@ class BrokerSocket:
         self._set_alarm()
         self._resolver.resolve(self._host, self._port, self._on_resolved)
 
-    def _reopen(self, opening: Opening) -> None:
-        """Reconnect with another opening."""
+    def _reopen(self, negotiation: Negotiation) -> None:
+        """Reconnect with another negotiation."""
         self._drop_socket()
         self._unsent.clear()
-        self._opening = opening
+        self._negotiation = negotiation
         self.connection = self._new_connection()
         self.open()
 
@@ -337,7 +337,7 @@ class BrokerSocket:
                 self._schedule_renewal(event.lifetime_s)
                 continue
             if isinstance(event, ConnectionReady):
-                self._probes.on_ready((self._host, self._port), self._opening, time.monotonic())
+                self._probes.on_ready((self._host, self._port), self._negotiation, time.monotonic())
             elif isinstance(event, Failed) and self._falls_back(event):
                 return
             elif isinstance(event, Failed | Closed):
@@ -345,9 +345,9 @@ class BrokerSocket:
             self._on_event(event)
 
     def _falls_back(self, event: Failed) -> bool:
-        """Reconnect with the fallback opening if the broker reported no versions; return True if it did so."""
+        """Reconnect with the fallback negotiation if the broker reported no versions; return True if it did so."""
         self._probes.on_failed((self._host, self._port))
-        fallback = self._opening.fallback
+        fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False
         _LOG.info("%s The next connection tries the requests of releases before Kafka 0.10.", event.error)

@@ -46,25 +46,25 @@ class PendingBatch:
 
     def add(self, segment: Segment, now_ms: int) -> list[list[Segment]]:
         """Add a segment and return the batches that it completes, in order."""
-        arrived = arrived_ms(self._slab, segment)
+        arrival_ms = arrived_ms(self._slab, segment)
         if self._segments and self._stays_incomplete_with(segment) and not self._is_due(now_ms):
-            self._join(segment, arrived, now_ms)
+            self._join(segment, arrival_ms, now_ms)
             return []
         done: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
             if self._fits(rest):
-                self._join(rest, arrived, now_ms)
+                self._join(rest, arrival_ms, now_ms)
                 rest = None
             else:
-                rest = self._add_part(rest, arrived, done, now_ms)
+                rest = self._add_part(rest, arrival_ms, done, now_ms)
             if self._is_full() or self._is_due(now_ms):
                 done.append(self.flush())
         return done
 
-    def add_whole(self, segment: Segment, arrived: int, now_ms: int) -> list[Segment]:
+    def add_whole(self, segment: Segment, arrival_ms: int, now_ms: int) -> list[Segment]:
         """Add a segment unsplit, with its arrival time; return the batch if complete, else an empty list."""
-        self._join(segment, arrived, now_ms)
+        self._join(segment, arrival_ms, now_ms)
         if self._records < self._max_records and self._bytes < self._max_bytes and now_ms < self._due_ms:
             return []
         return self.flush()
@@ -76,22 +76,22 @@ class PendingBatch:
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
 
-    def _add_part(self, segment: Segment, arrived: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
+    def _add_part(self, segment: Segment, arrival_ms: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
         """Add the part of a segment that fits, and return the rest."""
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
-        head, rest = split_at(self._slab, segment, *room)
-        if head is None and not self._segments:
+        first, rest = split_at(self._slab, segment, *room)
+        if first is None and not self._segments:
             # A message larger than the limit forms its own batch.
-            head, rest = split_at(self._slab, segment, 1, _UNLIMITED)
-        if head is not None:
-            self._join(head, arrived, now_ms)
+            first, rest = split_at(self._slab, segment, 1, _UNLIMITED)
+        if first is not None:
+            self._join(first, arrival_ms, now_ms)
         if self._segments:
             done.append(self.flush())
         return rest
 
-    def _join(self, segment: Segment, arrived: int, now_ms: int) -> None:
-        came_ms = min(arrived, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
-        self._due_ms = min(self._due_ms, came_ms + self._age_ms)
+    def _join(self, segment: Segment, arrival_ms: int, now_ms: int) -> None:
+        since_ms = min(arrival_ms, now_ms)  # an arrival time by an earlier daemon's clock may be in the future
+        self._due_ms = min(self._due_ms, since_ms + self._age_ms)
         self._segments.append(segment)
         self._records += segment.records
         self._bytes += segment.payload

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["RateLimits", "Windows"]
+__all__ = ["RateLimits", "RateWindows"]
 
 MAX_LATENESS_MS: Final = 1_000
 """The time for which a window is kept for runs that the router reads late; later runs count in the oldest window."""
 _ANY_SIZE: Final = 1 << 62
 
 
-class Windows:
+class RateWindows:
     """The windows of one topic.  Times are in ms on the clock of arrival times."""
 
     def __init__(self, interval_ms: int, max_count: int) -> None:
@@ -72,7 +72,7 @@ class RateLimits:
         self._slab = slab
         self._discards = discards
         self._rule_of = rule_of
-        self._windows: dict[int, Windows | None] = {}
+        self._windows: dict[int, RateWindows | None] = {}
         self._names: dict[int, bytes] = {}
 
     def apply_config(self, rule_of: Callable[[bytes], RateLimitConfig | None]) -> None:
@@ -114,12 +114,12 @@ class RateLimits:
         """Return True if the topic has a limit."""
         return self._windows_of(topic, name) is not None
 
-    def _windows_of(self, topic: int, name: bytes) -> Windows | None:
+    def _windows_of(self, topic: int, name: bytes) -> RateWindows | None:
         if topic not in self._windows:
             self._names[topic] = name
             rule = self._rule_of(name)
             limit = None if rule is None else rule.max_count
-            self._windows[topic] = None if rule is None or limit is None else Windows(rule.interval_ms, limit)
+            self._windows[topic] = None if rule is None or limit is None else RateWindows(rule.interval_ms, limit)
         return self._windows[topic]
 
     def _split(self, segment: Segment, records: int) -> tuple[Segment | None, Segment | None]:

@@ -251,8 +251,8 @@ class RunRouter:
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", routed.now_ms)
                 self._refresh.request(routed.now_ms + SWEEP_INTERVAL_MS)
                 reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
-                sound = without_damaged(self._slab, self._row, segments)
-                self._discards.settle(sound, reason, self._numbered[number].name, counter)
+                undamaged = without_damaged(self._slab, self._row, segments)
+                self._discards.settle(undamaged, reason, self._numbered[number].name, counter)
 
     # --- batches -----------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class SlabTables:
         self._freed_names = deleted
         if deleted:
             self.topics.remove(deleted)
-            self.partitions.remove_other_topics(set(map(self.topics.id_of, self.topics.partition_counts())))
+            self.partitions.retain_topics(set(map(self.topics.id_of, self.topics.partition_counts())))
             _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
 
     def report_full(self, what: str, consequence: str, now_ms: int) -> None:

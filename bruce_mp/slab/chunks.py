@@ -56,10 +56,10 @@ _GENERATION_STEP: Final = 32  # more than there are inputs
 class ChunkWatcher(Protocol):
     """A listener for the opening and release of chunks."""
 
-    def opened(self, chunk: int) -> None:
+    def on_opened(self, chunk: int) -> None:
         """Handle the opening of a chunk."""
 
-    def released(self, chunk: int) -> None:
+    def on_released(self, chunk: int) -> None:
         """Handle the release of a chunk, before the pool overwrites its records."""
 
 
@@ -114,7 +114,7 @@ class ChunkPool:
         found = 0  # a slab of release 0.1 has no last generation in the row
         for chunk, _, span, generation in used_chunk_headers(self._slab):
             found = max(found, generation)
-            self._mark_used(chunk, span, used=1)
+            self._set_used(chunk, span, used=1)
             if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
@@ -132,7 +132,7 @@ class ChunkPool:
             else:
                 self._sealed[chunk] = None
 
-    def _mark_used(self, chunk: int, span: int, used: int) -> None:
+    def _set_used(self, chunk: int, span: int, used: int) -> None:
         """Set chunks to used or free, and adjust the count of free chunks by the changes."""
         self.own_free += self._used.count(used ^ 1, chunk, chunk + span) * (-1 if used else 1)
         self._used[chunk : chunk + span] = bytes([used]) * span
@@ -140,14 +140,14 @@ class ChunkPool:
     def _add_share(self, share: int) -> None:
         """Add the chunks of one of our shares as free."""
         chunks = self._shares.chunks_of(share)
-        self._mark_used(chunks.start, len(chunks), used=0)
+        self._set_used(chunks.start, len(chunks), used=0)
         self._free += reversed(chunks)
 
     def _return_share(self, share: int) -> None:
         """Return a share if none of its chunks is in use."""
         chunks = self._shares.chunks_of(share)
         if self._used.find(1, chunks.start, chunks.stop) < 0:
-            self._mark_used(chunks.start, len(chunks), used=1)
+            self._set_used(chunks.start, len(chunks), used=1)
             self._shares.release(share)
 
     def _claim_share(self, span: int) -> bool:
@@ -185,10 +185,10 @@ class ChunkPool:
         if chunk is None:
             chunk = self._find_after_inspection(span, now_ms)
         if chunk is not None:
-            self._mark_used(chunk, span, used=1)
+            self._set_used(chunk, span, used=1)
             self._open(chunk, span, now_ms)
             if self._watcher is not None:
-                self._watcher.opened(chunk)
+                self._watcher.on_opened(chunk)
         return chunk
 
     def _find_after_inspection(self, span: int, now_ms: int) -> int | None:
@@ -227,8 +227,8 @@ class ChunkPool:
         at = self._slab.chunk_at(chunk)
         generation, self._next_generation = self._next_generation, self._generation_after(self._next_generation)
         self._slab.words[self._generation_at >> 2] = generation
-        head = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
-        lay.CHUNK.pack_into(self._slab.view, at, *head)
+        header = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
+        lay.CHUNK.pack_into(self._slab.view, at, *header)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 
     def seal(self, chunk: int) -> None:
@@ -356,7 +356,7 @@ class ChunkPool:
 
     def _release(self, chunk: int) -> int:
         if self._watcher is not None:
-            self._watcher.released(chunk)
+            self._watcher.on_released(chunk)
         # A crash in this function leaves a whole span without runs.  That is settled, so it is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
@@ -369,7 +369,7 @@ class ChunkPool:
 
     def _add_free(self, chunk: int, span: int) -> None:
         """Add released chunks to the free ones."""
-        self._mark_used(chunk, span, used=0)
+        self._set_used(chunk, span, used=0)
         self.holdings.remove(chunk)
         if span == 1:
             self._free.append(chunk)
@@ -398,8 +398,7 @@ def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 
 def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
     """Return (state, span, generation) of a chunk that should have a header."""
-    head = lay.CHUNK.unpack_from(slab.view, slab.chunk_at(chunk))
-    magic, generation, state, _, _, span = head[:6]
+    magic, generation, state, _, _, span, *_ = lay.CHUNK.unpack_from(slab.view, slab.chunk_at(chunk))
     if magic != lay.CHUNK_MAGIC or state not in _HEADER_STATES or not 1 <= span <= slab.geometry.chunks - chunk:
         return ChunkState.FREE, 1, 0
     return ChunkState(state), 1 if state == ChunkState.FREE else span, generation
@@ -438,7 +437,6 @@ def last_arrival(slab: Slab, chunk: int) -> int:
     return slab.longs[(slab.chunk_at(chunk) + lay.CHUNK_LAST_ARRIVAL) >> 3]
 
 
-# --- settlement ------------------------------------------------------------------------------------------------------
 def is_settled(slab: Slab, chunk: int) -> bool:
     """Return True if every record of a chunk is delivered or discarded; False for a damaged chunk, which stays.
 

@@ -1,4 +1,4 @@
-"""The chunks of an input by topic, and the pauses between the sweeps of `TopicShares`."""
+"""The chunks of an input by topic, and the pauses between the sweeps of `TopicThresholds`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Holding:
         self.chunks: OrderedDict[int, int] = OrderedDict()
         self.held = self.freed = 0
         self.alpha: int | None = None
-        """The topic's factor, see `TopicShares`; None until `TopicShares` reads it from the config."""
+        """The topic's factor, see `TopicThresholds`; None until `TopicThresholds` reads it from the config."""
         self.pause = SweepPause()
 
 

@@ -134,7 +134,7 @@ def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterat
 
 
 def _size_if_skipped(slab: Slab, at: int, states: Collection[RunState]) -> int:
-    """Return the size of a sound run in none of the states, else 0, with four reads for most runs of a slab."""
+    """Return the size of a valid run in none of the states, else 0, with four reads for most runs of a slab."""
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
@@ -212,7 +212,7 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, with recounted sums, except fenced attempts."""
-    mine = [place for place in all_runs(slab) if _owner_of(slab, place[0]) == owner]
+    mine = [found for found in all_runs(slab) if _owner_of(slab, found[0]) == owner]
     tickets = HandoverTickets(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in mine if run.state is not RunState.OPEN), default=0))
     for chunk, offset, run in mine:

@@ -62,9 +62,8 @@ class ProcessRow:
         self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
         self._apply_redo()
         if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
-            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += (
-                1  # the predecessor called `begin_batch`, but received no batch
-            )
+            # The predecessor called `begin_batch`, but received no batch.
+            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1
 
     def begin(self, pid: int, now_ms: int, heartbeat_ms: int = 0) -> int:
         """Store the pid, the start time and the first heartbeat of the process, and return its incarnation.
@@ -186,8 +185,8 @@ class ProcessRow:
             settle_words(self._slab, unpack_segments(packed), RunState(outcome), reason)
         else:
             _move_words(self._slab, unpack_segments(packed), before=reason, after=outcome)
-        for place in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
-            counter, value = _PAIR.unpack_from(self._slab.view, place)
+        for pair_at in range(at + _REDO.size, at + _REDO.size + counters * _PAIR.size, _PAIR.size):
+            counter, value = _PAIR.unpack_from(self._slab.view, pair_at)
             self.counters[counter] = value
         if landed:
             landing.empty_slots(self._slab, landed)

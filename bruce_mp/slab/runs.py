@@ -156,12 +156,12 @@ def arrived_ms(slab: Slab, segment: Segment) -> int:
 
 
 def read_run(slab: Slab, chunk: int, offset: int) -> Run:
-    """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError without a sound run there."""
+    """Return the header of the run at byte `offset` of `chunk`.  Raises SlabError without a valid run there."""
     at, limit = _run_at(slab, chunk, offset)
     run = Run._make(lay.RUN.unpack_from(slab.view, at))
     room = run.size - run.body
-    sound = run.word & 0xFF in _KNOWN_STATES and not run.size & 7 and run.size <= limit - at
-    if not sound or run.records * lay.RECORD_HEADER > room or room < 0:
+    is_valid = run.word & 0xFF in _KNOWN_STATES and not run.size & 7 and run.size <= limit - at
+    if not is_valid or run.records * lay.RECORD_HEADER > room or room < 0:
         raise SlabError(f"The run at byte {offset} of chunk {chunk} is damaged.")
     return run
 
@@ -170,12 +170,12 @@ _KNOWN_STATES: Final = frozenset(RunState)
 
 
 def _run_at(slab: Slab, chunk: int, offset: int) -> tuple[int, int]:
-    """Return the file offsets of a run and of the end of its span.  Raises SlabError without a sound run header."""
+    """Return the file offsets of a run and of the end of its span.  Raises SlabError without a valid run header."""
     at = slab.chunk_at(chunk)
     words = slab.words
     span = words[(at + lay.CHUNK_SPAN) >> 2]
     if words[at >> 2] != lay.CHUNK_MAGIC or not 1 <= span <= slab.geometry.chunks - chunk:
-        raise SlabError(f"Chunk {chunk} has no sound header.")
+        raise SlabError(f"Chunk {chunk} has no valid header.")
     limit = at + span * lay.CHUNK_BYTES
     run_at = at + offset
     if offset & 7 or offset < lay.CHUNK_HEADER or run_at > limit - lay.RUN_HEADER:

@@ -89,7 +89,7 @@ class LandingZone(NamedTuple):
 
 
 class ChunkCounts(NamedTuple):
-    """Numbers of chunks that are free, in use (those within spans included) or without a sound header."""
+    """Numbers of chunks that are free, in use (those within spans included) or without a valid header."""
 
     free: int
     used: int
@@ -113,8 +113,8 @@ class Salvage:
     """The slab at `path`; `damage` grows during the reading.
 
     With `is_live`, a running daemon uses the slab: the copy keeps its unfinished transactions, and the result may be a
-    moment old.  Otherwise they are finished, as the next daemon would do.  Raises SlabError for an unreadable
-    file.
+    moment old.  Otherwise they are finished, as the next daemon would do.  Raises SlabError for an
+    unreadable file.
     """
 
     def __init__(self, path: Path, *, is_live: bool) -> None:
@@ -140,13 +140,13 @@ class Salvage:
     def chunks(self) -> ChunkCounts:
         """Count the chunks and add the damaged ones to `damage`."""
         used = sum(span for _, state, span, _ in chunk_headers(self.slab) if state is not ChunkState.FREE)
-        unsound = [
+        damaged = [
             chunk
             for chunk, state, _, generation in chunk_headers(self.slab)
             if state is ChunkState.FREE and not generation and self._is_marked_used(chunk)
         ]
-        self.damage += [f"Chunk {chunk} has no sound header; it was skipped." for chunk in unsound]
-        return ChunkCounts(self.slab.geometry.chunks - used - len(unsound), used, len(unsound))
+        self.damage += [f"Chunk {chunk} has no valid header; it was skipped." for chunk in damaged]
+        return ChunkCounts(self.slab.geometry.chunks - used - len(damaged), used, len(damaged))
 
     def _is_marked_used(self, chunk: int) -> bool:
         """Return True if a chunk's state byte is not FREE."""

@@ -42,58 +42,58 @@ class SenderTable:
         self._longs = slab.longs
         self._own = _table_at(slab, owner) >> 3
         self._all = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
-        self._entries = {key: place for place, key in _keys(self._longs, self._own) if key}
+        self._entries = {key: entry for entry, key in _keys(self._longs, self._own) if key}
 
     def received_in(self, user: int, window: int) -> int:
         """Return the number of messages that all inputs received from a user within a numbered window of time."""
         return sum(self._received_by(table, user + _KEY_OFFSET, window) for table in self._all)
 
     def _received_by(self, table: int, key: int, window: int) -> int:
-        place = self._entries.get(key) if table == self._own else _find(self._longs, table, key)
-        if place is None or self._longs[place + _WINDOW] != window:
+        entry = self._entries.get(key) if table == self._own else _find(self._longs, table, key)
+        if entry is None or self._longs[entry + _WINDOW] != window:
             return 0
-        return self._longs[place + _COUNT]
+        return self._longs[entry + _COUNT]
 
     def record_received(self, user: int, window: int, count: int) -> None:
         """Count messages that were received within a window."""
-        place = self._entry_of(user + _KEY_OFFSET, window)
-        if self._longs[place + _WINDOW] != window:
-            self._longs[place + _COUNT] = 0
-            self._longs[place + _WINDOW] = window
-        self._longs[place + _COUNT] += count
+        entry = self._entry_of(user + _KEY_OFFSET, window)
+        if self._longs[entry + _WINDOW] != window:
+            self._longs[entry + _COUNT] = 0
+            self._longs[entry + _WINDOW] = window
+        self._longs[entry + _COUNT] += count
 
     def add(self, user: int, window: int, sums: SenderSums) -> None:
-        place = self._entry_of(user + _KEY_OFFSET, window) + _SUMS
-        for at, amount in enumerate(sums, place):
+        entry = self._entry_of(user + _KEY_OFFSET, window) + _SUMS
+        for at, amount in enumerate(sums, entry):
             if amount:
                 self._longs[at] += amount
 
     def _entry_of(self, key: int, window: int) -> int:
-        place = self._entries.get(key)
-        if place is None:
-            place = self._create_entry(key, window)
-        return place
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._create_entry(key, window)
+        return entry
 
     def _create_entry(self, key: int, window: int) -> int:
         entries = range(self._own, self._own + lay.SENDERS_PER_INPUT * _WORDS, _WORDS)
-        place = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _WINDOW]))
-        self._entries.pop(self._longs[place], None)
-        self._longs[place] = 0
-        for at in range(place + 1, place + _WORDS):
+        entry = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _WINDOW]))
+        self._entries.pop(self._longs[entry], None)
+        self._longs[entry] = 0
+        for at in range(entry + 1, entry + _WORDS):
             self._longs[at] = 0
-        self._longs[place + _WINDOW] = window
-        self._longs[place] = key
-        self._entries[key] = place
-        return place
+        self._longs[entry + _WINDOW] = window
+        self._longs[entry] = key
+        self._entries[key] = entry
+        return entry
 
 
 def read_senders(slab: Slab) -> dict[int, SenderSums]:
     """Return the sums of all inputs by user."""
     found: dict[int, SenderSums] = {}
     for row in range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS):
-        for place, key in _keys(slab.longs, _table_at(slab, row) >> 3):
+        for entry, key in _keys(slab.longs, _table_at(slab, row) >> 3):
             if key:
-                mine = slab.longs[place + _SUMS : place + _SUMS + len(SenderSums._fields)].tolist()
+                mine = slab.longs[entry + _SUMS : entry + _SUMS + len(SenderSums._fields)].tolist()
                 before = found.get(key - _KEY_OFFSET, SenderSums())
                 found[key - _KEY_OFFSET] = SenderSums(*map(sum, zip(before, mine, strict=True)))
     return found

@@ -179,14 +179,14 @@ def claimed_chunks(slab: Slab) -> list[range]:
 _CLAIMED: Final = re.compile(rb"[^\0]+")
 
 
-def rebuild_table(slab: Slab, heads: Sequence[tuple[int, int]]) -> None:
-    """Rewrite the table from the owners of the chunks in use; `heads` are pairs of chunk and span.
+def rebuild_table(slab: Slab, spans: Sequence[tuple[int, int]]) -> None:
+    """Rewrite the table from the owners of the chunks in use; `spans` are pairs of first chunk and length.
 
     The supervisor calls this before it starts the inputs, so that no other process changes the table.
     """
     shares = Shares(slab, 0)
     table = bytearray(shares.count)
-    for chunk, span in heads:
+    for chunk, span in spans:
         owner = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER]
         first, last = chunk // shares.size, (chunk + span - 1) // shares.size
         table[first : last + 1] = bytes([owner]) * (last + 1 - first)

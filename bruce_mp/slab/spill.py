@@ -79,7 +79,7 @@ class SpillFile:
         self.number: int
         magic, version, self.row, self.slab_id, self.number, keeps = _HEAD.unpack_from(head)
         self.keeps_timestamps = keeps == 1
-        self.is_sound = (magic, version) == (_MAGIC, _VERSION)
+        self.is_valid = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
         self.end: int
         state, self.messages, self.end = _SEAL.unpack_from(head, _SEAL_AT)
@@ -234,7 +234,7 @@ class SpillDirectory:
         return dict(sorted(found.items()))
 
     def _is_ours(self, file: SpillFile, row: int) -> bool:
-        if file.is_sound and (file.slab_id, file.row) == (self.slab_id, row):
+        if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
             return True
         file.close()
         return False
@@ -243,10 +243,10 @@ class SpillDirectory:
         """Remove the files of other slabs, and return the number of messages of complete attempts in them."""
         lost = 0
         for file in self._open_all():
-            if file.is_sound and file.slab_id == self.slab_id:
+            if file.is_valid and file.slab_id == self.slab_id:
                 file.close()
                 continue
-            lost += file.remaining if file.is_sound and file.is_released else 0
+            lost += file.remaining if file.is_valid and file.is_released else 0
             file.remove()
         return lost
 

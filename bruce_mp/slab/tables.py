@@ -152,7 +152,7 @@ class TopicTable:
         return any(before) and before != found
 
     def clear_topic_ids(self) -> None:
-        """Forget Kafka's ids of all topics (router only)."""
+        """Clear Kafka's ids of all topics (router only)."""
         for topic in self._names:
             at = self._at(topic) + lay.TOPIC_ID_HASH
             self._slab.view[at : at + 3] = bytes(3)
@@ -166,7 +166,7 @@ class TopicTable:
         return topic
 
     def _append(self, name: bytes) -> int:
-        index = self._free_place()
+        index = self._free_index()
         if not index or len(name) > lay.TOPIC_NAME_MAX:
             return 0
         words, at = self._slab.words, self._at(index)
@@ -181,7 +181,7 @@ class TopicTable:
         self.refresh()
         return topic
 
-    def _free_place(self) -> int:
+    def _free_index(self) -> int:
         """Return the index of a free entry, 0 if there is none."""
         if len(self._read_numbers) < self._slab.geometry.topics:
             return len(self._read_numbers)
@@ -252,8 +252,8 @@ class PartitionTable:
         self._slab.words[lay.SUPER_PARTITION_COUNT >> 2] = self._count
         return True
 
-    def remove_other_topics(self, topics: Collection[int]) -> None:
-        """Free the entries of partitions of all other topics (router only)."""
+    def retain_topics(self, topics: Collection[int]) -> None:
+        """Free the entries of the partitions of all topics except `topics` (router only)."""
         others = {key: index for key, index in self._entries.items() if key[0] not in topics}
         first_at = lay.SUPER_FIRST_EPOCH >> 2
         first = self._slab.words[first_at]

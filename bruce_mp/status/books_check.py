@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp import kernels
-from bruce_mp.pipeline.word_counts import count_by_stage, forget_counts
+from bruce_mp.pipeline.stage_counts import count_by_stage, invalidate_counts
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.layout import RunState
@@ -94,7 +94,7 @@ class BooksCheck:
         self._is_repeated, self._due_ms = unaccounted > 0, steady_ms + INTERVAL_MS
 
     def _report(self, unaccounted: int) -> None:
-        forget_counts(self._slab, lay.ROW_STATUS)
+        invalidate_counts(self._slab, lay.ROW_STATUS)
         _LOG.error(
             "The records in the slab differ by %d messages from the counts of the processes. `bruce slab inspect` "
             "shows damage; the next start of the daemon counts the records again.",

@@ -1,7 +1,7 @@
 """The books: received = delivered + discarded (by reason) + held (by stage), read from the slab.
 
 `read_books` reads the process rows only (`telemetry/stages.py`), in a fraction of a millisecond at any load.
-`pipeline/word_counts.py` counts the held messages from the state words instead, and the status process compares the two
+`pipeline/stage_counts.py` counts the held messages from the state words instead, and the status process compares both
 (`status/books_check.py`).
 """
 

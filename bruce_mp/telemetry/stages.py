@@ -10,7 +10,7 @@ messages in a stage are the messages that came in, less the messages that went o
 
 A row is read between two of its transactions.  A transaction changes both sides of the books, so their equation holds
 for rows that are read at different times.  A slab of a release without these counts gets a base for each stage from its
-state words (`pipeline/word_counts.py`).
+state words (`pipeline/stage_counts.py`).
 """
 
 from __future__ import annotations

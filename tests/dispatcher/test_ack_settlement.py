@@ -12,7 +12,7 @@ from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.dispatcher import ack_settlement
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry

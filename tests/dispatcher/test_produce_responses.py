@@ -16,7 +16,7 @@ from bruce_mp.dispatcher.record_batches import LAST_EPOCH
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import segment_records

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.kernels import TimestampWindow
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from bruce_mp.kernels import TimestampWindow
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -26,7 +26,7 @@ from support.variants import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.kernels import Windows
+    from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
@@ -51,7 +51,7 @@ def slab() -> Iterator[Slab]:
 def worker_of(
     slab: Slab, window: TimestampWindow | None = None, *, alpha: int = 0, now_ms: int = 1, blocks: bool = True
 ) -> StreamInput:
-    windows: Windows = lambda _: window  # noqa: E731
+    windows: TimestampWindows = lambda _: window  # noqa: E731
     worker = StreamInput(
         slab, topics=TOPICS, max_attempt=2, max_spill=MUCH, windows=windows, alpha=alpha, blocks=blocks
     )

@@ -23,7 +23,7 @@ from bruce_mp.config.inputs import Input, Streams, UnixStream
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input import stream_connections
-from bruce_mp.input.stream_process import _Worker
+from bruce_mp.input.stream_process import _StreamWorker
 from bruce_mp.ipc.control_messages import Control
 from bruce_mp.ipc.start import Start
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
@@ -60,17 +60,17 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_Worker]:
+def worker(tmp_path: Path, listener: socket.socket) -> Iterator[_StreamWorker]:
     with a_worker(tmp_path, listener) as made:
         yield made
 
 
 @contextmanager
-def a_worker(directory: Path, listener: socket.socket, geometry: Geometry = GEOMETRY) -> Iterator[_Worker]:
+def a_worker(directory: Path, listener: socket.socket, geometry: Geometry = GEOMETRY) -> Iterator[_StreamWorker]:
     ours, theirs = Pipe()
     with new_slab(geometry) as slab, ours, theirs:
         start = Start("input-1", WORKER_ROW, CONFIG, directory, slab.path, inputs=(WORKER_ROW,), unix_stream=listener)
-        made = _Worker(start, slab, Control(theirs))
+        made = _StreamWorker(start, slab, Control(theirs))
         made._connections._listeners.listen()
         yield made
         for descriptor in list(made._connections._connections):
@@ -79,7 +79,7 @@ def a_worker(directory: Path, listener: socket.socket, geometry: Geometry = GEOM
         made._links.close()
 
 
-def connect(worker: _Worker, listener: socket.socket) -> socket.socket:
+def connect(worker: _StreamWorker, listener: socket.socket) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(10)
     client.connect(listener.getsockname())
@@ -88,7 +88,7 @@ def connect(worker: _Worker, listener: socket.socket) -> socket.socket:
 
 
 def test_only_one_client_is_retried_while_the_slab_has_no_room(
-    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+    worker: _StreamWorker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients = [connect(worker, listener) for _ in range(3)]
     for client in clients:
@@ -104,7 +104,7 @@ def test_only_one_client_is_retried_while_the_slab_has_no_room(
 
 
 def test_an_event_of_a_closed_connection_is_ignored(
-    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+    worker: _StreamWorker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(worker, listener)
     (descriptor,) = worker._connections._connections
@@ -120,7 +120,7 @@ def test_an_event_of_a_closed_connection_is_ignored(
         worker._connections.serve()
 
 
-def test_a_sender_removed_from_the_allow_list_is_disconnected(worker: _Worker, listener: socket.socket) -> None:
+def test_a_sender_removed_from_the_allow_list_is_disconnected(worker: _StreamWorker, listener: socket.socket) -> None:
     """This holds also for an old connection, and for one that waits."""
     clients = [connect(worker, listener) for _ in range(2)]
     clients[0].sendall(datagram(value=bytes(4000)) * 40)
@@ -145,7 +145,7 @@ _frames = st.one_of(
 
 
 def test_events_that_the_intake_reports_are_served_without_another_poll(
-    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+    worker: _StreamWorker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a thousand ready connections, another poll would report other events."""
     monkeypatch.setattr(worker._connections, "serve", lambda: pytest.fail("another poll"))
@@ -155,7 +155,7 @@ def test_events_that_the_intake_reports_are_served_without_another_poll(
         assert len(worker._connections._connections) == 1
 
 
-def test_the_intake_forgets_a_closed_connection(worker: _Worker, listener: socket.socket) -> None:
+def test_the_intake_forgets_a_closed_connection(worker: _StreamWorker, listener: socket.socket) -> None:
     """The next connection may get the same descriptor."""
     client = connect(worker, listener)
     client.sendall(datagram())
@@ -238,12 +238,12 @@ def limited(**streams: int) -> Config:
     return msgspec.structs.replace(CONFIG, input=Input(streams=found, max_stream_size=LONG))
 
 
-def serve_all(worker: _Worker) -> None:
+def serve_all(worker: _StreamWorker) -> None:
     for _ in range(20):
         worker._connections.serve()
 
 
-def held_bytes(worker: _Worker) -> int:
+def held_bytes(worker: _StreamWorker) -> int:
     return sum(len(each.client.unprocessed) for each in worker._connections._connections.values())
 
 
@@ -273,7 +273,7 @@ def test_unfinished_messages_wait_in_turn_when_their_memory_is_used_up(tmp_path:
 
 
 def test_a_connection_is_closed_when_its_message_stops_for_too_long(
-    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worker: _StreamWorker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.apply_config(limited(unfinished_timeout_s=1), CONFIG)
     stopped, unread, whole = (connect(worker, listener) for _ in range(3))
@@ -294,7 +294,7 @@ def test_a_connection_is_closed_when_its_message_stops_for_too_long(
         client.close()
 
 
-def test_new_clients_are_counted_by_kind(worker: _Worker, listener: socket.socket) -> None:
+def test_new_clients_are_counted_by_kind(worker: _StreamWorker, listener: socket.socket) -> None:
     clients = [connect(worker, listener) for _ in range(2)]
     with socket.create_server(("127.0.0.1", 0)) as server:
         clients += [socket.create_connection(server.getsockname()) for _ in range(3)]
@@ -307,7 +307,7 @@ def test_new_clients_are_counted_by_kind(worker: _Worker, listener: socket.socke
 
 
 def test_a_connection_is_closed_at_once_when_its_user_has_too_many(
-    worker: _Worker, listener: socket.socket, caplog: pytest.LogCaptureFixture
+    worker: _StreamWorker, listener: socket.socket, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.apply_config(limited(max_connections_per_user=2), CONFIG)
     clients = [connect(worker, listener) for _ in range(3)]
@@ -324,7 +324,7 @@ def test_a_connection_is_closed_at_once_when_its_user_has_too_many(
 
 
 def test_a_worker_without_descriptors_pauses_accepting_and_counts_it(
-    worker: _Worker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+    worker: _StreamWorker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Exhausted:
         def accept(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.config.accounts import QuotaLimits
 from bruce_mp.input.quotas import SenderRules
 from bruce_mp.kernels import ChunkPool, TimestampWindow
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 from bruce_mp.slab.file import Geometry

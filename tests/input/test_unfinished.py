@@ -11,7 +11,7 @@ from bruce_mp.config.inputs import Input, Streams
 from bruce_mp.config.sizes import GIB, MIB
 from bruce_mp.input.clients import UNIX, StreamClientState
 from bruce_mp.input.sections import ConnectionSection
-from bruce_mp.input.unfinished import LEAST_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
+from bruce_mp.input.unfinished import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from support.examples import examples
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ def test_waiting_messages_get_grants_in_order_when_a_large_one_is_first() -> Non
 
 def test_a_connection_is_closed_when_bytes_without_a_grant_exceed_the_limit_of_its_user() -> None:
     messages = UnfinishedMessages(LIMITS)
-    pieces = [client(received=LEAST_READ, wanted=0) for _ in range(4)]
+    pieces = [client(received=MIN_READ, wanted=0) for _ in range(4)]
     assert [messages.update(each, 0) for each in pieces] == [READ, READ, READ, CLOSE]
-    assert messages.update(client(user=2, received=LEAST_READ, wanted=0), 0) is READ
+    assert messages.update(client(user=2, received=MIN_READ, wanted=0), 0) is READ
     messages.remove(pieces[0])
     assert messages.update(pieces[3], 0) is READ
 
@@ -90,7 +90,7 @@ def test_limits_are_divided_among_workers_and_admit_the_largest_message() -> Non
 
 
 _steps = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(1, 2), st.integers(0, LEAST_READ), st.sampled_from([0, LARGE, 2 * LARGE])),
+    st.tuples(st.integers(0, 5), st.integers(1, 2), st.integers(0, MIN_READ), st.sampled_from([0, LARGE, 2 * LARGE])),
     max_size=60,
 )
 

@@ -37,7 +37,7 @@ def test_a_journal_reads_back_as_written(tmp_path: Path) -> None:
     journal.sync()
     content = read_journal(tmp_path / "journal")
     assert content is not None
-    assert (content.slab_id, content.boot_id, content.is_clean, content.unsound) == (7, BOOT, False, 0)
+    assert (content.slab_id, content.boot_id, content.is_clean, content.damaged_bytes) == (7, BOOT, False, 0)
     assert content.runs == dict([run(1), run(3)])
     assert content.messages == 2
 
@@ -72,7 +72,7 @@ def test_a_damaged_run_does_not_hide_the_next_one(tmp_path: Path) -> None:
     content = read_journal(tmp_path / "journal")
     assert content is not None
     assert content.runs == dict([run(1), run(3)])
-    assert content.unsound > 100
+    assert content.damaged_bytes > 100
 
 
 @examples(100)

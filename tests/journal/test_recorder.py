@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bruce_mp import kernels
 from bruce_mp.errors import StartError
 from bruce_mp.journal.journal_file import read_journal
-from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.journal.restore import restore
 from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab import layout as lay
@@ -56,8 +56,8 @@ def slab() -> Iterator[Slab]:
 
 
 @pytest.fixture
-def keeper(slab: Slab, tmp_path: Path) -> JournalKeeper:
-    return JournalKeeper(slab, tmp_path / "journal")
+def keeper(slab: Slab, tmp_path: Path) -> JournalRecorder:
+    return JournalRecorder(slab, tmp_path / "journal")
 
 
 def content_of(directory: Path) -> JournalContent:
@@ -85,7 +85,7 @@ def held(slab: Slab) -> list[Held]:
     return found
 
 
-def test_a_new_slab_gets_the_messages_in_order_of_arrival(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_a_new_slab_gets_the_messages_in_order_of_arrival(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"%d" % number, b"key", timestamp=number) for number in range(20)])
     source.receive(
@@ -100,7 +100,7 @@ def test_a_new_slab_gets_the_messages_in_order_of_arrival(slab: Slab, keeper: Jo
         assert read_books(new).balanced
 
 
-def test_null_and_empty_keys_and_values_are_restored(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_null_and_empty_keys_and_values_are_restored(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     put_null_and_empty(slab)
     keeper.record()
     with restored(content_of(tmp_path / "journal")) as new:
@@ -114,7 +114,7 @@ def options_by_arrival(slab: Slab) -> list[int]:
     return [record.options & lay.OPTIONS_OF_EMPTY for record in sorted(found, key=lambda record: record.arrival)]
 
 
-def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"delivered")])
     set_state(slab, source.close_all(), RunState.DELIVERED)
@@ -127,7 +127,7 @@ def test_open_runs_and_settled_runs_are_left_out(slab: Slab, keeper: JournalKeep
         assert [message.body[1] for message in held(new)] == [b"held"]
 
 
-def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"%d" % number) for number in range(3)])
     [segment] = source.close_all()
@@ -143,7 +143,7 @@ def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: Journ
     assert not content_of(tmp_path / "journal").runs
 
 
-def test_a_run_is_written_once(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_a_run_is_written_once(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", bytes(5000))])
     source.close_all()
@@ -154,7 +154,7 @@ def test_a_run_is_written_once(slab: Slab, keeper: JournalKeeper, tmp_path: Path
 
 
 def test_the_journal_shrinks_when_most_of_it_is_settled(
-    slab: Slab, keeper: JournalKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slab: Slab, keeper: JournalRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bruce_mp.journal.recorder._MAX_GARBAGE", 10_000)
     source = Input(slab, topics=TOPICS)
@@ -176,14 +176,14 @@ def test_a_long_recording_reports_its_progress_on_the_disk(
         source.receive([datagram(b"t1", bytes(5000))])
         source.close_all()
     sizes: list[int] = []
-    JournalKeeper(
+    JournalRecorder(
         slab, tmp_path / "journal", lambda: sizes.append((tmp_path / "journal" / f"{JOURNAL}.new").stat().st_size)
     ).record()
     assert len(sizes) == 2
     assert [size // 5000 for size in sizes] == [2, 5]
 
 
-def test_tickets_follow_the_sync(slab: Slab, keeper: JournalKeeper) -> None:
+def test_tickets_follow_the_sync(slab: Slab, keeper: JournalRecorder) -> None:
     source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
     source.receive([datagram(b"t1", b"value")])
     source.close_all()
@@ -196,7 +196,7 @@ def test_tickets_follow_the_sync(slab: Slab, keeper: JournalKeeper) -> None:
     assert not progress.has(progress.last)
 
 
-def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"value")])
     [segment] = source.close_all()
@@ -211,7 +211,7 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
 
 
 def test_an_attempt_with_the_number_of_an_earlier_one_takes_no_run_from_the_journal(
-    slab: Slab, keeper: JournalKeeper, tmp_path: Path
+    slab: Slab, keeper: JournalRecorder, tmp_path: Path
 ) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"value")])
@@ -225,7 +225,7 @@ def test_an_attempt_with_the_number_of_an_earlier_one_takes_no_run_from_the_jour
 
 
 def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
-    slab: Slab, keeper: JournalKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slab: Slab, keeper: JournalRecorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Input(slab, topics=TOPICS)
     source.receive([datagram(b"t1", b"value")])
@@ -239,7 +239,7 @@ def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last)
 
 
-def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
     keeper.record()
     source.receive([datagram(b"t1", bytes(15_000))])
@@ -252,7 +252,9 @@ def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: Jour
     assert content_of(tmp_path / "journal").messages == 1
 
 
-def test_a_slab_that_is_too_small_is_refused_with_the_remedy(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_a_slab_that_is_too_small_is_refused_with_the_remedy(
+    slab: Slab, keeper: JournalRecorder, tmp_path: Path
+) -> None:
     source = Input(slab, topics=TOPICS)
     for _ in range(30):
         source.receive([datagram(b"t1", bytes(15_000))])
@@ -262,7 +264,7 @@ def test_a_slab_that_is_too_small_is_refused_with_the_remedy(slab: Slab, keeper:
         restore(small, content_of(tmp_path / "journal").runs.values(), None)
 
 
-def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_explicit_timestamps_stay_explicit(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     data = [datagram(b"t1", b"%d" % number) for number in range(4)]
     for message, keeps_timestamps in zip(data, (True, False, False, True), strict=True):
@@ -282,7 +284,7 @@ def explicit(slab: Slab) -> list[bool]:
     return [bool(each & lay.OPTION_KEEPS_TIMESTAMP) for each in options]
 
 
-def test_a_record_key_chooses_the_partition_again(slab: Slab, keeper: JournalKeeper, tmp_path: Path) -> None:
+def test_a_record_key_chooses_the_partition_again(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
     source = Input(slab, topics=TOPICS)
     source.lanes.partitioners = lambda _: Partitioner.MURMUR2
     source.receive([datagram(b"t1", b"value", b"%d" % number) for number in range(5)])
@@ -311,7 +313,7 @@ def test_whatever_happens_the_new_slab_holds_what_the_old_one_held(
     rounds: list[tuple[list[bytes], list[RunState]]],
 ) -> None:
     with new_slab(GEOMETRY) as slab, TemporaryDirectory() as directory:
-        keeper, source = JournalKeeper(slab, Path(directory) / "journal"), Input(slab, topics=TOPICS)
+        keeper, source = JournalRecorder(slab, Path(directory) / "journal"), Input(slab, topics=TOPICS)
         segments = []
         for messages, outcomes in rounds:
             source.receive(messages)

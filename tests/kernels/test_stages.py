@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp import kernels
 from bruce_mp.kernels import assign_sequences
-from bruce_mp.pipeline.word_counts import count_books, forget_counts, has_counts, recount
+from bruce_mp.pipeline.stage_counts import count_books, has_counts, invalidate_counts, recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import Move, ProcessRow
@@ -143,7 +143,7 @@ def test_a_slab_of_a_release_without_counts_is_counted_once(slab: Slab) -> None:
     for at in (lay.FLOW_ASSIGNED, lay.FLOW_SENT):  # a release without counts moves messages and leaves these
         assert ProcessRow(slab, lay.ROW_ROUTER).counters[at] == 0
     kernels.claim(slab, segments, ROUTED, IN_FLIGHT)
-    forget_counts(slab, lay.ROW_ROUTER)
+    invalidate_counts(slab, lay.ROW_ROUTER)
     assert not has_counts(slab)
     recount(slab)
     assert has_counts(slab)

@@ -1,10 +1,10 @@
-"""The cache of openings for brokers that do not report their API versions."""
+"""The cache of negotiations for brokers that do not report their API versions."""
 
 from __future__ import annotations
 
 from bruce_mp.network.version_probe import CACHE_S, VersionProbes
 from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS
-from bruce_mp.protocol.kafka.opening import METADATA_THEN_VERSIONS, VERSIONS_FIRST, assume
+from bruce_mp.protocol.kafka.version_negotiation import METADATA_THEN_VERSIONS, VERSIONS_FIRST, assume
 
 PLACE = ("b1", 9092)
 OTHER = ("b1", 9093)

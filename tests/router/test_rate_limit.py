@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, RateLimit, RateLimitConfig
 from bruce_mp.errors import DiscardReason
-from bruce_mp.pipeline.word_counts import count_books
-from bruce_mp.router.rate_limit import MAX_LATENESS_MS, Windows
+from bruce_mp.pipeline.stage_counts import count_books
+from bruce_mp.router.rate_limit import MAX_LATENESS_MS, RateWindows
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
@@ -53,7 +53,7 @@ runs = st.lists(
 @given(runs=runs, interval_ms=st.integers(1, 20_000), max_count=st.integers(0, 50))
 def test_windows_match_the_model(runs: list[tuple[int, int, int]], interval_ms: int, max_count: int) -> None:
     """Runs come from several inputs, so that some are looked at after others that arrived later."""
-    windows, model = Windows(interval_ms, max_count), Model(interval_ms, max_count)
+    windows, model = RateWindows(interval_ms, max_count), Model(interval_ms, max_count)
     now_ms = 1_000_000
     for on, late, records in runs:
         now_ms += on
@@ -62,12 +62,12 @@ def test_windows_match_the_model(runs: list[tuple[int, int, int]], interval_ms: 
 
 
 def test_very_late_messages_count_in_the_oldest_kept_window() -> None:
-    windows = Windows(MAX_LATENESS_MS, 2)
+    windows = RateWindows(MAX_LATENESS_MS, 2)
     assert [windows.admit(2, at_ms) for at_ms in (0, 10 * MAX_LATENESS_MS, 0, 9 * MAX_LATENESS_MS)] == [2, 2, 2, 0]
 
 
 def test_the_number_of_kept_windows_is_bounded() -> None:
-    windows = Windows(1, 1)
+    windows = RateWindows(1, 1)
     for at_ms in range(10 * MAX_LATENESS_MS):
         windows.admit(1, at_ms)
     assert len(windows._counts) <= MAX_LATENESS_MS + 1

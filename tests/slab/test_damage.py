@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import landing
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs

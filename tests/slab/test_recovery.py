@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import SentBatch, close_open_runs, copied_arrivals, inspect_segment, rebuild_batches, sweep

@@ -161,7 +161,7 @@ def test_partition_entries_are_reused(slab: Slab) -> None:
     assert router.is_full
     dispatcher.store_next_sequence(2, 1, 10, 4)
     dispatcher.store_next_sequence(2, 3, 10, lay.LAST_EPOCH)  # a topic that takes no sequence numbers
-    router.remove_other_topics({1})
+    router.retain_topics({1})
     assert not PartitionTable(slab).is_full
     assert router.ensure_entry(9, 5)
     assert dispatcher.epoch_and_sequence(9, 5) == (5, 0), "a broker may remember the partition in epoch 4"
@@ -176,10 +176,10 @@ def test_a_crash_while_partitions_are_freed_keeps_other_partitions(slab: Slab) -
     table = PartitionTable(slab)
     for partition in range(SMALL.partitions):
         table.ensure_entry(1 + partition % 2, partition)
-    for _ in crash_images(slab, TABLES, lambda: PartitionTable(slab).remove_other_topics({1})):
+    for _ in crash_images(slab, TABLES, lambda: PartitionTable(slab).retain_topics({1})):
         found = PartitionTable(slab)
         assert [found.epoch_and_sequence(1, partition) for partition in range(0, SMALL.partitions, 2)] == [(0, 0)] * 8
-        found.remove_other_topics({1})  # the next router does it again
+        found.retain_topics({1})  # the next router does it again
         assert found.ensure_entry(2, 1)
         assert found.epoch_and_sequence(2, 1)[0] > 0
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS

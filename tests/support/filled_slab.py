@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp import kernels
-from bruce_mp.pipeline.word_counts import recount
+from bruce_mp.pipeline.stage_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.ipc.frames import unpack_parcels
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.kafka.kafka_types import PartitionAck
 from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.slab.chunks import is_settled, used_chunk_headers

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, Self
 from bruce_mp.config.inputs import Input, UnixDatagram
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Kafka, TopicShare
-from bruce_mp.input.process import main
+from bruce_mp.input.datagram_process import main
 from bruce_mp.ipc.control_messages import Control, Ready
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links
 from bruce_mp.ipc.start import Start
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep

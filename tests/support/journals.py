@@ -6,7 +6,7 @@ import mmap
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.journal.journal_file import Journal, read_journal
-from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab
 from bruce_mp.slab.runs import Record
@@ -39,7 +39,7 @@ def held_runs(slab: Path) -> set[RunKey]:
     directory = slab.with_name("slab.held")
     opened = Slab(slab)
     try:
-        JournalKeeper(opened, directory).rewrite()
+        JournalRecorder(opened, directory).rewrite()
     finally:
         opened.close()
     content = read_journal(directory / JOURNAL)

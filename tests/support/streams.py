@@ -14,11 +14,11 @@ from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
+from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_batch import Portion
-from bruce_mp.input.streams import StreamAdmission
 from bruce_mp.input.unique_attempts import MessageLimits, UniqueAttempts
 from bruce_mp.kernels import Lanes
-from bruce_mp.pipeline.uncounted_appends import recover_stream_input
+from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer, is_inquiry
 from bruce_mp.slab import layout as lay
@@ -27,14 +27,14 @@ from bruce_mp.slab.handover_tickets import JournaledTickets
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import TopicShares
+from bruce_mp.slab.topic_thresholds import TopicThresholds
 from bruce_mp.status.event_decoder import decode_events
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bruce_mp.input.quotas import SenderRules
-    from bruce_mp.kernels import Windows
+    from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.status.event_decoder import ReportedEvent
@@ -70,7 +70,7 @@ class StreamInput:
         max_attempt: int = 0,
         rules: SenderRules | None = None,
         peers: Sequence[int] = (),
-        windows: Windows = lambda _: None,
+        windows: TimestampWindows = lambda _: None,
         alpha: int = 0,
         max_spill: int = 0,
         keeps_journal: bool = False,
@@ -87,8 +87,8 @@ class StreamInput:
         self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
-        shares = TopicShares(self.pool, table, lambda _: alpha)
-        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows, shares=shares)
+        thresholds = TopicThresholds(self.pool, table, lambda _: alpha)
+        self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows, thresholds=thresholds)
         self._sent = _Sent()
         self.reporter = DiscardReporter(self._sent, 100)
         self.barriers: list[tuple[StreamClientState, bytes]] = []
@@ -104,14 +104,14 @@ class StreamInput:
             slab,
             self.pool,
             table,
-            shares=shares,
+            thresholds=thresholds,
             row=self.row,
             discards=Discards(slab, self.row, self.reporter),
             reporter=self.reporter,
             spills=self.spills,
             unique=self.unique,
             max_chunks=max_chunks,
-            max_chunks_together=max_chunks,
+            max_total_chunks=max_chunks,
         )
         self.released: list[Segment] = []
         self.admission = StreamAdmission(

@@ -105,7 +105,7 @@ cdef int release_chunk(pool, Memory *memory, uint64_t chunk) except -1:
     cdef uint32_t span = load32(at + CHUNK_SPAN)
     cdef uint32_t body
     if pool._watcher is not None:
-        pool._watcher.released(chunk)
+        pool._watcher.on_released(chunk)
     store32(at + CHUNK_RUNS, 0)
     for body in range(1, span):
         memset(at + <uint64_t>body * CHUNK_BYTES, 0, CHUNK_HEADER)

@@ -1,7 +1,7 @@
 """Read the run headers of many segments at once: see `kernels/pure/headers.py`."""
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.segments cimport is_sound_run, raise_damaged
+from bruce_mp.kernels.compiled.segments cimport is_valid_run, raise_damaged
 
 from bruce_mp.kernels.pure.headers import RunHeader
 
@@ -15,7 +15,7 @@ def read_headers(slab, segments):
     try:
         for segment in segments:
             read_segment(segment, &ref)
-            if bounds_of(&memory, &ref, &bounds) or not is_sound_run(&memory, &ref, &bounds):
+            if bounds_of(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
                 found.append(None)
                 continue
             values = (
@@ -40,7 +40,7 @@ def group_by_partition(slab, segments):
     try:
         for segment in segments:
             read_segment(segment, &ref)
-            if bounds_of(&memory, &ref, &bounds) or not is_sound_run(&memory, &ref, &bounds):
+            if bounds_of(&memory, &ref, &bounds) or not is_valid_run(&memory, &ref, &bounds):
                 return raise_damaged(slab, segment)
             if load8(bounds.run) == SPLIT:
                 if read_record(bounds.first, bounds.end, &fields):

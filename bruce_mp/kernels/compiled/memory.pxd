@@ -114,7 +114,7 @@ cdef inline uint64_t body_of(uint8_t *run) noexcept nogil:
 
 
 cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
-    """Return the end of a chunk's span; NULL without a sound header."""
+    """Return the end of a chunk's span; NULL without a valid header."""
     if chunk >= memory.count:
         return NULL
     cdef uint8_t *base = memory.chunks + chunk * CHUNK_BYTES
@@ -125,7 +125,7 @@ cdef inline uint8_t *run_limit(Memory *memory, uint64_t chunk) noexcept nogil:
 
 
 cdef inline int bounds_of(Memory *memory, SegmentRef *ref, Bounds *found) noexcept nogil:
-    """Locate a segment: see `slab.runs.segment_bounds`.  Return 0 for a sound one, else -1."""
+    """Locate a segment: see `slab.runs.segment_bounds`.  Return 0 for a valid one, else -1."""
     cdef uint8_t *limit = run_limit(memory, ref.chunk)
     if limit == NULL or ref.run & 7 or ref.run < CHUNK_HEADER or ref.first & 7 or not ref.records:
         return -1
@@ -167,7 +167,7 @@ cdef inline int read_record(uint8_t *record, uint8_t *end, RecordFields *found) 
 
 
 cdef inline int check_records(Bounds *bounds, uint64_t records) noexcept nogil:
-    """Return 0 if a segment's `records` records are all sound, else -1."""
+    """Return 0 if a segment's `records` records are all valid, else -1."""
     cdef RecordFields fields
     cdef uint8_t *at = bounds.first
     cdef uint64_t _

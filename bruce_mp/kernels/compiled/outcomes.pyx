@@ -14,7 +14,7 @@ cdef bint is_settled_state(uint8_t state) noexcept nogil:
 
 
 cdef bint is_run_settled(uint8_t *run, uint8_t *end) noexcept nogil:
-    """Return True if all records of a run that ends at `end` are settled and sound."""
+    """Return True if all records of a run that ends at `end` are settled and valid."""
     cdef uint8_t *at = run + body_of(run)
     cdef uint8_t state = load8(run)
     cdef RecordFields fields

@@ -20,7 +20,7 @@ cdef enum:
     GENERIC_HEADER = 8   # size, API key, version
     WITH_HEADERS = 0x10000   # version and flags of a message with record headers
     WITH_NULLS = 0x20000     # the same with fields that may be null
-    LONGEST_HEADERS = 0xFFFF
+    MAX_HEADERS_BYTES = 0xFFFF
     UNREAD = -1          # the partitioner of a topic that is not looked up yet
 
 
@@ -79,7 +79,7 @@ cdef int parse_one(uint8_t *at, int64_t length, Item *item) noexcept nogil:
             return 0
         headers_size = <int32_t>big32(at)
         at += 4
-        if headers_size < 0 or headers_size > LONGEST_HEADERS or end - at != headers_size or check_headers(at, end):
+        if headers_size < 0 or headers_size > MAX_HEADERS_BYTES or end - at != headers_size or check_headers(at, end):
             return 0
         item.headers, item.headers_size = at, headers_size
         return api_key

@@ -12,7 +12,7 @@ cdef enum:
     REDO_BASE = 24
     REDO_PAIRS = 32
     PAIR = 16
-    MOST_COUNTERS = 32
+    MAX_COUNTERS = 32
     SEGMENTS_AT = 544
     SEGMENT = 24
 

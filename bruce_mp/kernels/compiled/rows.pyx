@@ -20,7 +20,7 @@ cdef enum:
     LANDING_EMPTY = 0xFFFFFFFF
 
 assert (rows._REDO.size, rows._SEGMENTS_AT, rows.SEGMENT.size) == (REDO_PAIRS, SEGMENTS_AT, SEGMENT)
-assert (rows._PAIR.size, rows._MAX_COUNTERS) == (PAIR, MOST_COUNTERS)
+assert (rows._PAIR.size, rows._MAX_COUNTERS) == (PAIR, MAX_COUNTERS)
 
 
 cdef void settle_all(Memory *memory, SegmentRef *refs, uint64_t count, uint32_t outcome, uint8_t reason) noexcept nogil:
@@ -162,8 +162,8 @@ class ProcessRow(PureRow):
         cdef uint8_t *landing
         cdef uint32_t state = outcome
         cdef uint8_t why = reason
-        if len(increments) > MOST_COUNTERS:
-            raise SlabError(f"One transaction raises at most {MOST_COUNTERS} counters, not {len(increments)}.")
+        if len(increments) > MAX_COUNTERS:
+            raise SlabError(f"One transaction raises at most {MAX_COUNTERS} counters, not {len(increments)}.")
         if slots > self._slab.geometry.landing_slots or count > rows.MAX_SETTLED_SEGMENTS:
             raise SlabError("A transaction is larger than its record.")
         attach(self._slab, &memory)

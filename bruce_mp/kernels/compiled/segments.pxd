@@ -13,4 +13,4 @@ cdef int locate(Memory *memory, object segment, uint32_t expected, LocatedSegmen
 cdef void move_located(uint8_t *row, MoveRef *move, LocatedSegment *moved, uint64_t count) noexcept nogil
 cdef bint any_unsettled(Bounds *bounds, uint64_t records) noexcept nogil
 cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t reason) noexcept nogil
-cdef bint is_sound_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil
+cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil

@@ -27,7 +27,7 @@ cdef inline bint is_split(Bounds *bounds) noexcept nogil:
 
 
 cdef int find_state_words(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
-    """Locate a segment; return 0 if it is sound and has separate state words (a whole or a SPLIT run), else -1."""
+    """Locate a segment; return 0 if it is valid and has separate state words (a whole or a SPLIT run), else -1."""
     if bounds_of(memory, ref, bounds):
         return -1
     if is_split(bounds):
@@ -271,8 +271,8 @@ cdef void settle_one(Bounds *bounds, uint64_t records, uint32_t outcome, uint8_t
 
 
 # --- splits ----------------------------------------------------------------------------------------------------------
-cdef bint is_sound_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
-    """Return True if the header of a segment's run is sound: see `slab.runs.read_run`."""
+cdef bint is_valid_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept nogil:
+    """Return True if the header of a segment's run is valid: see `slab.runs.read_run`."""
     cdef uint8_t *limit = run_limit(memory, ref.chunk)
     cdef uint64_t size = load32(bounds.run + RUN_SIZE)
     cdef uint64_t body = body_of(bounds.run)
@@ -283,7 +283,7 @@ cdef bint is_sound_run(Memory *memory, SegmentRef *ref, Bounds *bounds) noexcept
 
 cdef int whole_run(Memory *memory, SegmentRef *ref, Bounds *whole) noexcept nogil:
     """Find the bounds of all records of a segment's run; -1 for a damaged run."""
-    if bounds_of(memory, ref, whole) or not is_sound_run(memory, ref, whole):
+    if bounds_of(memory, ref, whole) or not is_valid_run(memory, ref, whole):
         return -1
     whole.first = whole.run + body_of(whole.run)
     return check_records(whole, load32(whole.run + RUN_COUNT))
@@ -369,7 +369,7 @@ def split_by_partition(slab, segment, partitions):
     attach(slab, &memory)
     try:
         read_segment(segment, &ref)
-        if bounds_of(&memory, &ref, &whole) or not is_sound_run(&memory, &ref, &whole):
+        if bounds_of(&memory, &ref, &whole) or not is_valid_run(&memory, &ref, &whole):
             return raise_damaged(slab, segment)
         index = <uint64_t><int64_t><int>load32(whole.run + RUN_PARTITION_INDEX)
         if load32(whole.run + RUN_PARTITION_COUNT) == count and index < count:

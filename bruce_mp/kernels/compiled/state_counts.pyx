@@ -3,7 +3,7 @@
 from libc.string cimport memset
 
 from bruce_mp.kernels.compiled.memory cimport *
-from bruce_mp.kernels.compiled.segments cimport is_sound_run
+from bruce_mp.kernels.compiled.segments cimport is_valid_run
 
 
 cdef enum:
@@ -12,7 +12,7 @@ cdef enum:
 
 
 cdef void add_run(uint8_t *run, uint64_t *counts) noexcept nogil:
-    """Count the records of a sound run, up to a damaged one."""
+    """Count the records of a valid run, up to a damaged one."""
     cdef RecordFields fields
     cdef uint8_t state = load8(run)
     cdef uint8_t *at = run + body_of(run)
@@ -45,7 +45,7 @@ cdef int add_runs(Memory *memory, uint64_t chunk, uint64_t *counts) noexcept nog
             return -1
         if load32(bounds.run + RUN_GENERATION) != load32(base + CHUNK_GENERATION):
             return -1
-        if not is_sound_run(memory, &ref, &bounds):
+        if not is_valid_run(memory, &ref, &bounds):
             return -1
         add_run(bounds.run, counts)
         bounds.run += load32(bounds.run + RUN_SIZE)

@@ -36,7 +36,7 @@ cdef enum:
 
 assert (EVENTS, UNIX) == (pure.MAX_EVENTS, 0)
 
-cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ, LARGEST_IN_CHUNK = pure.LARGEST_IN_CHUNK
+cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ, MAX_SIZE_IN_CHUNK = pure.MAX_SIZE_IN_CHUNK
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
@@ -218,7 +218,7 @@ cdef bint have_room(intake, Round served) except -1:
     """See `_have_room` of the base class."""
     if not served.count or not intake._blocks:
         return True
-    if served.largest > LARGEST_IN_CHUNK:
+    if served.largest > MAX_SIZE_IN_CHUNK:
         return False
     intake._pool.reserve(served.count)
     return intake._pool.own_free >= served.count

@@ -9,23 +9,23 @@ from bruce_mp.kernels.pure.wait_times import WaitTimes
 
 
 cdef enum:
-    MOST_BUCKETS = 32
+    MAX_BUCKETS = 32
 
 
 cdef struct Sums:        # of one topic, or of all
     uint64_t messages, size, waited_ms
-    uint64_t delays[MOST_BUCKETS]
+    uint64_t delays[MAX_BUCKETS]
 
 
 cdef struct BucketBounds:    # the longest delay of each bucket except the last
     uint64_t count
-    int64_t longest[MOST_BUCKETS]
+    int64_t longest[MAX_BUCKETS]
 
 
 cdef int read_bounds(bounds_ms, BucketBounds *buckets) except -1:
     buckets.count = len(bounds_ms)
-    if buckets.count >= MOST_BUCKETS:
-        raise ValueError(f"There are at most {MOST_BUCKETS} buckets, not {buckets.count + 1}.")
+    if buckets.count >= MAX_BUCKETS:
+        raise ValueError(f"There are at most {MAX_BUCKETS} buckets, not {buckets.count + 1}.")
     for index, longest in enumerate(bounds_ms):
         buckets.longest[index] = longest
     return 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.kernels.lane_chunks import Chunks, LaneKey, Thresholds
     from bruce_mp.kernels.pure.parse import Item, Partitioners, RejectedMessage
-    from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, Windows
+    from bruce_mp.kernels.pure.timestamps import ReplacedTimestamps, TimestampWindow, TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
     from bruce_mp.slab.tables import TopicTable
@@ -73,7 +73,7 @@ class Lanes:
 
     `linger_ms` returns the linger of a topic's runs; 0 = close them at the end of each batch.  `tickets` hands closed
     runs over to the router.  `windows` returns the timestamp window of a topic, None to admit any timestamp.  Without
-    `shares` topics have no thresholds.
+    `thresholds` topics have none.
     """
 
     lane_type: ClassVar = Lane
@@ -86,9 +86,9 @@ class Lanes:
         linger_ms: Callable[[bytes], int],
         tickets: HandoverTickets | None = None,
         *,
-        windows: Windows = lambda _: None,
+        windows: TimestampWindows = lambda _: None,
         partitioners: Partitioners | None = None,
-        shares: Thresholds | None = None,
+        thresholds: Thresholds | None = None,
     ) -> None:
         self._slab = slab
         self._pool = pool
@@ -117,7 +117,7 @@ class Lanes:
         self._chunks = LaneChunks(
             slab,
             pool,
-            shares=shares,
+            thresholds=thresholds,
             lanes=self._lanes,
             partitions=self._partitions,
             close_run=self._close_full_run,
@@ -228,7 +228,7 @@ class Lanes:
         return lane
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
-        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicShares`."""
+        """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicThresholds`."""
         return self._chunks.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
@@ -282,7 +282,7 @@ class Lanes:
 
     # --- timestamps --------------------------------------------------------------------------------------------------
 
-    def apply_windows(self, windows: Windows) -> None:
+    def apply_windows(self, windows: TimestampWindows) -> None:
         """Apply changed windows to later messages."""
         self.windows = windows
         self._windows_by_topic.clear()

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner
-from bruce_mp.protocol.client.record_headers import LONGEST_HEADERS, decode_headers
+from bruce_mp.protocol.client.record_headers import MAX_HEADERS_BYTES, decode_headers
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _headers(buffer: memoryview, value_end: int, end: int) -> int:
     """Return the start of the headers that end at `end`.  Raises _Malformed for invalid headers."""
     (size,) = _SIZE.unpack_from(buffer, value_end)
     at = value_end + _SIZE.size
-    if not 0 <= size <= LONGEST_HEADERS or at + size != end or decode_headers(buffer[at:end]) is None:
+    if not 0 <= size <= MAX_HEADERS_BYTES or at + size != end or decode_headers(buffer[at:end]) is None:
         raise _Malformed
     return at
 

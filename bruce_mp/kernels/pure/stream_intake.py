@@ -29,7 +29,7 @@ MIN_READ: Final = 64 << 10
 """Room in the buffer below which a round reads no further connection."""
 MAX_READ: Final = 256 << 10
 MAX_EVENTS: Final = 512
-LARGEST_IN_CHUNK: Final = lay.CHUNK_BYTES - lay.RECORD_HEADER - lay.RUN_HEADER - lay.CHUNK_HEADER
+MAX_SIZE_IN_CHUNK: Final = lay.CHUNK_BYTES - lay.RECORD_HEADER - lay.RUN_HEADER - lay.CHUNK_HEADER
 """Size in bytes of the largest message that certainly fits into one chunk."""
 
 
@@ -189,7 +189,7 @@ class StreamIntake:
         if not self._blocks or not sizes:
             return True
         self._pool.reserve(len(sizes))
-        return max(sizes) <= LARGEST_IN_CHUNK and self._pool.own_free >= len(sizes)
+        return max(sizes) <= MAX_SIZE_IN_CHUNK and self._pool.own_free >= len(sizes)
 
     def _append(self, reads: list[_Read], now_ms: int) -> UncountedBatch | None:
         """Append all messages, and count them if that is all there is to do."""

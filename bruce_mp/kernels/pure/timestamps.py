@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from bruce_mp.kernels.pure.parse import Item
 
-__all__ = ["ReplacedCounts", "ReplacedTimestamps", "TimestampWindow", "Windows", "replace_timestamps"]
+__all__ = ["ReplacedCounts", "ReplacedTimestamps", "TimestampWindow", "TimestampWindows", "replace_timestamps"]
 
 MAX_TOPICS: Final = 64
 """Number of topics with separate entries; further topics share the entry of the empty name."""
@@ -63,7 +63,7 @@ class ReplacedCounts:
         return list(counts.values())
 
 
-Windows = Callable[[bytes], TimestampWindow | None]
+TimestampWindows = Callable[[bytes], TimestampWindow | None]
 """A function from a topic to its window; None admits any timestamp."""
 
 

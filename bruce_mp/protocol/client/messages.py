@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError
 from bruce_mp.protocol.client.record_headers import (
-    LONGEST_HEADERS,
+    MAX_HEADERS_BYTES,
     Header,
     HeaderInput,
     decode_headers,
@@ -323,7 +323,7 @@ def _parse_field(
 
 def _parse_headers(body: _Reader) -> tuple[Header, ...]:
     size = body.integer(INT32)
-    headers = decode_headers(body.read(size)) if size <= LONGEST_HEADERS else None
+    headers = decode_headers(body.read(size)) if size <= MAX_HEADERS_BYTES else None
     if headers is None:
         raise _MalformedError
     return headers

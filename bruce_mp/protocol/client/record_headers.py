@@ -15,9 +15,9 @@ from bruce_mp.errors import LocalProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["LONGEST_HEADERS", "Header", "HeaderInput", "decode_headers", "encode_headers"]
+__all__ = ["MAX_HEADERS_BYTES", "Header", "HeaderInput", "decode_headers", "encode_headers"]
 
-LONGEST_HEADERS: Final = 2**16 - 1
+MAX_HEADERS_BYTES: Final = 2**16 - 1
 _MAX_KEY_BYTES: Final = 2**15 - 1
 _KEY_SIZE: Final = Struct(">h")
 _VALUE_SIZE: Final = Struct(">i")
@@ -37,9 +37,9 @@ def encode_headers(headers: Iterable[HeaderInput]) -> bytes:
     Raises LocalProtocolError for a key of more than 32,767 bytes, and for more than 65,535 in all.
     """
     data = b"".join(map(_encode, headers))
-    if len(data) > LONGEST_HEADERS:
+    if len(data) > MAX_HEADERS_BYTES:
         raise LocalProtocolError(
-            f"The record headers of the message have {len(data)} bytes: at most {LONGEST_HEADERS} fit."
+            f"The record headers of the message have {len(data)} bytes: at most {MAX_HEADERS_BYTES} fit."
         )
     return data
 

@@ -13,7 +13,7 @@ Invariants:
   whichever is later.  Later requests never move a deadline.
 * A produce response names each partition of its request once; the owner gets the acks in the order of the request.
 * A request with acks 0 has no response and is not outstanding.
-* The `opening` defines the requests before ConnectionReady; the response to the last one makes the connection ready,
+* The `negotiation` has the requests before ConnectionReady; the response to the last one makes the connection ready,
   or begins a configured login.  While a login is renewed, no request may be sent until LoggedIn.
 * After Failed or Closed no event follows.  Failed or `close` names the outstanding requests, once.
 
@@ -48,10 +48,15 @@ from bruce_mp.protocol.kafka.connection_events import (
 )
 from bruce_mp.protocol.kafka.frames import DEFAULT_MAX_FRAME, MIN_FRAME, FrameReader
 from bruce_mp.protocol.kafka.login import Login
-from bruce_mp.protocol.kafka.opening import VERSIONS_FIRST, VERSIONS_TIMEOUT_S, Opening, OpeningRequest
 from bruce_mp.protocol.kafka.produce_request import encode_produce
 from bruce_mp.protocol.kafka.produce_response import decode_produce
 from bruce_mp.protocol.kafka.sasl import LoginRefusedError
+from bruce_mp.protocol.kafka.version_negotiation import (
+    VERSIONS_FIRST,
+    VERSIONS_TIMEOUT_S,
+    Negotiation,
+    NegotiationRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +80,7 @@ _TLS_EXPECTED: Final = "expects TLS on this port. Set kafka.tls.enable, or name 
 class _Outstanding(NamedTuple):
     """An outstanding request; `correlation_id` is None if the response has none.
 
-    `is_internal` marks requests of the connection itself: opening and login.
+    `is_internal` marks requests of the connection itself: negotiation and login.
     """
 
     correlation_id: int | None
@@ -98,19 +103,19 @@ class BrokerConnection:
         *,
         timeout: float = DEFAULT_TIMEOUT_S,
         max_frame: int = DEFAULT_MAX_FRAME,
-        opening: Opening = VERSIONS_FIRST,
+        negotiation: Negotiation = VERSIONS_FIRST,
     ) -> None:
         self._client_id = client_id
         self._broker = broker
         self._timeout = timeout
-        self._opening = opening
-        self._opening_requests_sent = 0
+        self._negotiation = negotiation
+        self._negotiation_requests_sent = 0
         self._frames = FrameReader(max_frame)
         self._state = ConnectionState.DISCONNECTED
         self._outstanding: deque[_Outstanding] = deque()
         self._last_id = 0
         self._progress_at = 0.0
-        self._abilities: BrokerCapabilities | None = None
+        self._capabilities: BrokerCapabilities | None = None
         self._mechanism: Mechanism | None = None
         self._login: Login | None = None
         self._has_served = False
@@ -124,9 +129,9 @@ class BrokerConnection:
     @property
     def capabilities(self) -> BrokerCapabilities:
         """The agreed API versions; raises LocalProtocolError before ConnectionReady."""
-        if self._abilities is None:
+        if self._capabilities is None:
             raise LocalProtocolError(f"The connection to broker {self._broker} has not agreed on versions yet.")
-        return self._abilities
+        return self._capabilities
 
     @property
     def unanswered(self) -> tuple[int, ...]:
@@ -150,13 +155,13 @@ class BrokerConnection:
         self._progress_at = now
 
     def on_connected(self, now: float, mechanism: Mechanism | None = None) -> list[bytes]:
-        """Begin the opening on a connected socket, and return the first bytes to send.
+        """Begin the negotiation on a connected socket, and return the first bytes to send.
 
         `mechanism` is for the login; None without one.
         """
         self._step(ConnectionStep.CONNECTED)
         self._mechanism = mechanism
-        return [self._next_opening_request(now)]
+        return [self._next_negotiation_request(now)]
 
     def on_eof(self) -> list[Event]:
         """Close the connection after the broker's end of stream: Closed if it was ready and idle, else Failed."""
@@ -166,7 +171,7 @@ class BrokerConnection:
             self._step(ConnectionStep.CLOSE)
             return [ev.Closed()]
         if self._state is ConnectionState.NEGOTIATING:
-            return self._fail_opening("closed the connection", FailureCause.CLOSED_BY_BROKER)
+            return self._fail_negotiation("closed the connection", FailureCause.CLOSED_BY_BROKER)
         if self._state is ConnectionState.LOGGING_IN:
             return self._on_eof_in_login()
         text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting"
@@ -185,7 +190,7 @@ class BrokerConnection:
         if deadline is None or now < deadline:
             return []
         if self._state is ConnectionState.NEGOTIATING:
-            return self._fail_opening(
+            return self._fail_negotiation(
                 f"did not answer within {self._outstanding[0].timeout:g} s", FailureCause.TIMED_OUT
             )
         act = "accept a connection" if self._state is ConnectionState.CONNECTING else "answer a request"
@@ -314,13 +319,13 @@ class BrokerConnection:
 
     def _on_first_metadata(self, version: int, frame: bytes) -> list[Event]:
         kafka_api.decode_metadata(frame, version)
-        if self._opening_requests_sent < len(self._opening.requests):
-            return [ev.Send(self._next_opening_request(self._progress_at))]
-        assert self._opening.assumed is not None
-        return self._on_agreed(self._opening.assumed)
+        if self._negotiation_requests_sent < len(self._negotiation.requests):
+            return [ev.Send(self._next_negotiation_request(self._progress_at))]
+        assert self._negotiation.assumed is not None
+        return self._on_agreed(self._negotiation.assumed)
 
     def _on_agreed(self, capabilities: BrokerCapabilities) -> list[Event]:
-        self._abilities = capabilities
+        self._capabilities = capabilities
         if self._mechanism is not None:
             return [ev.Send(self._log_in(self._mechanism, self._progress_at))]
         self._step(ConnectionStep.AGREE)
@@ -399,10 +404,10 @@ class BrokerConnection:
     ) -> None:
         self._outstanding.append(_Outstanding(correlation_id, now, timeout or self._timeout, on_response, is_internal))
 
-    def _next_opening_request(self, now: float) -> bytes:
-        request = self._opening.requests[self._opening_requests_sent]
-        self._opening_requests_sent += 1
-        if request is OpeningRequest.VERSIONS:
+    def _next_negotiation_request(self, now: float) -> bytes:
+        request = self._negotiation.requests[self._negotiation_requests_sent]
+        self._negotiation_requests_sent += 1
+        if request is NegotiationRequest.VERSIONS:
             return self._request_versions(DOWNGRADE[0], now)
         return self._request_first_metadata(now)
 
@@ -414,18 +419,18 @@ class BrokerConnection:
 
     def _request_first_metadata(self, now: float) -> bytes:
         correlation_id = self._next_id()
-        version = (self._opening.assumed or BEFORE_API_VERSIONS).metadata_version
+        version = (self._negotiation.assumed or BEFORE_API_VERSIONS).metadata_version
         self._expect(correlation_id, now, partial(self._on_first_metadata, version), is_internal=True)
         return kafka_api.encode_metadata(version, correlation_id, self._client_id)
 
-    def _fail_opening(self, act: str, cause: FailureCause) -> list[Event]:
-        request = self._opening.requests[self._opening_requests_sent - 1]
+    def _fail_negotiation(self, act: str, cause: FailureCause) -> list[Event]:
+        request = self._negotiation.requests[self._negotiation_requests_sent - 1]
         text = f"{act} when asked {request.value}. It may be shutting down, or may expect TLS on this port."
-        return self._fail(text, FailureCause.NO_API_VERSIONS if request is OpeningRequest.VERSIONS else cause)
+        return self._fail(text, FailureCause.NO_API_VERSIONS if request is NegotiationRequest.VERSIONS else cause)
 
     def _fail(self, text: str, cause: FailureCause) -> list[Event]:
         unanswered = self.close()
-        hint = _ASSUMED_OLD if self._opening.assumed else ""
+        hint = _ASSUMED_OLD if self._negotiation.assumed else ""
         return [ev.Failed(RemoteProtocolError(f"Broker {self._broker} {text}{hint}"), cause, unanswered)]
 
 

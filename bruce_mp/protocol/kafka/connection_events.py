@@ -94,7 +94,7 @@ class FailureCause(Enum):
     TIMED_OUT = "timed out"
     """The connect, or the oldest outstanding request, exceeded its time limit."""
     NO_API_VERSIONS = "no answer to ApiVersions"
-    """Kafka 0.8 closes the connection, 0.9 never answers.  Another connection may try the `fallback` of the opening."""
+    """Kafka 0.8 closes the connection, 0.9 never answers.  Another connection may try the negotiation's `fallback`."""
     NO_COMMON_VERSION = "no common version"
     TLS_FAILED = "TLS cannot be agreed on"
     """One peer refuses the other's certificate, or the peers share no version of TLS."""
@@ -123,7 +123,7 @@ class SentRequest(NamedTuple):
 
 
 class Send(Struct, frozen=True):
-    """Bytes of the opening or of a login, which the owner must write now."""
+    """Bytes of the negotiation or of a login, which the owner must write now."""
 
     data: bytes
 

@@ -38,7 +38,7 @@ __all__ = ["decode_produce"]
 
 FIRST_VERSION_WITH_THROTTLING: Final = 1
 CORRELATION_ID_BYTES: Final = 4
-LONGEST_UVARINT: Final = 5  # bytes of a number of 32 bits
+MAX_UVARINT_BYTES: Final = 5  # bytes of a number of 32 bits
 I16: Final = Struct(">h")
 I32: Final = Struct(">i")
 LEADER: Final = Struct(">ii")
@@ -125,7 +125,7 @@ class _FlexibleReader(_ResponseReader):
             self.at += 1
             return first
         value = 0
-        for index, byte in enumerate(self.data[self.at : self.at + LONGEST_UVARINT]):
+        for index, byte in enumerate(self.data[self.at : self.at + MAX_UVARINT_BYTES]):
             value |= (byte & 0x7F) << (7 * index)
             if byte < 0x80:
                 self.at += index + 1

@@ -27,7 +27,7 @@ class Programs(NamedTuple):
 
 
 PROGRAMS: Final = Programs(
-    input="bruce_mp.input.process",
+    input="bruce_mp.input.datagram_process",
     router="bruce_mp.router.process",
     dispatcher="bruce_mp.dispatcher.process",
     status="bruce_mp.status.process",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read_journal, sync_directory
-from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.journal.restore import restore
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
@@ -131,8 +131,8 @@ class JournalSetup:
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
-        if content.unsound:
-            log.warning("%s of the journal %s are damaged.", plural(content.unsound, "byte"), self._directory)
+        if content.damaged_bytes:
+            log.warning("%s of the journal %s are damaged.", plural(content.damaged_bytes, "byte"), self._directory)
         restored = restore(slab, content.runs.values(), partitioners)
         if restored:
             log.log(
@@ -154,7 +154,7 @@ class JournalSetup:
 
     def _write(self, slab: Slab) -> None:
         try:
-            JournalKeeper(slab, self._directory).rewrite()
+            JournalRecorder(slab, self._directory).rewrite()
         except OSError as error:
             raise _unwritable(self._directory, error) from error
         except SlabError as error:
@@ -176,7 +176,7 @@ class JournalSetup:
         """Write slab and journal to the disk after all processes have ended with messages in the slab."""
         try:
             slab.flush()
-            JournalKeeper(slab, directory).rewrite(is_clean=True)
+            JournalRecorder(slab, directory).rewrite(is_clean=True)
         except (OSError, SlabError) as error:
             log.error("The journal in %s cannot be written at the end: %s.", directory, error)  # noqa: TRY400
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError, StartError
-from bruce_mp.pipeline.uncounted_appends import recover_stream_input
-from bruce_mp.pipeline.word_counts import count_by_stage, forget_counts, has_counts, recount
+from bruce_mp.pipeline.stage_counts import count_by_stage, has_counts, invalidate_counts, recount
+from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.fences import last_released
@@ -256,7 +256,7 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
-        forget_counts(slab, lay.ROW_SUPERVISOR)  # the tickets of the first row jump
+        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the tickets of the first row jump
         _reassign_chunks(slab, [chunk for chunk, _ in heads], rows)
     rebuild_table(slab, heads)
     if not has_counts(slab):

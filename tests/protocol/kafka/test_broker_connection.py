@@ -32,8 +32,8 @@ from bruce_mp.protocol.kafka.connection_events import (
     SentRequest,
 )
 from bruce_mp.protocol.kafka.kafka_types import BrokerAddress, PartitionAck, PartitionData
-from bruce_mp.protocol.kafka.opening import METADATA_THEN_VERSIONS, VERSIONS_TIMEOUT_S, assume
 from bruce_mp.protocol.kafka.sasl import Plain
+from bruce_mp.protocol.kafka.version_negotiation import METADATA_THEN_VERSIONS, VERSIONS_TIMEOUT_S, assume
 from support.examples import examples
 
 KAFKA_2_8 = {0: (0, 9), 3: (0, 11), 18: (0, 3), 22: (0, 4)}
@@ -193,7 +193,7 @@ def test_the_shorter_timeout_applies_to_the_versions_request() -> None:
 
 def looking_again() -> BrokerConnection:
     """Past the metadata, at the question for versions."""
-    connection = negotiating(opening=METADATA_THEN_VERSIONS)
+    connection = negotiating(negotiation=METADATA_THEN_VERSIONS)
     (event,) = connection.receive(metadata(1, version=0), 10.0)
     assert isinstance(event, Send)
     assert event.data[4:8] == b"\x00\x12\x00\x03"
@@ -201,7 +201,7 @@ def looking_again() -> BrokerConnection:
 
 
 def test_a_repeated_probe_starts_with_a_metadata_request() -> None:
-    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=METADATA_THEN_VERSIONS)
+    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, negotiation=METADATA_THEN_VERSIONS)
     connection.on_connecting(0.0)
     (asked,) = connection.on_connected(0.0)
     assert asked[4:12] == b"\x00\x03\x00\x00\x00\x00\x00\x01"
@@ -221,14 +221,14 @@ def test_a_repeated_probe_of_an_old_broker_fails_as_the_first() -> None:
 
 
 def test_a_broker_without_a_metadata_response_is_not_an_old_one() -> None:
-    assert the_failure(negotiating(opening=METADATA_THEN_VERSIONS).on_eof()).cause is FailureCause.CLOSED_BY_BROKER
-    failure = the_failure(negotiating(opening=METADATA_THEN_VERSIONS).check_deadline(TIMEOUT))
+    assert the_failure(negotiating(negotiation=METADATA_THEN_VERSIONS).on_eof()).cause is FailureCause.CLOSED_BY_BROKER
+    failure = the_failure(negotiating(negotiation=METADATA_THEN_VERSIONS).check_deadline(TIMEOUT))
     assert failure.cause is FailureCause.TIMED_OUT
     assert "when asked for metadata" in str(failure.error)
 
 
 def assumed_old() -> BrokerConnection:
-    return negotiating(opening=assume(BEFORE_API_VERSIONS))
+    return negotiating(negotiation=assume(BEFORE_API_VERSIONS))
 
 
 def test_an_assumption_is_verified_by_metadata() -> None:

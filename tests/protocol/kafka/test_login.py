@@ -20,9 +20,9 @@ from bruce_mp.protocol.kafka.connection_events import (
     Send,
 )
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
-from bruce_mp.protocol.kafka.opening import VERSIONS_ONLY, opening_for
 from bruce_mp.protocol.kafka.sasl import Plain
 from bruce_mp.protocol.kafka.scram import Scram
+from bruce_mp.protocol.kafka.version_negotiation import VERSIONS_ONLY, negotiation_for
 
 APIS: Final = {0: (0, 9), 3: (0, 9), 17: (0, 1), 18: (0, 3), 22: (0, 4), 36: (0, 2)}
 BEFORE_1_0: Final = {0: (0, 2), 3: (0, 2), 17: (0, 0), 18: (0, 0)}
@@ -61,7 +61,7 @@ def raw(data: bytes) -> bytes:
 
 def connection_with(apis: dict[int, tuple[int, int]], mechanism: Any = None) -> tuple[BrokerConnection, list[Event]]:
     """Return a connection after the ApiVersions response, with the resulting events."""
-    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, opening=VERSIONS_ONLY)
+    connection = BrokerConnection("bruce", "b1:9092", timeout=TIMEOUT, negotiation=VERSIONS_ONLY)
     connection.on_connecting(0.0)
     connection.on_connected(0.0, mechanism or Plain("alice", "hidden"))
     return connection, connection.receive(versions(apis), 1.0)
@@ -222,5 +222,5 @@ def test_an_invalid_token_response_fails_the_connection() -> None:
 
 
 def test_a_login_allows_no_fallback_request() -> None:
-    assert opening_for("0.9.0.1", logs_in=True) is VERSIONS_ONLY
+    assert negotiation_for("0.9.0.1", logs_in=True) is VERSIONS_ONLY
     assert VERSIONS_ONLY.fallback is None

@@ -12,7 +12,7 @@ from bruce_mp import __version__
 from bruce_mp.config.sections import Http
 from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT
 from bruce_mp.errors import DiscardReason
-from bruce_mp.pipeline.word_counts import recount
+from bruce_mp.pipeline.stage_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow

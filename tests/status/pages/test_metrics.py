@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.pipeline.word_counts import recount
+from bruce_mp.pipeline.stage_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow

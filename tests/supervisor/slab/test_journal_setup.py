@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.errors import StartError
 from bruce_mp.journal.journal_file import read_journal
-from bruce_mp.journal.recorder import JOURNAL, JournalKeeper
+from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.slab import layout as lay
 from bruce_mp.supervisor.slab.backlog import held_messages
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
@@ -58,7 +58,7 @@ def held(slab: Slab) -> int:
 
 
 def record(start: Start, slab: Slab) -> None:
-    JournalKeeper(slab, start.journal).record()
+    JournalRecorder(slab, start.journal).record()
 
 
 def test_a_first_start_begins_an_empty_journal(start: Start) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.errors import SlabError, StartError
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_journal import AttemptState, RememberedAttempt
 from bruce_mp.slab.chunks import ChunkPool

@@ -9,8 +9,8 @@ most a quarter of the free memory.  A topic without chunks gets one span of any 
 message would otherwise never fit.
 
 Chunks are counted when a lane gets them and when the pool reclaims them, so a message costs nothing.  The pool reclaims
-lazily, so `TopicShares` refuses a topic only after it has inspected some of the topic's oldest chunks and of the oldest
-chunks of all.
+lazily, so `TopicThresholds` refuses a topic only after it has inspected some of the topic's oldest chunks and of all
+topics' oldest chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.holdings import Holding, TopicKey
     from bruce_mp.slab.tables import TopicTable
 
-__all__ = ["TopicShares"]
+__all__ = ["TopicThresholds"]
 
 RESERVE_DIVISOR: Final = 8
 """The reserve is an input's capacity divided by this number."""
@@ -38,7 +38,7 @@ INSPECTIONS_PER_MS: Final = 50
 """Limit for all stuck topics together; if there are many, the pause of each may exceed `MAX_SWEEP_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
 TRIAL_MESSAGES: Final = 8
-"""Messages of a trial: see `TopicShares.must_pause`."""
+"""Messages of a trial: see `TopicThresholds.must_pause`."""
 
 
 class _Excess(NamedTuple):
@@ -49,7 +49,7 @@ class _Excess(NamedTuple):
     freed_in_all: int
 
 
-class TopicShares:
+class TopicThresholds:
     """An allocator that gives topics chunks of a pool, each up to its threshold.
 
     `alpha_of` returns the factor of a topic by name; 0 = no threshold.
@@ -92,7 +92,7 @@ class TopicShares:
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None; see `has_refused`."""
         holding = self._pool.holdings.holding_of(topic)
-        self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._may_exceed(topic, now_ms)
+        self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._record_excess(topic, now_ms)
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
             self._pool.holdings.add(topic, holding, chunk, span)
@@ -120,7 +120,7 @@ class TopicShares:
         for topic in list(self._excesses):
             if self._is_allowed(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
-        waiting = [topic for topic in list(self._excesses) if self._may_exceed(topic, now_ms)]
+        waiting = [topic for topic in list(self._excesses) if self._record_excess(topic, now_ms)]
         self.is_on_trial = bool(waiting) and self._is_trial_due(waiting, now_ms)
         return bool(waiting) and not self.is_on_trial
 
@@ -134,8 +134,8 @@ class TopicShares:
         """Return True if none of the topic's chunks became free within `TOPIC_STUCK_AFTER_MS`."""
         return now_ms - self._excesses[topic].since_ms >= TOPIC_STUCK_AFTER_MS
 
-    def _may_exceed(self, topic: TopicKey, now_ms: int) -> bool:
-        """Record a topic over its threshold, and report if it gets a chunk nevertheless, because it is not stuck."""
+    def _record_excess(self, topic: TopicKey, now_ms: int) -> bool:
+        """Record a topic over its threshold; return True if it gets a chunk nevertheless, because it is not stuck."""
         if not self.blocks:
             return False
         holdings, excess = self._pool.holdings, self._excesses.get(topic)
@@ -144,9 +144,9 @@ class TopicShares:
             excess = self._excesses[topic] = _Excess(now_ms, freed, holdings.freed)
         if not self._is_stuck(topic, now_ms):
             return True
-        return not self.is_on_trial and holdings.freed == excess.freed_in_all and not self._is_any_idle()
+        return not self.is_on_trial and holdings.freed == excess.freed_in_all and not self._has_idle_topic()
 
-    def _is_any_idle(self) -> bool:
+    def _has_idle_topic(self) -> bool:
         """Return True if a numbered topic holds no chunks, because all its messages are settled."""
         return self._pool.holdings.numbered < len(self._topics)
 

@@ -1,8 +1,8 @@
-"""The opening of a connection to a broker, as data: its first requests, and the fallback if they fail.
+"""The version negotiation of a broker connection, as data: its first requests, and the fallback if they fail.
 
 Brokers since 0.10 support ApiVersions.  Of the older ones, 0.8 closes the connection on that request, and 0.9 never
 responds.  But a newer broker does the same while it starts or stops, and mistaking it for an old one would cost
-exactly-once delivery, or all delivery.  So there are three openings, each the `fallback` of the previous one:
+exactly-once delivery, or all delivery.  So there are three negotiations, each the `fallback` of the previous one:
 
     VERSIONS_FIRST           ApiVersions
     METADATA_THEN_VERSIONS   Metadata v0, which every Kafka supports, then ApiVersions: a broker that responds only to
@@ -12,8 +12,8 @@ exactly-once delivery, or all delivery.  So there are three openings, each the `
 With a login only VERSIONS_ONLY is possible: no other request may come before a login, and brokers before 0.10 have no
 logins.
 
-A connection uses one opening.  If it fails with FailureCause.NO_API_VERSIONS, its owner creates another connection with
-the fallback.  If the configuration names an old release, `opening_for` begins with the last one.
+A connection uses one negotiation.  If it fails with FailureCause.NO_API_VERSIONS, its owner creates another connection
+with the fallback.  If the configuration names an old release, `negotiation_for` begins with the last one.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
     "VERSIONS_FIRST",
     "VERSIONS_ONLY",
     "VERSIONS_TIMEOUT_S",
-    "Opening",
-    "OpeningRequest",
+    "Negotiation",
+    "NegotiationRequest",
     "assume",
-    "opening_for",
+    "negotiation_for",
 ]
 
 VERSIONS_TIMEOUT_S: Final = 2.0
@@ -43,35 +43,35 @@ FIRST_RELEASE_WITH_API_VERSIONS: Final = (0, 10)
 
 
 @unique
-class OpeningRequest(Enum):
-    """A request of an opening; the value completes "when asked ..." in error texts."""
+class NegotiationRequest(Enum):
+    """A request of an negotiation; the value completes "when asked ..." in error texts."""
 
     VERSIONS = "which versions it speaks"
     METADATA = "for metadata"
 
 
-class Opening(Struct, frozen=True):
+class Negotiation(Struct, frozen=True):
     """The `requests` in order.  `assumed` are the capabilities if the last request is not ApiVersions."""
 
-    requests: tuple[OpeningRequest, ...]
+    requests: tuple[NegotiationRequest, ...]
     assumed: BrokerCapabilities | None = None
-    fallback: Opening | None = None
+    fallback: Negotiation | None = None
 
 
-def assume(capabilities: BrokerCapabilities) -> Opening:
-    """Return the opening for a broker without ApiVersions."""
-    return Opening((OpeningRequest.METADATA,), assumed=capabilities)
+def assume(capabilities: BrokerCapabilities) -> Negotiation:
+    """Return the negotiation for a broker without ApiVersions."""
+    return Negotiation((NegotiationRequest.METADATA,), assumed=capabilities)
 
 
-METADATA_THEN_VERSIONS: Final = Opening(
-    (OpeningRequest.METADATA, OpeningRequest.VERSIONS), fallback=assume(BEFORE_API_VERSIONS)
+METADATA_THEN_VERSIONS: Final = Negotiation(
+    (NegotiationRequest.METADATA, NegotiationRequest.VERSIONS), fallback=assume(BEFORE_API_VERSIONS)
 )
-VERSIONS_FIRST: Final = Opening((OpeningRequest.VERSIONS,), fallback=METADATA_THEN_VERSIONS)
-VERSIONS_ONLY: Final = Opening((OpeningRequest.VERSIONS,))
+VERSIONS_FIRST: Final = Negotiation((NegotiationRequest.VERSIONS,), fallback=METADATA_THEN_VERSIONS)
+VERSIONS_ONLY: Final = Negotiation((NegotiationRequest.VERSIONS,))
 
 
-def opening_for(release: str | None, *, logs_in: bool = False) -> Opening:
-    """Return the first opening for a release such as "0.9.0.1", or None for an unknown release."""
+def negotiation_for(release: str | None, *, logs_in: bool = False) -> Negotiation:
+    """Return the first negotiation for a release such as "0.9.0.1", or None for an unknown release."""
     if logs_in:
         return VERSIONS_ONLY
     if release is not None and tuple(map(int, release.split("."))) < FIRST_RELEASE_WITH_API_VERSIONS:

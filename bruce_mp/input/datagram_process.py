@@ -17,13 +17,13 @@ from socket import MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, SO_PASSCRED, SOL_SOCKET
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.backpressure import MAX_PAUSE_S, NO_ALLOWANCE, Allowance, Backpressure
-from bruce_mp.input.datagrams import DatagramAdmission
+from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.quotas import rules_for_datagrams
 from bruce_mp.input.receive_coalescing import coalescing_for
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_datagrams
 from bruce_mp.slab.landing import SO_TIMESTAMP
-from bruce_mp.slab.topic_shares import TRIAL_MESSAGES
+from bruce_mp.slab.topic_thresholds import TRIAL_MESSAGES
 from bruce_mp.telemetry.clock import steady_ms
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def prepare(slab: Slab) -> None:
 
 def main(start: Start, slab: Slab, control: Control) -> None:
     """Serve the datagram socket until the supervisor requests a drain or stop."""
-    _Input(start, slab, control).run()
+    _DatagramInput(start, slab, control).run()
 
 
-class _Input(InputShell):
+class _DatagramInput(InputShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.listener is not None
         super().__init__(start, slab, control, windows_for=windows_for_datagrams, rules_for=rules_for_datagrams)
@@ -94,7 +94,9 @@ class _Input(InputShell):
         self._apply_input(config)
 
     def _apply_input(self, config: Config) -> None:
-        self._blocks = self._backpressure.blocks = self._shares.blocks = config.input.unix_datagram.when_full == "block"
+        self._blocks = self._backpressure.blocks = self._thresholds.blocks = (
+            config.input.unix_datagram.when_full == "block"
+        )
         self._admission.apply_config(coalescing_for(config, self._queue_length))
 
     def drain(self, message: Drain) -> None:
@@ -132,10 +134,10 @@ class _Input(InputShell):
         """Return the allowance for the next turn; call it just before the receive, for which it reserves chunks."""
         if not self._blocks:
             return self._backpressure.allowance(size)
-        if self._shares.must_pause(steady_ms()):
+        if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
         allowed = self._backpressure.allowance(size)
-        if not self._shares.is_on_trial:
+        if not self._thresholds.is_on_trial:
             return allowed
         return Allowance(min(allowed.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
 

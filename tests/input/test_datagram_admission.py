@@ -12,12 +12,12 @@ from bruce_mp.config.accounts import AllowList, QuotaLimits
 from bruce_mp.discards.events import DiscardEvent, SenderEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.datagrams import DatagramAdmission
+from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.quotas import SenderQuotas, SenderRules
 from bruce_mp.kernels import DatagramIntake, Lanes
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
-from bruce_mp.pipeline.word_counts import count_books
+from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import landing, recovery
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool

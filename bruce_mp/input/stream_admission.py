@@ -290,7 +290,7 @@ class StreamAdmission:
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
         room = self._attempts.find_room(attempt, batch.size + sum(map(_length, extents)), now_ms) if extents else None
-        if room in {None, SpillRoom.YES}:
+        if room in {None, SpillRoom.GRANTED}:
             batch.add(client, extents)
             return batch, len(extents)
         self._append_batch(buffer, batch, now_ms)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["count_books", "count_by_stage", "forget_counts", "has_counts", "recount"]
+__all__ = ["count_books", "count_by_stage", "has_counts", "invalidate_counts", "recount"]
 
 _MAX_READINGS: Final = 5
-_FORGOTTEN: Final = 0xFFFFFFFF
+_INVALID_COUNTS: Final = 0xFFFFFFFF
 
 
 def count_books(slab: Slab) -> Books:
@@ -65,9 +65,9 @@ def has_counts(slab: Slab) -> bool:
     return all(_incarnation(slab, row) == slab.words[_counting_at(slab, row)] for row in range(lay.ROW_COUNT))
 
 
-def forget_counts(slab: Slab, row: int) -> None:
+def invalidate_counts(slab: Slab, row: int) -> None:
     """Make `has_counts` return False until the next `recount`; `row` is the row of this process."""
-    slab.words[_counting_at(slab, row)] = _FORGOTTEN
+    slab.words[_counting_at(slab, row)] = _INVALID_COUNTS
 
 
 def recount(slab: Slab) -> None:

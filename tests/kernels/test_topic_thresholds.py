@@ -18,7 +18,7 @@ from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
 from bruce_mp.slab.tables import TopicTable
-from bruce_mp.slab.topic_shares import INSPECTIONS_PER_MS, TOPIC_STUCK_AFTER_MS, TopicShares
+from bruce_mp.slab.topic_thresholds import INSPECTIONS_PER_MS, TOPIC_STUCK_AFTER_MS, TopicThresholds
 from support.examples import examples
 from support.slabs import INPUT_ROW, datagram, new_slab, set_state
 
@@ -47,8 +47,8 @@ class Sender:
         for topic in topics:
             self.table.add(topic, 1)
         self.pool = ChunkPool(slab, INPUT_ROW)
-        self.shares = TopicShares(self.pool, self.table, lambda _: self.alpha)
-        self.lanes = Lanes(slab, self.pool, self.table, lambda _: 1000, shares=self.shares)
+        self.thresholds = TopicThresholds(self.pool, self.table, lambda _: self.alpha)
+        self.lanes = Lanes(slab, self.pool, self.table, lambda _: 1000, thresholds=self.thresholds)
         self.now_ms = 1
         self.number = 0
         self.undelivered: dict[bytes, list[Segment]] = {}
@@ -174,13 +174,13 @@ def test_a_refused_batch_requests_one_chunk(monkeypatch: pytest.MonkeyPatch) -> 
         sender = Sender(slab)
         sender.stick(TOPICS[:1], CHUNKS)
         asked: list[int] = []
-        allocate = sender.shares.allocate
+        allocate = sender.thresholds.allocate
 
         def counted_allocate(topic: TopicKey, span: int, now_ms: int) -> int | None:
             asked.append(span)
             return allocate(topic, span, now_ms)
 
-        monkeypatch.setattr(sender.shares, "allocate", counted_allocate)
+        monkeypatch.setattr(sender.thresholds, "allocate", counted_allocate)
         assert len(sender.send(*[(TOPICS[0], b"small")] * 400)) == 400
         assert len(asked) == 1
         asked.clear()
@@ -193,7 +193,7 @@ def test_a_changed_factor_applies_immediately() -> None:
         sender = Sender(slab, alpha=1)
         sender.stick(TOPICS[:1], CHUNKS)
         before = sender.pool.free_count
-        sender.shares.apply_config(lambda topic: 100 if topic == TOPICS[0] else 1)
+        sender.thresholds.apply_config(lambda topic: 100 if topic == TOPICS[0] else 1)
         sender.stick(TOPICS[:1], CHUNKS)
         assert (before > 0.5 * CHUNKS, sender.pool.free_count < 0.15 * CHUNKS) == (True, True)
 
@@ -236,9 +236,9 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
 def pressed(slab: Slab, *topics: bytes) -> Sender:
     """Create an input with blocking senders and one topic over its threshold."""
     sender = Sender(slab, topics=topics)
-    sender.shares.blocks = True
+    sender.thresholds.blocks = True
     sender.send(*[(topic, b"seen") for topic in topics[1:]])
-    while not sender.shares.must_pause(sender.now_ms):
+    while not sender.thresholds.must_pause(sender.now_ms):
         assert sender.send((topics[0], LARGE)) == []
     return sender
 
@@ -250,18 +250,18 @@ def test_a_socket_paused_for_stuck_topics_tries_once_a_second(others: list[bytes
         rests = []
         for _ in range(100):
             sender.now_ms += TOPIC_STUCK_AFTER_MS // 10
-            rests.append(sender.shares.must_pause(sender.now_ms))
+            rests.append(sender.thresholds.must_pause(sender.now_ms))
         assert rests[:9] == [True] * 9
         assert rests.count(False) == 10, "one a second"
-        assert sender.shares.must_pause(sender.now_ms)
-        assert not sender.shares.is_on_trial
+        assert sender.thresholds.must_pause(sender.now_ms)
+        assert not sender.thresholds.is_on_trial
 
 
 def test_a_trial_discards_stuck_topics_and_admits_others() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck")
         sender.now_ms += TOPIC_STUCK_AFTER_MS
-        assert not sender.shares.must_pause(sender.now_ms)
+        assert not sender.thresholds.must_pause(sender.now_ms)
         (dropped,) = sender.send((b"stuck", LARGE), (b"new", b"first"))
         assert (dropped.topic, dropped.reason) == (b"stuck", DiscardReason.TOPIC_OVER_SHARE)
 
@@ -270,7 +270,7 @@ def test_a_trial_admits_a_topic_newly_over_its_threshold() -> None:
     with new_slab(GEOMETRY) as slab:
         sender = pressed(slab, b"stuck", b"burst")
         sender.now_ms += TOPIC_STUCK_AFTER_MS
-        assert not sender.shares.must_pause(sender.now_ms)
+        assert not sender.thresholds.must_pause(sender.now_ms)
         assert sender.send(*[(b"burst", LARGE)] * 60) == []
 
 
@@ -281,9 +281,9 @@ def test_a_pause_is_short_while_other_topics_are_delivered() -> None:
         sender.lanes.close_all()
         sender.lanes.drain_closed()
         sender.pool.reclaim_idle()
-        assert sender.shares.must_pause(sender.now_ms)
+        assert sender.thresholds.must_pause(sender.now_ms)
         sender.now_ms += TOPIC_STUCK_AFTER_MS
-        assert not sender.shares.must_pause(sender.now_ms)
+        assert not sender.thresholds.must_pause(sender.now_ms)
         (dropped,) = sender.send((b"stuck", LARGE))
         assert dropped.reason is DiscardReason.TOPIC_OVER_SHARE
 
@@ -293,7 +293,7 @@ def test_a_socket_resumes_when_its_topic_is_delivered() -> None:
         sender = pressed(slab, b"slow", b"other")
         sender.deliver(b"slow")
         sender.now_ms += MAX_SWEEP_PAUSE_MS
-        assert not sender.shares.must_pause(sender.now_ms)
+        assert not sender.thresholds.must_pause(sender.now_ms)
 
 
 @pytest.mark.parametrize("stuck", [1, 3])
@@ -304,7 +304,7 @@ def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: in
     with new_slab(geometry) as slab:
         sender = Sender(slab, topics=TOPICS[:stuck])
         sender.stick(TOPICS[:stuck], 2 * geometry.chunks // stuck)
-        sender.shares.blocks = blocks
+        sender.thresholds.blocks = blocks
         TopicTable(slab).add(b"keyed", partitions)
         for _ in range(30):
             encoded = [datagram(b"keyed", b"x", partition_key=key) for key in range(partitions)]
@@ -319,7 +319,7 @@ def test_a_keyed_topic_without_a_backlog_finds_room_for_each_partition(stuck: in
             sender.deliver(b"keyed")
             sender.now_ms += 100
             sender.lanes.close_due(sender.now_ms)
-        assert not blocks or not sender.shares.must_pause(sender.now_ms)
+        assert not blocks or not sender.thresholds.must_pause(sender.now_ms)
 
 
 def keys_by_lane(slab: Slab, runs: Sequence[Segment]) -> list[tuple[int, int]]:
@@ -367,7 +367,7 @@ def test_chunks_of_a_name_are_reassigned_when_it_gets_a_number() -> None:
         sender.send((b"other", b"x"))
         assert sender.held() == {number: held[b"late"], b"other": 1}
         adopted = ChunkPool(slab, INPUT_ROW)
-        TopicShares(adopted, TopicTable(slab), lambda _: 16)
+        TopicThresholds(adopted, TopicTable(slab), lambda _: 16)
         assert set(adopted.holdings.by_topic()) <= {number, b"other"}
 
 
