@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.protocol.kafka import connection_events
-from bruce_mp.router import routes
+from bruce_mp.router import pause_protocol
 from bruce_mp.slab import states
 from bruce_mp.slab.layout import RunState
 from bruce_mp.supervisor.processes import lifecycle
@@ -55,10 +55,10 @@ MACHINES: Final = (
     ),
     Machine(
         "A partition or a dispatcher, as the router sees it",
-        "`TRANSITIONS` in `bruce_mp/router/routes.py`. A partition begins in FLOWING, a dispatcher in SYNCING; "
+        "`TRANSITIONS` in `bruce_mp/router/pause_protocol.py`. A partition begins in FLOWING, a dispatcher in SYNCING; "
         "only dispatchers send HELLO.",
-        [routes.ScopeState.FLOWING, routes.ScopeState.SYNCING],
-        [Way(state, after, event.value) for (state, event), after in routes.TRANSITIONS.items()],
+        [pause_protocol.ScopeState.FLOWING, pause_protocol.ScopeState.SYNCING],
+        [Way(state, after, event.value) for (state, event), after in pause_protocol.TRANSITIONS.items()],
     ),
     Machine(
         "A connection to a broker",

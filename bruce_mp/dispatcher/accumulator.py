@@ -75,22 +75,22 @@ class Accumulator:
         self._batches.clear()
         return accumulated
 
-    def add(self, segments: Iterable[Segment], heads: Iterable[RunHeader | None], now_ms: int) -> list[Segment]:
+    def add(self, segments: Iterable[Segment], headers: Iterable[RunHeader | None], now_ms: int) -> list[Segment]:
         """Add segments with their headers, and return the segments that become ready, in order.
 
         A segment with a damaged header (None) is not counted and does not wait.
         """
         ready: list[Segment] = []
-        for segment, head in zip(segments, heads, strict=True):
-            if head is None:
+        for segment, header in zip(segments, headers, strict=True):
+            if header is None:
                 ready.append(segment)
                 continue
-            topic = self._topic(head.topic)
-            topic.counts[head.flags & FLAG_PARTITION_KEY] += segment.records
+            topic = self._topic(header.topic)
+            topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records
             if topic.batch is None or self.draining:
                 ready.append(segment)
             else:
-                ready += topic.batch.add_whole(segment, head.arrived_ms, now_ms)
+                ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
         self._add_to_counters()
         return ready
 

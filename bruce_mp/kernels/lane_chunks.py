@@ -123,41 +123,41 @@ class LaneChunks:
 
     def make_room(self, lane: Lane, size: int, now_ms: int) -> bool:
         """Give a lane a chunk or span with room for a record of `size` bytes; return False if there is none."""
-        needed = -(-(lay.CHUNK_HEADER + lane.head.size + size) // lay.CHUNK_BYTES)
+        needed = -(-(lay.CHUNK_HEADER + lane.header.size + size) // lay.CHUNK_BYTES)
         wanted = self._next_span(lane)
         self.seal_lane(lane)
-        if needed == 1 and self._is_over_threshold(lane.head, now_ms) and self._take_donor_chunk(lane, size):
+        if needed == 1 and self._is_over_threshold(lane.header, now_ms) and self._take_donor_chunk(lane, size):
             return True
         is_long = wanted > needed and self._pool.can_spare(wanted)
         for span in (wanted, needed) if is_long else (needed,):
-            chunk = self._allocate(lane.head, span, now_ms)
+            chunk = self._allocate(lane.header, span, now_ms)
             if chunk is not None:
                 lane.use_chunk(chunk, span)
                 return True
         self._record_refusal(needed)
         return False
 
-    def _allocate(self, head: LaneHeader, span: int, now_ms: int) -> int | None:
+    def _allocate(self, header: LaneHeader, span: int, now_ms: int) -> int | None:
         if self._thresholds is None:
             return self._pool.allocate(span, now_ms)
-        return self._thresholds.allocate(head.topic or head.name, span, now_ms)
+        return self._thresholds.allocate(header.topic or header.name, span, now_ms)
 
-    def _is_over_threshold(self, head: LaneHeader, now_ms: int) -> bool:
+    def _is_over_threshold(self, header: LaneHeader, now_ms: int) -> bool:
         """Return True if another chunk would take the topic over its threshold."""
-        return self._thresholds is not None and not self._thresholds.allows(head.topic or head.name, 1, now_ms)
+        return self._thresholds is not None and not self._thresholds.allows(header.topic or header.name, 1, now_ms)
 
     def _take_donor_chunk(self, lane: Lane, size: int) -> bool:
         """Move the open chunk of another lane of the topic, the donor, to this lane; False if none has room.
 
         Otherwise a topic of many partitions would need a chunk for each partition, however few messages it has.
         """
-        head = lane.head
-        for key in self._donors.keys(head.topic, self._partitions.get(head.topic, 0)):
+        header = lane.header
+        for key in self._donors.keys(header.topic, self._partitions.get(header.topic, 0)):
             donor = self._lanes.get(key)
-            if donor is not None and donor.has_room_for_run(head.size + size):
+            if donor is not None and donor.has_room_for_run(header.size + size):
                 self._close_run(donor)
                 lane.adopt_chunk(donor)
-                self._donors.record(head)
+                self._donors.record(header)
                 return True
         return False
 
@@ -199,9 +199,9 @@ class _DonorOrder:
             self._last[topic] = key = (topic, index % partitions, partitions)
             yield key
 
-    def record(self, head: LaneHeader) -> None:
+    def record(self, header: LaneHeader) -> None:
         """Record the lane that took a donor's chunk."""
-        self._last[head.topic] = (head.topic, head.partition_index, head.partition_count)
+        self._last[header.topic] = (header.topic, header.partition_index, header.partition_count)
 
     def clear(self) -> None:
         """Discard the recorded lanes."""

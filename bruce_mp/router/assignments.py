@@ -1,7 +1,7 @@
 """Assignment of partitions to dispatchers: sending, returning, pausing and resuming.
 
-Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`routes`).  Messages that cannot be
-sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
+Every partition with traffic has a `Route`, every dispatcher a `DispatcherScope` (`pause_protocol`).  Messages that
+cannot be sent wait in their route, ROUTED in the slab.  `routing` chooses the partition of a message.
 
 One dispatcher at a time holds a partition: `Route.slot` names it until it sends HANDED_BACK.  The dispatcher answers
 each HAND_BACK with one HANDED_BACK, so the router sends HAND_BACK once in each pause.  When either process is new, all
@@ -18,9 +18,9 @@ from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.pipeline.corruption import quarantine
-from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.backoff import LeaderlessBackoff, PauseBackoff
 from bruce_mp.router.dispatchers import DispatcherSet
-from bruce_mp.router.routes import DispatcherScope, LeaderlessBackoff, Route, ScopeEvent, ScopeState
+from bruce_mp.router.pause_protocol import DispatcherScope, Route, ScopeEvent, ScopeState
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.recovery import inspect_segment, sweep
 from bruce_mp.telemetry.counters import Counter
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.cluster import Address, ClusterView
     from bruce_mp.router.metadata_refresh import RefreshSchedule
     from bruce_mp.router.outbox import Outbox
-    from bruce_mp.router.routes import Scope
+    from bruce_mp.router.pause_protocol import Scope
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import FoundSegment

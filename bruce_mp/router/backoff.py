@@ -7,12 +7,12 @@ A window lasts initial * 2^(max_double + 2).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import random
 
-__all__ = ["PauseBackoff"]
+__all__ = ["LeaderlessBackoff", "PauseBackoff"]
 
 
 class PauseBackoff:
@@ -46,3 +46,24 @@ class PauseBackoff:
         self._doubled = min(self._doubled + 1, self._max_double)
         drawn = int(base * self._rng.uniform(0.5, 1.5))
         return max(0, drawn - (now_ms - self._last_end_ms))
+
+
+MAX_LEADERLESS_DELAY_MS: Final = 2_000
+"""The longest delay between fetches for a leader."""
+
+
+class LeaderlessBackoff:
+    """One back-off for all partitions without a leader, so that a thousand partitions cause no more fetches than one.
+
+    The delays stay short, because PartitionKey messages go to another partition until metadata names a leader.
+    """
+
+    def __init__(self, backoff: PauseBackoff) -> None:
+        self.backoff = backoff
+        self._not_before_ms = 0
+
+    def next_fetch_ms(self, started_ms: int, now_ms: int) -> int:
+        """Return the time of the next fetch, after the fetch that began at `started_ms` named no leader."""
+        if started_ms >= self._not_before_ms:
+            self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
+        return self._not_before_ms

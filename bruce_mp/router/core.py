@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.frames import Parcel
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.router.cluster import Address, ClusterView, TopicView
-    from bruce_mp.router.routes import Route, Scope
+    from bruce_mp.router.pause_protocol import Route, Scope
     from bruce_mp.router.topics import Topic
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import FoundSegment

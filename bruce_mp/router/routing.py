@@ -136,9 +136,9 @@ class RunRouter:
             return
         is_copied = self._tap is not None and self._tap.is_open
         routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if is_copied else self._max_payload)
-        for segment, head in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
+        for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):
             try:
-                self._route(segment, head, routed)
+                self._route(segment, header, routed)
             except SlabError as error:
                 quarantine(self._row, error)
         self._send(routed)
@@ -152,26 +152,26 @@ class RunRouter:
         waiting, self._awaiting_metadata = self._awaiting_metadata, []
         self.route(waiting, now_ms)
 
-    def _route(self, segment: Segment, head: RunHeader | None, routed: _RoutedSegments) -> None:
-        if head is None:
+    def _route(self, segment: Segment, header: RunHeader | None, routed: _RoutedSegments) -> None:
+        if header is None:
             _raise_damaged(self._slab, segment)
-        topic = self._numbered.get(head.topic)
-        if topic is not None and topic.is_plain and head.largest <= routed.max_plain_payload:
-            self._choose_partition(topic, segment, head, routed)
+        topic = self._numbered.get(header.topic)
+        if topic is not None and topic.is_plain and header.largest <= routed.max_plain_payload:
+            self._choose_partition(topic, segment, header, routed)
             return
-        name = self._topics.name_in(segment, head)
-        topic = self._topics.resolve(name, segment, head)
+        name = self._topics.name_in(segment, header)
+        topic = self._topics.resolve(name, segment, header)
         if topic is None:
             self._unknown.park(name, segment, routed.now_ms)
             return
-        for part in self._admit(topic, segment, head, routed.now_ms):
-            self._choose_partition(topic, part, head, routed)
+        for part in self._admit(topic, segment, header, routed.now_ms):
+            self._choose_partition(topic, part, header, routed)
 
-    def _admit(self, topic: Topic, segment: Segment, head: RunHeader, now_ms: int) -> Sequence[Segment]:
+    def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
         topic.is_plain = not self._limits.has_limit(topic.number, topic.name)
-        parts = [segment] if head.largest <= self._max_payload else self._discard_long(topic, segment)
-        admitted = self._limits.admit(topic.number, topic.name, parts, head.arrived_ms, now_ms)
+        parts = [segment] if header.largest <= self._max_payload else self._discard_long(topic, segment)
+        admitted = self._limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_open:
             self._tap.copy(Target.MSG_RECEIVE, topic.name, admitted)
         return admitted
@@ -185,13 +185,13 @@ class RunRouter:
 
     # --- partitions --------------------------------------------------------------------------------------------------
 
-    def _choose_partition(self, topic: Topic, segment: Segment, head: RunHeader, routed: _RoutedSegments) -> None:
+    def _choose_partition(self, topic: Topic, segment: Segment, header: RunHeader, routed: _RoutedSegments) -> None:
         """Count an admitted segment, and queue it for a partition, add it to its topic's batch, or park it."""
-        if head.flags & _HAS_KEY:
+        if header.flags & _HAS_KEY:
             routed.keyed_records += segment.records
-            partition = topic.partition_of_lane(head.partition_index, head.partition_count)
+            partition = topic.partition_of_lane(header.partition_index, header.partition_count)
             if partition is None:
-                self._split_by_keys(topic, segment, head.partition_count, routed)
+                self._split_by_keys(topic, segment, header.partition_count, routed)
         elif topic.batch is None:
             routed.any_records += segment.records
             partition = self._next_partition(topic, [segment], routed.now_ms)
@@ -308,9 +308,9 @@ class RunRouter:
 
     def _unpark_keyed(self, topic: Topic, routed: _RoutedSegments) -> None:
         keyed, topic.parked_keyed = topic.parked_keyed, []
-        for segment, head in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
+        for segment, header in zip(keyed, kernels.read_headers(self._slab, keyed), strict=True):
             try:
-                self._choose_partition(topic, segment, head or _raise_damaged(self._slab, segment), routed)
+                self._choose_partition(topic, segment, header or _raise_damaged(self._slab, segment), routed)
             except SlabError as error:
                 quarantine(self._row, error)
 

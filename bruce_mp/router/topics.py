@@ -193,11 +193,11 @@ class TopicRegistry:
         view = self._get_or_create(number, self._table.name_of(number)).view
         return None if view is None else view.leaders.get(partition)
 
-    def name_in(self, segment: Segment, head: RunHeader) -> bytes:
+    def name_in(self, segment: Segment, header: RunHeader) -> bytes:
         """Return the topic name of a run.  Raise SlabError for a number that the topic table never assigned."""
-        self.check_number(head.topic)
-        if head.topic:
-            return self._tables.name_of(head.topic)
+        self.check_number(header.topic)
+        if header.topic:
+            return self._tables.name_of(header.topic)
         return name_of(self._slab, segment.chunk, segment.run, read_run(self._slab, segment.chunk, segment.run))
 
     def check_number(self, number: int) -> None:
@@ -205,10 +205,10 @@ class TopicRegistry:
         if number and not (self._table.has(number) or self._table.was_freed(number)):
             raise SlabError(f"A run names topic number {number}, which the topic table never assigned.")
 
-    def resolve(self, name: bytes, segment: Segment, head: RunHeader) -> Topic | None:
+    def resolve(self, name: bytes, segment: Segment, header: RunHeader) -> Topic | None:
         """Return the topic of a run, and store its number in the run's header; None if the cluster does not know it."""
         number = self.assign_number(name)
-        if number and number != head.topic:
+        if number and number != header.topic:
             self._slab.words[(self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_TOPIC) >> 2] = number
         return self._get_or_create(number, name) if number else None
 

@@ -194,13 +194,13 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
 
 def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:
     os.posix_fallocate(descriptor, 0, geometry.file_size)
-    head = bytearray(lay.PAGE)
+    page = bytearray(lay.PAGE)
     fixed = (lay.SUPER_MAGIC, lay.LAYOUT_VERSION, lay.CHUNK_BYTES, geometry.file_size)
-    lay.SUPERBLOCK.pack_into(head, 0, *fixed, *_counts(geometry))
-    head[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8
-    head[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
-    head[lay.SUPER_TOPIC_COUNT] = 1
-    os.pwrite(descriptor, head, 0)
+    lay.SUPERBLOCK.pack_into(page, 0, *fixed, *_counts(geometry))
+    page[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8
+    page[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
+    page[lay.SUPER_TOPIC_COUNT] = 1
+    os.pwrite(descriptor, page, 0)
     nothing_landed = b"\xff" * (geometry.landing_slots * lay.MMSGHDR_BYTES)
     os.pwrite(descriptor, nothing_landed, geometry.landing_at + lay.LANDING_HEADERS)
 
@@ -227,10 +227,10 @@ def _creation_error(path: Path, geometry: Geometry, error: OSError) -> str:
 
 
 def _read_geometry(path: Path, descriptor: int) -> Geometry:
-    head = os.pread(descriptor, lay.PAGE, 0)
-    if len(head) < lay.PAGE or not head.startswith(lay.SUPER_MAGIC):
+    page = os.pread(descriptor, lay.PAGE, 0)
+    if len(page) < lay.PAGE or not page.startswith(lay.SUPER_MAGIC):
         raise SlabError(f"{path} is not a slab: it does not begin with {lay.SUPER_MAGIC.decode()}.")
-    _, version, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(head)
+    _, version, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(page)
     if version != lay.LAYOUT_VERSION:
         raise SlabError(
             f"{path} has layout version {version}; this program reads {lay.LAYOUT_VERSION}. Use a release of bruce "

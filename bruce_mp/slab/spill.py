@@ -46,7 +46,7 @@ __all__ = [
 
 _MAGIC: Final = b"BRUCESPL"
 _VERSION: Final = 1
-_HEAD: Final = Struct("<8sIIqII")
+_HEADER: Final = Struct("<8sIIqII")
 """magic, version, row, creation time of the slab in ms, attempt, 1 if clamping must not replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
 """state (0 open, 1 released), messages, end of the data; written when the attempt is complete"""
@@ -73,21 +73,21 @@ class SpillFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        head = os.pread(descriptor, _DATA_AT, 0).ljust(_DATA_AT, b"\0")
+        header = os.pread(descriptor, _DATA_AT, 0).ljust(_DATA_AT, b"\0")
         self.row: int
         self.slab_id: int
         self.number: int
-        magic, version, self.row, self.slab_id, self.number, keeps = _HEAD.unpack_from(head)
+        magic, version, self.row, self.slab_id, self.number, keeps = _HEADER.unpack_from(header)
         self.keeps_timestamps = keeps == 1
         self.is_valid = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
         self.end: int
-        state, self.messages, self.end = _SEAL.unpack_from(head, _SEAL_AT)
+        state, self.messages, self.end = _SEAL.unpack_from(header, _SEAL_AT)
         self.is_released = state == 1
         self.offset: int
         self.fed: int
-        self.offset, self.fed, landed_from = _PROGRESS.unpack_from(head, _PROGRESS_AT)
-        bits = int.from_bytes(head[_LANDED_AT:], "little") if landed_from == self.offset else 0
+        self.offset, self.fed, landed_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
+        bits = int.from_bytes(header[_LANDED_AT:], "little") if landed_from == self.offset else 0
         self.landed = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
         self.reserved = os.fstat(descriptor).st_size
         self.arrived_ms = 0
@@ -99,11 +99,11 @@ class SpillFile:
         """Create the file of an attempt, with mode 0600; for `keeps_timestamps` see `Lanes.ingest`."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
-        head = bytearray(_DATA_AT)
-        _HEAD.pack_into(head, 0, _MAGIC, _VERSION, row, slab_id, number, int(keeps_timestamps))
-        _SEAL.pack_into(head, _SEAL_AT, 0, 0, _DATA_AT)
-        _PROGRESS.pack_into(head, _PROGRESS_AT, _DATA_AT, 0, 0)
-        os.pwrite(descriptor, head, 0)
+        header = bytearray(_DATA_AT)
+        _HEADER.pack_into(header, 0, _MAGIC, _VERSION, row, slab_id, number, int(keeps_timestamps))
+        _SEAL.pack_into(header, _SEAL_AT, 0, 0, _DATA_AT)
+        _PROGRESS.pack_into(header, _PROGRESS_AT, _DATA_AT, 0, 0)
+        os.pwrite(descriptor, header, 0)
         return cls(path, descriptor)
 
     @classmethod

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from bruce_mp.router import routes
-from bruce_mp.router.routes import ScopeEvent
+from bruce_mp.router import pause_protocol
+from bruce_mp.router.pause_protocol import ScopeEvent
 from bruce_mp.slab import states
 from support.doc_pages import ROOT
 
@@ -32,7 +32,7 @@ def test_the_architecture_lists_the_run_states() -> None:
 def test_the_architecture_has_the_states_of_scopes() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \| ([A-Z_, ]+) \|$", ARCHITECTURE, re.MULTILINE)
     left_by: dict[str, list[str]] = {}
-    for (state, event), after in routes.TRANSITIONS.items():
+    for (state, event), after in pause_protocol.TRANSITIONS.items():
         if event is not ScopeEvent.HELLO and after is not state:
             left_by.setdefault(state.name, []).append(event.name)
     assert {state: events.split(", ") for state, events in rows} == left_by

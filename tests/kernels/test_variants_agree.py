@@ -94,7 +94,11 @@ Action = tuple[str, int, int]
 actions = st.lists(
     st.tuples(
         st.sampled_from(
-            "cut partition size span encode batch set heads place_of waits mark move bind place number settle".split()
+            (
+                "split_at split_by_partition split_by_size time_span encode record_batch encode_message_set "
+                "read_headers group_by_partition wait_times claim move bind_partition write_sequence "
+                "assign_sequences settle"
+            ).split()
         ),
         st.integers(0, 2**16),
         st.integers(0, 2**16),
@@ -108,33 +112,33 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
     what, which, amount = action
     segment = segments[which % len(segments)]
     rest = [other for other in segments if other is not segment]
-    if what == "cut":
+    if what == "split_at":
         found = it.call("split_at", segment, amount % 5, amount)
         return found, rest + ([segment] if found is SlabError else [part for part in found if part])
-    if what in {"partition", "size"}:
+    if what in {"split_by_partition", "split_by_size"}:
         found = (
             it.call("split_by_partition", segment, [3, 1, 4])
-            if what == "partition"
+            if what == "split_by_partition"
             else it.call("split_by_size", segment, 20)
         )
         return found, rest + ([segment] if found is SlabError else [part for _, part in found])
     calls: dict[str, Callable[[], Any]] = {
-        "span": lambda: it.call("time_span", segment),
+        "time_span": lambda: it.call("time_span", segment),
         "encode": lambda: it.call("encode", segments, keeps_empty_values=bool(amount & 1)),
-        "batch": lambda: it.call(
+        "record_batch": lambda: it.call(
             "record_batch", segments, (amount, amount & 0x7FFF, which), keeps_empty_values=bool(amount & 1)
         ),
-        "set": lambda: it.call(
+        "encode_message_set": lambda: it.call(
             "encode_message_set", segments, MessageFormat(amount & 1), keeps_empty_values=bool(amount & 2)
         ),
-        "heads": lambda: it.call("read_headers", segments),
-        "waits": lambda: it.call("wait_times", _batches(segments), [1, 2 + amount], amount * 3),
-        "place_of": lambda: it.call("group_by_partition", segments),
-        "mark": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
+        "read_headers": lambda: it.call("read_headers", segments),
+        "wait_times": lambda: it.call("wait_times", _batches(segments), [1, 2 + amount], amount * 3),
+        "group_by_partition": lambda: it.call("group_by_partition", segments),
+        "claim": lambda: it.call("claim", [segment], RunState.FILLED, MINE),
         "move": lambda: it.row.move([segment, *rest], Move(MINE, QUEUED, 8)),
-        "bind": lambda: it.call("bind_partition", segments, range(which, which + len(segments))),
-        "place": lambda: it.call("write_sequence", segments, amount, amount, 3, opens_batch=True),
-        "number": lambda: _number(it, segments, which, amount),
+        "bind_partition": lambda: it.call("bind_partition", segments, range(which, which + len(segments))),
+        "write_sequence": lambda: it.call("write_sequence", segments, amount, amount, 3, opens_batch=True),
+        "assign_sequences": lambda: _number(it, segments, which, amount),
         "settle": lambda: _settle(it, segment, amount),
     }
     return calls[what](), segments

@@ -231,7 +231,7 @@ def test_a_wrong_password_is_explained(stack: ExitStack, kafka: SecureKafka, tmp
     ).failure()
     assert failure.cause is FailureCause.LOGIN_REFUSED
     text = str(failure.error)
-    assert f'does not let in user "alice" by {mechanism}: SASL_AUTHENTICATION_FAILED (58). It says: ' in text
+    assert f'refuses the login of user "alice" by {mechanism}: SASL_AUTHENTICATION_FAILED (58). It says: ' in text
     assert "Correct [kafka.sasl], or the user on the brokers" in text
     assert "wrong!" not in text
 
@@ -315,4 +315,4 @@ def test_a_wrong_password_on_an_old_broker_is_explained(
     """An old broker only closes the connection."""
     failure = Client(stack, old_kafka.at(), Tls(), as_user(mechanism, a_file(tmp_path, "p", "wrong!"))).failure()
     assert failure.cause is FailureCause.LOGIN_REFUSED
-    assert f'does not let in user "alice" by {mechanism}. Correct [kafka.sasl]' in str(failure.error)
+    assert f'refuses the login of user "alice" by {mechanism}. Correct [kafka.sasl]' in str(failure.error)

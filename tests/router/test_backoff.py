@@ -7,9 +7,8 @@ from typing import Final
 
 import pytest
 
-from bruce_mp.router.backoff import PauseBackoff
+from bruce_mp.router.backoff import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff, PauseBackoff
 from bruce_mp.router.metadata_refresh import MAX_RETRY_DELAY_MS, MIN_FETCH_INTERVAL_MS, RefreshSchedule
-from bruce_mp.router.routes import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff
 
 INITIAL: Final = 5000
 DOUBLINGS: Final = 4
@@ -68,10 +67,10 @@ def test_a_window_ends_and_the_backoff_restarts() -> None:
 
 
 def test_many_leaderless_partitions_request_as_often_as_one() -> None:
-    drought = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
-    first = {drought.next_fetch_ms(0, now) for now in range(100)}
+    backoff = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
+    first = {backoff.next_fetch_ms(0, now) for now in range(100)}
     assert first == {min(MINIMUM, MAX_LEADERLESS_DELAY_MS)}
-    (later,) = {drought.next_fetch_ms(MINIMUM, MINIMUM + 5) for _ in range(100)}
+    (later,) = {backoff.next_fetch_ms(MINIMUM, MINIMUM + 5) for _ in range(100)}
     assert later - MINIMUM - 5 == min(INITIAL - 5, MAX_LEADERLESS_DELAY_MS)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
-from bruce_mp.router.routes import ScopeState
+from bruce_mp.router.pause_protocol import ScopeState
 from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
 from support.flow_parts import a_config

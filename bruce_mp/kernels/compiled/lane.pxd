@@ -16,7 +16,7 @@ cdef inline uint64_t record_size(Item *item) noexcept nogil:
 cdef class Lane:
     """An open chunk and the open run at its end."""
 
-    cdef object slab, _head
+    cdef object slab, _header
     cdef bytes name
     cdef public int64_t chunk, span, runs, records, due_ms, used_ms
     cdef public bint keeps_timestamps
@@ -25,7 +25,7 @@ cdef class Lane:
     cdef Window limits       # of timestamps; set only with `has_window`
     cdef int64_t linger_ms   # linger of its runs; 0 = none, or not yet known
     cdef uint64_t start, run_at, end, limit, payload
-    cdef uint32_t generation, topic, flags, head_size, partition_count, largest
+    cdef uint32_t generation, topic, flags, header_size, partition_count, largest
     cdef int partition_index
     cdef int64_t min_timestamp
 

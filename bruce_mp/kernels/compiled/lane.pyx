@@ -12,22 +12,22 @@ from bruce_mp.slab.runs import Segment
 cdef class Lane:
     """`kernels.pure.lane.Lane`."""
 
-    def __init__(self, slab, head):
+    def __init__(self, slab, header):
         self.slab = slab
-        self.head = head
+        self.header = header
         self.chunk = -1
         self.span = 1
 
     @property
-    def head(self):
-        return self._head
+    def header(self):
+        return self._header
 
-    @head.setter
-    def head(self, head):
-        self._head = head
-        self.name = head.name
-        self.topic, self.flags, self.head_size = head.topic, head.flags, head.size
-        self.partition_index, self.partition_count = head.partition_index, head.partition_count
+    @header.setter
+    def header(self, header):
+        self._header = header
+        self.name = header.name
+        self.topic, self.flags, self.header_size = header.topic, header.flags, header.size
+        self.partition_index, self.partition_count = header.partition_index, header.partition_count
 
     @property
     def window(self):
@@ -78,7 +78,7 @@ cdef class Lane:
         """Mark the open run as closed; return its segment."""
         cdef uint64_t run = self.run_at - self.start
         segment = tuple.__new__(
-            Segment, (self.chunk, self.generation, run, run + self.head_size, self.records, self.payload)
+            Segment, (self.chunk, self.generation, run, run + self.header_size, self.records, self.payload)
         )
         self.records = self.due_ms = 0
         return segment
@@ -87,7 +87,7 @@ cdef class Lane:
         """Return True if a record fits into the open run, or into a new one if none is open."""
         if self.chunk < 0:
             return False
-        return self.end + size + (0 if self.records else self.head_size) <= self.limit
+        return self.end + size + (0 if self.records else self.header_size) <= self.limit
 
     cdef int append(self, uint8_t *base, Item *items, int first, int64_t now_ms) noexcept:
         """Append messages of a group while they fit; return the first one that does not, or NONE.
@@ -143,9 +143,9 @@ cdef class Lane:
 
     cdef void open_run(self, uint8_t *base, Item *item, int64_t now_ms) noexcept:
         cdef uint8_t *at = base + self.end
-        memset(at, 0, self.head_size)
+        memset(at, 0, self.header_size)
         store32(at + RUN_GENERATION, self.generation)
-        store32(at + RUN_SIZE, self.head_size)
+        store32(at + RUN_SIZE, self.header_size)
         store32(at + RUN_TOPIC, self.topic)
         store32(at + RUN_PARTITION, <uint32_t>-1)
         store32(at + RUN_SEQUENCE, <uint32_t>-1)
@@ -160,7 +160,7 @@ cdef class Lane:
         store64(at + RUN_MIN_TIMESTAMP, <uint64_t>item.timestamp)
         memcpy(at + RUN_HEADER, PyBytes_AS_STRING(self.name), PyBytes_GET_SIZE(self.name))
         self.run_at = self.end
-        self.end += self.head_size
+        self.end += self.header_size
         self.payload = self.largest = 0
         self.min_timestamp = item.timestamp
         self.runs += 1

@@ -99,8 +99,8 @@ cdef object rejection_of(int slot, uint8_t *at, int64_t length):
     return RejectedMessage(slot, Failure.MALFORMED, api_key, version)
 
 
-cdef inline bint place_by_key(Item *item, int partitioner) noexcept nogil:
-    """Store the hash of a record key as the partition key; return False if the partitioner does not place the message."""
+cdef inline bint apply_partitioner(Item *item, int partitioner) noexcept nogil:
+    """Store the hash of a record key as the partition key; return False if the partitioner ignores the message."""
     if partitioner == NO_PARTITIONER:
         return False
     if item.key_size == 0 and (partitioner == CRC32 or not item.options & OPTION_EMPTY_KEY):
@@ -244,7 +244,7 @@ cdef class ParsedBatch:
         if topic.batch_number != self.batch_number:
             topic.batch_number = self.batch_number
             topic.group_any = topic.group_keyed = NONE
-        if keyed or place_by_key(item, topic.partitioner):
+        if keyed or apply_partitioner(item, topic.partitioner):
             if topic.group_keyed == NONE:
                 topic.group_keyed = self.new_group(True)
             return topic.group_keyed
@@ -261,12 +261,12 @@ cdef class ParsedBatch:
             if first.topic_size == item.topic_size and memcmp(first.topic, item.topic, item.topic_size) == 0:
                 if partitioner == UNREAD:
                     partitioner = self.groups[index].partitioner
-                    keyed = keyed or place_by_key(item, partitioner)
+                    keyed = keyed or apply_partitioner(item, partitioner)
                 if self.groups[index].keyed == keyed:
                     return index
         if partitioner == UNREAD:
             partitioner = self.partitioner_of(item.topic[: item.topic_size])
-            keyed = keyed or place_by_key(item, partitioner)
+            keyed = keyed or apply_partitioner(item, partitioner)
         index = self.new_group(keyed)
         self.groups[index].partitioner = partitioner
         return index

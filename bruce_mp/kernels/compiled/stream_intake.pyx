@@ -149,8 +149,8 @@ class StreamIntake(pure.StreamIntake):
                 if not served.sources:
                     return pure.StreamIntakeResult([], None, served.others)
                 if not have_room(self, served):
-                    return pure.StreamIntakeResult(leave(self, served, &buffer, True), None, served.others)
-                leftovers = leave(self, served, &buffer, False)
+                    return pure.StreamIntakeResult(stop_serving(self, served, &buffer, True), None, served.others)
+                leftovers = stop_serving(self, served, &buffer, False)
                 rate.add(served.count, served.size)
                 if served.count:
                     append(lanes, batch, served, &memory, &buffer, self._row._at, now_ms)
@@ -224,8 +224,8 @@ cdef bint have_room(intake, Round served) except -1:
     return intake._pool.own_free >= served.count
 
 
-cdef list leave(intake, Round served, Py_buffer *buffer, bint everything):
-    """Return the bytes left over, or everything read, and no longer serve those sources."""
+cdef list stop_serving(intake, Round served, Py_buffer *buffer, bint everything):
+    """Stop serving sources with bytes left over, or with `everything` all of them; return their bytes."""
     cdef list found = []
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef Read *read
@@ -244,7 +244,7 @@ cdef list leave(intake, Round served, Py_buffer *buffer, bint everything):
 cdef int append(
     lanes, IngestBatch batch, Round served, Memory *memory, Py_buffer *buffer, uint64_t row_at, int64_t now_ms
 ) except -1:
-    """Append all messages of a round, and leave the books open."""
+    """Append all messages of a round; `count` ends the batch, see `ProcessRow.begin_batch`."""
     cdef uint8_t *base = <uint8_t *>memory.buffer.buf
     cdef uint8_t *row = base + row_at
     cdef uint64_t arrival = load64(row + ROW_COUNTED)

@@ -60,12 +60,12 @@ class Lane:
 
     __slots__ = (
         "_end", "_generation", "_largest", "_limit", "_min_timestamp", "_payload", "_run_at", "_slab", "_start",
-        "chunk", "due_ms", "head", "keeps_timestamps", "records", "runs", "span", "used_ms", "window",
+        "chunk", "due_ms", "header", "keeps_timestamps", "records", "runs", "span", "used_ms", "window",
     )  # fmt: skip
 
-    def __init__(self, slab: Slab, head: LaneHeader) -> None:
+    def __init__(self, slab: Slab, header: LaneHeader) -> None:
         self._slab = slab
-        self.head = head
+        self.header = header
         self.chunk = -1
         self.span = 1
         self.runs = self.records = 0
@@ -100,7 +100,7 @@ class Lane:
         """Return True if a message fits into the open run, or into a new run if none is open."""
         if self.chunk < 0:
             return False
-        return record_size(item) <= self._limit - self._end - (0 if self.records else self.head.size)
+        return record_size(item) <= self._limit - self._end - (0 if self.records else self.header.size)
 
     def append(self, buffer: memoryview, items: Sequence[Item], start: int, now_ms: int) -> int:
         """Append messages from index `start` while they fit; return the index of the first one that does not.
@@ -110,7 +110,7 @@ class Lane:
         if not self.records:
             self._open_run(items[start], now_ms)
         parts: list[bytes | memoryview] = []
-        flags, room = self.head.flags, self._limit - self._end
+        flags, room = self.header.flags, self._limit - self._end
         keeps = lay.OPTION_KEEPS_TIMESTAMP if self.keeps_timestamps else 0
         sizes: list[int] = []
         for item in items[start:]:
@@ -140,15 +140,15 @@ class Lane:
         self._min_timestamp = min(self._min_timestamp, *timestamps)
 
     def _open_run(self, item: Item, now_ms: int) -> None:
-        head, at = self.head, self._end
+        header, at = self.header, self._end
         lay.RUN.pack_into(
-            self._slab.view, at, RunState.OPEN, self._generation, 0, head.size, head.topic, -1, -1, -1, head.flags, 0,
-            now_ms, 0, head.partition_index, head.partition_count, len(head.name), 0, 0, 0, lay.RUN_MAGIC,
-            item[0], item[1], 0,
+            self._slab.view, at, RunState.OPEN, self._generation, 0, header.size, header.topic, -1, -1, -1,
+            header.flags, 0, now_ms, 0, header.partition_index, header.partition_count, len(header.name), 0, 0, 0,
+            lay.RUN_MAGIC, item[0], item[1], 0,
         )  # fmt: skip
-        if head.name:
-            self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(head.name)] = head.name
-        self._run_at, self._end = at, at + head.size
+        if header.name:
+            self._slab.view[at + lay.RUN_HEADER : at + lay.RUN_HEADER + len(header.name)] = header.name
+        self._run_at, self._end = at, at + header.size
         self._payload = self._largest = 0
         self._min_timestamp = item[1]
         self.runs += 1
@@ -170,7 +170,7 @@ class Lane:
         """Hand the open run over to the router."""
         tickets.hand_over(self._run_at)
         run = self._run_at - self._start
-        segment = Segment(self.chunk, self._generation, run, run + self.head.size, self.records, self._payload)
+        segment = Segment(self.chunk, self._generation, run, run + self.header.size, self.records, self._payload)
         self.records = self.due_ms = 0
         return segment
 

@@ -237,7 +237,7 @@ class Lanes:
         `count` is the partition count by which the group was split; 0 = not split.
         """
         lane = self._shared[crc32(topic) % len(self._shared)]
-        lane.head = LaneHeader(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
+        lane.header = LaneHeader(number, b"" if number else topic, lay.FLAG_PARTITION_KEY if keyed else 0, -1, count)
         lane.window = self._window_of(number, topic)
         return lane
 
@@ -249,11 +249,11 @@ class Lanes:
         lane.used_ms = now_ms
         if lane.due_ms:
             return  # the open run has its due time already
-        if self._is_shared(lane) or self._linger_of(lane.head.topic, topic) == 0:
+        if self._is_shared(lane) or self._linger_of(lane.header.topic, topic) == 0:
             self._close_run(lane)
             self._wake_by(now_ms + IDLE_MS)
         elif lane.records:
-            lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.head.topic, topic))
+            lane.due_ms = tick_after(now_ms + self.leeway_ms, self._linger_of(lane.header.topic, topic))
             self._wake_by(lane.due_ms - self.leeway_ms)
 
     def apply_lingers(self, linger_ms: Callable[[bytes], int]) -> None:

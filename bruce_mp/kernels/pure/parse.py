@@ -25,8 +25,8 @@ __all__ = ["Failure", "Group", "Item", "ParsedBatch", "Partitioners", "RejectedM
 _ANY: Final = 256
 _KEYED: Final = 257
 _GENERIC: Final = Struct(">ihh")
-_HEAD: Final = Struct(">ihih")  # size, api key, version and flags together, topic size
-_HEAD_KEYED: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
+_HEADER: Final = Struct(">ihih")  # size, api key, version and flags together, topic size
+_KEYED_HEADER: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
 _SIZE: Final = Struct(">i")
 _NULL: Final = -1
 
@@ -121,11 +121,11 @@ class _Malformed(Exception):  # noqa: N818 - control flow inside this module, no
 def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[Group, Item]:
     # Reads may go past the message's end, within the buffer; the last check rejects such a message.
     end = at + length
-    size, api_key, version_and_flags, topic_size = _HEAD.unpack_from(buffer, at)
-    partition_key, topic_at = 0, at + _HEAD.size
+    size, api_key, version_and_flags, topic_size = _HEADER.unpack_from(buffer, at)
+    partition_key, topic_at = 0, at + _HEADER.size
     if api_key == _KEYED:
-        size, api_key, version_and_flags, partition_key, topic_size = _HEAD_KEYED.unpack_from(buffer, at)
-        topic_at = at + _HEAD_KEYED.size
+        size, api_key, version_and_flags, partition_key, topic_size = _KEYED_HEADER.unpack_from(buffer, at)
+        topic_at = at + _KEYED_HEADER.size
     if size != length or api_key not in _KNOWN or version_and_flags not in _VERSIONS or topic_size <= 0:
         raise _Malformed
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)

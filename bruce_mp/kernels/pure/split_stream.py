@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 __all__ = ["SplitStop", "StreamSplit", "split_stream"]
 
 _SIZE: Final = Struct(">i")
-_HEAD: Final = Struct(">ihh")
+_HEADER: Final = Struct(">ihh")
 _BARRIER: Final = 258
 _FENCE: Final = frozenset({260, 261})
 
@@ -60,7 +60,7 @@ def split_stream(buffer: memoryview, at: int, end: int, longest: int) -> StreamS
 
 def _split_plain(buffer: memoryview, at: int, end: int, longest: int, extents: list[tuple[int, int]]) -> int:
     """Add whole messages to `extents`; return the offset of the first bytes that are not simply one."""
-    unpack, header = _HEAD.unpack_from, _HEAD.size
+    unpack, header = _HEADER.unpack_from, _HEADER.size
     while at + header <= end:
         size, api_key, _ = unpack(buffer, at)
         if not header <= size <= longest or at + size > end or api_key == _BARRIER or api_key in _FENCE:
@@ -81,6 +81,6 @@ def _inspect(buffer: memoryview, at: int, end: int, longest: int) -> tuple[Split
         return SplitStop.TOO_LARGE, size
     if at + size > end:
         return SplitStop.MORE, size
-    if size < _HEAD.size:
+    if size < _HEADER.size:
         return None, size
-    return (SplitStop.FENCE if _HEAD.unpack_from(buffer, at)[1] in _FENCE else SplitStop.BARRIER), size
+    return (SplitStop.FENCE if _HEADER.unpack_from(buffer, at)[1] in _FENCE else SplitStop.BARRIER), size

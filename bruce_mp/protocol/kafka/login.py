@@ -90,16 +90,18 @@ class Login:
         try:
             self._token = self._mechanism.answer(challenge)
         except LoginRefusedError as error:
-            raise LoginRefusedError(f"It does not let in {self._mechanism.identity}. {error} {_REMEDY}") from error
+            raise LoginRefusedError(f"It refuses the login of {self._mechanism.identity}. {error} {_REMEDY}") from error
         return self._token is None
 
     def _refusal(self, error: int, message: str | None) -> LoginRefusedError:
         detail = f" It says: {message.rstrip('.')}." if message else ""
         name = action_for(error).name
-        return LoginRefusedError(f"It does not let in {self._mechanism.identity}: {name} ({error}).{detail} {_REMEDY}")
+        return LoginRefusedError(
+            f"It refuses the login of {self._mechanism.identity}: {name} ({error}).{detail} {_REMEDY}"
+        )
 
     def describe_close(self) -> str:
         """Return the error text for a connection that the broker closed during the login."""
         if self.has_headers:
             return "closed the connection during the login; it may be shutting down."
-        return f"closed the connection: it does not let in {self._mechanism.identity}. {_REMEDY}"
+        return f"closed the connection: it refuses the login of {self._mechanism.identity}. {_REMEDY}"

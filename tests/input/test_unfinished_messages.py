@@ -11,7 +11,7 @@ from bruce_mp.config.inputs import Input, Streams
 from bruce_mp.config.sizes import GIB, MIB
 from bruce_mp.input.clients import UNIX, StreamClientState
 from bruce_mp.input.sections import ConnectionSection
-from bruce_mp.input.unfinished import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
+from bruce_mp.input.unfinished_messages import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from support.examples import examples
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bruce_mp.router.backoff import PauseBackoff
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["TRANSITIONS", "DispatcherScope", "LeaderlessBackoff", "Route", "Scope", "ScopeEvent", "ScopeState"]
+__all__ = ["TRANSITIONS", "DispatcherScope", "Route", "Scope", "ScopeEvent", "ScopeState"]
 
 
 @unique
@@ -103,27 +103,6 @@ class DispatcherScope(Scope):
         super().__init__(backoff, ScopeState.SYNCING)
         self.incarnation = 0
         self.resync_number = 0
-
-
-MAX_LEADERLESS_DELAY_MS: Final = 2_000
-"""The longest delay between fetches for a leader."""
-
-
-class LeaderlessBackoff:
-    """One back-off for all partitions without a leader, so that a thousand partitions cause no more fetches than one.
-
-    The delays stay short, because PartitionKey messages go to another partition until metadata names a leader.
-    """
-
-    def __init__(self, backoff: PauseBackoff) -> None:
-        self.backoff = backoff
-        self._not_before_ms = 0
-
-    def next_fetch_ms(self, started_ms: int, now_ms: int) -> int:
-        """Return the time of the next fetch, after the fetch that began at `started_ms` named no leader."""
-        if started_ms >= self._not_before_ms:
-            self._not_before_ms = now_ms + min(self.backoff.next_delay_ms(now_ms), MAX_LEADERLESS_DELAY_MS)
-        return self._not_before_ms
 
 
 class Route(Scope):

@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.errors import BruceError
 from bruce_mp.router.backoff import PauseBackoff
-from bruce_mp.router.routes import TRANSITIONS, DispatcherScope, Route, Scope, ScopeEvent, ScopeState
+from bruce_mp.router.pause_protocol import TRANSITIONS, DispatcherScope, Route, Scope, ScopeEvent, ScopeState
 from bruce_mp.slab.runs import Segment
 
 EVERY_STEP: Final = list(itertools.product(ScopeState, ScopeEvent))
