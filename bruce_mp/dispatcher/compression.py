@@ -55,8 +55,8 @@ class CompressionTrials:
         """True if compression is suspended, because the last batches did not shrink enough."""
         return self._failures >= MAX_FAILED_TRIALS
 
-    def is_due(self, now: float) -> bool:
-        """Return True if the next batch should be compressed; call it once for each batch."""
+    def count_batch(self, now: float) -> bool:
+        """Count the next batch, and return True if it should be compressed."""
         if self._skips_left and now < self._skips_until:
             self._skips_left -= 1
             return False
@@ -134,7 +134,7 @@ class Compressor:
             self._row.add(Counter.MsgSetCompressionNo)
             return Codec.NONE, data
         codec = self._choose_codec(state, capabilities)
-        if state.trials is not None and not state.trials.is_due(self._clock()):
+        if state.trials is not None and not state.trials.count_batch(self._clock()):
             self._row.add(Counter.MsgSetCompressionNo)
             self.sums.add(CompressionEvent(topic, codec.name.lower(), skipped=1))
             return Codec.NONE, data

@@ -435,7 +435,7 @@ class Dispatcher:
 
     @property
     def hand_back_deadline_ms(self) -> int | None:
-        """The deadline of a hand-back that waits for responses; None without one."""
+        """The deadline of a hand-back that waits for responses; None without one, which this call then records."""
         if self._hand_back_since_ms is None:
             return None
         if not self._hands_back_all and not any(queue.hands_back for queue in self._queues.values()):

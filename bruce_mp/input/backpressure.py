@@ -64,7 +64,7 @@ class Backpressure:
         """Free chunks at the beginning of the last turn."""
 
     def allowance(self, next_size: int) -> Allowance:
-        """Return the allowance for the next turn; the first waiting datagram has `next_size` bytes."""
+        """Reclaim chunks and return the next allowance; `next_size` is that of the first waiting datagram."""
         watermark = int(self._pool.usable * (1 - WATERMARK))  # in free chunks
         is_short = self._pool.free_count <= watermark
         if is_short:

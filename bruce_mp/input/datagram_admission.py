@@ -17,12 +17,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.ingest_counters import (
-    PROCESSED,
-    REFUSED,
+    PROCESSED_COUNTERS,
+    REFUSED_COUNTERS,
+    increments_of_batch,
     report_no_room,
     report_refused,
     report_rejected,
-    tally_ingested,
     unappended_count,
 )
 from bruce_mp.input.quotas import AdmissionDecision, decide_admission
@@ -146,7 +146,7 @@ class DatagramAdmission:
         for slot, reason in decision.refused.items():
             report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
-        increments = tally_datagrams(count, ingested, recovered, decision.refused.values())
+        increments = increments_of_datagrams(count, ingested, recovered, decision.refused.values())
         self._row.commit_landed(count, increments | self._reporter.staged_copies())
         self._reporter.release_copies()
 
@@ -168,7 +168,7 @@ class DatagramAdmission:
         return [found.segment for found in sweep_filled(self._slab)]
 
 
-def tally_datagrams(
+def increments_of_datagrams(
     received: int, ingested: Ingested, recovered: Iterable[int] = (), refusals: Collection[DiscardReason] = ()
 ) -> dict[int, int]:
     """Return the amount by which a batch of `received` datagrams raises each counter.
@@ -176,11 +176,11 @@ def tally_datagrams(
     `recovered` has the API keys of messages that a predecessor had copied.  `refusals` has the reason of each datagram
     refused for its sender, which `ingested` does not include.
     """
-    increments = tally_ingested(received, ingested, [dropped.reason for dropped in ingested.no_room])
+    increments = increments_of_batch(received, ingested, [dropped.reason for dropped in ingested.no_room])
     increments[Counter.UnixDgInputAgentForwardMsg] += received - unappended_count(ingested) - len(refusals)
     for reason in refusals:
         increments[discarded(reason)] += 1
-        increments[REFUSED[reason]] += 1
+        increments[REFUSED_COUNTERS[reason]] += 1
     for api_key in recovered:
-        increments[PROCESSED[api_key]] += 1
+        increments[PROCESSED_COUNTERS[api_key]] += 1
     return +increments

@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import Ingested, NoRoom, RejectedMessage
 
 __all__ = [
-    "PROCESSED",
-    "REFUSED",
+    "PROCESSED_COUNTERS",
+    "REFUSED_COUNTERS",
+    "increments_of_batch",
     "processed_counter",
     "report_no_room",
     "report_refused",
     "report_rejected",
-    "tally_ingested",
     "unappended_count",
 ]
 
 _ANY_PARTITION: Final = 256
 _PARTITION_KEY: Final = 257
-_FAILED: Final[Mapping[Failure, Counter]] = {
+_REJECTED_COUNTERS: Final[Mapping[Failure, Counter]] = {
     Failure.MALFORMED: Counter.InputAgentDiscardMsgMalformed,
     Failure.UNSUPPORTED_API_KEY: Counter.InputAgentDiscardMsgUnsupportedApiKey,
 }
-_BAD_VERSION: Final[Mapping[int, Counter]] = {
+_BAD_VERSION_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentDiscardAnyPartitionMsgUnsupportedApiVersion,
     _PARTITION_KEY: Counter.InputAgentDiscardPartitionKeyMsgUnsupportedApiVersion,
 }
-REFUSED: Final[Mapping[DiscardReason, Counter]] = {
+REFUSED_COUNTERS: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.SENDER_NOT_ALLOWED: Counter.InputAgentDiscardMsgNotAllowed,
     DiscardReason.OVER_QUOTA: Counter.InputAgentDiscardMsgOverQuota,
 }
-_DROPPED: Final[Mapping[DiscardReason, Counter]] = {
+_NO_ROOM_COUNTERS: Final[Mapping[DiscardReason, Counter]] = {
     DiscardReason.NO_MEM: Counter.InputAgentDiscardMsgNoMem,
     DiscardReason.TOPIC_OVER_SHARE: Counter.InputAgentDiscardMsgTopicOverShare,
 }
-PROCESSED: Final[Mapping[int, Counter]] = {
+PROCESSED_COUNTERS: Final[Mapping[int, Counter]] = {
     _ANY_PARTITION: Counter.InputAgentProcessAnyPartitionMsg,
     _PARTITION_KEY: Counter.InputAgentProcessPartitionKeyMsg,
 }
@@ -54,7 +54,7 @@ PROCESSED: Final[Mapping[int, Counter]] = {
 
 def processed_counter(message: memoryview) -> Counter:
     """Return the counter for processed messages of this message's API key."""
-    return PROCESSED[int.from_bytes(message[4:6], "big")]
+    return PROCESSED_COUNTERS[int.from_bytes(message[4:6], "big")]
 
 
 def unappended_count(ingested: Ingested) -> int:
@@ -66,11 +66,11 @@ def report_rejected(
     reporter: DiscardReporter,
     rejection: RejectedMessage,
     buffer: memoryview,
-    place: tuple[int, int],
+    extent: tuple[int, int],
     peer: PeerCredentials | None = None,
 ) -> None:
-    """Report the discard of an invalid message at `place`, an offset and a length."""
-    at, length = place
+    """Report the discard of an invalid message at `extent`, an offset and a length."""
+    at, length = extent
     size = reporter.sample_size
     sample = bytes(buffer[at : at + (length if size is None else min(length, size))])
     version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
@@ -83,10 +83,10 @@ def report_refused(
     reason: DiscardReason,
     peer: PeerCredentials | None,
     buffer: memoryview,
-    place: tuple[int, int],
+    extent: tuple[int, int],
 ) -> None:
     """Report the discard of a message from a sender that an allow list or a quota refuses."""
-    at, length = place
+    at, length = extent
     if reason is DiscardReason.OVER_QUOTA:
         _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
         return
@@ -105,12 +105,12 @@ def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, 
 
 
 def report_no_room(
-    reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, place: tuple[int, int], reason: DiscardReason
+    reporter: DiscardReporter, dropped: NoRoom, buffer: memoryview, extent: tuple[int, int], reason: DiscardReason
 ) -> None:
     """Report the discard of a valid message for want of room."""
     reporter.record(reason, topic=dropped.topic, timestamp=dropped.timestamp)
     if reporter.keeps_copies:
-        at, length = place
+        at, length = extent
         message = parse_message(buffer[at : at + length])
         assert isinstance(message, Message)  # else it would have been rejected
         reporter.copy(reason, [_shortened(message, reporter.copy_size)])
@@ -121,29 +121,29 @@ def _shortened(message: Message, size: int | None) -> Message:
     return replace(message, key=message.key[:size], value=message.value[:size], headers=headers)
 
 
-def tally_ingested(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
+def increments_of_batch(received: int, ingested: Ingested, reasons: Iterable[DiscardReason]) -> Tally[int]:
     """Return the amount by which a batch of `received` messages raises each counter that inputs share.
 
     `reasons` has one entry for each message that found no room.
     """
     increments: Tally[int] = Tally({Counter.MsgReceived: received})
-    increments[PROCESSED[_ANY_PARTITION]] = ingested.any_partition
-    increments[PROCESSED[_PARTITION_KEY]] = ingested.partition_key
-    _tally_rejected(increments, ingested.rejections)
-    _tally_dropped(increments, reasons)
+    increments[PROCESSED_COUNTERS[_ANY_PARTITION]] = ingested.any_partition
+    increments[PROCESSED_COUNTERS[_PARTITION_KEY]] = ingested.partition_key
+    _add_rejected(increments, ingested.rejections)
+    _add_no_room(increments, reasons)
     return increments
 
 
-def _tally_rejected(increments: Tally[int], rejections: list[RejectedMessage]) -> None:
+def _add_rejected(increments: Tally[int], rejections: list[RejectedMessage]) -> None:
     for rejection in rejections:
         increments[discarded(DiscardReason(rejection.failure))] += 1
-        increments[_FAILED.get(rejection.failure) or _BAD_VERSION[rejection.api_key]] += 1
-        if rejection.api_key in PROCESSED:
-            increments[PROCESSED[rejection.api_key]] += 1
+        increments[_REJECTED_COUNTERS.get(rejection.failure) or _BAD_VERSION_COUNTERS[rejection.api_key]] += 1
+        if rejection.api_key in PROCESSED_COUNTERS:
+            increments[PROCESSED_COUNTERS[rejection.api_key]] += 1
 
 
-def _tally_dropped(increments: Tally[int], reasons: Iterable[DiscardReason]) -> None:
+def _add_no_room(increments: Tally[int], reasons: Iterable[DiscardReason]) -> None:
     for reason in reasons:
         increments[discarded(reason)] += 1
-        if reason in _DROPPED:
-            increments[_DROPPED[reason]] += 1
+        if reason in _NO_ROOM_COUNTERS:
+            increments[_NO_ROOM_COUNTERS[reason]] += 1

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
-from bruce_mp.input.ingest_counters import processed_counter, report_no_room, report_rejected, tally_ingested
+from bruce_mp.input.ingest_counters import increments_of_batch, processed_counter, report_no_room, report_rejected
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
@@ -189,7 +189,7 @@ class SpillFeed:
         self._record_stuck(file, waiting, extents, first)
         if waiting or len(extents) <= max(file.landed, default=-1):
             return self._advance_partly(file, view, extents, ingested)
-        increments = tally_ingested(0, ingested, [dropped.reason for dropped in ingested.no_room])
+        increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
         offset, fed, count = file.offset + at + length, file.fed + len(extents), len(extents) - len(file.landed)
         self._count(file, len(extents), count, {**+increments, **self._progress(file, offset, fed)})

@@ -25,10 +25,10 @@ from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.clients import TCP
 from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending, contiguous
 from bruce_mp.input.ingest_counters import (
+    increments_of_batch,
     processed_counter,
     report_no_room,
     report_rejected,
-    tally_ingested,
     unappended_count,
 )
 from bruce_mp.input.spills import SpillRoom
@@ -348,7 +348,7 @@ class StreamAdmission:
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
-            self._count_batch(buffer, batch, ingested, self._tally(batch, ingested), first)
+            self._count_batch(buffer, batch, ingested, self._increments_of(batch, ingested), first)
         if replaced := lanes.drain_replaced():
             self._record_replaced(replaced, batch, first)
         if ending is not None:
@@ -363,7 +363,7 @@ class StreamAdmission:
         """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
         postponed = self._extract_postponed(ingested)
-        increments = self._tally(batch, ingested)
+        increments = self._increments_of(batch, ingested)
         increments[lay.SPILL_IN] = len(spilled)
         # The feed of the spill file counts these messages as processed.
         increments.subtract(processed_counter(buffer[at : at + length]) for at, length in spilled)
@@ -371,9 +371,9 @@ class StreamAdmission:
         self._count_batch(buffer, batch, ingested, increments, first)
         return ending
 
-    def _tally(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
+    def _increments_of(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
         """Return the amount by which a batch raises each counter, and add its messages to their sections."""
-        increments = tally_ingested(len(batch.extents), ingested, map(batch.discard_reason, ingested.no_room))
+        increments = increments_of_batch(len(batch.extents), ingested, map(batch.discard_reason, ingested.no_room))
         for client, section, count in batch.counts_by_section():
             section.received += count
             increments[client.kind.forwarded] += count

@@ -93,9 +93,9 @@ class AttemptJournal:
         self._path = directory / _JOURNAL
         self._clock_ms = clock_ms or _wall_clock_ms
         self._descriptor = -1
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         """Drop what was read, because the generations have changed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -203,13 +203,13 @@ class AttemptJournal:
     def _open(self) -> None:
         """Open the present generation, and begin a new one when it is full or old."""
         if self._descriptor >= 0 and not self._is_present():
-            self._forget()
+            self._clear()
         if self._descriptor < 0:
             self._read_generations()
         too_old = self._clock_ms() - self._created_ms >= GENERATION_MS
         if too_old or os.fstat(self._descriptor).st_size >= GENERATION_BYTES:
             self._path.rename(self._path.with_name(_OLDER))
-            self._forget()
+            self._clear()
             self._read_generations()
 
     def _is_present(self) -> bool:

@@ -205,7 +205,7 @@ def test_export_skips_and_reports_a_damaged_chunk(path: Path, capsys: pytest.Cap
     assert [line.value for line in lines][:2] == [b"two", b"four"]
     *places, end = capsys.readouterr().err.splitlines()
     assert places == [
-        "bruce: Chunk 0 has no sound header; it was skipped.",
+        "bruce: Chunk 0 has no valid header; it was skipped.",
         "bruce: 3 messages should be held according to the books, but 2 were found.",
     ]
     assert end.endswith("; 2 parts of the slab are damaged or inconsistent.")
@@ -312,7 +312,7 @@ def test_a_damaged_chunk_is_in_the_report(path: Path, capsys: pytest.CaptureFixt
     assert "created 9223372036854775807 ms" in out
     assert "chunks of 8k: 4 in use, 11 free, 1 damaged" in out
     assert out.endswith(
-        "Damage:\n  Chunk 0 has no sound header; it was skipped.\n"
+        "Damage:\n  Chunk 0 has no valid header; it was skipped.\n"
         "  3 messages should be held according to the books, but 2 were found.\n"
     )
 

@@ -24,7 +24,7 @@ def tries(trials: CompressionTrials, batches: list[int], now: float = 0.0) -> li
     """The places of those batches (by their size when compressed, of 100) that were tried."""
     tried = []
     for at, size in enumerate(batches):
-        if trials.is_due(now):
+        if trials.count_batch(now):
             tried.append(at)
             trials.record(100, size, now)
     return tried
@@ -65,7 +65,7 @@ def test_one_compressible_batch_ends_the_pause() -> None:
 
 def test_a_quiet_topic_is_tried_again_after_the_pause() -> None:
     trials = rested()
-    assert not trials.is_due(MAX_SKIP_S - 1)
+    assert not trials.count_batch(MAX_SKIP_S - 1)
     assert tries(trials, [GOOD, GOOD], MAX_SKIP_S) == [0, 1]
 
 
@@ -75,7 +75,7 @@ def test_no_pause_exceeds_its_limits(batches: list[tuple[int, float]]) -> None:
     trials, now, skipped, since = CompressionTrials(), 0.0, 0, 0.0
     for size, later in batches:
         now += later
-        if trials.is_due(now):
+        if trials.count_batch(now):
             trials.record(100, size, now)
             skipped, since = 0, now
         else:

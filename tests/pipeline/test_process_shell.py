@@ -299,7 +299,13 @@ def test_repeated_call_is_made_at_once_and_again(bench: Bench) -> None:
     assert len(calls) == 3
 
 
-PROGRAMS: Final = ("dispatcher.process", "input.process", "input.stream_process", "router.process", "status.process")
+PROGRAMS: Final = (
+    "dispatcher.process",
+    "input.datagram_process",
+    "input.stream_process",
+    "router.process",
+    "status.process",
+)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

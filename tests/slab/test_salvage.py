@@ -221,7 +221,7 @@ def test_a_chunk_without_a_valid_header_is_skipped(tmp_path: Path) -> None:
     found = Found(path)
     assert found.values == [b"0", b"1", b"3", b"4", b"5"]
     assert found.chunks == (SMALL.chunks - 3, 2, 1)
-    assert found.damage == ["Chunk 1 has no sound header; it was skipped."]
+    assert found.damage == ["Chunk 1 has no valid header; it was skipped."]
 
 
 def test_a_damaged_run_hides_only_later_runs_of_its_chunk(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_refused_renewal_names_unanswered_requests() -> None:
     ("apis", "version", "cause", "words"),
     [
         (APIS, 1, FailureCause.CLOSED_BY_BROKER, "during the login; it may be shutting down"),
-        (BEFORE_1_0, 0, FailureCause.LOGIN_REFUSED, 'does not let in user "alice" by PLAIN'),
+        (BEFORE_1_0, 0, FailureCause.LOGIN_REFUSED, 'refuses the login of user "alice" by PLAIN'),
     ],
 )
 def test_a_close_during_the_login_is_explained(
