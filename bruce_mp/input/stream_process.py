@@ -9,20 +9,27 @@ import resource
 import time
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.barrier_watch import BarrierWatch
-from bruce_mp.input.barriers import Barriers
-from bruce_mp.input.fencing import Fencing, longest_message
+from bruce_mp.discards.settlement import Discards
+from bruce_mp.input.barriers import Barriers, BarrierWatch
+from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes, Sections
 from bruce_mp.input.quotas import rules_for_streams
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
+from bruce_mp.input.spill_feed import SpillFeed, SpillPump
+from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
+from bruce_mp.input.unique_attempts import MessageLimits, SettlementTimer, UniqueAttempts
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
+from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
+from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.inquiry import is_inquiry
 from bruce_mp.slab.handover_tickets import JournaledTickets
+from bruce_mp.slab.layout import CHUNK_BYTES
 from bruce_mp.slab.recovery import sweep_filled
+from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 
@@ -30,12 +37,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bruce_mp.config.model import Config
+    from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.run_publisher import RunPublisher
     from bruce_mp.input.stream_batch import Portion
     from bruce_mp.ipc.control_messages import Control, Drain
+    from bruce_mp.ipc.loop import Loop
     from bruce_mp.ipc.start import Start
+    from bruce_mp.kernels import Lanes
+    from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.file import Slab
+    from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
+    from bruce_mp.slab.tables import TopicTable
+    from bruce_mp.slab.topic_thresholds import TopicThresholds
 
 __all__ = ["main"]
 
@@ -72,7 +87,7 @@ class _StreamWorker(InputShell):
             self._answer,
             None if config.slab.sync == "off" else JournaledTickets(slab, start.row),
         )
-        self._fencing = Fencing(
+        self._attempt_parts = _FencedAttemptParts(
             start,
             slab,
             self._row,
@@ -92,9 +107,9 @@ class _StreamWorker(InputShell):
             self._pool,
             self._reporter,
             self._on_barrier,
-            attempts=self._fencing.attempts,
+            attempts=self._attempt_parts.attempts,
             release=self._on_release,
-            longest=longest_message(config),
+            longest=_longest_message(config),
             blocks=_blocks(config),
             senders=self._senders,
         )
@@ -112,7 +127,7 @@ class _StreamWorker(InputShell):
             lanes=self._lanes,
             config=config.input,
         )
-        self._connections.apply_limits(stream_coalescing_for(config), longest_message(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), _longest_message(config), blocks=_blocks(config))
         self._barrier_watch = BarrierWatch(
             self._loop,
             self._barriers,
@@ -134,20 +149,20 @@ class _StreamWorker(InputShell):
         return request
 
     def recover(self) -> None:
-        self._fencing.recover()
+        self._attempt_parts.recover()
         self._pool.allow_reclaim()
         self._publisher.publish([found.segment for found in sweep_filled(self._slab)])
 
     def start(self) -> None:
         self._connections.start()
         super().start()
-        self._fencing.start_feed()
+        self._attempt_parts.start_feed()
 
     def apply_config(self, config: Config, before: Config) -> None:
         super().apply_config(config, before)
-        self._fencing.apply_config(config)
-        self._admission.apply_limits(longest_message(config), blocks=_blocks(config))
-        self._connections.apply_limits(stream_coalescing_for(config), longest_message(config), blocks=_blocks(config))
+        self._attempt_parts.apply_config(config)
+        self._admission.apply_limits(_longest_message(config), blocks=_blocks(config))
+        self._connections.apply_limits(stream_coalescing_for(config), _longest_message(config), blocks=_blocks(config))
         self._connections.apply_config(config.input)
         self._connections.apply_quotas()
 
@@ -177,17 +192,17 @@ class _StreamWorker(InputShell):
         """Publish the runs of a complete attempt, and start feeding its spill file."""
         self._publisher.publish_closed()
         self._publisher.publish(runs)
-        self._fencing.start_feed()
+        self._attempt_parts.start_feed()
 
     def _finish(self) -> None:
         """End all attempts, answer all barriers, publish all runs and stop the loop."""
         self._connections.abandon_all()
         self._barriers.answer_all()
-        self._fencing.unique.settle_finished()
+        self._attempt_parts.unique.settle_finished()
         super()._finish()
 
     def _on_barrier(self, client: StreamClientState, data: bytes) -> None:
-        answer = self._fencing.unique.answer(client, data) if is_inquiry(data) else None
+        answer = self._attempt_parts.unique.answer(client, data) if is_inquiry(data) else None
         if answer is not None:
             self._answer(client, answer)
             return
@@ -210,3 +225,73 @@ class _StreamWorker(InputShell):
 
 def _blocks(config: Config) -> bool:
     return config.input.streams.when_full == "block"
+
+
+class _FencedAttemptParts:
+    """The worker's objects for fenced attempts: open attempts, spill files, and the pump that feeds them to lanes."""
+
+    def __init__(
+        self,
+        start: Start,
+        slab: Slab,
+        row: ProcessRow,
+        *,
+        pool: ChunkPool,
+        topics: TopicTable,
+        lanes: Lanes,
+        thresholds: TopicThresholds,
+        reporter: DiscardReporter,
+        sections: Sections,
+        outcomes: Outcomes,
+        loop: Loop,
+        publisher: RunPublisher,
+    ) -> None:
+        self._slab = slab
+        self._row = row
+        self._index = start.row
+        streams = start.config.input.streams
+        self._directory = SpillDirectory.for_slab(slab, start.config.spill_path)
+        self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
+        feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
+        self._pump = SpillPump(loop, feed, publisher.publish_closed)
+        self.unique = UniqueAttempts(start.row, self._directory, outcomes, sections, _limits(start.config))
+        self.attempts = FencedAttempts(
+            slab,
+            pool,
+            topics,
+            thresholds=thresholds,
+            row=row,
+            discards=Discards(slab, row, reporter),
+            reporter=reporter,
+            spills=self._spills,
+            unique=self.unique,
+            max_chunks=streams.max_attempt_size // CHUNK_BYTES,
+            max_total_chunks=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
+        )
+        self._settlement = SettlementTimer(loop, self.unique)
+
+    def recover(self) -> None:
+        """Finish the interrupted steps of this row's last worker, and take over its spill files."""
+        recover_stream_input(self._slab, self._row, self._index, self._directory)
+        self._spills.adopt()
+
+    def start_feed(self) -> None:
+        """Feed the spill files of released attempts; the caller repeats this after each release."""
+        self._pump.start()
+        self._settlement.start()
+
+    def apply_config(self, config: Config) -> None:
+        """Apply a reloaded configuration."""
+        streams = config.input.streams
+        self.unique.apply_limits(_limits(config))
+        self.attempts.apply_limits(streams.max_attempt_size // CHUNK_BYTES)
+        self._spills.max_bytes = streams.max_spill_size
+
+
+def _limits(config: Config) -> MessageLimits:
+    return MessageLimits(_longest_message(config), config.batching.message_max_bytes - SIZE_OVERHEAD)
+
+
+def _longest_message(config: Config) -> int:
+    """Return the largest size of a message with its size field."""
+    return config.input.max_stream_size + 4

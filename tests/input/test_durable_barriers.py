@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.input import barrier_watch
-from bruce_mp.input.barrier_watch import BarrierWatch
+from bruce_mp.input import barriers
+from bruce_mp.input.barriers import BarrierWatch
 from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
@@ -75,7 +75,7 @@ def test_a_durable_barrier_waits_for_the_runs_of_spilled_messages(
     worker: StreamInput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms, timers = [0], Timers()
-    monkeypatch.setattr(barrier_watch, "steady_ms", lambda: now_ms[0])
+    monkeypatch.setattr(barriers, "steady_ms", lambda: now_ms[0])
     publisher = RunPublisher(worker.lanes, Nowhere(), worker.row)  # type: ignore[arg-type]
     watch = BarrierWatch(
         timers,  # type: ignore[arg-type]
