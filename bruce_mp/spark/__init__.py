@@ -3,6 +3,8 @@
 Spark finds the data source by itself where this package is installed, through the package `pyspark_bruce` beside it.
 Where that lookup is switched off, or another package breaks it, call `register(spark)`.
 
+`write(df, socket, ...)` does the same, also with PySpark 3.5 and 4.0: their data sources cannot write Arrow batches.
+
 This module must import quickly and without failure: Spark imports it on the driver and in every Python worker.
 """
 
@@ -11,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register"]
+__all__ = ["register", "write"]
 
 
 def register(spark: SparkSession) -> None:
@@ -21,3 +23,14 @@ def register(spark: SparkSession) -> None:
     from bruce_mp.spark.source import BruceDataSource  # noqa: PLC0415 - PySpark is optional
 
     spark.dataSource.register(BruceDataSource)
+
+
+def write(frame: DataFrame, socket: str, **options: object) -> None:
+    """Send all rows of a DataFrame, with PySpark 3.5 or later and the options of the data source.
+
+    For example `write(df, "/run/bruce/in.stream", topic="clicks", ledger="/var/lib/ledger", stamp=False)`.
+    """
+    from bruce_mp.spark.dataframe_writer import write_frame  # noqa: PLC0415 - PySpark is optional
+
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    write_frame(frame, {"bruce.socket": socket, **texts})

@@ -1,7 +1,8 @@
 """Check the columns of a DataFrame and their types on the driver, before any task runs.
 
 The conventions are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`) with two more columns,
-`partition_key` and `timestamp`, and the column `_corrupt_record` of Spark's readers.
+`partition_key` and `timestamp`, and the column `_corrupt_record` of Spark's readers. The encoder converts the types
+that Spark would cast implicitly.
 Types are compared by Spark's short names, so this module needs no PySpark.
 """
 
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["check_columns"]
 
 _BYTES: Final = frozenset({"string", "binary"})
-_HEADERS: Final = frozenset({"array<struct<key:string,value:binary>>"})
+_HEADERS: Final = frozenset({"array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"})
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _TYPES: Final[Mapping[str, frozenset[str]]] = {
     "value": _BYTES,
     "key": _BYTES,
     "topic": frozenset({"string"}),
     "headers": _HEADERS,
-    "partition_key": frozenset({"int"}),
-    "timestamp": frozenset({"timestamp"}),
+    "partition_key": _INTEGERS,
+    "timestamp": frozenset({"timestamp", "timestamp_ntz"}),
     "_corrupt_record": frozenset({"string"}),
 }
 
@@ -48,7 +50,8 @@ def _problem(name: str, kind: str) -> str | None:
     if name == "partition":
         return (
             "Column 'partition' is not possible: the daemon chooses the partition, because a given partition may "
-            "have no leader. Give 'partition_key' (int): the partition is its remainder by their number."
+            "have no leader. Give 'partition_key' (an integer): the partition is its remainder by their number. Or "
+            "give 'key' and the option 'partitioner'."
         )
     if name not in _TYPES:
         return f"Column '{name}' is not known: columns are {', '.join(_TYPES)}. Drop it, or put it into 'value'."

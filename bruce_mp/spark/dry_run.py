@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
+from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.spark.channel import Channel
 from bruce_mp.spark.encode import MessageEncoder, lengths
 from bruce_mp.spark.errors import TaskError
@@ -44,7 +45,10 @@ def count_messages(frame: DataFrame, options: SinkOptions) -> Counts:
     """Count the rows by topic and problem."""
     with tempfile.TemporaryDirectory(prefix="bruce-dry-run-") as directory:
         out = Path(directory) / "counts.json"
-        plan = {"topic": options.topic, "stamp": options.stamp, "limits": _limits(options), "out": str(out)}
+        plan = {
+            "topic": options.topic, "stamp": options.stamp, "partitioner": options.partitioner,
+            "limits": _limits(options), "out": str(out),
+        }  # fmt: skip
         frame.sparkSession.dataSource.register(DryRunDataSource)
         frame.write.format(DryRunDataSource.name()).mode("append").option("plan", json.dumps(plan)).save()
         return [(topic, problem, rows, size) for topic, problem, rows, size in json.loads(out.read_text())]
@@ -81,7 +85,8 @@ class _CountingWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         topic = self._plan["topic"] and self._plan["topic"].encode()
-        encoder = MessageEncoder(topic, _WRITER if self._plan["stamp"] else None)
+        partitioner = Partitioner(self._plan["partitioner"])
+        encoder = MessageEncoder(topic, _WRITER if self._plan["stamp"] else None, partitioner, "UTC")
         validator = RowValidator(encoder, RowLimits(*self._plan["limits"]))
         return _Counted(_sum([counts for batch in iterator for counts in _count(encoder, validator, batch)]))
 

@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bruce_mp.protocol.client.key_hashes import Partitioner
+from bruce_mp.spark.derived_columns import hash_keys, to_utc
 from bruce_mp.spark.ledger import MINUTE_MS
 
 __all__ = ["LONGEST_HEADERS", "STAMP_KEY", "MessageEncoder", "Rows", "lengths"]
@@ -158,11 +160,14 @@ def _eight_digits(numbers: Ints) -> list[Field]:
 class MessageEncoder:
     """An encoder for the batches of one task.
 
-    `topic` applies to rows without a topic; `writer` is the writer in the stamp, or None for no stamp.
+    `topic` applies to rows without a topic; `writer` is the writer in the stamp, or None for no stamp. `partitioner`
+    makes partition keys of record keys. `time_zone` is that of timestamps without a zone; None: this host's.
     """
 
     topic: bytes | None
     writer: bytes | None
+    partitioner: Partitioner = Partitioner.NONE
+    time_zone: str | None = None
 
     def rows(self, batch: pa.RecordBatch) -> Rows:
         """Return the batch's columns and message sizes.
@@ -173,7 +178,8 @@ class MessageEncoder:
         headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
         topic = self._topics(columns.get("topic"))
         value, key = _binary(columns["value"]), _binary(columns["key"]) if "key" in columns else None
-        partition_key = columns.get("partition_key")
+        partition_key = self._partition_keys(columns.get("partition_key"), key)
+        timestamp = to_utc(columns["timestamp"], self.time_zone) if "timestamp" in columns else None
         version = self._version(value, key, headers)
         sizes = np.full(batch.num_rows, self._fixed_size(topic, version), np.int64)
         for column in (value, key, topic, headers):
@@ -183,7 +189,7 @@ class MessageEncoder:
             sizes += np.where(_valid(partition_key), _PARTITION_KEY_BYTES, 0)
         header_keys = _longest_header_keys(columns["headers"]) if "headers" in columns else None
         return Rows(
-            batch.num_rows, value, key, topic, headers, partition_key, columns.get("timestamp"), sizes, version,
+            batch.num_rows, value, key, topic, headers, partition_key, timestamp, sizes, version,
             columns.get("_corrupt_record"), header_keys,
         )  # fmt: skip
 
@@ -244,6 +250,13 @@ class MessageEncoder:
             return None
         topics = _binary(column)
         return topics if self.topic is None else pc.fill_null(topics, self.topic)
+
+    def _partition_keys(self, column: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
+        """Return the given partition keys, and those of the partitioner for rows without."""
+        if key is None or self.partitioner is Partitioner.NONE:
+            return column
+        hashed = hash_keys(key, self.partitioner)
+        return hashed if column is None else pc.coalesce(column.cast(pa.int64()), hashed)
 
     def _version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
         """Return the lowest version for all rows: only version 2 distinguishes null from empty."""

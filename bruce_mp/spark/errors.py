@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bruce_mp.errors import BruceError
 
-__all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError"]
+__all__ = ["OptionError", "RowError", "SchemaError", "SinkError", "TaskError", "WriteOnlyError"]
 
 
 class SinkError(BruceError):
@@ -26,6 +26,18 @@ class SchemaError(SinkError):
     """A missing or unknown column, or one of a wrong type. Raised on the driver."""
 
     condition = "BRUCE_SCHEMA"
+
+
+class WriteOnlyError(SinkError):
+    """A read from the data source, which only writes. Raised on the driver."""
+
+    condition = "BRUCE_WRITE_ONLY"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The data source 'bruce' only writes: read topics with Spark's Kafka source, "
+            ".format('kafka').option('kafka.bootstrap.servers', 'HOST:PORT').option('subscribe', 'TOPIC')."
+        )
 
 
 class RowError(SinkError):

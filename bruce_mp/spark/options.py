@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.storage import absolute_path
 
@@ -76,6 +77,8 @@ class SinkOptions:
     connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
     on_doubt: OnDoubt = OnDoubt.FAIL
     run_id: str | None = None
+    partitioner: Partitioner = Partitioner.NONE
+    """The rule by which record keys choose partitions; NONE leaves the choice to the daemon."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -100,6 +103,13 @@ def _enum_parser(kind: type[Enum]) -> Callable[[str, str], Enum]:
             raise OptionError(f"Option '{name}' is '{text}': give {_alternatives([m.value for m in kind])}.") from None
 
     return parse
+
+
+def _partitioner(name: str, text: str) -> Partitioner:
+    by_name = {rule.name.lower(): rule for rule in Partitioner if rule is not Partitioner.NONE}
+    if text.lower() not in by_name:
+        raise OptionError(f"Option '{name}' is '{text}': give {_alternatives(list(by_name))}, or leave it out.")
+    return by_name[text.lower()]
 
 
 def _flag(name: str, text: str) -> bool:
@@ -158,6 +168,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
     "deadLetterPath": ("dead_letter_path", _location),
     "onDoubt": ("on_doubt", _enum_parser(OnDoubt)),
     "runId": ("run_id", _run_id),
+    "partitioner": ("partitioner", _partitioner),
 }
 """The field of SinkOptions and the parser of each documented option."""
 _BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}

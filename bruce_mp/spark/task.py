@@ -40,13 +40,17 @@ _SLICE_BYTES: Final = 4 << 20
 _LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
-def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+def run_task(
+    options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.RecordBatch], time_zone: str | None = None
+) -> TaskResult:
     """Send all rows of a task, and wait for the acknowledgement that `options.acks` names.
+
+    `time_zone` is that of timestamps without a zone; None: this host's.
 
     Raise `RowError` for a row that cannot be a message if there is no dead-letter path.  Raise `TaskError` when the
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
-    task = _Task(options, attempt)
+    task = _Task(options, attempt, time_zone)
     earlier = task.find_delivered()
     if earlier is not None:
         return task.adopt(earlier, batches)
@@ -66,11 +70,12 @@ def run_task(options: SinkOptions, attempt: TaskAttempt, batches: Iterable[pa.Re
 class _Task:
     """The state of a running task: encoder, rate limit and counts of sent rows."""
 
-    def __init__(self, options: SinkOptions, attempt: TaskAttempt) -> None:
+    def __init__(self, options: SinkOptions, attempt: TaskAttempt, time_zone: str | None) -> None:
         self._options = options
         self._attempt = attempt
         topic = None if options.topic is None else options.topic.encode()
-        self._encoder = MessageEncoder(topic, attempt.writer.encode() if options.stamp else None)
+        writer = attempt.writer.encode() if options.stamp else None
+        self._encoder = MessageEncoder(topic, writer, options.partitioner, time_zone)
         self.apply_limits(DEFAULT_LIMITS)
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_LIMITS", "RowLimits", "RowProblem", "RowValidator"]
 
 _LONGEST_HEADER_KEY: Final = 32_767
+_PARTITION_KEYS: Final = (-(2**31), 2**32 - 1)
 _TOPIC_RULE: Final = "Kafka allows 1 to 249 letters, digits, '.', '_' and '-'"
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -122,6 +123,20 @@ def _has_long_header_key(found: _Measured) -> Mask:
     return _none(found) if longest is None else longest > _LONGEST_HEADER_KEY
 
 
+def _has_large_partition_key(found: _Measured) -> Mask:
+    column = found.rows.partition_key
+    if column is None:
+        return _none(found)
+    low, high = (pa.scalar(bound, pa.int64()) for bound in _PARTITION_KEYS)
+    numbers = column.cast(pa.int64())
+    return _to_mask(pc.fill_null(pc.or_(pc.less(numbers, low), pc.greater(numbers, high)), False))
+
+
+def _describe_partition_key(found: _Measured, row: int) -> str:
+    number = found.rows.partition_key[row].as_py() if found.rows.partition_key is not None else 0
+    return f"its partition_key is {number}, and {_PARTITION_KEYS[0]} to {_PARTITION_KEYS[1]} are allowed"
+
+
 def _describe_topic(found: _Measured, row: int) -> str:
     name = found.rows.topic[row].as_py() if found.rows.topic is not None else b""
     return f"its topic is {name.decode('utf-8', 'replace')[:80]!r} with {len(name)} bytes, and {_TOPIC_RULE}"
@@ -136,6 +151,7 @@ PROBLEMS: Final = (
     RowProblem("malformed input", _is_corrupt, _describe_corrupt),
     RowProblem("no topic", _lacks_topic, lambda _, __: "its topic is null, and there is no option 'topic'"),
     RowProblem("a topic that Kafka does not allow", _has_invalid_topic, _describe_topic),
+    RowProblem("a partition_key above 32 bits", _has_large_partition_key, _describe_partition_key),
     RowProblem(
         "larger than maxRecordBytes",
         lambda found: _none(found) if found.limits.option is None else found.rows.sizes > found.limits.option,

@@ -19,6 +19,8 @@ HEADERS = "array<struct<key:string,value:binary>>"
         [("value", "binary"), ("key", "string")],
         [("topic", "string"), ("value", "binary"), ("key", "binary"), ("headers", HEADERS)],
         [("value", "string"), ("partition_key", "int"), ("timestamp", "timestamp")],
+        [("value", "string"), ("partition_key", "bigint"), ("timestamp", "timestamp_ntz")],
+        [("value", "string"), ("partition_key", "smallint"), ("headers", HEADERS.replace("binary", "string"))],
     ],
 )
 def test_valid_columns_are_accepted(columns: list[tuple[str, str]]) -> None:
@@ -31,9 +33,9 @@ def test_valid_columns_are_accepted(columns: list[tuple[str, str]]) -> None:
         ([("key", "string")], "t", "There is no column 'value'"),
         ([("value", "string")], None, "neither a column 'topic' nor an option 'topic'"),
         ([("value", "int")], "t", "Column 'value' is int: it must be binary or string."),
-        ([("value", "string"), ("partition", "int")], "t", "Give 'partition_key' (int)"),
-        ([("value", "string"), ("partition_key", "bigint")], "t", "Column 'partition_key' is bigint: it must be int."),
-        ([("value", "string"), ("timestamp", "bigint")], "t", "Column 'timestamp' is bigint: it must be timestamp."),
+        ([("value", "string"), ("partition", "int")], "t", "Give 'partition_key' (an integer)"),
+        ([("value", "string"), ("partition_key", "string")], "t", "it must be bigint or int or smallint or tinyint."),
+        ([("value", "string"), ("timestamp", "bigint")], "t", "is bigint: it must be timestamp or timestamp_ntz."),
         ([("value", "string"), ("headers", "map<string,string>")], "t", "Column 'headers' is map<string,string>"),
         ([("value", "string"), ("id", "bigint")], "t", "Column 'id' is not known: columns are value, key, topic"),
     ],

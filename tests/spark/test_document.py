@@ -50,9 +50,10 @@ def test_every_column_is_documented_with_its_types() -> None:
 def test_the_documented_python_writes(page: Path, spark: SparkSession, tmp_path: Path) -> None:
     stream = tmp_path / "stream"
     settings = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{stream}"'}
-    [shown] = [block.text for block in blocks_of(page) if "df." in block.text]
+    shown = [block.text for block in blocks_of(page) if "df." in block.text]
     with DevBroker(topics={"clicks": 3}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:
-        exec(shown.replace("/run/bruce/in.stream", str(stream)), {"df": spark.range(100).toDF("user")})
-        daemon.wait_settled(100)
+        for block in shown:
+            exec(block.replace("/run/bruce/in.stream", str(stream)), {"df": spark.range(100).toDF("user")})
+        daemon.wait_settled(100 * len(shown))
         values = [json.loads(record.value or b"") for records in broker.fetch("clicks") for record in records]
-    assert sorted(value["user"] for value in values) == list(range(100))
+    assert sorted(value["user"] for value in values) == sorted([*range(100)] * len(shown))

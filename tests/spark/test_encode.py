@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.protocol.client.key_hashes import KEY_HASHES, Partitioner, partition_key_of
 from bruce_mp.protocol.client.messages import (
     EmptyFields,
     Message,
@@ -18,7 +19,9 @@ from bruce_mp.protocol.client.messages import (
     encode_partition_key,
     parse_message,
 )
+from bruce_mp.spark.derived_columns import hash_keys
 from bruce_mp.spark.encode import STAMP_KEY, MessageEncoder
+from bruce_mp.spark.errors import RowError
 
 NOW: Final = 1_700_000_000_123
 ROW: Final = st.fixed_dictionaries(
@@ -174,3 +177,62 @@ def test_timestamps_before_the_epoch_are_rounded_down() -> None:
     rows = encoder.rows(batch)
     assert bytes(encoder.encode(rows, 0, NOW)) == encode_any_partition("t", b"v", timestamp_ms=-1)
     assert rows.minutes(NOW).tolist() == [-60_000]
+
+
+@given(
+    keys=st.lists(st.none() | st.binary(max_size=30), max_size=20),
+    rule=st.sampled_from(sorted(KEY_HASHES)),
+    start=st.integers(0, 5),
+)
+def test_a_partitioner_places_keys_as_the_reference_does(
+    keys: list[bytes | None], rule: Partitioner, start: int
+) -> None:
+    column = pa.array(keys, pa.binary()).slice(min(start, len(keys)))
+    is_placed = [key is not None and (key != b"" or rule is not Partitioner.CRC32) for key in column.to_pylist()]
+    expected = [
+        KEY_HASHES[rule](key) if placed else None for key, placed in zip(column.to_pylist(), is_placed, strict=True)
+    ]
+    assert hash_keys(column, rule).to_pylist() == expected
+
+
+def test_a_given_partition_key_precedes_the_partitioner() -> None:
+    batch = pa.record_batch({"value": ["v", "v", "v"], "key": ["k", "k", None], "partition_key": [7, None, None]})
+    encoder = MessageEncoder(b"t", None, Partitioner.MURMUR2)
+    assert [parsed.partition_key for parsed in parsed_of(encoder, batch)] == [7, partition_key_of(b"k"), None]
+
+
+def test_a_long_partition_key_is_an_unsigned_number() -> None:
+    batch = pa.record_batch({"value": ["v", "v"], "partition_key": pa.array([2**32 - 1, -(2**31)], pa.int64())})
+    assert [parsed.partition_key for parsed in parsed_of(MessageEncoder(b"t", None), batch)] == [2**32 - 1, 2**31]
+
+
+@pytest.mark.parametrize(
+    ("zone", "local", "expected"),
+    [
+        ("UTC", "1970-01-01T00:00:01", 1_000),
+        ("Europe/Berlin", "1970-01-01T01:00:01", 1_000),
+        ("+02:00", "1970-01-01T02:00:01", 1_000),
+        (None, datetime.fromtimestamp(1_700_000_000).isoformat(), 1_700_000_000_000),  # noqa: DTZ006 - this host's zone
+    ],
+)
+def test_a_timestamp_without_zone_is_local_in_the_session(zone: str | None, local: str, expected: int) -> None:
+    times = pa.array([datetime.fromisoformat(local), None], pa.timestamp("us"))
+    batch = pa.record_batch({"value": ["v", "v"], "timestamp": times})
+    encoder = MessageEncoder(b"t", None, time_zone=zone)
+    assert [parsed.timestamp_ms for parsed in parsed_of(encoder, batch)] == [expected, NOW]
+
+
+def test_an_unknown_time_zone_names_the_cast() -> None:
+    batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([0], pa.timestamp("us"))})
+    with pytest.raises(RowError, match="cast the column to timestamp"):
+        MessageEncoder(b"t", None, time_zone="GMT+8").rows(batch)
+
+
+def parsed_of(encoder: MessageEncoder, batch: pa.RecordBatch) -> list[Message]:
+    data, found = bytes(encoder.encode(encoder.rows(batch), 0, NOW)), []
+    while data:
+        size = int.from_bytes(data[:4])
+        parsed, data = parse_message(data[:size]), data[size:]
+        assert isinstance(parsed, Message)
+        found.append(parsed)
+    return found

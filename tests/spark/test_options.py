@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions, parse_options
 
@@ -21,10 +22,12 @@ def test_options_are_case_insensitive() -> None:
         "BRUCE.SOCKET": "/run/s", "Topic": "t", "ACKS": "Received", "ondiscard": "REPORT", "timeoutMS": "7",
         "maxrecordspersecond": "8", "maxRecordBytes": "100", "stamp": "False", "FENCE": "false", "ledger": "/l",
         "deadletterpath": "/d", "connectTimeoutMs": "0", "checkpointLocation": "spark's own",
+        "PARTITIONER": "Murmur2",
     }  # fmt: skip
     assert parse_options(given) == SinkOptions(
-        "/run/s", "t", Acks.RECEIVED, OnDiscard.REPORT, 7, 8, 100, False, False, "/l", "/d", 0
-    )
+        "/run/s", "t", Acks.RECEIVED, OnDiscard.REPORT, 7, 8, 100, False, False, "/l", "/d", 0,
+        partitioner=Partitioner.MURMUR2,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,7 @@ def test_options_are_case_insensitive() -> None:
         ({"timeoutMs": "0"}, "Option 'timeoutMs' is '0'"),
         ({"maxRecordsPerSecond": "-1"}, "Option 'maxRecordsPerSecond' is '-1'"),
         ({"maxRecordBytes": "63"}, "Option 'maxRecordBytes' is '63'"),
+        ({"partitioner": "random"}, "Option 'partitioner' is 'random': give 'murmur2', 'crc32' or 'fnv1a', or leave"),
         ({"stamp": "yes"}, "Option 'stamp' is 'yes': give 'true' or 'false'."),
         ({"ledger": ""}, "Option 'ledger' is empty"),
         ({"topic": ""}, "Option 'topic' has 0 bytes"),

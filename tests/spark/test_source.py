@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 import bruce_mp.spark
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client.key_hashes import partition_key_of
 from bruce_mp.protocol.client.messages import Message, parse_message
+from bruce_mp.spark import write
+from bruce_mp.spark.settings import settings
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -71,6 +75,62 @@ def test_an_explicitly_registered_source_writes(spark: SparkSession, tmp_path: P
     with StreamSink(tmp_path / "s") as sink:
         writer(numbers(spark, 10), sink).save()
     assert len(sink.messages) == 10
+
+
+def test_types_of_other_columns_are_cast(spark: SparkSession, tmp_path: Path) -> None:
+    columns = (
+        "'v' as value", "4294967295L as partition_key", "timestamp_ntz'1970-01-01 00:00:01' as timestamp",
+        "array(struct('h' as key, 'text' as value)) as headers",
+    )  # fmt: skip
+    with StreamSink(tmp_path / "s") as sink:
+        writer(spark.range(1).selectExpr(*columns), sink).save()
+    (message,) = [parse_message(frame) for frame in sink.messages]
+    assert isinstance(message, Message)
+    assert (message.partition_key, message.timestamp_ms, message.headers) == (2**32 - 1, 1000, ((b"h", b"text"),))
+
+
+def test_a_timestamp_without_zone_is_in_the_zone_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    times = spark.range(1).selectExpr("'v' as value", "timestamp_ntz'1970-01-01 01:00:01' as timestamp")
+    with StreamSink(tmp_path / "s") as sink, settings(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        writer(times, sink).save()
+    (message,) = [parse_message(frame) for frame in sink.messages]
+    assert isinstance(message, Message)
+    assert message.timestamp_ms == 1000
+
+
+def test_a_partitioner_turns_keys_into_partition_keys(spark: SparkSession, tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s") as sink:
+        writer(spark.range(1).selectExpr("'v' as value", "'key' as key"), sink, partitioner="murmur2").save()
+    (message,) = [parse_message(frame) for frame in sink.messages]
+    assert isinstance(message, Message)
+    assert message.partition_key == partition_key_of(b"key", "murmur2")
+
+
+def test_write_needs_neither_mode_nor_registration(spark: SparkSession, tmp_path: Path) -> None:
+    with StreamSink(tmp_path / "s") as sink:
+        write(numbers(spark, 10), sink.path, topic="t", stamp=False, ledger=tmp_path / "ledger")
+    assert Counter(values_of(sink)) == Counter(b"%d" % number for number in range(10))
+    assert sum(row["rows"] for row in ledger_rows(tmp_path / "ledger")) == 10
+
+
+def test_reading_names_the_source_that_reads(spark: SparkSession) -> None:
+    def create(schema: str) -> None:
+        try:
+            spark.sql(f"create table readable {schema} using bruce options (path '/run/s')")
+            spark.table("readable").collect()
+        finally:
+            spark.sql("drop table if exists readable")
+
+    reads: list[Callable[[], object]] = [
+        lambda: spark.read.format("bruce").load("/run/s"),
+        lambda: spark.read.format("bruce").schema("value string").load("/run/s").collect(),
+        lambda: spark.readStream.format("bruce").load("/run/s"),
+        lambda: create(""),
+        lambda: create("(value string)"),
+    ]
+    for read in reads:
+        with pytest.raises(PySparkException, match=r"\[BRUCE_WRITE_ONLY\] .* read topics with Spark's Kafka source"):
+            read()
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,7 @@ BAD: Final[list[tuple[dict[str, Any], str]]] = [
     ({"topic": "bad topic!"}, "its topic is 'bad topic!' with 10 bytes, and Kafka allows"),
     ({"topic": ".."}, "its topic is '..' with 2 bytes"),
     ({"topic": ""}, "its topic is '' with 0 bytes"),
+    ({"partition_key": 2**32}, "its partition_key is 4294967296, and -2147483648 to 4294967295 are allowed"),
     ({"value": b"x" * 968}, "it has 1001 bytes, and option maxRecordBytes allows 1000"),
     ({"value": b"x" * 901}, "its key, value and headers have 901 bytes, and batching.message_max_bytes"),
     ({"_corrupt_record": '{"a": '}, "its input is malformed: '{\"a\": '"),
@@ -293,8 +294,9 @@ def test_each_kind_of_bad_row_has_its_reason(tmp_path: Path, changed: dict[str, 
         return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, 0, 2_000_000, payload)
 
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    good: dict[str, Any] = {"value": b"v", "topic": "t", "_corrupt_record": None, "headers": []}
+    good: dict[str, Any] = {"value": b"v", "topic": "t", "_corrupt_record": None, "headers": [], "partition_key": None}
     kinds = {"value": pa.binary(), "topic": pa.string(), "_corrupt_record": pa.string(), "headers": headers}
+    kinds["partition_key"] = pa.int64()
     rows = [good, {**good, **changed}, good]
     batch = pa.record_batch({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
     limit = None if "headers" in changed else 1000

@@ -1,0 +1,91 @@
+"""Run the tasks of a write, and commit or abort it; independent of the API through which Spark calls it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from pyspark import TaskContext
+
+from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyarrow import RecordBatch
+
+    from bruce_mp.spark.options import SinkOptions
+    from bruce_mp.spark.task_ledger import TaskLedger
+
+__all__ = ["BatchJob", "merge_ledger", "run_in_task", "task_ledger"]
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+_TIME_ZONE: Final = "spark.sql.session.timeZone"
+NO_BATCH: Final = -1
+_JOBS_BETWEEN_MERGES: Final = 64
+_LOG: Final = logging.getLogger(__name__)
+
+
+class BatchJob:
+    """One batch job. An id created on the driver, or the option `runId`, names it in stamps and ledger."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._job = options.run_id or str(uuid4())
+
+    def run(self, batches: Iterator[RecordBatch]) -> TaskResult:
+        """Run one task, in the task."""
+        return run_in_task(self._options, batches, self._job)
+
+    def commit(self, results: Iterable[TaskResult]) -> None:
+        """Write the ledger rows of all tasks."""
+        ledger, run = self._options.ledger, self._options.run_id
+        if ledger is None:
+            return
+        write_ledger(ledger, results, name=self._job if run is None else f"run-{run}")
+        self._remove_tasks()
+        if run is None and UUID(self._job).int % _JOBS_BETWEEN_MERGES == 0:
+            merge_ledger(ledger)
+
+    def abort(self) -> None:
+        """Keep delivered messages, which cannot be withdrawn; they have no ledger row."""
+        self._remove_tasks()
+
+    def _remove_tasks(self) -> None:
+        """Remove the entries of the job's tasks, unless another run of the job may follow."""
+        if self._options.is_exactly_once and self._options.run_id is None:
+            task_ledger(self._options).remove(self._job)
+
+
+def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) -> TaskResult:
+    """Send the rows of the current task of a batch job, or of a streaming query if `job` is None."""
+    from bruce_mp.spark.input_end import check_complete  # noqa: PLC0415 - as the import below
+    from bruce_mp.spark.task import run_task  # noqa: PLC0415 - Arrow and numpy: only where tasks run
+
+    context = TaskContext.get()
+    if context is None:
+        raise OptionError("The data source 'bruce' can be written only by Spark's tasks.")
+    query = job or context.getLocalProperty(_QUERY) or "unknown"
+    batch = NO_BATCH if job else int(context.getLocalProperty(_BATCH) or NO_BATCH)
+    attempt = TaskAttempt(query, batch, context.partitionId(), context.attemptNumber())
+    return run_task(options, attempt, check_complete(batches), context.getLocalProperty(_TIME_ZONE))
+
+
+def task_ledger(options: SinkOptions) -> TaskLedger:
+    """Return the entries of tasks in the ledger of these options."""
+    from bruce_mp.spark.task_ledger import TaskLedger  # noqa: PLC0415 - Arrow, which this module must not import
+
+    return TaskLedger(options.ledger or "")
+
+
+def merge_ledger(ledger: str) -> None:
+    """Merge the ledger's small files, and only log an error: the commit is done, and the next merge tries it again."""
+    from bruce_mp.spark import ledger_files  # noqa: PLC0415 - Arrow, as above
+
+    try:
+        ledger_files.merge_ledger(ledger)
+    except OSError as error:
+        _LOG.warning("The files of the ledger %s could not be merged: %s", ledger, error)

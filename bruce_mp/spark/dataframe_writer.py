@@ -1,0 +1,60 @@
+"""Write a DataFrame with any PySpark from 3.5 on: through the data source, or before PySpark 4.1 through `mapInArrow`.
+
+`mapInArrow` runs the same tasks. Each returns its result as a row, and the driver commits them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Final
+
+from bruce_mp.spark.batch_job import BatchJob
+from bruce_mp.spark.columns import check_columns
+from bruce_mp.spark.options import parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyarrow import RecordBatch
+    from pyspark.sql import DataFrame
+
+__all__ = ["write_frame"]
+
+_RESULT: Final = "result binary"
+
+
+def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
+    """Send the rows of `frame`. Raises `SchemaError`, `OptionError` and Spark's errors."""
+    parsed = parse_options(options)
+    check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], parsed.topic)
+    if _has_data_source():
+        from bruce_mp.spark import register  # noqa: PLC0415 - needs PySpark 4.1
+
+        register(frame.sparkSession)
+        frame.write.format("bruce").mode("append").options(**options).save()
+        return
+    job = BatchJob(parsed)
+    try:
+        rows = frame.mapInArrow(_task_of(job), _RESULT).collect()
+    except Exception:
+        job.abort()
+        raise
+    job.commit([pickle.loads(row["result"]) for row in rows])  # noqa: S301 - written by our own tasks
+
+
+def _has_data_source() -> bool:
+    """Report if this PySpark has all writers that the data source needs."""
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401, PLC0415 - only its presence
+    except ImportError:
+        return False
+    return True
+
+
+def _task_of(job: BatchJob) -> Callable[[Iterator[RecordBatch]], Iterator[Any]]:
+    def run(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415 - runs in the task
+
+        yield pa.record_batch({"result": pa.array([pickle.dumps(job.run(batches))], pa.binary())})
+
+    return run
