@@ -211,6 +211,10 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument("--discards", metavar="PATH", action="append", default=[], help="discard files; repeatable")
     parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
     parser.add_argument("--table-format", default="parquet", help="format of the tables (default parquet)")
+    parser.add_argument("--fail-on-unknown", action="store_true", help="unknown messages make the status 3, too")
+    parser.add_argument(
+        "--sample", metavar="N", type=int, default=0, help="show N messages of each problem, and write them as a table"
+    )
     parser.add_argument(
         "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the reader"
     )
@@ -230,16 +234,21 @@ _FOLLOW: Final = {
 
 def _run_audit(args: Namespace) -> int:
     from bruce_mp.spark.audit.follow import Follow  # noqa: PLC0415 - PySpark is slow
-    from bruce_mp.spark.audit.run import Audit, audit  # noqa: PLC0415
+    from bruce_mp.spark.audit.run import Audit, audit, read_samples  # noqa: PLC0415
+    from bruce_mp.spark.audit.samples import describe_samples  # noqa: PLC0415
 
     plan = Audit(
-        args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format
-    )
+        args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format,
+        args.fail_on_unknown, args.sample,
+    )  # fmt: skip
     spark = _session(args, kafka=True, **{"spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS})
     if args.follow:
         following = Follow(plan, args.every, args.lateness, args.window, args.until_idle, args.stop_when_bad)
         return _run_follow(spark, following)
-    return ExitCode.OK if audit(spark, plan).good else ExitCode.UNBALANCED
+    verdict = audit(spark, plan)
+    if plan.samples:
+        print("\n".join(describe_samples(read_samples(spark, plan))))
+    return ExitCode.OK if verdict.good else ExitCode.UNBALANCED
 
 
 def _run_follow(spark: SparkSession, plan: Follow) -> int:

@@ -28,9 +28,9 @@ def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
     parsed = parse_options(options)
     check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], parsed.topic)
     if _has_data_source():
-        from bruce_mp.spark import register  # noqa: PLC0415 - needs PySpark 4.1
+        from bruce_mp.spark.source import BruceDataSource  # noqa: PLC0415 - needs PySpark 4.1
 
-        register(frame.sparkSession)
+        frame.sparkSession.dataSource.register(BruceDataSource)
         frame.write.format("bruce").mode("append").options(**options).save()
         return
     job = BatchJob(parsed)

@@ -28,7 +28,7 @@ RELEASES: Final = {
 """What pip installs for each; the tests' own environment has the newest."""
 SHARED: Final = ["numpy>=2", "pyarrow>=18"]
 MAKE_S: Final = 900
-RUN_S: Final = 300
+RUN_S: Final = 600
 
 
 def run_with(release: str, script: Path, given: Mapping[str, Any]) -> Any:

@@ -42,7 +42,8 @@ _ARRIVED: Final = """
     with writers as (select writer from {ledger} where stamped group by writer),
       known as (select * from {facts} left semi join writers using (writer)),
       passed as (
-        select *, coalesce(max(last) over by_writer, -1L) as top, coalesce(max(last) over by_cell, -1L) as top_of_cell
+        select *, coalesce(max(last) over by_writer, -1L) as top, coalesce(max(last) over by_cell, -1L) as top_of_cell,
+          max(sent) over by_writer as sent_before
         from known
         window by_writer as (partition by writer order by first, sent rows between unbounded preceding and 1 preceding),
           by_cell as (
@@ -54,7 +55,8 @@ _ARRIVED: Final = """
 """
 """Facts of known writers, with `top` and `fresh`, for the writer and for the cell of the attempt.
 
-`top` is the highest number of the ranges before, -1 for none; `fresh` counts the new numbers. Ranges are ordered by
+`top` is the highest number of the ranges before, -1 for none, and `sent_before` their latest time; `fresh` counts the
+new numbers. Ranges are ordered by
 their first number, so the ranges before cover all numbers from `first` to `top`; the range that was sent first precedes
 equal ones.
 """
@@ -99,11 +101,14 @@ _COVERS: Final = """
         left anti join attempts using (pool))
     select * from (
       select pool, 0 as rank, '(stray)' as reason, arrived - present as count from found join present_sums using (pool)
-      union all select pool, 1, reason, count from reported
-      union all select pool, 2, reason, count from in_files)
+      union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 1), reason, count from reported
+      union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 2), reason, count from in_files)
     where count > 0
 """
-"""pool, rank, reason, count: explanations of the lack in the cells of a pool, in the order of rank."""
+"""pool, rank, reason, count: explanations of the lack in the cells of a pool, in the order of rank.
+
+Messages that were possibly delivered explain only the rest, because Kafka may have them.
+"""
 _SHARES: Final = """
     with incomplete as (
         select *, sum(lack) over (
@@ -136,8 +141,22 @@ _UNKNOWN: Final = """
 """topic, minute, count: messages of writers without a ledger, and unstamped messages beyond the number in the ledgers.
 """
 _DOUBLED: Final = """
-    select topic, minute, writer, first, least(last, top) as last from {arrived} where first <= top
+    select topic, partition, minute, writer, first, least(last, top) as last, sent, from_offset,
+      if(to_offset - from_offset = last - first, from_offset + least(last, top) - first, to_offset) as to_offset
+    from {arrived} where first <= top
 """
+_STRANGERS: Final = """
+    with writers as (select writer from {ledger} where stamped group by writer),
+      plain as (select topic from {ledger} where not stamped group by topic),
+      strange as (
+        select f.* from {facts} f left anti join writers w on f.writer = w.writer where f.writer is not null
+        union all select f.* from {facts} f left anti join plain p on f.topic = p.topic where f.writer is null)
+    select topic, partition, writer, min(first) as first, max(last) as last, min(from_offset) as from_offset,
+      max(to_offset) as to_offset, min(coalesce(sent, minute)) as from_ms, max(coalesce(sent, minute)) as to_ms,
+      sum(copies) as messages
+    from strange group by topic, partition, writer
+"""
+"""The unknown messages of each writer in a partition; without a stamp, those of topics without such a ledger."""
 _BALANCE: Final = """
     with entries as (
         select topic, minute, stack(2, 'sent', rows, 'lack', lack) as (kind, count), null as reason from {cells}
@@ -166,7 +185,9 @@ _BALANCE: Final = """
                         if(out_of_order > 0, 'out of order', null)) as problems
     from books
 """
-_LATE_COLUMNS: Final = "topic string, minute long, writer string, number long"
+_LATE_COLUMNS: Final = (
+    "topic string, partition int, minute long, writer string, number long, sent long, from_offset long, to_offset long"
+)
 _ANOMALIES: Final = """
     select sum(lack) > 0 as incomplete, sum(lanes) > 0 as disordered
     from (select lack, 0 as lanes from {cells} union all select 0, 1 from {lanes})
@@ -178,13 +199,14 @@ class AuditBooks:
     """The result tables of the audit; `balance` has topic, minute, the counts, reasons and problems.
 
     `arrived` has the columns of `_ARRIVED`. `doubled` has ranges that had arrived before, `late` numbers behind later
-    ones; both with topic, minute and writer.
+    ones; both with topic, partition, minute, writer, time and offsets. `strangers` has the unknown messages.
     """
 
     balance: DataFrame
     arrived: DataFrame
     doubled: DataFrame
     late: DataFrame
+    strangers: DataFrame
     _tables: AuditTables
 
     def __enter__(self) -> Self:
@@ -246,7 +268,7 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBo
     tables.register("shares", _shares(tables) if incomplete else empty(tables.spark, _SHARES_COLUMNS))
     doubled = tables.register("doubled", tables.query(_DOUBLED))
     tables.register("unknown", tables.query(_UNKNOWN))
-    return AuditBooks(tables.query(_BALANCE), arrived, doubled, late, tables)
+    return AuditBooks(tables.query(_BALANCE), arrived, doubled, late, tables.query(_STRANGERS), tables)
 
 
 def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
@@ -265,7 +287,9 @@ def _shares(tables: AuditTables) -> DataFrame:
 
 
 def late_messages(facts: DataFrame) -> DataFrame:
-    """Return topic, minute, writer and number of each message behind a later one of its attempt in its partition.
+    """Return each message behind a later one of its attempt in its partition, with the columns of `_LATE_COLUMNS`.
+
+    The offsets are those of its fact if other writers' messages are between them.
 
     Such messages are rare, and the facts alone exclude them: in the order of places, each fact begins behind the end of
     the one before, in numbers and in places. Only *lanes* that violate this are checked message by message.
@@ -286,7 +310,12 @@ def late_messages(facts: DataFrame) -> DataFrame:
     runs = seen.withColumn("run", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(lane))
     in_run = Window.partitionBy(*LANE, "run").orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
     placed = runs.withColumn("highest", F.max("number").over(in_run))
-    return placed.where("number < highest and copy = 1").select("topic", "minute", "writer", "number")
+    is_exact = "to_offset - from_offset = last - first"
+    return placed.where("number < highest and copy = 1").selectExpr(
+        "topic", "partition", "minute", "writer", "number", "sent",
+        f"if({is_exact}, from_offset + number - first, from_offset) as from_offset",
+        f"if({is_exact}, from_offset + number - first, to_offset) as to_offset",
+    )  # fmt: skip
 
 
 def disordered_lanes(facts: DataFrame) -> DataFrame:

@@ -27,18 +27,20 @@ LANE: Final = ["topic", "partition", "writer", "attempt"]
 """The key of a lane: the messages of an attempt in a partition keep their order."""
 SCHEMA: Final = (
     "topic string, partition int, writer string, attempt int, minute long, sent long, latency_ms long, shift long, "
-    "first long, last long, copies long"
+    "first long, last long, copies long, from_offset long, to_offset long"
 )
 """`writer` is query/batch/partition.
 
 `sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms` is null unless
 the broker stamps the topic. `first` and `last` are numbers of the run, `copies` the count of its messages.
+`from_offset` and `to_offset` are the offsets of its first and last message.
 """
 _LOG_APPEND_TIME: Final = 1
 _LAST: Final = "try_element_at(headers, -1)"
 """The stamp: a message's last header."""
 _RUN_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
 _WORD: Final = 64
+_NUMBERS: Final = {"shift": "place - first", "first": "first", "last": "last"}
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 
 
@@ -63,11 +65,14 @@ def _stamped(messages: DataFrame) -> DataFrame:
         "topic", "partition", "if(appended, ms, ms - ms % 60000) as kafka_ms", "appended", "number",
         "if(number is null, null, substring(stamp, 18)) as tail",
         f"shiftright(number, {_WORD.bit_length() - 1}) as word", "offset - number as shift",
+        "coalesce(number, offset) as counted",
     )  # fmt: skip
 
 
 def _words(stamped: DataFrame) -> DataFrame:
     """Group equal messages with numbers in the same word of 64; `bits` has a bit for each number.
+
+    Up to `_runs`, `first` and `last` of messages without a stamp are offsets.
 
     This step touches every message, so it is one hash aggregate without a sort. The tail is binary: for strings Spark
     would add a small hash table in front of the large one, which hashes strings byte by byte.
@@ -75,7 +80,7 @@ def _words(stamped: DataFrame) -> DataFrame:
     return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "shift", "word").agg(
         *expressions(
             "count(*) as copies", f"bit_or(shiftleft(1L, cast(number & {_WORD - 1} as int))) as bits",
-            "min(number) as first", "max(number) as last",
+            "min(counted) as first", "max(counted) as last",
         )
     )  # fmt: skip
 
@@ -93,8 +98,8 @@ def _pieces(words: DataFrame) -> DataFrame:
         *_RUN_KEY, "shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
         "copies as together",
     ).selectExpr(
-        *_RUN_KEY, "substring(tail, 15) as author", "first", "last", "coalesce(last - first + 1, together) as copies",
-        "first + shift as at",
+        *_RUN_KEY, "substring(tail, 15) as author", "first", "last",
+        "if(tail is null, together, last - first + 1) as copies", "first + coalesce(shift, 0) as at",
     )  # fmt: skip
 
 
@@ -118,6 +123,7 @@ def _runs(pieces: DataFrame) -> DataFrame:
         *expressions(
             "first(tail) as tail", "first(kafka_ms) as kafka_ms", "first(appended) as appended",
             "min(first) as first", "max(last) as last", "min(place) as place", "sum(copies) as copies",
+            "min(at) as from_offset", "max(at + last - first) as to_offset",
         )
     )  # fmt: skip
 
@@ -133,8 +139,9 @@ def _facts(runs: DataFrame) -> DataFrame:
         "topic", "partition", f"if({has_attempt}, regexp_replace(name, '/[^/]*$', ''), name) as writer",
         f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
         f"{time_ms} - {time_ms} % 60000 as minute",
-        "sent", "if(appended, greatest(kafka_ms - sent, 0L), null) as latency_ms", "place - first as shift", "first",
-        "last", "copies",
+        "sent", "if(appended, greatest(kafka_ms - sent, 0L), null) as latency_ms",
+        *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBERS.items()),
+        "copies", "from_offset", "to_offset",
     )  # fmt: skip
 
 

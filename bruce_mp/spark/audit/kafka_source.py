@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.temporary_settings import temporary_settings
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CONSUMER_OPTIONS", "read_topics", "stream_topics"]
+__all__ = ["CONSUMER_OPTIONS", "read_at", "read_topics", "stream_topics"]
 
 CONSUMER_OPTIONS: Final = {
     "includeHeaders": "true",
@@ -44,6 +45,16 @@ def stream_topics(
     """Read the topics as a stream, from their beginning unless `options` say otherwise."""
     beginning = {"startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**beginning, **_options(bootstrap, topics, options)).load()
+
+
+def read_at(spark: SparkSession, options: Mapping[str, str], topic: str, partition: int, offset: int) -> DataFrame:
+    """Read the message at an offset; `options` name the brokers."""
+    at = {
+        "assign": json.dumps({topic: [partition]}),
+        "startingOffsets": json.dumps({topic: {partition: offset}}),
+        "endingOffsets": json.dumps({topic: {partition: offset + 1}}),
+    }
+    return spark.read.format("kafka").options(**{**CONSUMER_OPTIONS, **options, **at}).load()
 
 
 def _options(bootstrap: str, topics: Sequence[str], options: Mapping[str, str] | None) -> dict[str, str]:

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
     _Row = Mapping[str, Any]
 
-__all__ = ["AuditVerdict", "Summary", "summarise", "write_report"]
+__all__ = ["COUNTS", "AuditVerdict", "Summary", "summarise", "write_report"]
 
 _TOPICS: Final = 50
 _RANGES: Final = 100
 _REASONS: Final = 20
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
-_COUNTS: Final = ("sent", *_SERIES, "unknown")
-_COLUMNS: Final = (*_COUNTS, "p50_ms", "p99_ms")
+COUNTS: Final = ("sent", *_SERIES, "unknown")
+"""The counts of a verdict."""
+_COLUMNS: Final = (*COUNTS, "p50_ms", "p99_ms")
 _SPANS: Final = """
     with ends as (
         select *, min(minute) over everything as first, max(minute) over everything as last from {balance}
@@ -75,19 +76,20 @@ class AuditVerdict:
     doubled: int
     out_of_order: int
     unknown: int
+    unknown_is_bad: bool = False
 
     @property
     def to_name(self) -> bool:
-        """Return True if the problems have sequence numbers to list."""
-        return bool(self.missing or self.doubled or self.out_of_order or self.discarded)
+        """Return True if the table of problems has rows."""
+        return bool(self.missing or self.doubled or self.out_of_order or self.discarded or self.unknown)
 
     @property
     def good(self) -> bool:
-        """Return True if no message is missing, doubled or out of order.
+        """Return True if no message is missing, doubled or out of order, or, with `unknown_is_bad`, unknown.
 
         Discards are accounted for, so they count as good.
         """
-        return not (self.missing or self.doubled or self.out_of_order)
+        return not (self.missing or self.doubled or self.out_of_order or (self.unknown_is_bad and self.unknown))
 
     def __str__(self) -> str:
         return (
@@ -123,8 +125,8 @@ def summarise(balance: DataFrame, latencies: DataFrame) -> Summary:
     for row in sorted(rows, key=itemgetter("at")):
         bar = Bar(row["at"], row["start_ms"], row["length_ms"], {name: row[name] for name in _SERIES})
         bars.setdefault(row["topic"], []).append(bar)
-        sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(_COUNTS, 0)})
-        sums.update({name: sums[name] + row[name] for name in _COUNTS})
+        sums = topics.setdefault(row["topic"], {**row, **dict.fromkeys(COUNTS, 0)})
+        sums.update({name: sums[name] + row[name] for name in COUNTS})
     return Summary(sorted(topics.values(), key=_severity), bars)
 
 
@@ -155,7 +157,7 @@ def _reasons(balance: DataFrame) -> Sequence[_Row]:
 
 
 def _first_problems(problems: DataFrame) -> Sequence[_Row]:
-    return [row.asDict() for row in problems.orderBy("problem", "writer", "first").limit(_RANGES).collect()]
+    return [row.asDict() for row in problems.orderBy("problem", "topic", "writer", "first").limit(_RANGES).collect()]
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -215,13 +217,28 @@ def _problems(rows: Sequence[_Row]) -> str:
     if not rows:
         return ""
     lines = "".join(
-        f"<tr><td class=text>{escape(str(row['problem']))}<td class=text>{escape(str(row['writer']))}"
-        f"<td>{row['first']:,}<td>{row['last']:,}"
+        f"<tr><td class=text>{escape(str(row['problem']))}<td class=text>{escape(str(row['topic'] or ''))}"
+        f"<td>{_number(row['partition'])}<td>{_range(row['from_offset'], row['to_offset'])}"
+        f"<td class=text>{escape(str(row['writer'] or ''))}<td>{_range(row['first'], row['last'])}"
+        f"<td>{_time(row['from_ms'])}<td>{row['messages']:,}"
         for row in rows
     )
     return (
         "<h2>Which messages</h2><p class=note>A writer is query/batch/partition; its messages are numbered from 0. "
         f"Discarded messages are among the missing. The first {_RANGES} ranges; the table <code>problems</code> has "
         "all.</p>"
-        f"<div class=wide><table><tr><th class=text>problem<th class=text>writer<th>from<th>to{lines}</table></div>"
+        "<div class=wide><table><tr><th class=text>problem<th class=text>topic<th>partition<th>offsets"
+        f"<th class=text>writer<th>numbers<th>from<th>messages{lines}</table></div>"
     )
+
+
+def _number(value: int | None) -> str:
+    return "&ndash;" if value is None else f"{value:,}"
+
+
+def _range(first: int | None, last: int | None) -> str:
+    return _number(first) if first == last else f"{_number(first)}&ndash;{_number(last)}"
+
+
+def _time(ms: int | None) -> str:
+    return "&ndash;" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

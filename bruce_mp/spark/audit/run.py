@@ -2,7 +2,8 @@
 
 OUTPUT/facts      the contents of Kafka, read once
 OUTPUT/balance    one row for each topic and minute
-OUTPUT/problems   ranges of missing, doubled and out-of-order sequence numbers, by writer
+OUTPUT/problems   ranges of missing, doubled, out-of-order and unknown messages, by writer
+OUTPUT/samples    with `samples`: some of these messages
 OUTPUT/report.html
 """
 
@@ -15,7 +16,8 @@ from bruce_mp.spark.audit.balance import CELL, discard_lines, fill_books, read_l
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.ranges import expressions, merge_ranges
-from bruce_mp.spark.audit.report import AuditVerdict, summarise, write_report
+from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarise, write_report
+from bruce_mp.spark.audit.samples import sample_messages
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.spark.audit.balance import AuditBooks
 
-__all__ = ["Audit", "audit", "compare", "find_problems", "land", "no_problems"]
+__all__ = ["Audit", "audit", "compare", "find_problems", "land", "no_problems", "read_samples"]
 
 _SMALL_BYTES: Final = 16 << 20
 """Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
@@ -55,6 +57,10 @@ class Audit:
     discards: Sequence[str] = ()
     kafka: Mapping[str, str] = field(default_factory=dict)
     table_format: str = "parquet"
+    unknown_is_bad: bool = False
+    """Count unknown messages as a bad result."""
+    samples: int = 0
+    """Most messages to show of each problem."""
 
     @property
     def facts(self) -> str:
@@ -100,10 +106,19 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> 
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
         balance = _write_table(cells, plan, "balance")
         found = summarise(balance, percentiles(timed, ["topic"]))
-        verdict = AuditVerdict(**{name: found.total(name) for name in AuditVerdict.__dataclass_fields__})
-        problems = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
-        write_report(found, balance, _write_table(problems, plan, "problems"), verdict, absolute_path(plan.output))
+        verdict = AuditVerdict(**{name: found.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
+        found_problems = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
+        problems = _write_table(found_problems, plan, "problems")
+        write_report(found, balance, problems, verdict, absolute_path(plan.output))
+    if plan.samples:
+        options = {**plan.kafka, "kafka.bootstrap.servers": plan.bootstrap}
+        _write_table(sample_messages(problems, options, plan.samples), plan, "samples")
     return verdict
+
+
+def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
+    """Return the table of samples that the last comparison wrote."""
+    return spark.read.format(plan.table_format).load(f"{absolute_path(plan.output)}/samples")
 
 
 def _read_discards(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
@@ -119,18 +134,31 @@ def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
 
 # --- the problems ----------------------------------------------------------------------------------------------------
 
-_COLUMNS: Final = "problem string, writer string, first long, last long"
+_COLUMNS: Final = (
+    "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
+    "to_offset long, from_ms long, to_ms long, messages long"
+)
+_NAMES: Final = [column.split(" ")[0] for column in _COLUMNS.split(", ")]
+_RANGE: Final = ["problem", "topic", "partition", "writer"]
 
 
 def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
-    """Return problem, writer, first and last.
+    """Return the ranges of messages with a problem (`_COLUMNS`); missing messages have no partition and no offsets.
 
     Discarded messages are among the missing, because reports of discards contain no sequence numbers.
     """
-    missing = _missing_ranges(books.arrived, ledger).selectExpr("'missing' as problem", "writer", "first", "last")
-    doubled = books.doubled.selectExpr("'doubled' as problem", "writer", "first", "last")
-    late = books.late.selectExpr("'out of order' as problem", "writer", "number as first", "number as last")
-    return merge_ranges(missing.unionByName(doubled).unionByName(late), ["problem", "writer"])
+    times = ["from_offset", "to_offset", "sent as from_ms", "sent as to_ms"]
+    missing = _missing_ranges(books.arrived, ledger)
+    doubled = books.doubled.selectExpr("'doubled' as problem", "topic", "partition", "writer", "first", "last", *times)
+    late = books.late.selectExpr(
+        "'out of order' as problem", "topic", "partition", "writer", "number as first", "number as last", *times
+    )
+    merged = merge_ranges(
+        missing.unionByName(doubled).unionByName(late), _RANGE, "min(from_offset) as from_offset",
+        "max(to_offset) as to_offset", "min(from_ms) as from_ms", "max(to_ms) as to_ms",
+    ).selectExpr("*", "last - first + 1 as messages")  # fmt: skip
+    strangers = books.strangers.selectExpr("'unknown' as problem", "*")
+    return merged.unionByName(strangers).select(*_NAMES)
 
 
 def no_problems(ledger: DataFrame) -> DataFrame:
@@ -139,11 +167,26 @@ def no_problems(ledger: DataFrame) -> DataFrame:
 
 
 def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
-    """Return writer, first and last of the used numbers that did not arrive."""
-    used = ledger.where("stamped").groupBy("writer").agg(*expressions("max(attempt_rows) as used"))
-    gaps = arrived.join(used, "writer").selectExpr("writer", "top + 1 as first", "least(first, used) - 1 as last")
-    highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest"))
+    """Return the used numbers that did not arrive, with the times of the messages around them.
+
+    The topic is null if the writer has several. The times of a writer's last messages are those of the ledger.
+    """
+    used = ledger.where("stamped").groupBy("writer").agg(
+        *expressions(
+            "max(attempt_rows) as used", "if(min(topic) = max(topic), min(topic), null) as only_topic",
+            "min(minute) as begin_ms", "max(minute) + 59999 as end_ms",
+        )
+    )  # fmt: skip
+    gaps = arrived.join(used, "writer").selectExpr(
+        "only_topic", "writer", "top + 1 as first", "least(first, used) - 1 as last",
+        "coalesce(sent_before, begin_ms) as from_ms", "sent as to_ms",
+    )  # fmt: skip
+    highest = arrived.groupBy("writer").agg(*expressions("max(last) as highest", "max(sent) as latest"))
     tail = used.join(highest, "writer", "left").selectExpr(
-        "writer", "coalesce(highest, -1L) + 1 as first", "used - 1 as last"
-    )
-    return gaps.unionByName(tail).where("first <= last")
+        "only_topic", "writer", "coalesce(highest, -1L) + 1 as first", "used - 1 as last",
+        "coalesce(latest, begin_ms) as from_ms", "end_ms as to_ms",
+    )  # fmt: skip
+    return gaps.unionByName(tail).where("first <= last").selectExpr(
+        "'missing' as problem", "only_topic as topic", "cast(null as int) as partition", "writer", "first", "last",
+        "cast(null as bigint) as from_offset", "cast(null as bigint) as to_offset", "from_ms", "to_ms",
+    )  # fmt: skip

@@ -55,5 +55,5 @@ class AuditTables:
 
 def empty(spark: SparkSession, columns: str) -> DataFrame:
     """Return an empty table of `columns` ("name type, ..."). Spark recognizes it as empty and skips dependent work."""
-    fields = (part.split(" ") for part in columns.split(", "))
+    fields = (part.split(" ", 1) for part in columns.split(", "))
     return spark.sql(f"select {', '.join(f'cast(null as {kind}) as {name}' for name, kind in fields)} where false")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -67,6 +67,9 @@ class Planted:
             TaskResult(TaskAttempt(f"{topic}-query", 3, 0, attempt), "host", counts, acks, stamped, **more)
         )
 
+    def first_offset(self, topic: str) -> int:
+        return next((row["offset"] for row in self.rows if row["topic"] == topic), 0)
+
     def frame(self, spark: SparkSession) -> DataFrame:
         rows = spark.createDataFrame(self.rows, KAFKA).coalesce(1)
         return rows.selectExpr("*", "timestamp_millis(kafka_ms) as timestamp")
@@ -87,6 +90,8 @@ def planted() -> Planted:
     it.put("late", [0, 1, 2, 4, 3, 5, 6, 7, 8, 9])
     it.enter("discarded", {M1: 10}, delivered=7, discarded={"LONG_MSG": 1, "NO_MEM": 2})
     it.put("discarded", range(7))
+    it.enter("possible", {M1: 10}, delivered=6, discarded={"RATE_LIMIT": 1, "POSSIBLY_DELIVERED": 3})
+    it.put("possible", range(8))
     it.enter("silent", {M1: 5, M2: 5}, acks="none")
     it.put("silent", range(4))
     it.put("silent", range(5, 8), ms=M2)
@@ -106,7 +111,7 @@ def planted() -> Planted:
 
 
 TOPICS: Final = (
-    "good lost doubled late discarded silent retried rerun plain strange gone".split()  # and no others
+    "good lost doubled late discarded possible silent retried rerun plain strange gone".split()  # and no others
 )
 
 
@@ -153,6 +158,15 @@ LATENCY: Final = {"p50_ms": 12, "p99_ms": 12}
             {M1: {"sent": 10, "delivered": 7, "discarded": 3, "reasons": {"LONG_MSG": 1, "NO_MEM": 2}, **LATENCY}},
         ),
         (
+            "possible",
+            {
+                M1: {
+                    "sent": 10, "delivered": 8, "discarded": 2, "reasons": {"RATE_LIMIT": 1, "POSSIBLY_DELIVERED": 1},
+                    **LATENCY,
+                }
+            },
+        ),
+        (
             "silent",
             {
                 M1: {"sent": 5, "delivered": 4, "discarded": 1, "reasons": {"NO_MEM": 1}, **LATENCY},
@@ -185,7 +199,7 @@ def test_totals_sum_all_topics(audited: tuple[AuditVerdict, Path]) -> None:
     verdict, _ = audited
     assert not verdict.good
     assert verdict.sent == verdict.delivered + verdict.discarded + verdict.missing
-    expected = AuditVerdict(70_082 + GOOD, GOOD + 69, 5, 70_005 + 3, 9, 1, 5)
+    expected = AuditVerdict(70_092 + GOOD, GOOD + 77, 7, 70_005 + 3, 9, 1, 5)
     assert (verdict.missing, verdict.doubled, verdict.out_of_order) == (70_005, 9, 1)
     assert (verdict.discarded, verdict.unknown) == (expected.discarded, expected.unknown)
 
@@ -194,17 +208,47 @@ def test_each_message_with_a_problem_is_named(spark: SparkSession, audited: tupl
     rows = spark.read.parquet(f"{audited[1]}/problems").collect()
     named: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for row in rows:
-        named.setdefault((row["writer"].split("-")[0], row["problem"]), []).append((row["first"], row["last"]))
+        if row["problem"] != "unknown":
+            named.setdefault((row["writer"].split("-")[0], row["problem"]), []).append((row["first"], row["last"]))
     assert {key: sorted(ranges) for key, ranges in named.items()} == {
         ("lost", "missing"): [(4, 5), (9, 9)],
         ("doubled", "doubled"): [(1, 1), (3, 3)],
         ("late", "out of order"): [(3, 3)],
         ("discarded", "missing"): [(7, 9)],
+        ("possible", "missing"): [(8, 9)],
         ("silent", "missing"): [(4, 4), (8, 9)],
         ("retried", "doubled"): [(0, 1), (3, 3)],
         ("rerun", "doubled"): [(0, 3)],
         ("gone", "missing"): [(0, 69_999)],
     }
+
+
+def test_each_problem_has_its_place_and_time(
+    spark: SparkSession, planted: Planted, audited: tuple[AuditVerdict, Path]
+) -> None:
+    columns = ("problem", "topic", "partition", "first", "last", "from_offset", "to_offset", "from_ms", "to_ms")
+    wanted = "topic in ('lost', 'doubled', 'late', 'strange', 'gone')"
+    rows = spark.read.parquet(f"{audited[1]}/problems").where(wanted).collect()
+    found = {tuple(row[name] for name in columns): row["messages"] for row in rows}
+    begin = {topic: planted.first_offset(topic) for topic in TOPICS}
+    doubled, late, strange = begin["doubled"], begin["late"], begin["strange"]
+    assert found == {
+        ("missing", "lost", None, 4, 5, None, None, M1, M1): 2,
+        ("missing", "lost", None, 9, 9, None, None, M1, M1 + 59_999): 1,
+        ("missing", "gone", None, 0, 69_999, None, None, M1, M1 + 59_999): 70_000,
+        ("doubled", "doubled", 0, 3, 3, doubled + 4, doubled + 4, M1, M1): 1,
+        ("doubled", "doubled", 1, 1, 1, doubled + 11, doubled + 11, M1, M1): 1,
+        ("out of order", "late", 0, 3, 3, late + 4, late + 4, M1, M1): 1,
+        ("unknown", "strange", 0, 0, 2, strange, strange + 2, M1, M1): 3,
+        ("unknown", "strange", 0, None, None, 0, 0, M1, M1): 2,
+    }
+
+
+def test_unknown_messages_are_bad_if_asked(audited: tuple[AuditVerdict, Path]) -> None:
+    counts = AuditVerdict(1, 1, 0, 0, 0, 0, 5)
+    assert counts.good
+    assert not replace(counts, unknown_is_bad=True).good
+    assert replace(counts, unknown=0, unknown_is_bad=True).good
 
 
 def test_the_report_page_is_complete_and_self_contained(audited: tuple[AuditVerdict, Path]) -> None:

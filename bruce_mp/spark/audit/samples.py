@@ -1,0 +1,60 @@
+"""Read some of the messages with a problem from Kafka, each by its offset."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.spark.audit.messages import read_at
+from bruce_mp.spark.audit.tables import empty
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["describe_samples", "sample_messages"]
+
+_MOST_TEXT: Final = 200
+_COLUMNS: Final = (
+    "problem string, topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>"
+)
+
+
+def sample_messages(problems: DataFrame, options: Mapping[str, str], most: int) -> DataFrame:
+    """Return the first messages of at most `most` ranges of each problem; `options` are of Spark's Kafka source."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    by_problem = Window.partitionBy("problem").orderBy("topic", "partition", "from_offset")
+    placed = problems.where("from_offset is not null").withColumn("row", F.row_number().over(by_problem))
+    spark = problems.sparkSession
+    frames = [
+        read_at(spark, options, row["topic"], row["partition"], row["from_offset"]).withColumn(
+            "problem", F.lit(row["problem"])
+        )
+        for row in placed.where(placed["row"] <= most).orderBy("problem", "row").collect()
+    ]
+    if not frames:
+        return empty(spark, _COLUMNS)
+    names = [column.split(" ")[0] for column in _COLUMNS.split(", ")]
+    return reduce(lambda one, other: one.unionByName(other), frames).select(*names)
+
+
+def describe_samples(samples: DataFrame) -> list[str]:
+    """Return a line for each message; long keys and values are cut."""
+    rows = samples.orderBy("problem", "topic", "partition", "offset").collect()
+    return [
+        f"{row['problem']}: {row['topic']}/{row['partition']}@{row['offset']} {row['timestamp']:%Y-%m-%d %H:%M:%S} "
+        f"key {_shown(row['key'])} value {_shown(row['value'])}"
+        for row in rows
+    ]
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "null"
+    text = bytes(data[:_MOST_TEXT]).decode(errors="backslashreplace")
+    return json.dumps(text, ensure_ascii=False) + ("..." if len(data) > _MOST_TEXT else "")
