@@ -17,7 +17,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.key_hashes import partition_key_of
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark import write
-from bruce_mp.spark.settings import settings
+from bruce_mp.spark.temporary_settings import temporary_settings
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_types_of_other_columns_are_cast(spark: SparkSession, tmp_path: Path) ->
 
 def test_a_timestamp_without_zone_is_in_the_zone_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
     times = spark.range(1).selectExpr("'v' as value", "timestamp_ntz'1970-01-01 01:00:01' as timestamp")
-    with StreamSink(tmp_path / "s") as sink, settings(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+    with StreamSink(tmp_path / "s") as sink, temporary_settings(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
         writer(times, sink).save()
     (message,) = [parse_message(frame) for frame in sink.messages]
     assert isinstance(message, Message)

@@ -6,7 +6,7 @@ import json
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.messages import read_at
+from bruce_mp.spark.audit.kafka_source import read_at
 from bruce_mp.spark.audit.tables import empty
 
 if TYPE_CHECKING:
