@@ -1,20 +1,21 @@
 """Commands of the control channel, and their execution.
 
-The channel is TCP on the loopback interface. A request is one line of JSON, `{"do": "move_leader", "topic": ...}`. The
-response is one line, `{"ok": true, "result": ...}` or `{"ok": false, "error": "a sentence"}`. Each command is a struct
-whose fields are its arguments; its `run` method executes it on a `DevServer`.
+The channel is TCP on the loopback interface, or a UNIX socket. A request is one line of JSON, such as
+`{"do": "move_leader", "topic": ...}`. The response is one line, `{"ok": true, "result": ...}` or `{"ok": false,
+"error": "a sentence"}`. Each command is a struct with its arguments as fields; its `run` method executes it on a
+`DevServer`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping  # noqa: TC003  msgspec reads the annotations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Union
 
 import msgspec
 
 from bruce_mp.devbroker.codes import RefusedError
-from bruce_mp.devbroker.faults import Fault  # noqa: TC001  msgspec reads the annotations
+from bruce_mp.devbroker.faults import Fault, InjectedFault  # noqa: TC001  msgspec reads the annotations
 from bruce_mp.devbroker.statistics import Statistics  # noqa: TC001  msgspec reads the annotations
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bruce_mp.devbroker.server import DevServer
 
 __all__ = [
+    "BY_NAME",
     "AddPartitions",
     "AddTopic",
     "Answer",
@@ -38,6 +40,7 @@ __all__ = [
     "DropBatch",
     "GetStatistics",
     "Inject",
+    "ListFaults",
     "MoveLeader",
     "PartitionCount",
     "SwapBatches",
@@ -83,15 +86,28 @@ class AppendedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inject(BrokerCommand, frozen=True):
+    """Inject a fault. Return its number."""
+
     fault: Fault
 
-    async def run(self, server: DevServer) -> None:
-        server.faults.inject(self.fault)
+    async def run(self, server: DevServer) -> int:
+        return server.faults.inject(self.fault)
+
+
+class ListFaults(BrokerCommand, frozen=True):
+    """Return the faults that may still strike, as `InjectedFault`."""
+
+    async def run(self, server: DevServer) -> list[InjectedFault]:
+        return server.faults.injected
 
 
 class ClearFaults(BrokerCommand, frozen=True):
+    """Remove all faults, or the one of this number."""
+
+    number: int | None = None
+
     async def run(self, server: DevServer) -> None:
-        server.faults.clear()
+        server.faults.clear(self.number)
 
 
 class MoveLeader(BrokerCommand, frozen=True):
@@ -257,25 +273,27 @@ class WaitUntil(BrokerCommand, frozen=True):
         )
 
 
-ANY_COMMAND: Final = (
-    Inject
-    | ClearFaults
-    | MoveLeader
-    | BrokerDown
-    | BrokerUp
-    | AddPartitions
-    | AddTopic
-    | AppendedSince
-    | DeleteTopic
-    | DropBatch
-    | DoubleBatch
-    | SwapBatches
-    | Batches
-    | PartitionCount
-    | GetStatistics
-    | WaitUntil
+COMMANDS: Final = (
+    Inject,
+    ListFaults,
+    ClearFaults,
+    MoveLeader,
+    BrokerDown,
+    BrokerUp,
+    AddPartitions,
+    AddTopic,
+    AppendedSince,
+    DeleteTopic,
+    DropBatch,
+    DoubleBatch,
+    SwapBatches,
+    Batches,
+    PartitionCount,
+    GetStatistics,
+    WaitUntil,
 )
-DECODER: Final = msgspec.json.Decoder(ANY_COMMAND)
+BY_NAME: Final[Mapping[str, type[BrokerCommand]]] = {tag_of(kind.__name__): kind for kind in COMMANDS}
+DECODER: Final = msgspec.json.Decoder(Union[COMMANDS])  # noqa: UP007  the members are computed
 
 
 async def execute(line: bytes, server: DevServer) -> bytes:

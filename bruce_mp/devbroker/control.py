@@ -1,4 +1,4 @@
-"""Client of the embedded broker for tests and the demo: starts the process and sends it commands.
+"""Clients of the embedded broker: `DevBroker` starts the process, `ControlChannel` sends commands to a running one.
 
     with DevBroker(brokers=3, topics={"hits": 4}) as broker:
         broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7, topic="hits", times=3))
@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar
 import msgspec
 
 from bruce_mp.devbroker import commands
+from bruce_mp.devbroker.faults import InjectedFault
 from bruce_mp.devbroker.records import StoredRecord, decode_batches
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.errors import BruceError, StartError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.devbroker.faults import Fault
 
-__all__ = ["CommandError", "DevBroker"]
+__all__ = ["CommandError", "ControlChannel", "DevBroker"]
 
 RESPONSE_TIMEOUT_S: Final = 30.0  # seconds; on a busy machine longer than any command except the wait takes
 STOP_TIMEOUT_S: Final = 10.0
@@ -43,6 +44,58 @@ Result = TypeVar("Result")
 
 class CommandError(BruceError):
     """Failure of a command; the text is the broker's."""
+
+
+class ControlChannel:
+    """A connection to the control channel of a broker.
+
+    Args:
+        address: HOST:PORT, or the path of a UNIX socket.
+
+    Raises:
+        CommandError: no broker listens there.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            self._socket = connect(address)
+        except (OSError, ValueError) as error:
+            raise CommandError(f"No embedded broker can be reached at {address}: {error}.") from error
+        self._lines = self._socket.makefile("rb")
+
+    def request(self, command: commands.BrokerCommand) -> Any:
+        """Execute a command and return its result.
+
+        Raises:
+            CommandError: the broker refused the command, or has ended.
+        """
+        waits_s = command.seconds if isinstance(command, commands.WaitUntil) else 0.0
+        self._socket.settimeout(waits_s + RESPONSE_TIMEOUT_S)
+        self._socket.sendall(msgspec.json.encode(command) + b"\n")
+        line = self._lines.readline()
+        if not line:
+            raise CommandError("The embedded broker closed its control connection: its process has ended.")
+        answer = msgspec.json.decode(line, type=commands.Answer)
+        if not answer.ok:
+            raise CommandError(answer.error)
+        return answer.result
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+
+def connect(address: str) -> socket.socket:
+    if "/" not in address:
+        host, _, port = address.rpartition(":")
+        return socket.create_connection((host, int(port)), RESPONSE_TIMEOUT_S)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 class DevBroker:
@@ -88,12 +141,12 @@ class DevBroker:
         )
         try:
             ready = read_ready(self._process, start_within)
-            host, _, port = ready["CONTROL"].rpartition(":")
-            self._socket = socket.create_connection((host, int(port)), timeout=RESPONSE_TIMEOUT_S)
+            self._channel = ControlChannel(ready["CONTROL"])
         except BaseException:
             end_process(self._process)
             raise
-        self._lines = self._socket.makefile("rb")
+        self.control: str = ready["CONTROL"]
+        """Address of the control channel."""
         self.bootstrap: str = ready["BOOTSTRAP"]
         """`host:port[,host:port...]`, the first broker first."""
 
@@ -101,11 +154,17 @@ class DevBroker:
     def pid(self) -> int:
         return self._process.pid
 
-    def inject(self, fault: Fault) -> None:
-        self._run(commands.Inject(fault=fault))
+    def inject(self, fault: Fault) -> int:
+        """Add a fault and return its number."""
+        return self._request(commands.Inject(fault=fault), int)
 
-    def clear_faults(self) -> None:
-        self._run(commands.ClearFaults())
+    def faults(self) -> list[InjectedFault]:
+        """Return the faults that may still strike, with their counts."""
+        return self._request(commands.ListFaults(), list[InjectedFault])
+
+    def clear_faults(self, number: int | None = None) -> None:
+        """Remove all faults, or the one of this number."""
+        self._run(commands.ClearFaults(number=number))
 
     def move_leader(self, topic: str, partition: int, broker: int, *, stale: int = 0) -> None:
         """Make `broker` the leader; the next `stale` Metadata responses still name the old one."""
@@ -185,7 +244,6 @@ class DevBroker:
             errors=errors or {},
             seconds=within,
         )
-        self._socket.settimeout(within + RESPONSE_TIMEOUT_S)
         statistics = self._request(wanted, Statistics)
         if not wanted.reached(statistics):
             raise TimeoutError(f"The broker did not reach {wanted} within {within} s; it counted {statistics}.")
@@ -193,8 +251,7 @@ class DevBroker:
 
     def close(self) -> None:
         """End the process. Repeated calls are harmless."""
-        self._lines.close()
-        self._socket.close()
+        self._channel.close()
         end_process(self._process)
 
     def __enter__(self) -> Self:
@@ -220,14 +277,7 @@ class DevBroker:
         self._request(command, type(None))
 
     def _request(self, command: commands.BrokerCommand, kind: type[Result]) -> Result:
-        self._socket.sendall(msgspec.json.encode(command) + b"\n")
-        line = self._lines.readline()
-        if not line:
-            raise CommandError("The embedded broker closed its control connection: its process has ended.")
-        answer = msgspec.json.decode(line, type=commands.Answer)
-        if not answer.ok:
-            raise CommandError(answer.error)
-        return msgspec.convert(answer.result, kind, strict=False)
+        return msgspec.convert(self._channel.request(command), kind, strict=False)
 
 
 def read_ready(process: subprocess.Popen[bytes], within: float) -> dict[str, str]:

@@ -1,26 +1,39 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault *matches* requests by API, broker, topic and partition. It *strikes* the nth match and then every mth, a number
-of times. `EFFECTS` defines each action for the three steps of a request: execution, response bytes, and connection.
-Several faults may strike one request; their effects add up.
+A fault *matches* requests by API, broker, client, topic, partition and text. It *strikes* the nth match and then every
+mth, a number of times. `EFFECTS` defines each action for the three steps of a request: execution, response bytes, and
+connection. Several faults may strike one request; their effects add up.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum, unique
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
-from bruce_mp.devbroker.codes import ApiKey
+from bruce_mp.devbroker.batch import records_of
+from bruce_mp.devbroker.codes import ApiKey, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from ipaddress import IPv4Network, IPv6Network
 
-__all__ = ["EFFECTS", "NO_FAULTS", "Effect", "Fault", "FaultAction", "FaultBook", "StruckFaults", "Target"]
-
-Target = tuple[str, int]
-"""(topic, partition) of a request; partition -1 if the request names only the topic."""
+__all__ = [
+    "EFFECTS",
+    "NO_FAULTS",
+    "WHOLE_REQUEST",
+    "Effect",
+    "Fault",
+    "FaultAction",
+    "FaultBook",
+    "InjectedFault",
+    "StruckFaults",
+    "Target",
+]
 
 CORRELATION_AT: Final = 4
 GARBAGE_FRAME: Final = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
@@ -58,6 +71,33 @@ class FaultAction(StrEnum):
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
 
+class Target(NamedTuple):
+    """A part of a request: a partition with the record batch for it, or a topic (partition -1).
+
+    The topic is None in a request about all topics.
+    """
+
+    topic: str | None = None
+    partition: int = -1
+    batch: bytes | None = None
+
+    def contains(self, text: bytes) -> bool:
+        """Return True if a key or a value of the batch contains the text."""
+        try:
+            records = records_of(self.batch or b"")
+        except RefusedError:
+            return False
+        return any(text in (part or b"") for record in records for part in (record.key, record.value))
+
+
+WHOLE_REQUEST: Final = Target()
+
+
+@lru_cache
+def network_of(text: str) -> IPv4Network | IPv6Network:
+    return ip_network(text, strict=False)
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scripted fault. A field that is None matches any value.
 
@@ -67,8 +107,12 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     action: FaultAction
     api: ApiKey | None = ApiKey.PRODUCE
     broker: int | None = None
+    client: str | None = None
+    """IP address of the client, or a network such as "127.0.0.0/30"."""
     topic: str | None = None
     partition: int | None = None
+    text: str | None = None
+    """Text in the key or the value of a record, in UTF-8. Only Produce requests have records."""
     nth: PositiveInt = 1
     every: PositiveInt = 1
     times: PositiveInt | None = 1
@@ -78,16 +122,26 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ms: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Milliseconds of DELAY, SILENCE and THROTTLE."""
 
-    def concerns(self, topic: str | None, partition: int | None) -> bool:
-        """Return True if the fault concerns this part of a request."""
-        return self.topic in (None, topic) and self.partition in (None, partition)
+    def __post_init__(self) -> None:
+        if self.client is not None:
+            network_of(self.client)  # raises ValueError, which msgspec reports
 
-    def matches(self, api: ApiKey, broker: int, targets: Collection[Target]) -> bool:
+    def concerns(self, part: Target) -> bool:
+        """Return True if the fault concerns this part of a request."""
+        return (
+            (part.topic is None or self.topic in (None, part.topic))
+            and self.partition in (None, part.partition)
+            and (self.text is None or part.contains(self.text.encode()))
+        )
+
+    def matches(self, api: ApiKey, broker: int, client: str, targets: Collection[Target]) -> bool:
         """Return True if the fault concerns this request, or a part of it."""
         if self.api not in (None, api) or self.broker not in (None, broker):
             return False
-        anywhere = self.topic is None and self.partition is None
-        return anywhere or any(self.concerns(topic, partition) for topic, partition in targets)
+        if self.client is not None and ip_address(client) not in network_of(self.client):
+            return False
+        anywhere = self.topic is None and self.partition is None and self.text is None
+        return anywhere or any(map(self.concerns, targets))
 
 
 def unchanged(frame: bytes) -> bytes:
@@ -161,24 +215,22 @@ class StruckFaults(NamedTuple):
     def milliseconds(self, action: FaultAction) -> int:
         return sum(fault.ms for fault in self.faults if fault.action is action)
 
-    def error(self, action: FaultAction, topic: str | None = None, partition: int | None = None) -> int:
+    def error(self, action: FaultAction, part: Target = WHOLE_REQUEST) -> int:
         """Return the code that a fault of `action` sets for this part of the request, or 0."""
-        wanted = (f.code for f in self.faults if f.action is action and f.concerns(topic, partition))
+        wanted = (fault.code for fault in self.faults if fault.action is action and fault.concerns(part))
         return next(wanted, 0)
 
 
 NO_FAULTS: Final = StruckFaults()
 
 
-class InjectedFault:
-    """An injected fault with its counts."""
+class InjectedFault(msgspec.Struct):
+    """An injected fault with its number and its counts."""
 
-    __slots__ = ("fault", "matched", "struck")
-
-    def __init__(self, fault: Fault) -> None:
-        self.fault = fault
-        self.matched = 0
-        self.struck = 0
+    number: int
+    fault: Fault
+    matched: int = 0
+    struck: int = 0
 
     @property
     def is_spent(self) -> bool:
@@ -198,19 +250,31 @@ class FaultBook:
 
     def __init__(self) -> None:
         self._injected: list[InjectedFault] = []
+        self._numbers = count(1)
 
-    def inject(self, fault: Fault) -> None:
-        self._injected.append(InjectedFault(fault))
+    @property
+    def injected(self) -> list[InjectedFault]:
+        """Return the faults that may still strike."""
+        return list(self._injected)
 
-    def clear(self) -> None:
-        self._injected.clear()
+    def inject(self, fault: Fault) -> int:
+        """Add a fault and return its number."""
+        number = next(self._numbers)
+        self._injected.append(InjectedFault(number, fault))
+        return number
 
-    def faults_for(self, api: ApiKey, broker: int, targets: Callable[[], Iterable[Target]]) -> StruckFaults:
+    def clear(self, number: int | None = None) -> None:
+        """Remove all faults, or the one of this number."""
+        self._injected = [some for some in self._injected if number not in (None, some.number)]
+
+    def faults_for(
+        self, api: ApiKey, broker: int, client: str, targets: Callable[[], Iterable[Target]]
+    ) -> StruckFaults:
         """Return the faults that strike this request, and count a match for all faults that concern it."""
         if not self._injected:
             return NO_FAULTS
         about = tuple(targets())
-        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, about)]
-        struck = tuple(injected.fault for injected in matching if injected.count_match())
-        self._injected = [injected for injected in self._injected if not injected.is_spent]
+        matching = [some for some in self._injected if some.fault.matches(api, broker, client, about)]
+        struck = tuple(some.fault for some in matching if some.count_match())
+        self._injected = [some for some in self._injected if not some.is_spent]
         return StruckFaults(struck)

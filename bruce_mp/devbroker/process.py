@@ -1,7 +1,8 @@
 """`bruce dev-broker`: run the embedded broker.
 
-When it is ready it prints the lines `BOOTSTRAP host:port[,host:port...]` and `CONTROL host:port`. It runs until SIGTERM
-or SIGINT.
+When it is ready it prints the lines `BOOTSTRAP host:port[,host:port...]` and `CONTROL address`, where the address is
+host:port or the path of a UNIX socket. It runs until SIGTERM or SIGINT. `bruce dev-broker control` is in
+`control_command`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import argparse
 import asyncio
 import os
 import re
+import shlex
 import signal
+import socket
 import sys
 from asyncio import StreamReader, StreamWriter
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.devbroker import control_command
+from bruce_mp.devbroker.arguments import ArgumentError, parse_fault
 from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.cluster import Cluster
 from bruce_mp.devbroker.codes import RefusedError
@@ -24,6 +29,8 @@ from bruce_mp.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from bruce_mp.devbroker.faults import Fault
 
 __all__ = ["main"]
 
@@ -55,10 +62,28 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
+def fault(text: str) -> Fault:
+    """Parse a fault from its words, quoted as in a shell."""
+    try:
+        return parse_fault(shlex.split(text))
+    except (ArgumentError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def control_address(text: str) -> int | str:
+    """Parse a port, or a path with a slash."""
+    if text.isdecimal():
+        return int(text)
+    if "/" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a port nor a path with a slash.")
+    return text
+
+
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="bruce dev-broker",
         description="An embedded Kafka broker that keeps its records in memory, for demos and tests.",
+        epilog="`bruce dev-broker control ADDRESS COMMAND ...` changes a running broker.",
     )
     add = options.add_argument
     add("--cluster-id", default="bruce-dev-broker", metavar="ID", help="the id in metadata (default bruce-dev-broker)")
@@ -77,6 +102,21 @@ def parser() -> argparse.ArgumentParser:
     add("--message-max-bytes", type=size, default="1048588", metavar="SIZE", help="largest accepted record batch")
     add("--ack-delay-ms", type=int, default=0, metavar="N", help="delay of each Produce response")
     add("--port", type=int, default=0, metavar="PORT", help="port of the first broker (default: any)")
+    add(
+        "--fault",
+        type=fault,
+        action="append",
+        default=[],
+        metavar="'ACTION FIELD=VALUE ...'",
+        help="inject a fault at the start; repeatable; `bruce dev-broker control --help` lists actions and fields",
+    )
+    add(
+        "--control",
+        type=control_address,
+        default=0,
+        metavar="PORT|PATH",
+        help="loopback port, or path of a UNIX socket, for `bruce dev-broker control` (default: any port)",
+    )
     add("--strict", action="store_true", help="check every record of every batch, not only the batch")
     add("--until-eof", action="store_true", help="end also when standard input closes")
     return options
@@ -94,7 +134,10 @@ def make_server(options: argparse.Namespace) -> DevServer:
     )
     for name, partitions in options.topic:
         cluster.add_topic(name, partitions)
-    return DevServer(cluster, ack_delay_ms=options.ack_delay_ms)
+    server = DevServer(cluster, ack_delay_ms=options.ack_delay_ms)
+    for each in options.fault:
+        server.faults.inject(each)
+    return server
 
 
 def stop_event(*, until_eof: bool) -> asyncio.Event:
@@ -119,16 +162,25 @@ async def serve(options: argparse.Namespace) -> None:
     stop = stop_event(until_eof=options.until_eof)
     server = make_server(options)
     await server.start(options.port)
-    control = await start_control(server)
+    control = await start_control(server, options.control)
     nodes = server.cluster.view().nodes
     print("BOOTSTRAP", ",".join(f"{node.host}:{node.port}" for node in nodes), flush=True)
-    print("CONTROL", f"{HOST}:{control.sockets[0].getsockname()[1]}", flush=True)
+    bound = control.sockets[0].getsockname()
+    print("CONTROL", bound if isinstance(bound, str) else f"{HOST}:{bound[1]}", flush=True)
     await stop.wait()
     control.close()
+    if isinstance(bound, str):
+        os.unlink(bound)  # noqa: PTH108  no other task needs the loop now
     await server.close()
 
 
-async def start_control(server: DevServer) -> asyncio.Server:
+async def start_control(server: DevServer, address: int | str) -> asyncio.Server:
+    """Listen on a port of the loopback interface, or on a UNIX socket that only this user can open.
+
+    Raises:
+        OSError: the port is in use, or the file exists.
+    """
+
     async def serve_connection(reader: StreamReader, writer: StreamWriter) -> None:
         try:
             while line := await reader.readline():
@@ -139,12 +191,24 @@ async def start_control(server: DevServer) -> asyncio.Server:
         finally:
             writer.close()
 
-    return await asyncio.start_server(serve_connection, HOST, 0, limit=CONTROL_LINE_MAX)
+    if isinstance(address, int):
+        return await asyncio.start_server(serve_connection, HOST, address, limit=CONTROL_LINE_MAX)
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(address)  # asyncio would replace the socket of another broker
+        os.chmod(address, 0o600)  # noqa: PTH101  before it listens
+        return await asyncio.start_unix_server(serve_connection, sock=bound, limit=CONTROL_LINE_MAX)
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"{error.strerror}; remove it if no broker runs there", address) from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the broker until a signal, and return the exit status."""
-    options = parser().parse_args(argv)
+    """Run the broker until a signal, or a command for a running one. Return the exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["control"]:
+        return control_command.main(arguments[1:])
+    options = parser().parse_args(arguments)
     try:
         asyncio.run(serve(options))
     except (RefusedError, OSError) as error:

@@ -124,6 +124,9 @@ class DevServer:
         """Count a request and the faults that strike it."""
         requests, faults = self._statistics.requests, self._statistics.faults
         requests[incoming.api.name] = requests.get(incoming.api.name, 0) + 1
+        if incoming.client_id is not None:
+            clients = self._statistics.client_ids
+            clients[incoming.client_id] = clients.get(incoming.client_id, 0) + 1
         for fault in struck.faults:
             faults[fault.action] = faults.get(fault.action, 0) + 1
 
@@ -204,13 +207,14 @@ class Listener:
             writer.close()
 
     async def _serve_requests(self, reader: StreamReader, writer: StreamWriter) -> None:
+        client = writer.get_extra_info("peername")[0]
         closes = False
         while not closes:
             await self._wait_out_silence()
             frame = await reader.readexactly(frame_length(await reader.readexactly(FRAME_LENGTH.size)))
             incoming = decode(frame)
             targets = partial(incoming.api.targets, incoming.request)
-            struck = self._server.faults.faults_for(incoming.api.key, self._broker, targets)
+            struck = self._server.faults.faults_for(incoming.api.key, self._broker, client, targets)
             closes = struck.closes
             answer = await self._answer(incoming, struck)
             if answer:

@@ -13,6 +13,10 @@ class Statistics(msgspec.Struct, kw_only=True):
     connections: int = 0
     requests: dict[str, int] = {}
     """Requests by name of the API, with or without faults."""
+    client_ids: dict[str, int] = {}
+    """Requests by the client's id."""
+    timeouts_ms: dict[int, int] = {}
+    """Produce requests by their limit of time for the acks."""
     batches: int = 0
     records: int = 0
     bytes: int = 0

@@ -34,6 +34,10 @@ class Incoming(NamedTuple):
     correlation_id: int
     request: Any
 
+    @property
+    def client_id(self) -> str | None:
+        return None if self.request is None else self.request.header.client_id
+
 
 def frame_length(prefix: bytes) -> int:
     """Return the frame length from the first four bytes of a frame.

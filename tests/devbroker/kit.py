@@ -88,9 +88,9 @@ class Desk:
 class RawClient:
     """A blocking connection to `host:port` that sends and receives frames."""
 
-    def __init__(self, address: str, timeout: float = 10.0) -> None:
+    def __init__(self, address: str, timeout: float = 10.0, source: str = "") -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout)
+        self._socket = socket.create_connection((host, int(port)), timeout, (source, 0))
 
     def send(self, request: Any, correlation_id: int = 7) -> None:
         self._socket.sendall(frame_of(request, correlation_id))

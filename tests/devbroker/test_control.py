@@ -10,7 +10,8 @@ import msgspec
 import psutil
 import pytest
 
-from bruce_mp.devbroker.control import CommandError, DevBroker
+from bruce_mp.devbroker.control import CommandError, DevBroker, connect
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.devbroker.records import StoredRecord
 from bruce_mp.errors import StartError
 from devbroker.kit import RawClient, make_batch, produce
@@ -112,12 +113,25 @@ def test_an_impossible_command_is_an_error(broker: DevBroker) -> None:
 
 
 def test_the_control_channel_accepts_lines_of_json(broker: DevBroker) -> None:
-    with socket.create_connection(broker._socket.getpeername(), 10) as channel, channel.makefile("rb") as lines:
+    with connect(broker.control) as channel, channel.makefile("rb") as lines:
         channel.sendall(b'{"do":"add_topic","topic":"by-hand","partitions":3}\n{"do":"nonsense"}\nno json\n')
         answers = [msgspec.json.decode(lines.readline()) for _ in range(3)]
     assert [answer["ok"] for answer in answers] == [True, False, False]
     assert "nonsense" in answers[1]["error"]
     assert len(broker.fetch("by-hand")) == 3
+
+
+def test_faults_are_listed_with_their_counts_and_removed(broker: DevBroker) -> None:
+    numbers = [broker.inject(Fault(action=FaultAction.DELAY, topic=topic, times=2)) for topic in ("hits", "other")]
+    send(broker, "hits", 0, make_batch())
+    assert [(some.number, some.fault.topic, some.struck) for some in broker.faults()] == [
+        (numbers[0], "hits", 1),
+        (numbers[1], "other", 0),
+    ]
+    broker.clear_faults(numbers[0])
+    assert [some.number for some in broker.faults()] == numbers[1:]
+    broker.clear_faults()
+    assert broker.faults() == []
 
 
 def test_resident_memory_is_bounded() -> None:

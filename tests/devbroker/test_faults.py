@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Fault, FaultAction, FaultBook
+from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Fault, FaultAction, FaultBook, StruckFaults, Target
+from devbroker.kit import make_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 FRAME = b"\0\0\0\x0c" + b"\0\0\0\x07" + b"answer.."
-HITS = [("hits", 0)]
+HITS = [Target("hits", 0)]
+CLIENT = "127.0.0.1"
+BATCH = Target("hits", 0, make_batch(2, codec=4))
+
+
+def faults_for(book: FaultBook, targets: Callable[[], Iterable[Target]] = lambda: HITS) -> StruckFaults:
+    return book.faults_for(ApiKey.PRODUCE, 1, CLIENT, targets)
 
 
 def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
@@ -20,7 +30,8 @@ def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
     book = FaultBook()
     book.inject(fault)
     api, broker, targets = where.get("api", ApiKey.PRODUCE), where.get("broker", 1), where.get("targets", HITS)
-    return [n for n in range(1, requests + 1) if book.faults_for(api, broker, lambda: targets).faults]
+    client = where.get("client", CLIENT)
+    return [n for n in range(1, requests + 1) if book.faults_for(api, broker, client, lambda: targets).faults]
 
 
 @pytest.mark.parametrize(
@@ -47,9 +58,23 @@ def test_a_fault_strikes_at_the_selected_occurrences(when: dict[str, Any], expec
         ({"broker": 2}, {}, False),
         ({"topic": "hits"}, {}, True),
         ({"topic": "other"}, {}, False),
-        ({"partition": 1}, {"targets": [("hits", 0), ("other", 1)]}, True),
-        ({"topic": "hits", "partition": 1}, {"targets": [("hits", 0), ("other", 1)]}, False),
+        ({"partition": 1}, {"targets": [Target("hits", 0), Target("other", 1)]}, True),
+        ({"topic": "hits", "partition": 1}, {"targets": [Target("hits", 0), Target("other", 1)]}, False),
         ({"topic": "hits"}, {"targets": []}, False),
+        ({"topic": "hits"}, {"targets": [Target()]}, True),
+        ({"partition": 0}, {"targets": [Target()]}, False),
+        ({"client": "127.0.0.1"}, {}, True),
+        ({"client": "127.0.0.2"}, {}, False),
+        ({"client": "127.0.0.0/30"}, {"client": "127.0.0.3"}, True),
+        ({"client": "127.0.0.0/30"}, {"client": "127.0.0.4"}, False),
+        ({"client": "127.0.0.2", "topic": "hits"}, {}, False),
+        ({"text": "alu"}, {"targets": [BATCH]}, True),
+        ({"text": "key1"}, {"targets": [BATCH]}, True),
+        ({"text": "key2"}, {"targets": [BATCH]}, False),
+        ({"text": "header"}, {"targets": [BATCH]}, False),
+        ({"text": "value", "topic": "other"}, {"targets": [BATCH]}, False),
+        ({"text": "value"}, {"targets": [Target("hits", 0, b"damaged")]}, False),
+        ({"text": "value"}, {"targets": [Target("hits", 0)]}, False),
     ],
 )
 def test_a_fault_strikes_only_matching_requests(match: dict[str, Any], where: dict[str, Any], meets: bool) -> None:
@@ -59,8 +84,8 @@ def test_a_fault_strikes_only_matching_requests(match: dict[str, Any], where: di
 def test_only_matching_requests_count() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, topic="hits", nth=2))
-    requests = [[("other", 0)], [("hits", 0)], [("other", 0)], [("hits", 1)]]
-    struck = [bool(book.faults_for(ApiKey.PRODUCE, 1, partial(iter, targets)).faults) for targets in requests]
+    requests = [[Target(*part)] for part in (("other", 0), ("hits", 0), ("other", 0), ("hits", 1))]
+    struck = [bool(faults_for(book, partial(iter, targets)).faults) for targets in requests]
     assert struck == [False, False, False, True]
 
 
@@ -68,9 +93,18 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.ERROR, code=6, topic="hits", partition=1))
     book.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
-    struck = book.faults_for(ApiKey.PRODUCE, 1, lambda: [("hits", 0), ("hits", 1)])
-    assert [struck.error(FaultAction.ERROR, "hits", partition) for partition in (0, 1)] == [0, 6]
-    assert [struck.error(FaultAction.ERROR_APPENDED, "hits", partition) for partition in (0, 1)] == [7, 7]
+    parts = [Target("hits", partition) for partition in (0, 1)]
+    struck = faults_for(book, lambda: parts)
+    assert [struck.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
+    assert [struck.error(FaultAction.ERROR_APPENDED, part) for part in parts] == [7, 7]
+
+
+def test_an_error_by_text_is_for_the_partitions_with_the_text() -> None:
+    book = FaultBook()
+    book.inject(Fault(action=FaultAction.ERROR, code=6, text="poison"))
+    parts = [Target("hits", 0, make_batch()), Target("hits", 1, make_batch(value=b"a poisoned value"))]
+    struck = faults_for(book, lambda: parts)
+    assert [struck.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +120,7 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
 def test_each_action_changes_the_bytes_of_the_response(action: FaultAction, sent: bytes) -> None:
     book = FaultBook()
     book.inject(Fault(action=action))
-    assert book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS).mangle(FRAME) == sent
+    assert faults_for(book).mangle(FRAME) == sent
 
 
 def test_several_faults_of_one_request_combine() -> None:
@@ -94,23 +128,39 @@ def test_several_faults_of_one_request_combine() -> None:
     book.inject(Fault(action=FaultAction.DELAY, ms=20))
     book.inject(Fault(action=FaultAction.DELAY, ms=30))
     book.inject(Fault(action=FaultAction.ACK_LOST))
-    struck = book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS)
+    struck = faults_for(book)
     assert (struck.milliseconds(FaultAction.DELAY), struck.handled, struck.closes) == (50, True, True)
-    assert book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
+    assert faults_for(book) == NO_FAULTS
 
 
 def test_clear_disarms_all_faults() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, times=None))
     book.clear()
-    assert book.faults_for(ApiKey.PRODUCE, 1, lambda: HITS) == NO_FAULTS
+    assert faults_for(book) == NO_FAULTS
+
+
+def test_one_fault_can_be_removed_by_its_number() -> None:
+    book = FaultBook()
+    first, second = (book.inject(Fault(action=FaultAction.DELAY, ms=ms, times=3)) for ms in (1, 2))
+    faults_for(book)
+    book.clear(first)
+    assert [(some.number, some.fault.ms, some.matched, some.struck) for some in book.injected] == [(second, 2, 1, 1)]
 
 
 def test_every_action_has_an_effect() -> None:
     assert set(EFFECTS) == set(FaultAction)
 
 
-@pytest.mark.parametrize("wrong", [b'{"action":"close","nth":0}', b'{"action":"no"}', b'{"action":"close","odd":1}'])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b'{"action":"close","nth":0}',
+        b'{"action":"no"}',
+        b'{"action":"close","odd":1}',
+        b'{"action":"close","client":"host"}',
+    ],
+)
 def test_an_invalid_fault_is_refused(wrong: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(wrong, type=Fault)

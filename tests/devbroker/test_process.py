@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
+from bruce_mp.devbroker.control import connect
 from bruce_mp.devbroker.process import main, positive_integer, size, topic
 
 pytestmark = pytest.mark.process
@@ -88,8 +91,23 @@ def test_the_port_option_sets_the_first_port(start: Start) -> None:
         assert ready(start("--brokers", "2", "--port", str(port)))[0].startswith(f"BOOTSTRAP 127.0.0.1:{port},")
 
 
+def test_the_control_socket_of_another_broker_is_not_replaced(start: Start, tmp_path: Path) -> None:
+    control = str(tmp_path / "control")
+    assert ready(start("--control", control))[1] == f"CONTROL {control}\n"
+    assert stat.S_IMODE(Path(control).stat().st_mode) == 0o600
+    _, err = start("--control", control).communicate(timeout=60)
+    assert f"in use; remove it if no broker runs there: '{control}'" in err
+    with closing(connect(control)) as channel:
+        channel.sendall(b'{"do":"list_faults"}\n')
+        assert channel.recv(100) == b'{"ok":true,"result":[]}\n'
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--topic", "hits"], ["--topic", "hits:x"], ["--brokers", "0"], ["--max-bytes", "1t"], ["--odd"]]
+    "arguments",
+    [
+        *(["--topic", "hits"], ["--topic", "hits:x"], ["--brokers", "0"], ["--max-bytes", "1t"]),
+        *(["--odd"], ["--fault", "odd"], ["--control", "name"]),
+    ],
 )
 def test_invalid_arguments_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

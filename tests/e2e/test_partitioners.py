@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.client import DatagramClient, StreamClient
+from bruce_mp.client import DatagramClient, StreamClient, partition_key_of
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
 from support.kafka_dist import NEWEST, ensure
 from support.key_traffic import partitions_of_java, partitions_of_librdkafka, random_keys
@@ -95,3 +96,65 @@ def test_keys_are_where_librdkafka_puts_them(tmp_path: Path, partitioner: str) -
             for record in records:
                 found.setdefault(record.key or b"", []).append((partition, record.value or b""))
         expect_in_order(found, expected, range(3))
+
+
+def test_updates_of_a_key_keep_their_order_through_retries_restarts_and_leader_moves(tmp_path: Path) -> None:
+    keys, updates = random_keys(20), 30
+    settings = {"partitioner.default": "murmur2", "batching.default.action": "none"}
+    with DevBroker(brokers=3, topics={"ours": 4}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+        broker.inject(Fault(action=FaultAction.ACK_LOST, nth=2, every=5, times=5))
+        broker.inject(Fault(action=FaultAction.ERROR, code=19, nth=3, every=5, times=5))
+        broker.inject(Fault(action=FaultAction.ERROR_APPENDED, code=6, nth=4, every=5, times=5))
+        for update in range(updates):
+            send_round(daemon, "ours", keys, update)
+            if update == 10:
+                daemon.wait_received((update + 1) * len(keys))
+                daemon.kill_all()
+                daemon.start()
+            elif update == 20:
+                for partition in range(4):
+                    broker.move_leader("ours", partition, partition % 3 + 1, stale=1)
+        books = daemon.wait_settled(updates * len(keys))
+        assert books.received == books.delivered == updates * len(keys)
+        assert broker.statistics().faults.keys() == {"ack_lost", "error", "error_appended"}
+        stored = broker.fetch("ours")
+    found: Placed = {}
+    for partition, records in enumerate(stored):
+        for record in records:
+            found.setdefault(record.key or b"", []).append((partition, record.value or b""))
+    expect_in_order(found, {key: partition_key_of(key) % 4 for key in keys}, range(updates))
+
+
+@pytest.mark.parametrize("choice", ["wait", "next"])
+def test_keys_without_a_leader_wait_or_go_to_the_next_partition(tmp_path: Path, choice: str) -> None:
+    keys = random_keys(20)
+    own = {key: partition_key_of(key) % 2 for key in keys}
+    leaderless = [key for key in keys if own[key] == 1]
+    settings = {"partitioner.default": "murmur2", "partitioner.without_leader": choice}
+    with DevBroker(brokers=2, topics={"ours": 2}) as broker, Daemon(tmp_path, broker.bootstrap, settings) as daemon:
+        send_round(daemon, "ours", keys, 0)
+        daemon.wait_settled(len(keys))
+        changes = counter(daemon, "MetadataChangedOnRefresh")
+        broker.broker_down(2)
+        daemon.refresh_metadata()
+        daemon.wait_for(lambda: counter(daemon, "MetadataChangedOnRefresh") > changes, "the loss of a leader", 20)
+        send_round(daemon, "ours", keys, 1)
+        daemon.wait_received(2 * len(keys))
+        held = len(leaderless) if choice == "wait" else 0
+        daemon.wait_for(lambda: sum(daemon.books().held.values()) == held, f"{held} messages to wait", 20)
+        broker.broker_up(2)
+        books = daemon.wait_settled(2 * len(keys))
+        assert books.received == books.delivered == 2 * len(keys)
+        stored = broker.fetch("ours")
+    assert 0 < len(leaderless) < len(keys)
+    second = {key: 0 if choice == "next" else own[key] for key in keys}
+    for partition, records in enumerate(stored):
+        found = [(record.key, record.value) for record in records]
+        for key in keys:
+            expected = [(key, b"0")] * (own[key] == partition) + [(key, b"1")] * (second[key] == partition)
+            assert [each for each in found if each[0] == key] == expected
+
+
+def counter(daemon: Daemon, name: str) -> int:
+    lines = daemon.get("/counters/json")["counters"]
+    return next(int(line["value"]) for line in lines if line["name"] == name)

@@ -407,12 +407,15 @@ def knows(daemon: Daemon, cluster: DevBroker) -> bool:
     return set(cluster.bootstrap.split(",")) <= found
 
 
-def test_a_reloaded_client_id_reopens_broker_connections(daemon: Daemon) -> None:
+def test_a_reloaded_client_id_reopens_broker_connections(daemon: Daemon, broker: DevBroker) -> None:
     before, connected = daemon.books(), connections(daemon)
-    daemon.reload({"kafka.client_id": "somebody-else"})
+    daemon.reload({"kafka.client_id": "another-name", "kafka.replication_timeout_ms": 4321})
     send(daemon, "views", 4)
     settled(daemon, before, 4)
     assert connections(daemon) > connected
+    statistics = broker.statistics()
+    assert statistics.client_ids["another-name"] > 0
+    assert statistics.timeouts_ms[4321] > 0
     assert daemon.books().possible_duplicates == before.possible_duplicates
 
 

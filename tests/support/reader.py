@@ -180,7 +180,7 @@ class Reader:
             )
             if words[:1] == ["bruce-spark"]:
                 parser_of_spark().parse_args(words[1:])
-            elif words[1:2] in (["run"], ["dev-broker"]):
+            elif words[1:2] in (["run"], ["dev-broker"]) and words[2:3] != ["control"]:
                 self._bash("\n".join(script))
                 self._serve(words[1], words[2:])
                 script = []

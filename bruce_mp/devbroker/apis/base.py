@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bruce_mp.devbroker.codes import ApiKey, RefusedError
-from bruce_mp.devbroker.faults import NO_FAULTS, FaultAction, StruckFaults, Target
+from bruce_mp.devbroker.faults import NO_FAULTS, WHOLE_REQUEST, FaultAction, StruckFaults, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,9 +28,9 @@ class Context:
     version: int
     struck: StruckFaults = NO_FAULTS
 
-    def check_fault(self, topic: str | None = None, partition: int | None = None) -> None:
+    def check_fault(self, part: Target = WHOLE_REQUEST) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
-        code = self.struck.error(FaultAction.ERROR, topic, partition)
+        code = self.struck.error(FaultAction.ERROR, part)
         if code:
             raise RefusedError(code, "A scripted fault sets this error.")
 

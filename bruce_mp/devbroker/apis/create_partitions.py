@@ -8,11 +8,10 @@ from kafka.protocol.admin import CreatePartitionsRequest, CreatePartitionsRespon
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -26,7 +25,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
-        context.check_fault(wanted.name, -1)
+        context.check_fault(Target(wanted.name))
         if validate_only:
             context.cluster.check_growth(wanted.name, wanted.count)
         else:
@@ -37,7 +36,7 @@ def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return ((topic.name, -1) for topic in request.topics)
+    return (Target(topic.name) for topic in request.topics)
 
 
 API: Final = Api(ApiKey.CREATE_PARTITIONS, (0, 3), CreatePartitionsRequest, handle, targets=targets)

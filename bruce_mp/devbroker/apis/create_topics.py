@@ -10,11 +10,10 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.cluster import Cluster, check_topic_name
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -30,7 +29,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(wanted: Any, validate_only: bool, context: Context) -> Any:
     try:
-        context.check_fault(wanted.name, -1)
+        context.check_fault(Target(wanted.name))
         partitions = count_of(wanted, context.cluster)
         topic_id = NO_ID if validate_only else context.cluster.add_topic(wanted.name, partitions).id
     except RefusedError as refusal:
@@ -57,7 +56,7 @@ def count_of(wanted: Any, cluster: Cluster) -> int:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return ((topic.name, -1) for topic in request.topics)
+    return (Target(topic.name) for topic in request.topics)
 
 
 API: Final = Api(ApiKey.CREATE_TOPICS, (2, 7), CreateTopicsRequest, handle, targets=targets)

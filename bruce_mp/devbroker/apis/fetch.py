@@ -12,11 +12,10 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -63,7 +62,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
     try:
-        context.check_fault(topic, part.partition)
+        context.check_fault(Target(topic, part.partition))
         partition = context.cluster.led_by(context.broker, topic, part.partition, part.current_leader_epoch)
         log = partition.log
         records = budget.spend(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
@@ -86,7 +85,7 @@ def data(index: int, code: int, end: int, start: int, records: bytes) -> Any:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return ((topic.topic, part.partition) for topic in request.topics for part in topic.partitions)
+    return (Target(topic.topic, part.partition) for topic in request.topics for part in topic.partitions)
 
 
 def max_wait_s(request: Any) -> float:

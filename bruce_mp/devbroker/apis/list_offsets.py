@@ -8,11 +8,11 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+from bruce_mp.devbroker.faults import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.devbroker.faults import Target
     from bruce_mp.devbroker.log import PartitionLog
 
 __all__ = ["API"]
@@ -35,7 +35,7 @@ def handle(request: Any, context: Context) -> Any:
 
 def answer(topic: str, part: Any, context: Context) -> Any:
     try:
-        context.check_fault(topic, part.partition_index)
+        context.check_fault(Target(topic, part.partition_index))
         epoch = part.current_leader_epoch
         partition = context.cluster.led_by(context.broker, topic, part.partition_index, epoch)
         offset, timestamp = find(partition.log, part.timestamp)
@@ -62,7 +62,7 @@ def find(log: PartitionLog, timestamp: int) -> tuple[int, int]:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return ((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
+    return (Target(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
 
 
 API: Final = Api(ApiKey.LIST_OFFSETS, (1, 7), ListOffsetsRequest, handle, targets=targets)

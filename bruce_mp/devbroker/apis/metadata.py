@@ -14,11 +14,11 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from bruce_mp.devbroker.apis.base import Api, Context
 from bruce_mp.devbroker.cluster import NO_LEADER, PartitionView, TopicSnapshot, View, check_topic_name
 from bruce_mp.devbroker.codes import ApiKey, Code, RefusedError
+from bruce_mp.devbroker.faults import WHOLE_REQUEST, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bruce_mp.devbroker.faults import Target
 
 __all__ = ["API"]
 
@@ -52,7 +52,7 @@ def requested_topics(request: Any, view: View, version: int) -> list[Any]:
 
 def answer(wanted: Any, request: Any, view: View, context: Context) -> Any:
     try:
-        context.check_fault(wanted.name, -1)
+        context.check_fault(Target(wanted.name))
         topic = find(wanted, request, view, context)
     except RefusedError as refusal:
         return Topic(error_code=refusal.code, name=wanted.name, topic_id=wanted.topic_id or NO_ID, partitions=[])
@@ -97,7 +97,7 @@ def describe(number: int, partition: PartitionView, view: View) -> Any:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return ((topic.name, -1) for topic in request.topics or ())
+    return [Target(topic.name) for topic in request.topics or ()] or [WHOLE_REQUEST]
 
 
 API: Final = Api(ApiKey.METADATA, (0, 13), MetadataRequest, handle, targets=targets)

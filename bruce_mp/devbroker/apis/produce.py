@@ -35,6 +35,8 @@ SEQUENCE_ERRORS: Final = (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_PRODUC
 
 
 def handle(request: Any, context: Context) -> Any:
+    timeouts = context.statistics.timeouts_ms
+    timeouts[request.timeout_ms] = timeouts.get(request.timeout_ms, 0) + 1
     topics = [
         TopicResponse(
             name=topic.name,
@@ -62,7 +64,7 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
         result = append(topic, part, acks, context)
     except RefusedError as refusal:
         return refused(topic, part.index, refusal.code, str(refusal), context)
-    code = context.struck.error(FaultAction.ERROR_APPENDED, topic, part.index)
+    code = context.struck.error(FaultAction.ERROR_APPENDED, target_of(topic, part))
     if code:
         return refused(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start
@@ -78,7 +80,7 @@ def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
 def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
     if acks not in ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
-    context.check_fault(topic, part.index)
+    context.check_fault(target_of(topic, part))
     partition = context.cluster.led_by(context.broker, topic, part.index)
     head = read_batch(part.records, context.version, context.cluster.limits)
     result = partition.log.append(head, part.records, partition.epoch)
@@ -137,7 +139,11 @@ def leader_endpoints(partitions: Iterable[Any], cluster: Cluster) -> list[Any]:
 
 
 def targets(request: Any) -> Iterable[Target]:
-    return ((topic.name, part.index) for topic in request.topic_data for part in topic.partition_data)
+    return (target_of(topic.name, part) for topic in request.topic_data for part in topic.partition_data)
+
+
+def target_of(topic: str, part: Any) -> Target:
+    return Target(topic, part.index, part.records)
 
 
 API: Final = Api(ApiKey.PRODUCE, (0, 12), ProduceRequest, handle, served_from=3, targets=targets)
