@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line, info_of
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, SlabError
 from bruce_mp.pipeline.stage_counts import count_books
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line, info_of
 from bruce_mp.protocol.client.messages import EmptyFields, Message, Rejection, parse_message
 from bruce_mp.protocol.client.record_headers import decode_headers
 from bruce_mp.slab import layout as lay

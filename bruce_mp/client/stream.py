@@ -140,15 +140,16 @@ class _ConnectedClient(Client):
     # --- attempts ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def attempt(self, name: str = "", *, keep_timestamps: bool = False) -> Iterator[None]:
+    def attempt(self, name: str = "", *, keep_timestamps: bool = False, unique: bool = False) -> Iterator[None]:
         """Deliver all messages of the `with` block together when it succeeds, or none.
 
         If the block raises, or the connection breaks, the daemon discards its messages. A `flush()` after the block
         reports the outcome. `name` identifies the sender in the daemon's log. With `keep_timestamps` the daemon keeps
-        the timestamps of messages, however old they are, up to the next attempt on this client. Raise
+        the timestamps of messages, however old they are, up to the next attempt on this client. With `unique` it
+        completes one attempt of this name, and discards a repeated one. Raise
         `AttemptLostError` if the connection broke, and `LocalProtocolError` for an attempt within an attempt.
         """
-        self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps))
+        self._begin_attempt(encode_begin(name, keeps_timestamps=keep_timestamps, is_unique=unique))
         try:
             yield
         except BaseException:

@@ -201,6 +201,13 @@ def _discard_log_size(config: Config) -> Iterator[Problem]:
         yield Problem.value(("discard_log", "max_file_size"), format_size(size), remedy)
 
 
+def _dead_letters(config: Config) -> Iterator[Problem]:
+    inputs = config.input
+    if config.discards.topic and not (inputs.unix_datagram.enable or inputs.unix_stream.enable):
+        remedy = ": dead letters need a UNIX socket; enable input.unix_datagram or input.unix_stream"
+        yield Problem.value(("discards", "topic"), config.discards.topic, remedy)
+
+
 CHECKS: Final = (
     _batch_limits,
     _batching_rules,
@@ -214,4 +221,5 @@ CHECKS: Final = (
     _distinct_ports,
     _http,
     _discard_log_size,
+    _dead_letters,
 )

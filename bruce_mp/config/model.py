@@ -1,6 +1,7 @@
 """The whole configuration as one frozen, picklable value: `load_config()` returns it, and every process receives it."""
 
 from bruce_mp.config import topics
+from bruce_mp.config.discards import DeadLetterSection, DiscardLog
 from bruce_mp.config.inputs import Input
 from bruce_mp.config.paths import disk_path_for, slab_path_for
 from bruce_mp.config.section import Section
@@ -10,7 +11,6 @@ from bruce_mp.config.sections import (
     CompressionConfig,
     DaemonSection,
     Delivery,
-    DiscardLog,
     Events,
     Http,
     Kafka,
@@ -44,6 +44,7 @@ class Config(Section, frozen=True):
     http: Http = Http()
     events: Events = Events()
     discard_log: DiscardLog = DiscardLog()
+    discards: DeadLetterSection = DeadLetterSection()
     msg_debug: MsgDebug = MsgDebug()
     logging: Logging = Logging()
 

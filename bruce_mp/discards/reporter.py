@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS, CountedTimeRange, RecentSamples, bounded_entry
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent, SenderEvent
-from bruce_mp.discards.file_line import info_of
 from bruce_mp.discards.reasons import EXPLANATIONS, PARSED, SAMPLED, discard_sentence
 from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.discard_line import info_of
 from bruce_mp.slab.layout import TOPIC_NAME_MAX
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
@@ -47,7 +47,7 @@ class PeerCredentials(NamedTuple):
 
 
 class FileCopies(NamedTuple):
-    """Destination of copies of discarded messages.
+    """Destination of copies of discarded messages, for the discard file and the dead letter topic.
 
     Keys and values are truncated to `max_bytes`; None keeps them whole.
     """
@@ -60,7 +60,7 @@ class DiscardReporter:
     """Collector of discard events, one in each process that discards messages.
 
     A report shows `prefix_size` bytes of a bad message. With `is_logged`, discards are also logged. `file` is None if
-    the config sets no discard file.
+    the config sets neither a discard file nor a dead letter topic.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DiscardReporter:
 
     @property
     def keeps_copies(self) -> bool:
-        """Return True if the config sets a discard file; callers then call `copy` and `copy_duplicates`."""
+        """Return True with a discard file or a dead letter topic; callers then call `copy` and `copy_duplicates`."""
         return self._file is not None
 
     @property

@@ -43,9 +43,10 @@ class ProcessReporter(DiscardReporter):
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config."""
         file = None
-        if config.discard_log.enable:
+        if config.discard_log.enable or config.discards.topic:
             self._copies = self._copies or Copies(self._links.sender(COPIES), self._row.add)
-            file = FileCopies(self._copies, config.discard_log.max_msg_prefix_size)
+            # Dead letters are whole; the writer cuts the lines of the file.
+            file = FileCopies(self._copies, None if config.discards.topic else config.discard_log.max_msg_prefix_size)
         elif self._copies is not None:
             self._copies.flush()
         self.apply_limits(config.http.bad_msg_prefix_size, is_logged=config.logging.log_discards, file=file)

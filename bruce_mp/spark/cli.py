@@ -13,6 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection
 from bruce_mp.spark.session import start_session
 
 if TYPE_CHECKING:
@@ -182,9 +183,9 @@ def _replay(parser: ArgumentParser) -> None:
 
 
 def _run_replay(args: Namespace) -> int:
-    from bruce_mp.spark.pipelines.replay import Doubtful, Filter, replay  # noqa: PLC0415 - PySpark is slow
+    from bruce_mp.spark.pipelines.replay import replay  # noqa: PLC0415 - PySpark is slow
 
-    selection = Filter(args.only_topic, args.info, args.since, args.until)
+    selection = LineSelection(args.only_topic, args.info, args.since, args.until)
     spark = _session(args)
     done = replay(
         spark,

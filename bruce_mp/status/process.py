@@ -31,7 +31,8 @@ from bruce_mp.status.page_settings import NOT_REPORTED, PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
-from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardFile
+from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardDestinations, DiscardFile
+from bruce_mp.status.reports.dead_letters import DeadLetterTopic
 from bruce_mp.status.reports.debug_files import MessageDebug
 from bruce_mp.status.reports.discard_reports import DiscardReports
 from bruce_mp.status.reports.rolling_file import RollingFile
@@ -45,7 +46,6 @@ from bruce_mp.telemetry.traffic import TrafficEvent
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config
-    from bruce_mp.config.sections import DiscardLog
     from bruce_mp.ipc.control_messages import Control, ControlMessage
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.file import Slab
@@ -70,7 +70,7 @@ class _Status(ProcessShell):
         self.serve_bytes(REPORTS, self._on_events)
         interval = start.config.http.discard_report_interval_s
         self._debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
-        self._writer = CopyWriter(self._discard_file(start.config.discard_log), self._debug, self._count)
+        self._writer = CopyWriter(self._destinations(start.config), self._debug, self._count)
         self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
         self._broker_status = BrokerStatusStore()
         losses = LossHistory(slab, monotonic_ms)
@@ -101,8 +101,8 @@ class _Status(ProcessShell):
         self._reports.apply_interval(config.http.discard_report_interval_s)
         self._debug.apply_config(config.msg_debug)
         self._hook.apply_config(config.events)
-        if config.discard_log != before.discard_log:
-            self._writer.replace_file(self._discard_file(config.discard_log))
+        if (config.discard_log, config.discards) != (before.discard_log, before.discards):
+            self._writer.replace_destinations(self._destinations(config))
 
     def on_control(self, message: ControlMessage) -> None:
         if isinstance(message, DebugTopics):
@@ -124,11 +124,12 @@ class _Status(ProcessShell):
         with self._control_lock:
             super().send(message)
 
-    def _discard_file(self, config: DiscardLog) -> DiscardFile | None:
-        if not config.enable:
-            return None
-        file = RollingFile(Path(config.path), config.max_file_size, config.max_archive_size, wall_ms)
-        return DiscardFile(file, self._count)
+    def _destinations(self, config: Config) -> DiscardDestinations:
+        log, file = config.discard_log, None
+        if log.enable:
+            rolling = RollingFile(Path(log.path), log.max_file_size, log.max_archive_size, wall_ms)
+            file = DiscardFile(rolling, self._count, log.max_msg_prefix_size)
+        return DiscardDestinations(file, DeadLetterTopic(config, self._count) if config.discards.topic else None)
 
     def _daemon_view(self, slab: Slab) -> DaemonView:
         return DaemonView(

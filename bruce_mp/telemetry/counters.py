@@ -169,6 +169,8 @@ class Counter(IntEnum):
     """Copies for the discard file; the transaction that discards the messages counts them."""
     DiscardCopySettled = 363
     """Copies of these that are written, or counted in MsgCopyLost."""
+    DeadLetterSent = 364
+    DeadLetterLost = 365
 
     # dispatcher: time from receipt to acknowledgement of messages, see telemetry/latency_histogram.py
     AckDelayFirst = 368

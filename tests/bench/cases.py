@@ -2,7 +2,7 @@
 
 A case is a load and the site that has to carry it.  Cases of a group with the same site share a daemon.  The plain
 receiver gets the same messages from the same sender just before, as datagrams: one floor for all, but for the cases of
-an ordinary host, whose floor is a plain receiver of their own transport.
+an ordinary host, with a plain receiver as floor of their own transport.
 """
 
 from __future__ import annotations

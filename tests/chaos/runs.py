@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.file_line import LineEvent
 from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.discard_line import LineEvent, parse_line
 from chaos.variations import CODECS, Variation, variation_of
 from support.accounts import Account, Name, compare
 from support.chaos import (
@@ -24,7 +24,6 @@ from support.chaos import (
 )
 from support.chaos_sites import LEADER_PRESERVING, FaultKind
 from support.daemon import Daemon
-from support.discard_lines import parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

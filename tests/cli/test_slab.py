@@ -15,15 +15,14 @@ import pytest
 from bruce_mp.cli import main
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.discards.file_line import DiscardLine, LineEvent
 from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_line
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Slab, create_slab, lock_exclusive
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
-from support.discard_lines import parse_line
 from support.put_records import put_null_and_empty
 from support.slabs import DISPATCHER_ROW, INPUT_ROW, SMALL, Input, datagram, put_in_landing_zone, set_state
 from support.traffic import Load, Message, messages_of, start_senders

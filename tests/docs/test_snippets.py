@@ -1,7 +1,7 @@
 """Every fenced block of the documentation is tried as a reader would, or says here why not.
 
 A new block is tried without further ado: configurations are loaded, commands and Python are run against a broker and a
-daemon, and text is what the command before it answers.  What a block takes for granted goes into `GIVEN`.  One that
+daemon, and text is what the command before it answers.  What a block takes for granted goes into `GIVEN`.  A block that
 cannot be tried here has an entry in `ELSEWHERE`, with the test that tries it, or in `NOT_TRIED`, with the reason.
 """
 
@@ -60,6 +60,7 @@ GIVEN: Final[dict[Key, str]] = {
     ("README.md", "bruce check-config bruce.toml"): "bruce dev-broker --port 19092 --topic clicks:3",
     ("README.md", "bruce send --socket-path /run/bruce/in.d"): "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
     ("docs/getting-started.md", "bruce dev-broker --port 19092 --topic cl"): "mkdir -p /tmp/bruce-try",
+    ("docs/dev-broker.md", "bruce dev-broker --brokers 3 --topic ord"): "mkdir -p /tmp/bruce-try",
     ("docs/clients/README.md", "bruce send --socket-path /run/bruce/in.d"): (
         "printf 'one\\ntwo\\n' > access.log; printf picture > picture.png"
     ),
@@ -69,6 +70,10 @@ GIVEN: Final[dict[Key, str]] = {
     ),
     ("docs/migrating.md", 'bruce import-config --command-line "bruc'): (
         f"echo '<bruceConfig>{BROKERS}</bruceConfig>' > /etc/bruce/bruce_conf.xml"
+    ),
+    ("docs/slab.md", "bruce replay /var/log/bruce/discard.log*"): (
+        "printf 'now: 1 ts: 2 event: DISC info: NO_MEM topic: 6[clicks] key: 0[] msg: 8[dmFsdWU=]\\n' "
+        "> /var/log/bruce/discard.log"
     ),
     ("docs/slab.md", "$ bruce slab inspect /dev/shm/bruce-run-"): (
         "cp /dev/shm/bruce-run-bruce.slab /dev/shm/bruce-run-bruce.slab.damaged-1800000000000"

@@ -15,11 +15,10 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
-from bruce_mp.discards.file_line import DiscardLine, LineEvent
 from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_line
 from bruce_mp.protocol.client.messages import encode_any_partition
 from support.daemon import Daemon
-from support.discard_lines import parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,9 @@ import pytest
 
 from bruce_mp.client import DatagramClient, StreamClient, TcpClient
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.supervisor.run_dir import TCP_ADDRESS
-from support.discard_lines import parse_line
 from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, decode_answer, encode_barrier
+from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.protocol.client.messages import encode_any_partition
 from support.as_user import ONESELF, STRANGERS, Account, send_as, start_as
 from support.daemon import Daemon
-from support.discard_lines import parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

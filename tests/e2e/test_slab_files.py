@@ -13,9 +13,9 @@ import pytest
 import bruce_mp
 from bruce_mp.cli.commands import main
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.client.discard_line import parse_line
 from bruce_mp.slab import layout as lay
 from support.daemon import Daemon
-from support.discard_lines import parse_line
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all
 

@@ -86,7 +86,7 @@ def waiting_for(topic: bytes) -> StreamClientState:
 
 
 def look(found: PausedConnections, now_ms: int, *, may_resume: bool) -> tuple[list[int], list[int]]:
-    """Retry the connections that are due; return those that were asked and those that were admitted in vain."""
+    """Retry the connections that are due; return the asked ones and the ones admitted in vain."""
     asked: list[int] = []
     admitted: list[int] = []
     for descriptor in found.due(now_ms):

@@ -89,7 +89,7 @@ def compare(
     """Compare; `sent` has each sender's number of messages, `records` each partition's records in order of offset.
 
     `standing_in` names topics with perhaps replaced partitions, and the partition counts that they have had. Without
-    `in_order`, messages may pass each other; those that are `unordered` may in any case.
+    `in_order`, messages may pass each other; `unordered` ones may in any case.
     """
     messages = dict(_messages(load, sent, standing_in))
     read: set[Name] = set()

@@ -112,7 +112,7 @@ class Outcome:
     cuts: list[PowerCut] = field(default_factory=list)
     attacks: Tally | None = None
     discarded_names: set[Name] = field(default_factory=set)
-    """Messages of the discard file whose reason excludes a delivery."""
+    """Messages of the discard file with a reason that excludes a delivery."""
 
     @property
     def restored(self) -> Counter[Name]:

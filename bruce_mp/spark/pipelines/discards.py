@@ -6,57 +6,54 @@ so that it can be counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from bruce_mp.protocol.client.messages import EmptyFields
+from bruce_mp.protocol.client.replay_rules import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["discard_table"]
+    from bruce_mp.protocol.client.discard_line import DiscardLine
 
-_LINE: Final = (
-    r"^now: ([0-9]+) ts: (-?[0-9]+) event: ([A-Z]+) info: (\\S+) topic: [0-9]+\\[(.*?)\\] "
-    r"key: [0-9]+\\[([A-Za-z0-9+/=]*)\\] msg: [0-9]+\\[([A-Za-z0-9+/=]*)\\](?: pkey: ([0-9]+))?"
-    r"(?: hdrs: (\\S+))?(?: empty: ([0-9]+))?"
+__all__ = ["discard_table", "parse_text"]
+
+_ROW: Final = (
+    "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
+    "partition_key int, headers array<struct<key string, value binary>>>"
 )
-_GROUPS: Final = {
-    "now_ms": "cast(nullif({}, '') as bigint)",
-    "time_ms": "cast(nullif({}, '') as bigint)",
-    "event": "nullif({}, '')",
-    "info": "nullif({}, '')",
-    "topic": "nullif({}, '')",
-    "key": "nullif(unbase64({}), cast('' as binary))",
-    "value": "unbase64({})",
-    "partition_key": "cast(nullif({}, '') as bigint)",
-    "headers": "transform(split(nullif({}, ''), ','), pair -> named_struct("
-    "'key', cast(unbase64(split(pair, ':')[0]) as string), "
-    "'value', if(split(pair, ':')[1] = '-', null, unbase64(split(pair, ':')[1]))))",
-    "empty": "cast(coalesce(nullif({}, ''), '0') as int)",
-}
-"""Each column's expression over its group."""
-_SIGNED: Final = (
-    "cast(if(partition_key >= 2147483648, partition_key - 4294967296, partition_key) as int) as partition_key"
-)
-"""The 32 bits of a partition key as a signed integer."""
-_CHOSEN: Final = (
-    "if(key is null and (empty & 4) != 0, cast('' as binary), key) as key",
-    "if(length(value) = 0 and (empty & 16) = 0, null, value) as value",
-)
-"""Key and value: without bytes they are empty only if the client chose that, else null."""
-_DERIVED: Final = frozenset({"partition_key", "key", "value", "empty"})
-"""Columns that the final selection replaces or omits."""
 
 
 def discard_table(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the columns line, position (rises with the place in the file), and those of `_GROUPS` but `empty`."""
+    """Return the columns line, position (rises with the place in the file), and those of `_ROW`."""
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
-    columns = [
-        f"{expression.format(_group(number))} as {name}" for number, (name, expression) in enumerate(_GROUPS.items(), 1)
-    ]
-    parsed = lines.selectExpr("line", "position", *columns)
-    return parsed.selectExpr(*[name for name in parsed.columns if name not in _DERIVED], _SIGNED, *_CHOSEN)
+    parsed = lines.withColumn("parsed", F.udf(_row_of, _ROW, useArrow=False)("line"))
+    return parsed.select("line", "position", "parsed.*")
 
 
-def _group(number: int) -> str:
-    return f"regexp_extract(line, '{_LINE}', {number})"
+def parse_text(text: str) -> DiscardLine | None:
+    """Return the parsed line of Spark's text, or None for other text."""
+    return line_of(text.encode("utf-8", "surrogateescape"))
+
+
+def _row_of(text: str) -> tuple[Any, ...] | None:
+    line = parse_text(text)
+    if line is None:
+        return None
+    empty = EmptyFields(line.empty)
+    # Without bytes, key and value are empty only if the client chose that, else null.
+    key = line.key if line.key or EmptyFields.EMPTY_KEY in empty else None
+    value = line.value if line.value or EmptyFields.EMPTY_VALUE in empty else None
+    headers = [(name.decode("utf-8", "replace"), content) for name, content in line.headers] or None
+    topic = line.topic.decode("utf-8", "backslashreplace") or None
+    times = (line.now_ms, line.timestamp_ms)
+    return (*times, line.event.value, line.info, topic, key, value, _signed(line.partition_key), headers)
+
+
+def _signed(partition_key: int | None) -> int | None:
+    """Return the 32 bits of a partition key as a signed integer."""
+    return partition_key if partition_key is None or partition_key < 1 << 31 else partition_key - (1 << 32)

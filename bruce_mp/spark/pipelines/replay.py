@@ -11,15 +11,15 @@ Messages of a topic are sent in the order of their lines.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, unique
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from pyarrow.fs import FileInfo, FileSelector
 
+from bruce_mp.protocol.client.replay_rules import Doubtful, LineFate, LineSelection, Replayed
 from bruce_mp.spark import register
 from bruce_mp.spark.errors import SinkError
-from bruce_mp.spark.pipelines.discards import discard_table
+from bruce_mp.spark.pipelines.discards import discard_table, parse_text
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import open_directory
 
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Doubtful", "DoubtfulError", "Filter", "Replayed", "replay"]
+__all__ = ["DoubtfulError", "replay"]
 
 _INTENT: Final = ".intent"
 _DONE: Final = ".done"
-_NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
-_IN_KAFKA: Final = ("SLAB_DELIVERED", "POSSIBLY_DELIVERED")
-"""Infos of messages that Kafka has or may have; they are sent only if the filter names their info."""
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
@@ -46,53 +42,13 @@ class DoubtfulError(SinkError):
     condition = "BRUCE_DOUBTFUL"
 
 
-@unique
-class Doubtful(Enum):
-    """The treatment of a chunk that a killed run may have sent."""
-
-    REFUSE = "refuse"
-    SEND = "send"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """The selection of lines; an empty list selects all, except messages that are or may be in Kafka.
-
-    Times are the messages' timestamps in ms; `until` is exclusive.
-    """
-
-    topics: Sequence[str] = ()
-    infos: Sequence[str] = ()
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """The outcome of the lines of all files."""
-
-    sent: int = 0
-    already: int = 0
-    """Replayed by an earlier run."""
-    filtered: int = 0
-    no_message: int = 0
-    """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
-
-    def __add__(self, other: Replayed) -> Replayed:
-        return Replayed(
-            self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
-            self.no_message + other.no_message,
-        )  # fmt: skip
-
-
 def replay(
     spark: SparkSession,
     files: Sequence[str],
     state: str,
     sink: Mapping[str, str],
     *,
-    selection: Filter | None = None,
+    selection: LineSelection | None = None,
     doubtful: Doubtful = Doubtful.REFUSE,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -104,7 +60,7 @@ def replay(
     replays = _ReplayState(spark, system, root, state)
     total = Replayed()
     for number, file in enumerate(files, 1):
-        total += _replay_file(replays, file, sink, selection or Filter(), dry_run=dry_run)
+        total += _replay_file(replays, file, sink, selection or LineSelection(), dry_run=dry_run)
         display.show(f"file {number} of {len(files)}, {total.sent:,} messages sent")
     display.finish(f"{len(files)} files, {total.sent:,} messages {'to send' if dry_run else 'sent'}")
     return total
@@ -128,7 +84,7 @@ class _ReplayState:
 
 
 def _replay_file(
-    state: _ReplayState, file: str, sink: Mapping[str, str], selection: Filter, *, dry_run: bool
+    state: _ReplayState, file: str, sink: Mapping[str, str], selection: LineSelection, *, dry_run: bool
 ) -> Replayed:
     lines = _add_fate(_add_hash(discard_table(state.spark, [file])), state.replayed(), selection)
     name = f"{state.uri}/{uuid4().hex}{_INTENT}"
@@ -162,7 +118,7 @@ def _add_hash(lines: DataFrame) -> DataFrame:
     return hashed.withColumn("number", F.row_number().over(Window.partitionBy("hash").orderBy(F.lit(0))))
 
 
-def _add_fate(lines: DataFrame, done: DataFrame | None, selection: Filter) -> DataFrame:
+def _add_fate(lines: DataFrame, done: DataFrame | None, selection: LineSelection) -> DataFrame:
     """Add `fate` (send, already, filtered or no_message) and the columns of the sink."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
@@ -172,33 +128,10 @@ def _add_fate(lines: DataFrame, done: DataFrame | None, selection: Filter) -> Da
         known = lines.join(marks, ["hash", "number"], "left").withColumn(
             "replayed", F.coalesce("replayed", F.lit(False))
         )
-    message = (F.col("event") == "DISC") & ~F.col("info").isin(*_NO_MESSAGES) & ~F.col("info").contains("(")
-    fate = (
-        F.when(~F.coalesce(message, F.lit(False)), "no_message")
-        .when(~F.expr(_selection_condition(selection)), "filtered")
-        .when(F.col("replayed"), "already")
-        .otherwise("send")
-    )
-    return known.withColumn("fate", fate).withColumn("timestamp", F.timestamp_millis("time_ms"))
-
-
-def _selection_condition(selection: Filter) -> str:
-    parts = ["true"]
-    if selection.topics:
-        parts.append(f"topic in ({', '.join(map(_quoted, selection.topics))})")
-    if selection.infos:
-        parts.append(f"info in ({', '.join(map(_quoted, selection.infos))})")
-    else:
-        parts.append(f"info not in ({', '.join(map(_quoted, _IN_KAFKA))})")
-    if selection.since_ms is not None:
-        parts.append(f"time_ms >= {int(selection.since_ms)}")
-    if selection.until_ms is not None:
-        parts.append(f"time_ms < {int(selection.until_ms)}")
-    return " and ".join(parts)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    rule = F.udf(lambda text: selection.fate_of(parse_text(text)).value, "string", useArrow=False)("line")
+    fate = F.when(F.col("replayed") & (F.col("rule") == LineFate.SEND.value), "already").otherwise(F.col("rule"))
+    ruled = known.withColumn("rule", rule)
+    return ruled.withColumn("fate", fate).withColumn("timestamp", F.timestamp_millis("time_ms"))
 
 
 def _resolve_doubtful(system: FileSystem, root: str, doubtful: Doubtful) -> None:

@@ -43,6 +43,8 @@ SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_process_restarts_total": (Counter.ProcessRestarted, "Restarts of daemon processes that died."),
     "bruce_http_requests_total": (Counter.MongooseHttpRequest, "HTTP requests to the status pages."),
     "bruce_unread_discard_reports_total": (Counter.NoDiscardQuery, "Discard report periods that no client read."),
+    "bruce_dead_letters_total": (Counter.DeadLetterSent, "Discarded messages sent to the dead letter topic."),
+    "bruce_dead_letters_lost_total": (Counter.DeadLetterLost, "Discarded messages that did not reach that topic."),
     "bruce_copies_lost_total": (Counter.MsgCopyLost, "Copies of messages that were not written to a file."),
 }
 """Families with one counter."""

@@ -1,4 +1,4 @@
-"""Writer thread for copies of messages: the discard file and the files of message debugging.
+"""Writer thread for copies of messages: discard file, dead letter topic, and the files of message debugging.
 
 Delivery never waits for it. The writer drops and counts copies that arrive faster than the disk accepts them, and
 copies that it cannot write. It retries a file after an error, so lines appear again when the disk has room.
@@ -11,8 +11,8 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from bruce_mp.discards.file_line import NO_INFO, DiscardLine, LineEvent, format_line
 from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.client.discard_line import NO_INFO, DiscardLine, LineEvent, format_line
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target, count_lost, decode_copies
@@ -20,10 +20,11 @@ from bruce_mp.telemetry.message_copies import Target, count_lost, decode_copies
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from bruce_mp.status.reports.dead_letters import DeadLetterTopic
     from bruce_mp.status.reports.rolling_file import RollingFile
     from bruce_mp.telemetry.message_copies import Copy
 
-__all__ = ["CopyFile", "CopyWriter", "DiscardFile"]
+__all__ = ["CopyFile", "CopyWriter", "DiscardDestinations", "DiscardFile"]
 
 _LOG: Final = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
@@ -38,11 +39,12 @@ class CopyFile(Protocol):
 
 
 class DiscardFile:
-    """The discard file, with one line for each copy."""
+    """The discard file, with one line for each copy; keys and values are cut to `max_bytes`, if that is not None."""
 
-    def __init__(self, file: RollingFile, count: Callable[[Counter, int], None]) -> None:
+    def __init__(self, file: RollingFile, count: Callable[[Counter, int], None], max_bytes: int | None = None) -> None:
         self._file = file
         self._count = count
+        self._max_bytes = max_bytes
 
     def prepare(self) -> None:
         """Open the file now, so that errors show at the start. Raise FileWriteError."""
@@ -55,7 +57,7 @@ class DiscardFile:
         written = 0
         try:
             for copy in copies:
-                self._file.write([format_line(_discard_line(copy))])
+                self._file.write([format_line(_discard_line(copy, self._max_bytes))])
                 written += 1
                 self._count(Counter.DiscardLogLine, 1)  # line by line, so that a kill leaves no written line uncounted
                 self._count(Counter.DiscardCopySettled, 1)
@@ -63,38 +65,44 @@ class DiscardFile:
             count_lost(self._count, copies[written:])
 
 
-def _discard_line(copy: Copy) -> DiscardLine:
+def _discard_line(copy: Copy, max_bytes: int | None) -> DiscardLine:
     return DiscardLine(
         copy.now_ms,
         copy.timestamp_ms,
         LineEvent.DISCARD if copy.info else LineEvent.DUPLICATE,
         copy.info or NO_INFO,
         copy.topic,
-        copy.key,
-        copy.value,
+        copy.key[:max_bytes],
+        copy.value[:max_bytes],
         copy.partition_key,
         copy.headers,
         copy.empty,
     )
 
 
-class _FileChange(NamedTuple):
-    """Queue entry that replaces the discard file for all later copies."""
+class DiscardDestinations(NamedTuple):
+    """Destinations of discarded messages; in the writer's queue, those of all later copies."""
 
-    discards: DiscardFile | None
+    file: DiscardFile | None = None
+    dead_letters: DeadLetterTopic | None = None
+
+    def close(self) -> None:
+        for each in self:
+            if each is not None:
+                each.close()
 
 
 class CopyWriter:
-    """Queue and thread that write copies to `discards` (None disables it) and to `debug`.
+    """Queue and thread that write copies to `discards` and to `debug`.
 
     `count(counter, amount)` adds to a counter of the status process.
     """
 
-    def __init__(self, discards: DiscardFile | None, debug: CopyFile, count: Callable[[Counter, int], None]) -> None:
+    def __init__(self, discards: DiscardDestinations, debug: CopyFile, count: Callable[[Counter, int], None]) -> None:
         self._discards = discards
         self._debug = debug
         self._count = count
-        self._queue: SimpleQueue[bytes | _FileChange | None] = SimpleQueue()
+        self._queue: SimpleQueue[bytes | DiscardDestinations | None] = SimpleQueue()
         self._waiting = 0
         self._lock = Lock()
         self._thread = Thread(target=self._run, name="copies", daemon=True)
@@ -102,9 +110,9 @@ class CopyWriter:
     def start(self) -> None:
         self._thread.start()
 
-    def replace_file(self, discards: DiscardFile | None) -> None:
-        """Write copies that are queued after this call to another file, or to none."""
-        self._queue.put(_FileChange(discards))
+    def replace_destinations(self, discards: DiscardDestinations) -> None:
+        """Write copies that are queued after this call to these destinations."""
+        self._queue.put(discards)
 
     def stop(self) -> None:
         """Write the queued copies, waiting at most 2 s, and end the thread."""
@@ -125,33 +133,38 @@ class CopyWriter:
     def _run(self) -> None:
         self._prepare()
         while (item := self._queue.get()) is not None:
-            if isinstance(item, _FileChange):
-                self._change_file(item.discards)
+            if isinstance(item, DiscardDestinations):
+                self._discards.close()
+                self._discards = item
+                self._prepare()
                 continue
             self._write(_decode(item))
             with self._lock:
                 self._waiting -= len(item)
 
     def _prepare(self) -> None:
-        if self._discards is not None:
-            self._log_failure(self._discards.prepare)
-
-    def _change_file(self, discards: DiscardFile | None) -> None:
-        if self._discards is not None:
-            self._discards.close()
-        self._discards = discards
-        self._prepare()
+        if self._discards.file is not None:
+            self._log_failure(self._discards.file.prepare)
 
     def _write(self, copies: list[Copy]) -> None:
         discarded = [copy for copy in copies if copy.target is Target.DISCARDS]
-        discards = self._discards
-        if discards is None:
-            count_lost(self._count, discarded)
-        elif discarded:
-            self._log_failure(lambda: discards.write(discarded))
+        if discarded:
+            self._write_discarded(discarded)
         others = [copy for copy in copies if copy.target is not Target.DISCARDS]
         if others:
             self._log_failure(lambda: self._debug.write(others))
+
+    def _write_discarded(self, copies: list[Copy]) -> None:
+        """Write the lines first: a busy input delays dead letters."""
+        file, dead_letters = self._discards
+        if file is not None:
+            self._log_failure(lambda: file.write(copies))
+        elif dead_letters is not None:
+            self._count(Counter.DiscardCopySettled, len(copies))
+        else:
+            count_lost(self._count, copies)
+        if dead_letters is not None:
+            dead_letters.send(copies)
 
     def _log_failure(self, write: Callable[[], None]) -> None:
         try:

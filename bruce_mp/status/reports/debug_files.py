@@ -20,8 +20,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.file_line import format_debug_line
 from bruce_mp.ipc.control_messages import DebugTopics
+from bruce_mp.protocol.client.discard_line import format_debug_line
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.status.reports.rolling_file import FileWriteError, open_private
 from bruce_mp.telemetry.counters import Counter

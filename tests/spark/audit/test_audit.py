@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.spark.audit.report import AuditVerdict
 from bruce_mp.spark.audit.run import Audit, compare, land
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pyspark.errors import PythonException
 
-from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.messages import Message, parse_message
+from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection, Replayed
 from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.pipelines.replay import Doubtful, DoubtfulError, Filter, Replayed, replay
+from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
         line(8, info="SLAB_DELIVERED"), line(9, info="POSSIBLY_DELIVERED"), b"not a line\n",
     ]  # fmt: skip
     (tmp_path / "d").write_bytes(b"".join(lines))
-    wanted = Filter(["a"], ["NO_MEM"], 10, 2000)
+    wanted = LineSelection(["a"], ["NO_MEM"], 10, 2000)
     with StreamSink(tmp_path / "s") as sink:
         dry = run(spark, sink, tmp_path / "d", selection=wanted, dry_run=True)
         assert sink.connections == []

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.discards.file_line import DiscardLine, LineEvent
-from bruce_mp.status.reports.copy_writer import MAX_QUEUED_BYTES, CopyWriter, DiscardFile
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_line
+from bruce_mp.status.reports.copy_writer import MAX_QUEUED_BYTES, CopyWriter, DiscardDestinations, DiscardFile
 from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, Target
-from support.discard_lines import parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +40,7 @@ class Made:
         self.counted: Tally[Counter] = Tally()
         self.debug = Debug()
         discards = DiscardFile(RollingFile(path, 10_000, 10_000, lambda: 1), self._count) if path else None
-        self.writer = CopyWriter(discards, self.debug, self._count)
+        self.writer = CopyWriter(DiscardDestinations(discards), self.debug, self._count)
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         self.counted[counter] += amount

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.discards.file_line import DiscardLine, LineEvent, format_line, info_of
 from bruce_mp.errors import DiscardReason, RemoteProtocolError
-from support.discard_lines import parse_line
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line, info_of, parse_line
 from support.examples import examples
 from support.headers import header_lists
 

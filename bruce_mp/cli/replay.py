@@ -1,0 +1,285 @@
+"""`bruce replay`: send the messages of discard files and slab exports again, each line once.
+
+A chunk of messages is one unique attempt: the daemon delivers all of it or nothing, and remembers its name. After a
+kill, the next run asks the daemon for the chunks without an answer, so few chunks stay in doubt.
+
+Exit status: 0 if Kafka has all selected messages, 1 if some were discarded or too large, or if the daemon failed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from argparse import ArgumentParser
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from bruce_mp.cli.replay_state import LineKey, ReplayState, UnconfirmedChunk
+from bruce_mp.client import SendError, StreamClient, TcpClient
+from bruce_mp.errors import BruceError, DiscardReason, ExitCode, LocalProtocolError
+from bruce_mp.protocol.client.barrier import TOKEN_BYTES, AnswerReader
+from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
+from bruce_mp.protocol.client.messages import encode_message
+from bruce_mp.protocol.client.replay_rules import Doubtful, LineFate, LineSelection, Replayed, line_of, message_of
+from bruce_mp.telemetry.clock import wall_ms
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterator, Sequence
+
+    from bruce_mp.protocol.client.discard_line import DiscardLine
+
+__all__ = ["main"]
+
+CHUNK_MESSAGES: Final = 1000
+CHUNK_BYTES: Final = 1 << 20
+LINGER_S: Final = 0.01
+TRIES: Final = 5
+POLL_S: Final = 0.1
+ANSWER_BYTES: Final = 8192
+COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
+
+
+class ReplayError(BruceError):
+    """The replay stopped; the next run continues."""
+
+
+class ReplayDaemon:
+    """The daemon that the messages go to: a UNIX stream socket, or a TCP port of this host."""
+
+    def __init__(self, target: str | int, timeout_s: float) -> None:
+        self._target = target
+        self._timeout_s = timeout_s
+        self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
+
+    def send(self, name: str, messages: Sequence[bytes], max_message: int) -> Counter[str]:
+        """Deliver a unique attempt. Return the discarded messages by reason. Raise SendError."""
+        with self._client(max_message) as client:
+            with client.attempt(name, keep_timestamps=True, unique=True):
+                for message in messages:
+                    client.send_encoded(message)
+            return Counter(client.flush(self._timeout_s).reasons)
+
+    def _client(self, max_message: int) -> StreamClient | TcpClient:
+        if isinstance(self._target, int):
+            return TcpClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message)
+        return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message)
+
+    def inquire(self, name: str = "") -> InquiryAnswer:
+        """Ask for the outcome of an attempt, and for the limits of messages.
+
+        Raises:
+            ReplayError: no daemon that knows inquiries answers.
+        """
+        try:
+            with self._connect() as connection:
+                connection.sendall(encode_inquiry(os.urandom(TOKEN_BYTES), name.encode()))
+                answer = self._read(connection)
+        except OSError as error:
+            raise ReplayError(f"{self.address}: no daemon answers: {error}.") from error
+        if not isinstance(answer, InquiryAnswer):
+            raise ReplayError(f"{self.address}: the daemon is too old for a replay. Update it.")
+        return answer
+
+    def settled(self, name: str) -> InquiryAnswer:
+        """Wait for the outcome of all messages of an attempt. Raise ReplayError after the time limit."""
+        deadline = time.monotonic() + self._timeout_s
+        while (answer := self.inquire(name)).outcome is AttemptOutcome.PENDING:
+            if time.monotonic() > deadline:
+                text = f"Kafka has not all messages within {self._timeout_s:g} s. The daemon keeps them: run again."
+                raise ReplayError(f"{self.address}: {text}")
+            time.sleep(POLL_S)
+        return answer
+
+    def _connect(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target), self._timeout_s)
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(self._timeout_s)
+            connection.connect(self._target)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    @staticmethod
+    def _read(connection: socket.socket) -> object:
+        reader = AnswerReader()
+        while data := connection.recv(ANSWER_BYTES):
+            for answer in reader.feed(data):
+                return answer
+        return None
+
+
+class ReplayRun:
+    """One run of the command; `counts`, `discarded` and `too_large` have its result."""
+
+    def __init__(self, state: ReplayState, daemon: ReplayDaemon, selection: LineSelection, doubtful: Doubtful) -> None:
+        self._state = state
+        self._daemon = daemon
+        self._selection = selection
+        self._doubtful = doubtful
+        self.counts = Replayed()
+        self.discarded: Counter[str] = Counter()
+        self.too_large = 0
+
+    def resolve(self) -> None:
+        """Decide about the chunks of killed runs. Raise ReplayError if the user has to decide."""
+        for chunk in self._state.unconfirmed():
+            self._resolve(chunk)
+
+    def send_file(self, path: Path, *, dry_run: bool) -> None:
+        """Send the selected lines of a file that were not sent before."""
+        limit = self._daemon.inquire().largest_message if not dry_run else None
+        for keys, messages in _chunks(self._new_lines(path, limit)):
+            if not dry_run:
+                self._deliver(keys, messages, limit or 0)
+            self.counts += Replayed(sent=len(messages))
+
+    def _new_lines(self, path: Path, limit: int | None) -> Iterator[tuple[LineKey, bytes]]:
+        equal: Counter[bytes] = Counter()
+        with path.open("rb") as file:
+            for data in file:
+                line = line_of(data.rstrip(b"\r\n"))
+                fate = self._selection.fate_of(line)
+                digest = sha256(data.rstrip(b"\r\n")).digest()
+                equal[digest] += 1
+                key = LineKey(digest, equal[digest])
+                if line is None or fate is LineFate.NO_MESSAGE:
+                    self.counts += Replayed(no_message=1)
+                elif fate is LineFate.FILTERED:
+                    self.counts += Replayed(filtered=1)
+                elif self._state.contains(key):
+                    self.counts += Replayed(already=1)
+                elif (message := _encoded(line)) is None or (limit is not None and len(message) > limit):
+                    self.too_large += 1
+                else:
+                    yield key, message
+
+    def _deliver(self, keys: Sequence[LineKey], messages: Sequence[bytes], limit: int) -> None:
+        """Send a chunk, again if the daemon discarded it unfinished."""
+        for _ in range(TRIES):
+            chunk = UnconfirmedChunk(f"replay-{uuid4().hex}", self._daemon.address, wall_ms())
+            self._state.begin(chunk, keys)
+            try:
+                self.discarded += self._daemon.send(chunk.name, messages, limit)
+                self._state.confirm(chunk.name)
+            except SendError as error:
+                failure = error
+                if not self._resolve(chunk):
+                    continue
+            return
+        raise ReplayError(f"{self._daemon.address}: {TRIES} attempts failed: {failure}")
+
+    def _resolve(self, chunk: UnconfirmedChunk) -> bool:
+        """Confirm or remove a chunk without an answer. Return True if it is confirmed."""
+        if chunk.address != self._daemon.address:
+            return self._decide(chunk, f"they went to {chunk.address}, not to {self._daemon.address}")
+        answer = self._daemon.settled(chunk.name)
+        if answer.outcome in COMPLETE:
+            self.discarded += Counter({_name(reason): count for reason, count in answer.reasons.items()})
+            self._state.confirm(chunk.name)
+            return True
+        if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= chunk.started_ms:
+            self._state.remove(chunk.name)
+            return False
+        return self._decide(chunk, "the daemon does not remember them")
+
+    def _decide(self, chunk: UnconfirmedChunk, reason: str) -> bool:
+        if self._doubtful is Doubtful.REFUSE:
+            raise ReplayError(
+                f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "
+                "--doubtful send or --doubtful skip."
+            )
+        if self._doubtful is Doubtful.SKIP:
+            self._state.confirm(chunk.name)
+            return True
+        self._state.remove(chunk.name)
+        return False
+
+
+def _encoded(line: DiscardLine) -> bytes | None:
+    try:
+        return encode_message(message_of(line))
+    except LocalProtocolError:
+        return None
+
+
+def _name(reason: DiscardReason | int) -> str:
+    return reason.name if isinstance(reason, DiscardReason) else f"REASON_{reason}"
+
+
+def _chunks(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineKey], list[bytes]]]:
+    """Yield the lines in chunks of at most CHUNK_MESSAGES and about CHUNK_BYTES."""
+    keys: list[LineKey] = []
+    messages: list[bytes] = []
+    size = 0
+    for key, message in lines:
+        keys.append(key)
+        messages.append(message)
+        size += len(message)
+        if len(keys) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+            yield keys, messages
+            keys, messages, size = [], [], 0
+    if keys:
+        yield keys, messages
+
+
+def main(argv: Sequence[str]) -> int:
+    """Replay the files, print the counts, and return the exit status."""
+    args = _parser().parse_args(argv)
+    selection = LineSelection(args.only_topic, args.info, args.since, args.until)
+    daemon = ReplayDaemon(args.port if args.stream_socket_path is None else args.stream_socket_path, args.timeout)
+    with ReplayState(args.state) as state:
+        run = ReplayRun(state, daemon, selection, Doubtful(args.doubtful))
+        try:
+            if not args.dry_run:
+                run.resolve()
+            for path in args.files:
+                run.send_file(path, dry_run=args.dry_run)
+        except OSError as error:
+            raise ReplayError(f"{error.filename}: {error.strerror}.") from error
+        finally:
+            _print(run, args)
+    return ExitCode.SETUP if run.discarded or run.too_large else ExitCode.OK
+
+
+def _print(run: ReplayRun, args: Namespace) -> None:
+    counts = run.counts
+    print(
+        f"{counts.sent:,} {'to send' if args.dry_run else 'sent'}, {counts.already:,} replayed before, "
+        f"{counts.filtered:,} filtered out, {counts.no_message:,} lines without a discarded message"
+    )
+    if run.too_large:
+        sys.stderr.write(f"bruce: {run.too_large:,} messages are too large for the daemon, and were not sent.\n")
+    if run.discarded:
+        reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discarded.items()))
+        sys.stderr.write(f"bruce: the daemon discarded {run.discarded.total():,} of them again: {reasons}.\n")
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="bruce replay",
+        description="Send the messages of discard files and slab exports again, each line once.",
+        epilog="Exit status: 0 if Kafka has all selected messages, 1 otherwise; a further run continues.",
+    )
+    add = parser.add_argument
+    add("files", nargs="+", type=Path, metavar="FILE", help="discard files, and exports of `bruce slab export`")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
+    target.add_argument("--port", type=int, metavar="N", help="the daemon's TCP port on 127.0.0.1")
+    add("--state", type=Path, metavar="FILE", required=True, help="record of the lines that were sent; kept by you")
+    add("--only-topic", metavar="TOPIC", action="append", default=[], help="only this topic; repeatable")
+    add("--info", action="append", default=[], help="only this reason, spelled as in the lines; repeatable")
+    add("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
+    add("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
+    add("--doubtful", choices=[*Doubtful], default="refuse", help="messages that a killed run may have sent")
+    add("--timeout", metavar="S", type=float, default=60.0, help="longest wait for an answer (default 60)")
+    add("--dry-run", action="store_true", help="read and count, send nothing")
+    return parser

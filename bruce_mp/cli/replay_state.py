@@ -1,0 +1,99 @@
+"""The record of `bruce replay`: a SQLite file with each line that was sent, by chunk.
+
+Separate because only this module knows the file. A chunk is written before any of its messages is sent, and confirmed
+when the daemon has answered for all of them. So an unconfirmed chunk is in doubt after a kill.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+    from types import TracebackType
+
+__all__ = ["LineKey", "ReplayState", "ReplayStateError", "UnconfirmedChunk"]
+
+_SCHEMA: Final = """
+    create table if not exists chunks(
+        name text primary key, address text not null, started_ms integer not null,
+        confirmed integer not null default 0);
+    create table if not exists lines(
+        hash blob, number integer, chunk text not null, primary key (hash, number)) without rowid;
+"""
+
+
+class ReplayStateError(BruceError):
+    """The file cannot be used; the text names it and the reason."""
+
+
+class LineKey(NamedTuple):
+    """A line: its hash, and its number among the equal lines of its file."""
+
+    hash: bytes
+    number: int
+
+
+class UnconfirmedChunk(NamedTuple):
+    """A chunk without the daemon's answer: its name, the daemon's address, its start in ms since the epoch."""
+
+    name: str
+    address: str
+    started_ms: int
+
+
+class ReplayState:
+    """The open file. Raises ReplayStateError if it is no such file, or if another run uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
+            self._database.executescript(f"pragma locking_mode=exclusive; begin exclusive; {_SCHEMA} commit")
+        except sqlite3.OperationalError as error:
+            reason = "another replay uses it" if "locked" in str(error) else str(error)
+            raise ReplayStateError(f"{path}: {reason}.") from error
+        except (sqlite3.Error, OSError) as error:
+            raise ReplayStateError(f"{path} is not the state of a replay: {error}.") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def contains(self, key: LineKey) -> bool:
+        """Return True if an earlier chunk has the line."""
+        with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:
+            return found.fetchone() is not None
+
+    def begin(self, chunk: UnconfirmedChunk, lines: Iterable[LineKey]) -> None:
+        """Store a chunk before its messages are sent."""
+        self._database.execute("begin")
+        self._database.execute("insert into chunks(name, address, started_ms) values (?, ?, ?)", chunk)
+        self._database.executemany("insert into lines values (?, ?, ?)", ((*key, chunk.name) for key in lines))
+        self._database.execute("commit")
+
+    def confirm(self, name: str) -> None:
+        """Mark all lines of the chunk as sent."""
+        self._database.execute("update chunks set confirmed = 1 where name = ?", (name,))
+
+    def remove(self, name: str) -> None:
+        """Remove a chunk that left nothing in Kafka."""
+        self._database.execute("begin")
+        self._database.execute("delete from lines where chunk = ?", (name,))
+        self._database.execute("delete from chunks where name = ?", (name,))
+        self._database.execute("commit")
+
+    def unconfirmed(self) -> list[UnconfirmedChunk]:
+        """Return the chunks without an answer."""
+        rows = self._database.execute("select name, address, started_ms from chunks where not confirmed")
+        return [UnconfirmedChunk(*row) for row in rows.fetchall()]

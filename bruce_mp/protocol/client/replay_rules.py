@@ -1,0 +1,112 @@
+"""Rules for sending the lines of discard files again: the same for `bruce replay` and for `bruce-spark replay`.
+
+A line is identified by its hash and its number among the equal lines of its file, so a renamed or copied file brings no
+line twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_line
+from bruce_mp.protocol.client.messages import EmptyFields, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
+
+NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
+"""Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
+IN_KAFKA: Final = ("SLAB_DELIVERED", "POSSIBLY_DELIVERED")
+"""Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
+
+
+@unique
+class LineFate(StrEnum):
+    """The treatment of a line that was not replayed before."""
+
+    SEND = "send"
+    FILTERED = "filtered"
+    NO_MESSAGE = "no_message"
+    """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
+
+
+@unique
+class Doubtful(StrEnum):
+    """The treatment of messages that a killed run may have sent."""
+
+    REFUSE = "refuse"
+    SEND = "send"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class LineSelection:
+    """The selection of lines; an empty collection selects all, except messages that are or may be in Kafka.
+
+    Times are the messages' timestamps in ms; `until_ms` is exclusive.
+    """
+
+    topics: Collection[str] = ()
+    infos: Collection[str] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def fate_of(self, line: DiscardLine | None) -> LineFate:
+        """Return the fate of a line; None stands for an unparsable one."""
+        if line is None or line.event is LineEvent.DUPLICATE or not line.topic:
+            return LineFate.NO_MESSAGE
+        if line.info in NO_MESSAGES or "(" in line.info:
+            return LineFate.NO_MESSAGE
+        return LineFate.SEND if self._selects(line) else LineFate.FILTERED
+
+    def _selects(self, line: DiscardLine) -> bool:
+        has_info = line.info in self.infos if self.infos else line.info not in IN_KAFKA
+        return (
+            has_info
+            and (not self.topics or line.topic.decode("utf-8", "backslashreplace") in self.topics)
+            and (self.since_ms is None or line.timestamp_ms >= self.since_ms)
+            and (self.until_ms is None or line.timestamp_ms < self.until_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The outcome of the lines of all files."""
+
+    sent: int = 0
+    already: int = 0
+    """Replayed by an earlier run."""
+    filtered: int = 0
+    no_message: int = 0
+
+    def __add__(self, other: Replayed) -> Replayed:
+        return Replayed(
+            self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
+            self.no_message + other.no_message,
+        )  # fmt: skip
+
+
+def line_of(data: bytes) -> DiscardLine | None:
+    """Return the parsed line, or None for other bytes."""
+    try:
+        return parse_line(data)
+    except RemoteProtocolError:
+        return None
+
+
+def message_of(line: DiscardLine) -> Message:
+    """Return the message of a line whose fate is SEND."""
+    return Message(
+        line.topic,
+        line.value,
+        line.key,
+        line.timestamp_ms,
+        line.partition_key,
+        line.headers,
+        EmptyFields(line.empty),
+    )

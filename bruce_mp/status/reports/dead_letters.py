@@ -1,0 +1,170 @@
+"""Dead letters: discarded messages, sent to a Kafka topic through an input of this daemon.
+
+A dead letter is an ordinary message of the daemon, so the books count it as a further received message. Its headers
+are those of the discarded message, and:
+
+    bruce.reason         the info of the discard file, such as BAD_TOPIC or VERSION(7)
+    bruce.topic          the topic of the discarded message; absent if it could not be parsed
+    bruce.partition_key  the unsigned key of a PartitionKey message
+    bruce.timestamp_ms   the client's timestamp
+    bruce.discarded_ms   the time of the discard
+    bruce.host           the host of the daemon
+    bruce.value_size     the size of the whole value, if it was cut to fit
+
+A dead letter that is discarded itself never becomes another one. Without room in the daemon, dead letters are lost and
+counted: the writer thread waits at most `PATIENCE_S` for the input, and then not at all for `PAUSE_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import DiscardReason, LocalProtocolError
+from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_message
+from bruce_mp.telemetry.counters import Counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.protocol.client.record_headers import Header
+    from bruce_mp.telemetry.message_copies import Copy
+
+__all__ = ["DeadLetterTopic"]
+
+_LOG: Final = logging.getLogger(__name__)
+
+REFUSED_SENDERS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
+"""Infos of messages that must not reach Kafka by another way."""
+PATIENCE_S: Final = 1.0
+PAUSE_S: Final = 5.0
+_START_BYTES: Final = 64
+"""Bytes of a message in front of its topic, at most."""
+_SIZE_HEADER: Final = 64
+"""Room for the header with the size of a cut value."""
+
+
+class DeadLetterTopic:
+    """The sender of dead letters. `count(counter, amount)` adds to a counter of the status process."""
+
+    def __init__(self, config: Config, count: Callable[[Counter, int], None]) -> None:
+        self._topic = config.discards.topic.encode()
+        self._datagrams = _InputSocket(config.input.unix_datagram.path, socket.SOCK_DGRAM)
+        self._stream = _InputSocket(config.input.unix_stream.path, socket.SOCK_STREAM)
+        self._datagram_limit = config.input.max_datagram_size if config.input.unix_datagram.enable else 0
+        stream_limit = config.input.max_stream_size if config.input.unix_stream.enable else 0
+        self._limit = min(max(self._datagram_limit, stream_limit), config.batching.message_max_bytes)
+        self._count = count
+        self._host = socket.gethostname().encode()
+        self._quiet_until = 0.0
+
+    def close(self) -> None:
+        self._datagrams.close()
+        self._stream.close()
+
+    def send(self, copies: Sequence[Copy]) -> None:
+        """Send the copies that are dead letters, and count them."""
+        for copy in copies:
+            if self._is_dead_letter(copy):
+                self._count(Counter.DeadLetterSent if self._send(copy) else Counter.DeadLetterLost, 1)
+
+    def _is_dead_letter(self, copy: Copy) -> bool:
+        """Return False for possible duplicates, refused senders, and our own dead letters."""
+        if not copy.info or copy.info in REFUSED_SENDERS:
+            return False
+        if copy.topic:
+            return copy.topic != self._topic
+        return self._topic not in copy.value[: _START_BYTES + len(self._topic)]
+
+    def _send(self, copy: Copy) -> bool:
+        try:
+            data = self._encode(copy)
+        except LocalProtocolError as error:
+            self._log_loss(str(error))
+            return False
+        if time.monotonic() < self._quiet_until:
+            return False
+        way = self._datagrams if len(data) <= self._datagram_limit else self._stream
+        try:
+            way.send(data)
+        except OSError as error:
+            self._quiet_until = time.monotonic() + PAUSE_S
+            self._log_loss(f"{way.path} did not take it: {error}.")
+            return False
+        return True
+
+    @staticmethod
+    def _log_loss(reason: str) -> None:
+        text = "A dead letter is lost: %s The daemon still delivers messages; DeadLetterLost counts the dead letters."
+        _LOG.warning(text, reason, extra={"about": "dead letters"})
+
+    def _encode(self, copy: Copy) -> bytes:
+        """Encode the dead letter; cut the value if the daemon would refuse the whole.
+
+        Raises:
+            LocalProtocolError: key and headers are too large.
+        """
+        headers = tuple(self._headers(copy))
+        data = self._message(copy, copy.value, headers)
+        excess = len(data) - self._limit
+        if excess <= 0:
+            return data
+        kept = len(copy.value) - excess - _SIZE_HEADER
+        if kept < 0:
+            raise LocalProtocolError(f"Its key and its headers have more than {self._limit} bytes.")
+        size = (b"bruce.value_size", b"%d" % len(copy.value))
+        return self._message(copy, copy.value[:kept], (*headers, size))
+
+    def _message(self, copy: Copy, value: bytes, headers: tuple[Header, ...]) -> bytes:
+        fields = (self._topic, value, copy.key, copy.now_ms, None, headers)
+        return encode_message(Message(*fields, EmptyFields(copy.empty)))
+
+    def _headers(self, copy: Copy) -> Iterator[Header]:
+        yield from copy.headers
+        yield b"bruce.reason", copy.info.encode()
+        if copy.topic:
+            yield b"bruce.topic", copy.topic
+            yield b"bruce.timestamp_ms", b"%d" % copy.timestamp_ms
+        if copy.partition_key is not None:
+            yield b"bruce.partition_key", b"%d" % copy.partition_key
+        yield b"bruce.discarded_ms", b"%d" % copy.now_ms
+        yield b"bruce.host", self._host
+
+
+class _InputSocket:
+    """A connection to a UNIX socket of the daemon, opened at the first message and after an error."""
+
+    def __init__(self, path: str, kind: socket.SocketKind) -> None:
+        self.path = path
+        self._kind = kind
+        self._socket: socket.socket | None = None
+
+    def send(self, data: bytes) -> None:
+        """Send a whole message within PATIENCE_S. Raise OSError; the input then has none of it, or an unclean part."""
+        if self._socket is None:
+            self._socket = self._open()
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self.close()
+            raise
+
+    def _open(self) -> socket.socket:
+        opened = socket.socket(socket.AF_UNIX, self._kind)
+        try:
+            opened.settimeout(PATIENCE_S)
+            opened.connect(self.path)
+        except OSError:
+            opened.close()
+            raise
+        return opened
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.close()
+            self._socket = None

@@ -1,0 +1,211 @@
+"""`bruce replay`: each line once, chunks in doubt, and the state file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pytest
+
+from bruce_mp.cli.commands import main
+from bruce_mp.cli.replay import CHUNK_MESSAGES, TRIES, ReplayDaemon, ReplayError, ReplayRun
+from bruce_mp.cli.replay_state import LineKey, ReplayState, ReplayStateError, UnconfirmedChunk
+from bruce_mp.client import SendError
+from bruce_mp.errors import DiscardReason
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
+from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer
+from bruce_mp.protocol.client.messages import Message, parse_message
+from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection, Replayed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+LIMIT = 10_000
+
+
+class FakeDaemon:
+    """A daemon that remembers attempts; `failures` fail, before or after the daemon got the attempt."""
+
+    def __init__(self) -> None:
+        self.address = "/in"
+        self.attempts: dict[str, list[bytes]] = {}
+        self.failures: list[str] = []
+        self.since_ms = 0
+        self.outcome = AttemptOutcome.SETTLED
+        self.reasons: dict[DiscardReason | int, int] = {}
+
+    def send(self, name: str, messages: Sequence[bytes], max_message: int) -> Counter[str]:
+        assert max_message == LIMIT
+        failure = self.failures.pop() if self.failures else ""
+        if failure != "before":
+            self.attempts[name] = list(messages)
+        if failure:
+            raise SendError(f"{failure}.")
+        return Counter()
+
+    def inquire(self, name: str = "") -> InquiryAnswer:
+        outcome = self.outcome if name in self.attempts else AttemptOutcome.NONE
+        return InquiryAnswer(b"", outcome, self.since_ms, LIMIT, LIMIT, reasons=self.reasons)
+
+    settled = inquire
+
+    @property
+    def values(self) -> list[bytes]:
+        parsed = [parse_message(data) for messages in self.attempts.values() for data in messages]
+        return [message.value for message in parsed if isinstance(message, Message)]
+
+
+def line(number: int, **changed: Any) -> bytes:
+    given = {"topic": b"t", "key": b"", "value": b"v%d" % number, "info": "NO_MEM", **changed}
+    return format_line(DiscardLine(5000, 1000 + number, LineEvent.DISCARD, **given))
+
+
+@pytest.fixture
+def daemon() -> FakeDaemon:
+    return FakeDaemon()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[ReplayState]:
+    with ReplayState(tmp_path / "state") as opened:
+        yield opened
+
+
+def new_run(state: ReplayState, daemon: FakeDaemon, doubtful: Doubtful = Doubtful.REFUSE) -> ReplayRun:
+    return ReplayRun(state, cast("ReplayDaemon", daemon), LineSelection(), doubtful)
+
+
+def replay(state: ReplayState, daemon: FakeDaemon, file: Path, doubtful: Doubtful = Doubtful.REFUSE) -> ReplayRun:
+    run = new_run(state, daemon, doubtful)
+    run.resolve()
+    run.send_file(file, dry_run=False)
+    return run
+
+
+def test_each_line_is_sent_once_in_order_and_after_a_rename(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    count = CHUNK_MESSAGES + 5
+    file = tmp_path / "d"
+    file.write_bytes(b"".join(map(line, range(count))) + line(0) + b"no line\n" + line(1, info="SLAB_DELIVERED"))
+    assert replay(state, daemon, file).counts == Replayed(count + 1, 0, 1, 1)
+    assert len(daemon.attempts) == 2
+    assert daemon.values == [*(b"v%d" % number for number in range(count)), b"v0"]
+    renamed = file.rename(tmp_path / "renamed")
+    renamed.write_bytes(renamed.read_bytes() + line(0) + line(count))
+    assert replay(state, daemon, renamed).counts == Replayed(2, count + 1, 1, 1)
+    assert daemon.values[-2:] == [b"v0", b"v%d" % count]
+
+
+def test_a_dry_run_counts_and_sends_nothing(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    run = new_run(state, daemon)
+    run.send_file(tmp_path / "d", dry_run=True)
+    assert (run.counts, daemon.attempts) == (Replayed(sent=2), {})
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
+
+
+def test_too_large_messages_stay_for_another_run(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1, value=bytes(LIMIT)))
+    for sent in (1, 0):
+        run = replay(state, daemon, tmp_path / "d")
+        assert (run.counts.sent, run.too_large) == (sent, 1)
+
+
+@pytest.mark.parametrize("failure", ["before", "after"])
+def test_a_broken_connection_loses_and_repeats_nothing(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path, failure: str
+) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    daemon.failures = [failure] * (TRIES - 1)
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
+    assert daemon.values == [b"v0", b"v1"]
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(already=2)
+
+
+def test_repeated_failures_end_the_run_and_the_next_one_continues(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+    daemon.failures = ["before"] * TRIES
+    with pytest.raises(ReplayError, match="5 attempts failed: before"):
+        replay(state, daemon, tmp_path / "d")
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1)
+    assert daemon.values == [b"v0"]
+
+
+KILLED = UnconfirmedChunk("replay-1", "/in", 500)
+
+
+class Doubt(NamedTuple):
+    """The daemon's knowledge of a killed run's chunk, and the lines that the next run sends; None if it refuses."""
+
+    is_known: bool
+    since_ms: int
+    address: str
+    resent: int | None
+
+
+@pytest.mark.parametrize(
+    "doubt",
+    [
+        pytest.param(Doubt(True, 900, "/in", 0), id="complete"),
+        pytest.param(Doubt(False, 400, "/in", 1), id="never complete"),
+        pytest.param(Doubt(False, 900, "/in", None), id="forgotten"),
+        pytest.param(Doubt(True, 0, "/other", None), id="another daemon"),
+    ],
+)
+def test_the_daemon_decides_about_the_chunk_of_a_killed_run(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path, doubt: Doubt
+) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+    state.begin(KILLED._replace(address=doubt.address), _keys_of(tmp_path / "d"))
+    daemon.since_ms = doubt.since_ms
+    if doubt.is_known:
+        daemon.attempts[KILLED.name] = []
+    if doubt.resent is None:
+        with pytest.raises(ReplayError, match="--doubtful send or --doubtful skip"):
+            replay(state, daemon, tmp_path / "d")
+        assert replay(state, daemon, tmp_path / "d", Doubtful.SEND).counts == Replayed(sent=1)
+    else:
+        assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=doubt.resent, already=1 - doubt.resent)
+    assert state.unconfirmed() == []
+
+
+def test_doubtful_messages_may_be_skipped(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+    state.begin(KILLED._replace(address="/other"), _keys_of(tmp_path / "d"))
+    assert replay(state, daemon, tmp_path / "d", Doubtful.SKIP).counts == Replayed(already=1)
+
+
+def _keys_of(file: Path) -> list[LineKey]:
+    return [LineKey(sha256(data.rstrip()).digest(), 1) for data in file.read_bytes().splitlines()]
+
+
+def test_discards_of_an_unanswered_chunk_are_counted(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    daemon.failures, daemon.reasons = ["after"], {DiscardReason.BAD_TOPIC: 1, 99: 1}
+    assert replay(state, daemon, tmp_path / "d").discarded == {"BAD_TOPIC": 1, "REASON_99": 1}
+
+
+def test_a_second_run_with_the_same_state_is_refused(state: ReplayState, tmp_path: Path) -> None:
+    assert state.unconfirmed() == []
+    with pytest.raises(ReplayStateError, match="another replay uses it"):
+        ReplayState(tmp_path / "state")
+
+
+def test_another_file_is_not_taken_for_a_state(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"something else, longer than a header\n" * 100)
+    with pytest.raises(ReplayStateError, match="is not the state of a replay"):
+        ReplayState(tmp_path / "other")
+
+
+def test_a_missing_daemon_or_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state")]
+    (tmp_path / "d").write_bytes(line(0))
+    assert main(["replay", str(tmp_path / "d"), *options]) == 1
+    assert f"{tmp_path}/none: no daemon answers" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "missing"), *options, "--dry-run"]) == 1
+    assert f"{tmp_path}/missing: No such file or directory." in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""Dead letters: the messages that become one, their form, and a daemon that does not take them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter as Tally
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bruce_mp.config.discards import DeadLetterSection
+from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
+from bruce_mp.config.model import Config
+from bruce_mp.config.sections import Batching, Kafka
+from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_any_partition, parse_message
+from bruce_mp.status.reports.dead_letters import PAUSE_S, DeadLetterTopic
+from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.message_copies import Copy, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOST = socket.gethostname().encode()
+LIMIT = 1000
+
+
+class Site:
+    """A datagram socket in place of the daemon's, and the sender of dead letters."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.path = directory / "in.dgram"
+        self.stream_path = directory / "in.stream"
+        self.counted: Tally[Counter] = Tally()
+        inputs = Input(
+            unix_datagram=UnixDatagram(enable=True, path=str(self.path)),
+            unix_stream=UnixStream(enable=True, path=str(self.stream_path)),
+            max_datagram_size=LIMIT,
+        )
+        config = Config(
+            kafka=Kafka(bootstrap_servers=("b:1",)), input=inputs, discards=DeadLetterSection(topic="dead"), **settings
+        )
+        self.topic = DeadLetterTopic(config, self._count)
+        self.daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.daemon.settimeout(0.0)
+
+    def _count(self, counter: Counter, amount: int = 1) -> None:
+        self.counted[counter] += amount
+
+    def send(self, copy: Copy) -> bytes | None:
+        """Send a copy, and return the datagram, or None."""
+        self.topic.send([copy])
+        try:
+            return self.daemon.recv(1 << 20)
+        except BlockingIOError:
+            return None
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    made.daemon.bind(str(made.path))
+    yield made
+    made.topic.close()
+    made.daemon.close()
+
+
+def copy_of(info: str = "BAD_TOPIC", topic: bytes = b"t", value: bytes = b"value", **fields: Any) -> Copy:
+    return Copy(Target.DISCARDS, 20, 10, info, topic, fields.pop("key", b"key"), value, **fields)
+
+
+def test_a_dead_letter_has_the_message_and_its_reason(site: Site) -> None:
+    headers = ((b"trace", None), (b"a", b"b"))
+    sent = site.send(copy_of(partition_key=7, headers=headers, value=b"", empty=int(EmptyFields.EMPTY_VALUE)))
+    assert sent is not None
+    reasons = (
+        *((b"bruce.reason", b"BAD_TOPIC"), (b"bruce.topic", b"t"), (b"bruce.timestamp_ms", b"10")),
+        *((b"bruce.partition_key", b"7"), (b"bruce.discarded_ms", b"20"), (b"bruce.host", HOST)),
+    )
+    assert parse_message(sent) == Message(b"dead", b"", b"key", 20, None, (*headers, *reasons), EmptyFields.EMPTY_VALUE)
+    assert site.counted == {Counter.DeadLetterSent: 1}
+
+
+def test_bytes_that_are_no_message_become_a_dead_letter_without_a_topic(site: Site) -> None:
+    sent = site.send(copy_of("MALFORMED", b"", b"\0garbage", key=b""))
+    assert sent is not None
+    message = parse_message(sent)
+    assert isinstance(message, Message)
+    assert (message.key, message.value) == (b"", b"\0garbage")
+    headers = dict(message.headers)
+    assert headers == {b"bruce.reason": b"MALFORMED", b"bruce.discarded_ms": b"20", b"bruce.host": HOST}
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        copy_of(""),
+        copy_of("SENDER_NOT_ALLOWED", b"", b"bytes"),
+        copy_of("OVER_QUOTA"),
+        copy_of(topic=b"dead"),
+        copy_of("MALFORMED", b"", encode_any_partition(b"dead", b"v", timestamp_ms=1, headers=[("a", b"b")])[:-1]),
+    ],
+    ids=["possible duplicate", "sender", "quota", "dead letter", "part of a dead letter"],
+)
+def test_other_copies_are_no_dead_letters(site: Site, copy: Copy) -> None:
+    assert site.send(copy) is None
+    assert site.counted == {}
+
+
+@pytest.mark.parametrize("size", [LIMIT - 200, LIMIT, 10 * LIMIT])
+def test_a_value_is_cut_only_if_the_dead_letter_does_not_fit(tmp_path: Path, size: int) -> None:
+    site = Site(tmp_path, batching=Batching(message_max_bytes=LIMIT))
+    site.daemon.bind(str(site.path))
+    value = bytes(range(256)) * 40
+    sent = site.send(copy_of("LONG_MSG", value=value[:size]))
+    assert sent is not None
+    message = parse_message(sent)
+    assert isinstance(message, Message)
+    headers = dict(message.headers)
+    if size == LIMIT - 200:
+        assert (message.value, b"bruce.value_size" in headers) == (value[:size], False)
+    else:
+        assert LIMIT - 64 < len(sent) <= LIMIT
+        assert value.startswith(message.value)
+        assert headers[b"bruce.value_size"] == b"%d" % size
+    site.topic.close()
+    site.daemon.close()
+
+
+def test_a_key_that_leaves_no_room_is_counted_as_lost(tmp_path: Path) -> None:
+    site = Site(tmp_path, batching=Batching(message_max_bytes=LIMIT))
+    site.daemon.bind(str(site.path))
+    assert site.send(copy_of(key=bytes(LIMIT))) is None
+    assert site.counted == {Counter.DeadLetterLost: 1}
+    site.topic.close()
+    site.daemon.close()
+
+
+def test_a_large_dead_letter_takes_the_stream(site: Site) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(site.stream_path))
+        listener.listen()
+        value = bytes(2 * LIMIT)
+        assert site.send(copy_of(value=value)) is None
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as stream:
+            site.topic.close()
+            message = parse_message(stream.read())
+    assert isinstance(message, Message)
+    assert message.value == value
+    assert site.counted == {Counter.DeadLetterSent: 1}
+
+
+def test_dead_letters_pause_after_a_refusal(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    site.path.rename(site.path.with_name("moved"))
+    assert site.send(copy_of()) is None
+    site.path.with_name("moved").rename(site.path)
+    assert site.send(copy_of()) is None
+    assert site.counted == {Counter.DeadLetterLost: 2}
+    now[0] += PAUSE_S
+    assert site.send(copy_of()) is not None
+    assert site.counted == {Counter.DeadLetterLost: 2, Counter.DeadLetterSent: 1}
