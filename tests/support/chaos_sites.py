@@ -7,7 +7,7 @@ the next fault waits until every replica is in sync, because otherwise Kafka its
 from __future__ import annotations
 
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -16,12 +16,13 @@ from confluent_kafka import KafkaException
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
-from support.kafka_cluster import KafkaCluster
 from support.traffic import Seen
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
+
+    from support.kafka_cluster import KafkaCluster
 
 __all__ = ["LEADER_PRESERVING", "PARTITIONS", "Embedded", "FaultKind", "Real", "Site", "WeightedFault"]
 
@@ -59,7 +60,7 @@ class FaultKind(Enum):
     STUCK = "one topic is refused for a time and fills a small slab"
     ATTACK = "attackers of the pages and streams run all the while"
     POWER = "the daemon is killed, and its slab is lost or torn; it keeps a journal"
-    CLUSTER = "a broker of another cluster has the address of a broker, while all brokers are down"
+    CLUSTER = "a broker of another cluster has the address of a broker, while all brokers are down (embedded brokers)"
 
 
 LEADER_PRESERVING: Final = frozenset({FaultKind.PROCESS, FaultKind.RESTART, FaultKind.GROWTH})
@@ -176,7 +177,6 @@ class Real:
         self._growth = _Growth()
         self.counts = self._growth.counts
         self._repair = _Repair()
-        self._foreign: KafkaCluster | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -235,31 +235,7 @@ class Real:
             WeightedFault(FaultKind.LEADER, 14, move_leader),
             WeightedFault(FaultKind.GROWTH, 8, grow),
             WeightedFault(FaultKind.STUCK, 4, refuse),
-            WeightedFault(FaultKind.CLUSTER, 6, lambda: self._swap_cluster(rng, record)),
         ]
-
-    def _swap_cluster(self, rng: random.Random, record: Callable[[str], None]) -> None:
-        if self._is_whole():
-            node = rng.choice(self._cluster.node_ids)
-            record(f"another cluster at the address of broker {node}")
-            for each in self._cluster.node_ids:
-                self._cluster.kill(each)
-            self._foreign = KafkaCluster(self._cluster.version, port=self._cluster.port(node)).__enter__()
-            for topic in self._topics:
-                self._foreign.create_topic(topic, PARTITIONS)
-            self._repair.later(self._put_ours_back, rng.uniform(*FOREIGN_S))
-
-    def _put_ours_back(self) -> None:
-        self._end_foreign()
-        for node in self._cluster.node_ids:
-            self._cluster.begin_restart(node)
-
-    def _end_foreign(self) -> None:
-        """End the other cluster, which must not have a message."""
-        if self._foreign is not None:
-            foreign, self._foreign = self._foreign, None
-            with closing(foreign):
-                assert not any(foreign.read_topics(self._topics).values()), "The other cluster has messages."
 
     def _is_whole(self) -> bool:
         return not self._repair.is_pending and self._cluster.is_whole(self._topics)
@@ -268,7 +244,6 @@ class Real:
         self._repair.do_if_due()
 
     def heal(self) -> None:
-        self._end_foreign()
         self._cluster.heal()
 
     def read_back(self, topic: str) -> list[Seen]:

@@ -46,8 +46,7 @@ class KafkaCluster:
     """`brokers` brokers of one Kafka version on loopback.  `config` goes into each broker's property file.
 
     `fast_failover` makes a dead leader known after 1 to 2 s; without it Kafka's defaults hold (6 to 10 s).
-    `directory` takes the data (a new temporary directory if not given) and is removed by `close`.  The first broker
-    listens on `port` if given, such as that of a killed broker of another cluster.
+    `directory` takes the data (a new temporary directory if not given) and is removed by `close`.
     """
 
     def __init__(
@@ -58,13 +57,12 @@ class KafkaCluster:
         config: Mapping[str, str] | None = None,
         fast_failover: bool = True,
         directory: Path | None = None,
-        port: int = 0,
     ) -> None:
         self.dist = ensure(version)
         self.version = version
         self._overrides = {**(kafka_config.FAST_FAILOVER if fast_failover else {}), **(config or {})}
         self._directory = directory or Path(tempfile.mkdtemp(prefix="bruce-kafka-"))
-        self._ports = [ReservedPort(port), *(ReservedPort() for _ in range(2 * brokers))]
+        self._ports = [ReservedPort() for _ in range(2 * brokers + 1)]
         self._zookeeper: JavaProcess | None = None
         self._zookeeper_port = self._ports[-1].number if self.dist.release.zookeeper else None
         self._plans = [self._plan(node_id, brokers) for node_id in range(1, brokers + 1)]

@@ -12,12 +12,12 @@ import socket
 
 
 class ReservedPort:
-    """One port of 127.0.0.1, chosen by the kernel, or `number`, also if another `ReservedPort` has it."""
+    """One port of 127.0.0.1, chosen by the kernel."""
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("127.0.0.1", number))
+        self._socket.bind(("127.0.0.1", 0))
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
