@@ -423,14 +423,14 @@ class Dispatcher:
             self._finish_hand_back()
         elif any(queue.has_work for queue in self._queues.values()):
             self._is_paused = True
-            self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
+            self._outbox.append(Parcel(ParcelKind.PAUSED, partition=EVERYTHING))
 
     def repeat_pauses(self) -> bool:
         """Repeat PAUSED for all paused scopes; return False without a paused scope."""
         paused = [queue for queue in self._queues.values() if queue.state is QueueState.PAUSED]
         self._outbox += [Parcel(ParcelKind.PAUSED, queue.topic, queue.partition) for queue in paused]
         if self._is_paused:
-            self._outbox.append(Parcel(ParcelKind.PAUSED, 0, EVERYTHING))
+            self._outbox.append(Parcel(ParcelKind.PAUSED, partition=EVERYTHING))
         return self._is_paused or bool(paused)
 
     @property
@@ -472,7 +472,7 @@ class Dispatcher:
             self._return_queue(queue)
         self._send_queue.clear()
         self._hands_back_all = self._is_paused = False
-        self._outbox.append(Parcel(ParcelKind.HANDED_BACK, 0, EVERYTHING))
+        self._outbox.append(Parcel(ParcelKind.HANDED_BACK, partition=EVERYTHING))
 
     def _return_queue(self, queue: PartitionQueue) -> None:
         """Return a queue's records to the router: built batches first, in order."""

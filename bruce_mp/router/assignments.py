@@ -267,7 +267,7 @@ class Assignments:
         for slot, dispatcher in self._dispatcher_scopes.items():
             if dispatcher.is_flowing and dispatcher.pause(now_ms):
                 self._row.add(Counter.PauseStarted)
-                self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, 0, EVERYTHING))
+                self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, partition=EVERYTHING))
 
     @property
     def holds_everything(self) -> bool:

@@ -52,7 +52,7 @@ class Outbox:
 
     def post_queue(self, slot: int, partitions: Iterable[tuple[int, int]], segments: list[Segment]) -> None:
         """Post the segments of these (topic, partition) pairs as QUEUE; the dispatcher may accumulate them."""
-        self.post(slot, Parcel(ParcelKind.QUEUE, 0, -1, segments))
+        self.post(slot, Parcel(ParcelKind.QUEUE, segments=segments))
         for topic, _ in partitions:
             self._flush_slots[topic].add(slot)
 
@@ -76,4 +76,6 @@ class Outbox:
     def drain(self) -> dict[int, list[Parcel]]:
         """Empty the outbox, and return a frame for each slot; its first parcel names the router's incarnation."""
         parcels, self._parcels = self._parcels, {}
-        return {slot: [Parcel(ParcelKind.SENDER, 0, self._incarnation), *group] for slot, group in parcels.items()}
+        return {
+            slot: [Parcel(ParcelKind.SENDER, partition=self._incarnation), *group] for slot, group in parcels.items()
+        }
