@@ -168,16 +168,20 @@ class SpillFeed:
 
     def _room(self, extents: Extents, landed: frozenset[int]) -> int:
         """Return how many messages of a slice find room; the ones in `landed` are in lanes and need none."""
-        missing = [index for index in range(len(extents)) if index not in landed]
+        every = range(len(extents))
+        missing = [index for index in every if index not in landed] if landed else every
         fitting = self._fitting([extents[index][1] for index in missing]) if missing else 0
         return len(extents) if fitting == len(missing) else missing[fitting]
 
     def _fitting(self, lengths: list[int]) -> int:
         """Return how many messages certainly find room; 1 for a message too large for the pool, which is discarded."""
-        if chunks_for(lengths[0]) > self._pool.capacity:
-            return 1
-        fitting = next((at for at, size in enumerate(lengths) if chunks_for(size) > self._pool.capacity), len(lengths))
-        return messages_that_fit(self._pool, fitting, max(lengths[:fitting]), lengths[0])
+        capacity, largest = self._pool.capacity, max(lengths)
+        if chunks_for(largest) > capacity:
+            lengths = lengths[: next(at for at, size in enumerate(lengths) if chunks_for(size) > capacity)]
+            if not lengths:
+                return 1
+            largest = max(lengths)
+        return messages_that_fit(self._pool, len(lengths), largest, lengths[0])
 
     def _ingest(self, released: Released, view: memoryview, extents: Extents, now_ms: int) -> bool:
         """Append a slice, and count it; return False if the lanes accepted none of its messages."""
