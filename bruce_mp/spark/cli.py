@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_SHUFFLE_PARTITIONS: Final = "8"
-"""The audit's tables are small: Spark's default of 200 partitions would cost more than it saves."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a pipeline and return the exit status."""
@@ -242,7 +239,7 @@ def _run_audit(args: Namespace) -> int:
         args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format,
         args.fail_on_unknown, args.sample,
     )  # fmt: skip
-    spark = _session(args, kafka=True, **{"spark.sql.shuffle.partitions": _SHUFFLE_PARTITIONS})
+    spark = _session(args, kafka=True)
     if args.follow:
         following = Follow(plan, args.every, args.lateness, args.window, args.until_idle, args.stop_when_bad)
         return _run_follow(spark, following)

@@ -43,6 +43,10 @@ _SMALL_SETTINGS: Final = {  # compilation and distribution take longer than thes
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # each broadcast runs a separate job
 }
+_SIZED_BY_DATA: Final = {  # Spark joins the partitions of a shuffle to such of a useful size, or to one
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "512",
+}
 _NO_LINES: Final = "event string, topic string, info string"
 
 
@@ -81,7 +85,8 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
 
 def land(messages: DataFrame, directory: str) -> None:
     """Replace the facts in `directory` by those about `messages`, which have the columns of Spark's Kafka source."""
-    facts_of(messages).write.mode("overwrite").parquet(directory)
+    with temporary_settings(messages.sparkSession, _SIZED_BY_DATA):
+        facts_of(messages).write.mode("overwrite").parquet(directory)
 
 
 def compare(
@@ -95,7 +100,8 @@ def compare(
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
     if not small:
-        return _compare(plan, facts, ledger, minutes)
+        with temporary_settings(spark, _SIZED_BY_DATA):
+            return _compare(plan, facts, ledger, minutes)
     with temporary_settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
         return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
 
