@@ -42,13 +42,13 @@ __all__ = ["Report", "SparkChaos"]
 BROKERS: Final = 3
 SOURCES: Final = ("files", "kafka")
 FILE_ROWS: Final = 250
-FIRST_COMMIT_S: Final = 240.0
+FIRST_COMMIT_S: Final = 600.0
 FINISH_S: Final = 600.0
 SETTLE_S: Final = 120.0
 MASTER: Final = "local-cluster[2,2,640]"
 ABANDONED: Final = frozenset({"ABANDONED_ATTEMPT", "UNCLEAN_DISCONNECT"})
 """Reasons of discards that the sink makes up for."""
-BAD_ERRORS: Final = ("may be in Kafka or not", "has other rows", "Report this as a bug")
+BAD_ERRORS: Final = ("may be in Kafka or not: it ended an attempt", "has other rows", "Report this as a bug")
 """Attempts in doubt, batches that Spark did not repeat as they were, and defects of the sink or the daemon."""
 SPARK_FAULTS: Final = FaultKind.PROCESS
 

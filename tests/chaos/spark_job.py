@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import StreamingQueryException
 
+from bruce_mp.spark import register
 from bruce_mp.spark.pipelines.backfill import Backfill, read_messages
 from bruce_mp.spark.session import start_session
 from support.spark_session import SMALL
@@ -90,7 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     directory = Path(given.directory)
     kept = {"spark.local.dir": f"{directory}/local", "spark.sql.warehouse.dir": f"{directory}/warehouse"}
     spark = start_session("chaos", master=given.master, kafka=True, settings={**SETTINGS, **kept})
-    sink = {"topic": given.topic, "acks": given.acks, "bruce.socket": given.socket, "maxRecordsPerSecond": "1500"}
+    register(spark)  # Spark's own lookup fails for good if its Python worker is killed
+    sink = {"topic": given.topic, "acks": given.acks, "bruce.socket": given.socket, "maxRecordsPerSecond": "400"}
     frames = {"files": _files(spark, directory), "kafka": _kafka(spark, given.bootstrap, given.source_topic)}
     queries = [Restarted(_starter(frame, directory, name, sink)) for name, frame in frames.items()]
     while not (directory / "stop").exists():
