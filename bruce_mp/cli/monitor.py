@@ -68,8 +68,8 @@ def _check(args: Namespace) -> int:
         save_state(args.state, readings)
     except StateError as error:
         state_error = str(error)
-    found = {Severity.UNKNOWN if state_error else Severity.OK, *(result.severity for result in results)}
-    severity = max(found, key=_rank)
+    severities = {Severity.UNKNOWN if state_error else Severity.OK, *(result.severity for result in results)}
+    severity = max(severities, key=_rank)
     worst_first = sorted(results, key=lambda result: -_rank(result.severity))
     faults = [result.text for result in worst_first if result.severity is not Severity.OK] + [state_error] * bool(
         state_error

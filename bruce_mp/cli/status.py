@@ -95,10 +95,10 @@ def _broker_cells(line: BrokerLine) -> tuple[str, ...]:
     return (str(line.node), line.address, line.connection, str(line.queued), str(line.in_flight))
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     """Yield lines with aligned columns: the first left-aligned, the others right-aligned."""
-    lines = [head, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    lines = [titles, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     for first, *others in lines:
         cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
         yield "  ".join(cells).rstrip()

@@ -155,12 +155,12 @@ def _run_backfill(args: Namespace) -> int:
     if not args.dry_run:
         backfill(spark, plan)
         return ExitCode.OK
-    found = dry_run(spark, plan)
-    for topic, (rows, size) in sorted(found.topics.items()):
+    counts = dry_run(spark, plan)
+    for topic, (rows, size) in sorted(counts.topics.items()):
         print(f"{topic}: {rows:,} messages, {size:,} bytes")
-    for problem, rows in sorted(found.bad.items()):
+    for problem, rows in sorted(counts.bad.items()):
         print(f"{rows:,} rows cannot be messages: {problem}")
-    return ExitCode.UNBALANCED if found.bad else ExitCode.OK
+    return ExitCode.UNBALANCED if counts.bad else ExitCode.OK
 
 
 def _replay(parser: ArgumentParser) -> None:

@@ -36,11 +36,11 @@ def check_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
 
 
 def _worker_input() -> Any:
-    """Return the file from which this Python worker reads Spark's data; None if it is not found."""
+    """Return the file from which this Python worker reads Spark's data; None if it is not file."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - PySpark does not expose this file
     while frame is not None:
-        found = frame.f_locals.get("infile")
-        if frame.f_code.co_name == "main" and hasattr(found, "peek"):
-            return found
+        file = frame.f_locals.get("infile")
+        if frame.f_code.co_name == "main" and hasattr(file, "peek"):
+            return file
         frame = frame.f_back
     return None

@@ -49,8 +49,8 @@ def find_java() -> Path:
 def _candidates() -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
-    if found := shutil.which("java"):
-        yield Path(found)
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
     if bundled := _bundled():
         yield bundled
 
@@ -69,8 +69,8 @@ def java_major(java: Path) -> int:
         output = _run(java, "-version").stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(\d+)', output)
-    return int(found[1]) if found else 0
+    match = re.search(r'version "(\d+)', output)
+    return int(match[1]) if match else 0
 
 
 def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:

@@ -28,8 +28,8 @@ def total_size(uri: str) -> int:
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = _resolve_uri(uri)
-    found = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    return sum(entry.size or 0 for entry in found)
+    entries = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+    return sum(entry.size or 0 for entry in entries)
 
 
 def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:

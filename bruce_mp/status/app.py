@@ -274,13 +274,13 @@ def _metadata_update(daemon: DaemonView) -> Response:
 def _accept_cluster(daemon: DaemonView) -> Response:
     """Send the held messages to the brokers' cluster, which `?id=` names."""
     daemon.guard_change()
-    found = daemon.router.foreign_cluster if daemon.router is not None else ""
-    if not found:
+    cluster_id = daemon.router.foreign_cluster if daemon.router is not None else ""
+    if not cluster_id:
         return _text(f"The brokers belong to the expected cluster {cluster_of(daemon.slab)}.\n", 409)
-    if request.args.get("id") != found:
-        return _text(f"The brokers belong to the cluster {found}; name this id to accept the cluster.\n", 409)
-    daemon.accept_cluster(found)
-    return _text(f"The messages are for the cluster {found} instead of {cluster_of(daemon.slab)}.\n")
+    if request.args.get("id") != cluster_id:
+        return _text(f"The brokers belong to the cluster {cluster_id}; name this id to accept the cluster.\n", 409)
+    daemon.accept_cluster(cluster_id)
+    return _text(f"The messages are for the cluster {cluster_id} instead of {cluster_of(daemon.slab)}.\n")
 
 
 def _reload(daemon: DaemonView) -> Response:

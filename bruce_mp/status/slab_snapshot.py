@@ -35,14 +35,14 @@ class HeldGroup(NamedTuple):
 
 def read_held_groups(slab: Slab) -> list[HeldGroup]:
     """Count all held messages by topic, state and holder."""
-    found: dict[tuple[bytes | int, int], tuple[int, int]] = {}
+    groups: dict[tuple[bytes | int, int], tuple[int, int]] = {}
     for topic, word, messages, arrived_ms in read_each(slab, lambda chunk: _held_in(slab, chunk)):
-        before, oldest_ms = found.get((topic, word), (0, arrived_ms))
-        found[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
+        before, oldest_ms = groups.get((topic, word), (0, arrived_ms))
+        groups[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
     table = TopicTable(slab)
     return [
         HeldGroup(_name(table, topic), RunState(word & 0xFF), word >> 8, messages, oldest_ms)
-        for (topic, word), (messages, oldest_ms) in found.items()
+        for (topic, word), (messages, oldest_ms) in groups.items()
     ]
 
 

@@ -118,11 +118,11 @@ class Reloads:
     def _preview(self, request: ReloadRequest) -> ReloadOutcome:
         """Return the outcome that a reload would have now."""
         try:
-            found = self._load_changes()[1]
+            changes = self._load_changes()[1]
         except BruceError as error:
             return ReloadOutcome(request.number, accepted=False, text=f"It would be refused: {error}")
-        changes = "".join(f"\n  {change}" for change in found)
-        text = f"It would be applied:{changes}" if found else f"{NO_CHANGE.capitalize()}."
+        lines = "".join(f"\n  {change}" for change in changes)
+        text = f"It would be applied:{lines}" if changes else f"{NO_CHANGE.capitalize()}."
         return ReloadOutcome(request.number, accepted=True, text=text)
 
     def _load_changes(self) -> tuple[Config, list[Change]]:
@@ -130,13 +130,13 @@ class Reloads:
         if self._is_ending():
             raise ConfigError("the daemon is shutting down.")
         config = self._source.read()
-        found = list_changes(self.config, config)
-        refused = [change for change in found if change.restart_reason]
+        changes = list_changes(self.config, config)
+        refused = [change for change in changes if change.restart_reason]
         if refused:
             raise ConfigError(f"{'; '.join(map(str, refused))}.")
         if len(msgspec.msgpack.encode(NewConfig(self._number, config))) > MAX_MESSAGE_BYTES:
             raise ConfigError("it is too long to send to running processes; restart to apply.")
-        return config, found
+        return config, changes
 
     def _begin(self) -> None:
         config, self._changed = self._load_changes()

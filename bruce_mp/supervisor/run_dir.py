@@ -61,25 +61,25 @@ def create_run_dir(path: Path) -> None:
     """Create the directory if necessary. Raise StartError if it cannot be created or is open to others."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        status = path.lstat()
     except OSError as error:
         remedy = f"{creation_remedy(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be created: {error.strerror}. {remedy}") from error
-    _check(path, found)
+    _check(path, status)
 
 
-def _check(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISDIR(found.st_mode):
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISDIR(status.st_mode):
         raise StartError(f"The run directory {path} is not a directory; remove it or set another daemon.run_dir.")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise StartError(
-            f"The run directory {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; "
+            f"The run directory {path} belongs to user {status.st_uid}, and the daemon runs as user {os.geteuid()}; "
             "start it as that user, change the owner of the directory (chown), or set another daemon.run_dir."
         )
-    if found.st_mode & 0o077:
+    if status.st_mode & 0o077:
         raise StartError(
-            f"The run directory {path} has mode {stat.S_IMODE(found.st_mode):04o}: others can enter it and tamper with "
-            f"the daemon. Close it (chmod 0700 {path}) or set another daemon.run_dir."
+            f"The run directory {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can enter it and tamper "
+            f"with the daemon. Close it (chmod 0700 {path}) or set another daemon.run_dir."
         )
 
 

@@ -45,14 +45,14 @@ def percentile(buckets: Sequence[int], share: float) -> float | None:
     It interpolates within a bucket, as Prometheus' `histogram_quantile` does. The last bound stands for all latencies
     above it.
     """
-    wanted = share * sum(buckets)
-    if not wanted:
+    remaining = share * sum(buckets)
+    if not remaining:
         return None
     shorter_ms = 0
     for bound_ms, messages in zip(BOUNDS_MS, buckets, strict=False):
-        if messages >= wanted:
-            return shorter_ms + (bound_ms - shorter_ms) * wanted / messages
-        wanted -= messages
+        if messages >= remaining:
+            return shorter_ms + (bound_ms - shorter_ms) * remaining / messages
+        remaining -= messages
         shorter_ms = bound_ms
     return float(BOUNDS_MS[-1])
 

@@ -77,8 +77,8 @@ class RowReading(NamedTuple):
 
 def read_rows(slab: Slab) -> list[RowReading]:
     """Read each row between two of its transactions."""
-    found = {row: _read_row(slab, row) for row in _READ_ORDER}
-    return [found[row] for row in range(lay.ROW_COUNT)]
+    readings = {row: _read_row(slab, row) for row in _READ_ORDER}
+    return [readings[row] for row in range(lay.ROW_COUNT)]
 
 
 def _read_row(slab: Slab, row: int) -> RowReading:

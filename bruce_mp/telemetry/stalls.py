@@ -103,17 +103,17 @@ class StallSampler:
         self, waiting: "Iterable[tuple[bytes, int, int | None, WaitingMessages]]", now_ms: int
     ) -> tuple[PartitionStall, ...]:
         """Return the stalls among (topic, partition, leader, messages), the oldest `MAX_LISTED_STALLS` first."""
-        found = []
+        stalled = []
         for topic, partition, node, messages in waiting:
             if (segment := messages.oldest) is None:
                 continue
             oldest = (segment.chunk, segment.generation, segment.run, segment.first)
             since_ms = self._times.observe((topic, partition), oldest, now_ms, now_ms)
             if now_ms - since_ms >= MIN_STALL_MS:
-                found.append((since_ms, topic, partition, node, oldest, messages))
+                stalled.append((since_ms, topic, partition, node, oldest, messages))
         self._times.expire(now_ms)
-        found.sort(key=lambda stall: stall[:3])
+        stalled.sort(key=lambda stall: stall[:3])
         return tuple(
             PartitionStall(topic, partition, node, messages.messages, since_ms, oldest)
-            for since_ms, topic, partition, node, oldest, messages in found[:MAX_LISTED_STALLS]
+            for since_ms, topic, partition, node, oldest, messages in stalled[:MAX_LISTED_STALLS]
         )

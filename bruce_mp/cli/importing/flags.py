@@ -57,8 +57,8 @@ def parse_options(line: str) -> Options:
 
 
 def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         if word in {"--", "--ignore_rest"}:
             return
         given, equals, value = word.lstrip("-").partition("=")
@@ -69,7 +69,7 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
             raise ConfigError(f"{ORIGIN}: {word} is not an option of Bruce or Dory. {hint}")
         if name in _SWITCHES:
             yield name, None
-        elif (argument := value if equals else next(rest, None)) is not None:
+        elif (argument := value if equals else next(remaining, None)) is not None:
             yield name, argument
         else:
             raise ConfigError(f"{ORIGIN}: {word} needs a value after it.")

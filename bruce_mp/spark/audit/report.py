@@ -135,10 +135,10 @@ def _severity(row: _Row) -> tuple[int, int, int, str]:
     return -sum(row[name] for name in PROBLEMS), -row["discarded"], -row["sent"], row["topic"]
 
 
-def write_report(found: Summary, balance: DataFrame, problems: DataFrame, verdict: AuditVerdict, output: str) -> str:
-    """Write `report.html` into `output` and return its path; `found` is the result of `summarise` for the balance."""
+def write_report(summary: Summary, balance: DataFrame, problems: DataFrame, verdict: AuditVerdict, output: str) -> str:
+    """Write `report.html` into `output` and return its path; `summary` is the result of `summarise` for the balance."""
     page = _page(
-        found,
+        summary,
         _reasons(balance) if verdict.discarded else [],
         _first_problems(problems) if verdict.to_name else [],
         verdict,
@@ -161,9 +161,9 @@ def _first_problems(problems: DataFrame) -> Sequence[_Row]:
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
-def _page(found: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
-    topics = found.topics[:_TOPICS]
-    charts = "".join(_topic(row["topic"], found.bars[row["topic"]]) for row in topics)
+def _page(summary: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
+    topics = summary.topics[:_TOPICS]
+    charts = "".join(_topic(row["topic"], summary.bars[row["topic"]]) for row in topics)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Audit</title><style>{_PAGE_STYLE}{STYLE}</style><h1>Audit of {_now()}</h1>{_headline(verdict)}"

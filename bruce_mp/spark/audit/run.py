@@ -111,11 +111,11 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> 
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
         balance = _write_table(cells, plan, "balance")
-        found = summarise(balance, percentiles(timed, ["topic"]))
-        verdict = AuditVerdict(**{name: found.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
+        summary = summarise(balance, percentiles(timed, ["topic"]))
+        verdict = AuditVerdict(**{name: summary.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
         found_problems = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
         problems = _write_table(found_problems, plan, "problems")
-        write_report(found, balance, problems, verdict, absolute_path(plan.output))
+        write_report(summary, balance, problems, verdict, absolute_path(plan.output))
     if plan.samples:
         options = {**plan.kafka, "kafka.bootstrap.servers": plan.bootstrap}
         _write_table(sample_messages(problems, options, plan.samples), plan, "samples")

@@ -43,13 +43,13 @@ _Row = tuple[int, str, str | None, str | None, int | None, int | None]
 
 def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
     """Return the addresses HOST:PORT from the command line and from a file with one a line; # begins a comment."""
-    found = list(names)
+    hosts = list(names)
     if file is not None:
         with open(file) as lines:  # noqa: PTH123 - the user's path, unchanged
-            found += [text for line in lines if (text := line.partition("#")[0].strip())]
-    if not found:
+            hosts += [text for line in lines if (text := line.partition("#")[0].strip())]
+    if not hosts:
         raise OptionError("No daemons to ask: name their http.listen addresses (HOST:PORT), or give a file with them.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(hosts))
 
 
 def collect_fleet(
@@ -115,10 +115,10 @@ def _fetch_page(url: str) -> Mapping[str, Any]:
 
 
 def _parse_object(data: bytes) -> Mapping[str, Any]:
-    found = json.loads(data)
-    if not isinstance(found, dict):
+    page = json.loads(data)
+    if not isinstance(page, dict):
         raise ValueError("not the page of a daemon")  # noqa: TRY004 - the response is wrong, not the caller
-    return found
+    return page
 
 
 def _counters(pages: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

@@ -89,12 +89,12 @@ def _replay_file(
     lines = _add_fate(_add_hash(discard_table(state.spark, [file])), state.replayed(), selection)
     name = f"{state.uri}/{uuid4().hex}{_INTENT}"
     counts = {row["fate"]: row["count"] for row in lines.groupBy("fate").count().collect()}  # four rows
-    found = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
-    if found.sent and not dry_run:
+    outcome = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
+    if outcome.sent and not dry_run:
         lines.where("fate = 'send'").select("hash", "number", "position", *_COLUMNS).write.parquet(name)
         _send(state.spark, name, sink)
         state.system.move(_path(state, name), _path(state, name).removesuffix(_INTENT) + _DONE)
-    return found
+    return outcome
 
 
 def _path(state: _ReplayState, uri: str) -> str:
@@ -135,13 +135,13 @@ def _add_fate(lines: DataFrame, done: DataFrame | None, selection: LineSelection
 
 
 def _resolve_doubtful(system: FileSystem, root: str, doubtful: Doubtful) -> None:
-    left = [entry for entry in _entries(system, root) if entry.base_name.endswith(_INTENT)]
-    if left and doubtful is Doubtful.REFUSE:
+    unfinished = [entry for entry in _entries(system, root) if entry.base_name.endswith(_INTENT)]
+    if unfinished and doubtful is Doubtful.REFUSE:
         raise DoubtfulError(
-            f"{root}: a run was killed while it sent {len(left)} chunks ({left[0].base_name}, ...): their messages may "
-            "be in Kafka or not. Check Kafka, then run again with --doubtful send or --doubtful skip."
+            f"{root}: a run was killed while it sent {len(unfinished)} chunks ({unfinished[0].base_name}, ...): their "
+            "messages may be in Kafka or not. Check Kafka, then run again with --doubtful send or --doubtful skip."
         )
-    for entry in left:
+    for entry in unfinished:
         if doubtful is Doubtful.SKIP:
             system.move(entry.path, entry.path.removesuffix(_INTENT) + _DONE)
         else:

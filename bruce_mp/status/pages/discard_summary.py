@@ -101,11 +101,11 @@ def read_discard_summary(
 
 
 def _topics(reports: Iterable[Report]) -> list[TopicDiscardLine]:
-    found: dict[str, Tally[str]] = {}
+    counts: dict[str, Tally[str]] = {}
     for report in reports:
         for item in report.discard_topic:
-            found.setdefault(item.topic, Tally()).update(item.reasons)
-    lines = [TopicDiscardLine(topic, reasons.total(), dict(reasons)) for topic, reasons in found.items()]
+            counts.setdefault(item.topic, Tally()).update(item.reasons)
+    lines = [TopicDiscardLine(topic, reasons.total(), dict(reasons)) for topic, reasons in counts.items()]
     return sorted(lines, key=lambda line: (-line.count, line.topic))
 
 
@@ -113,8 +113,8 @@ def _samples(reports: Iterable[Report]) -> list[SampleLine]:
     reports = list(reports)
     lines = []
     for reason, lists in _SAMPLE_FIELDS.items():
-        found = _newest(data for report in reports for read in lists for data in read(report))
-        lines += [SampleLine(reason.name, data=data) for data in found]
+        newest = _newest(data for report in reports for read in lists for data in read(report))
+        lines += [SampleLine(reason.name, data=data) for data in newest]
     names = _newest(topic for report in reports for topic in report.recent_bad_topic)
     return lines + [SampleLine(DiscardReason.BAD_TOPIC.name, topic=topic) for topic in names]
 

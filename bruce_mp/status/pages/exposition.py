@@ -52,7 +52,7 @@ def _lines(family: Family) -> Iterator[str]:
 
 
 def _escape(text: str, *, quotes: bool = True) -> str:
-    return re.sub(r'[\\\n"]' if quotes else r"[\\\n]", lambda found: _ESCAPES[found[0]], text)
+    return re.sub(r'[\\\n"]' if quotes else r"[\\\n]", lambda match: _ESCAPES[match[0]], text)
 
 
 def histogram(name: str, meaning: str, bounds: Iterable[float], counts: list[int], total: float) -> Family:

@@ -50,13 +50,13 @@ def read_held(slab: Slab, now_ms: int, steady_now_ms: int) -> HeldPage:
     `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock that message ages refer to.
     """
     spill = spilled_total(slab)
-    found: dict[bytes, tuple[int, int]] = {}
+    sums: dict[bytes, tuple[int, int]] = {}
     for group in read_held_groups(slab):
-        before, oldest_ms = found.get(group.topic, (0, group.arrived_ms))
-        found[group.topic] = (before + group.messages, min(oldest_ms, group.arrived_ms))
+        before, oldest_ms = sums.get(group.topic, (0, group.arrived_ms))
+        sums[group.topic] = (before + group.messages, min(oldest_ms, group.arrived_ms))
     topics = [
         HeldTopic(topic_text(topic), messages, max(0, steady_now_ms - arrived_ms))
-        for topic, (messages, arrived_ms) in found.items()
+        for topic, (messages, arrived_ms) in sums.items()
     ]
     return HeldPage(
         **read_header(slab, now_ms),

@@ -91,11 +91,11 @@ def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> Topi
     """Select and sort topics. Ties are ordered by waiting messages, then by name."""
     lines = list(lines)
     wanted = selection.text.casefold()
-    found = [line for line in lines if wanted in line.topic.casefold()]
-    found.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
+    matching = [line for line in lines if wanted in line.topic.casefold()]
+    matching.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
     if selection.sort in SORTS:
-        found.sort(key=SORTS[selection.sort], reverse=not selection.ascending)
-    return TopicsPart(found[: max(0, min(selection.limit, MAX_SHOWN))], len(found), len(lines))
+        matching.sort(key=SORTS[selection.sort], reverse=not selection.ascending)
+    return TopicsPart(matching[: max(0, min(selection.limit, MAX_SHOWN))], len(matching), len(lines))
 
 
 def read_topics(
@@ -135,15 +135,15 @@ class _TopicCounts:
 
 
 def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
-    found: dict[bytes, _TopicCounts] = {}
+    counts: dict[bytes, _TopicCounts] = {}
     for group in groups:
-        held = found.setdefault(group.topic, _TopicCounts())
+        held = counts.setdefault(group.topic, _TopicCounts())
         if group.state is RunState.IN_FLIGHT:
             held.in_flight += group.messages
         else:
             held.waiting += group.messages
         held.arrived_ms = group.arrived_ms if held.arrived_ms is None else min(held.arrived_ms, group.arrived_ms)
-    return found
+    return counts
 
 
 def _paused(cluster: ClusterReport) -> Tally[bytes]:

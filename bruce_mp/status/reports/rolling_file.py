@@ -53,13 +53,13 @@ def open_private(path: Path) -> int:
 
 
 def _revoke_others(path: Path, descriptor: int) -> None:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         raise FileWriteError(f"{path} is not a regular file; remove it or set another path.")
-    if not found.st_mode & _OTHERS:
+    if not status.st_mode & _OTHERS:
         return
     try:
-        os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
     except OSError as error:
         raise FileWriteError(
             f"Other users can read {path}, and its owner is another user: messages are not written to it. Remove it, "

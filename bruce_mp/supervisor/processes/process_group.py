@@ -234,13 +234,13 @@ class ProcessGroup:
 
     def sources(self) -> dict[int, Callable[[], None]]:
         """Return the descriptors to poll, with the handler of each."""
-        found: dict[int, Callable[[], None]] = {}
+        handlers: dict[int, Callable[[], None]] = {}
         for child in self.members:
             if child.connection is not None:
-                found[child.connection.fileno()] = partial(self._on_message, child)
+                handlers[child.connection.fileno()] = partial(self._on_message, child)
             if child.process is not None:
-                found[child.process.sentinel] = partial(self._on_exit, child)
-        return found
+                handlers[child.process.sentinel] = partial(self._on_exit, child)
+        return handlers
 
     def _on_message(self, child: ManagedProcess) -> None:
         if child.connection is None:

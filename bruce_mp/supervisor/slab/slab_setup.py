@@ -110,18 +110,18 @@ def _check_path(path: Path) -> None:
         raise StartError(f"The slab {path} cannot be reached: {error.strerror}. Set another slab.path.") from error
 
 
-def _check_file(path: Path, found: os.stat_result) -> None:
+def _check_file(path: Path, status: os.stat_result) -> None:
     """Refuse a file that another user has put there, as into `/dev/shm`, or that others can write to."""
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise StartError(f"The slab {path} is not a file; set slab.path to a file.")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise StartError(
-            f"The slab {path} belongs to user {found.st_uid}, and the daemon runs as user {os.geteuid()}; start "
+            f"The slab {path} belongs to user {status.st_uid}, and the daemon runs as user {os.geteuid()}; start "
             "it as that user, change the owner of the file (chown), or set another slab.path."
         )
-    if found.st_mode & 0o022:
+    if status.st_mode & 0o022:
         raise StartError(
-            f"The slab {path} has mode {stat.S_IMODE(found.st_mode):04o}: others can change its messages. Close it "
+            f"The slab {path} has mode {stat.S_IMODE(status.st_mode):04o}: others can change its messages. Close it "
             f"(chmod 0600 {path}) or set another slab.path."
         )
 
@@ -247,8 +247,8 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
 
     Call this before any process starts. Stream workers of the previous daemon are recovered first.
     """
-    heads = [(chunk, span) for chunk, _, span, _ in used_chunk_headers(slab)]
-    owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in heads}
+    spans = [(chunk, span) for chunk, _, span, _ in used_chunk_headers(slab)]
+    owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in spans}
     for index in _STREAM_ROWS:
         row = ProcessRow(slab, index)
         is_spilling = spilled_messages(slab, index) or released_messages(slab, index)
@@ -257,8 +257,8 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
         invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the tickets of the first row jump
-        _reassign_chunks(slab, [chunk for chunk, _ in heads], rows)
-    rebuild_table(slab, heads)
+        _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
+    rebuild_table(slab, spans)
     if not has_counts(slab):
         recount(slab)
 
@@ -280,16 +280,16 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 
 def _count_sound(slab: Slab) -> int:
     """Return the number of messages to deliver. Raise SlabError or ValueError for a damaged run or record."""
-    heads = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    states = kernels.count_states(slab, heads)
+    chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    states = kernels.count_states(slab, chunks)
     if states[RunState.SPLIT]:
-        _raise_damage(slab, heads)
+        _raise_damage(slab, chunks)
     return sum(count_by_stage(states).values()) + len(landed_lengths(slab)) + spilled_total(slab)
 
 
-def _raise_damage(slab: Slab, heads: Iterable[tuple[int, int]]) -> NoReturn:
+def _raise_damage(slab: Slab, chunks: Iterable[tuple[int, int]]) -> NoReturn:
     """Raise the SlabError or ValueError of the first damaged run or record."""
-    for chunk, _ in heads:
+    for chunk, _ in chunks:
         for offset, run in runs_of(slab, chunk):
             if run.state in {RunState.SPLIT, RunState.OPEN}:
                 for _, record in records_of(slab, chunk, offset, run):
@@ -310,6 +310,6 @@ def _move_aside(path: Path, reason: str) -> None:
 def _version_of(path: Path) -> int | None:
     """Return the layout version in the file, or None if it is not a slab."""
     with path.open("rb") as file:
-        head = file.read(len(lay.SUPER_MAGIC) + 4)
-    magic, version = head[: len(lay.SUPER_MAGIC)], head[len(lay.SUPER_MAGIC) :]
+        beginning = file.read(len(lay.SUPER_MAGIC) + 4)
+    magic, version = beginning[: len(lay.SUPER_MAGIC)], beginning[len(lay.SUPER_MAGIC) :]
     return int.from_bytes(version, "little") if magic == lay.SUPER_MAGIC else None

@@ -110,8 +110,8 @@ def bind_hold(path: Path) -> BoundSocket:
 
 def _listen_tcp(address: HostPort, setting: str, backlog: int) -> socket.socket:
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, numeric = found[0]
+        addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, numeric = addresses[0]
         return socket.create_server(numeric, family=family, backlog=backlog)
     except OSError as error:
         raise StartError(f'{setting} = "{address}" cannot be used: {_tcp_remedy(error)}') from error
@@ -216,8 +216,8 @@ def _umask(mode: int | None) -> Iterator[None]:
 def _remove_stale(path: Path, kind: SocketKind, setting: str) -> None:
     """Remove a socket file that no process serves. Raise StartError for any other file."""
     try:
-        found = path.lstat()
-        if not stat.S_ISSOCK(found.st_mode):
+        status = path.lstat()
+        if not stat.S_ISSOCK(status.st_mode):
             raise StartError(f'{setting} = "{path}": the file is not a socket; remove it or choose another path.')
         if _is_served(path, kind):
             raise StartError(f'{setting} = "{path}": another program receives there; stop it or choose another path.')

@@ -72,9 +72,9 @@ def send_request(connection: socket.socket) -> None:
 
 def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSocket]]) -> None:
     """Send sockets with their settings; the receiver gets copies of their descriptors."""
-    found = list(sockets)
-    message = _Message(tuple(_Entry(setting, bound.queue) for setting, bound in found))
-    descriptors = [bound.socket.fileno() for _, bound in found]
+    listed = list(sockets)
+    message = _Message(tuple(_Entry(setting, bound.queue) for setting, bound in listed))
+    descriptors = [bound.socket.fileno() for _, bound in listed]
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
 

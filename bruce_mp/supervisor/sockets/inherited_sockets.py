@@ -148,15 +148,15 @@ def sockets_from_manager() -> InheritedSockets:
 
 def _open_inherited(descriptor: int, name: str) -> InheritedSocket:
     try:
-        found = socket.socket(fileno=descriptor)
+        opened = socket.socket(fileno=descriptor)
     except OSError as error:
         reason = "is not a socket" if error.errno == errno.ENOTSOCK else f"cannot be used: {error.strerror}"
         raise StartError(
             f"Descriptor {descriptor} ({name or 'without a name'}), which the service manager passes, {reason}. Only "
             "sockets can be passed."
         ) from error
-    found.set_inheritable(False)
-    return InheritedSocket(found, name)
+    opened.set_inheritable(False)
+    return InheritedSocket(opened, name)
 
 
 def _address_of(inherited: socket.socket) -> HostPort | UnixPath | None:
@@ -177,8 +177,8 @@ def _address_text(inherited: socket.socket) -> str:
 def _resolved(address: HostPort) -> tuple[str, int] | None:
     """Return the numeric address of a setting, or None if it does not resolve."""
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError:
         return None
-    host, port = found[0][4][:2]
+    host, port = addresses[0][4][:2]
     return str(host), int(port)

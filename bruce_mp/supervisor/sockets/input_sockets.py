@@ -77,42 +77,42 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
 
     Raise StartError, and close all sockets, if an address is in use or unusable.
     """
-    found: dict[str, BoundSocket] = {}
+    opened: dict[str, BoundSocket] = {}
     try:
         if config.unix_datagram.enable:
-            found["datagrams"] = _open_datagrams(config.unix_datagram, inherited)
+            opened["datagrams"] = _open_datagrams(config.unix_datagram, inherited)
         if config.unix_stream.enable:
-            found["unix_stream"] = _open_unix_stream(config.unix_stream, inherited)
+            opened["unix_stream"] = _open_unix_stream(config.unix_stream, inherited)
         if config.tcp.enable:
-            found["tcp"] = _open_tcp(config.tcp, inherited)
+            opened["tcp"] = _open_tcp(config.tcp, inherited)
         inherited.refuse_others()
     except BaseException:
-        InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp")).close()
+        InputSockets(opened.get("datagrams"), opened.get("unix_stream"), opened.get("tcp")).close()
         raise
-    return InputSockets(found.get("datagrams"), found.get("unix_stream"), found.get("tcp"))
+    return InputSockets(opened.get("datagrams"), opened.get("unix_stream"), opened.get("tcp"))
 
 
 def _open_datagrams(config: UnixDatagram, inherited: InheritedSockets) -> BoundSocket:
-    found = inherited.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
-    return found or bind_datagrams(config)
+    claimed = inherited.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
+    return claimed or bind_datagrams(config)
 
 
 def _open_unix_stream(config: UnixStream, inherited: InheritedSockets) -> BoundSocket:
-    found = inherited.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
-    return found or bind_unix_stream(config)
+    claimed = inherited.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
+    return claimed or bind_unix_stream(config)
 
 
 def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
-    found = inherited.claim(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
-    if found is None:
+    claimed = inherited.claim(TCP_SETTING, socket.SOCK_STREAM, HostPort(config.host, config.port))
+    if claimed is None:
         return bind_tcp(config)
-    host = found.socket.getsockname()[0]
+    host = claimed.socket.getsockname()[0]
     if config.loopback_only and not is_loopback(host):
         raise StartError(
             f"{TCP_SETTING}: the socket that the service manager passes listens at {host}, which other hosts can "
             "reach. Let it listen at 127.0.0.1, or set input.tcp.loopback_only = false."
         )
-    return found
+    return claimed
 
 
 def _rows_with_spill(slab: Slab) -> Iterator[int]:
