@@ -71,9 +71,9 @@ def _check(args: Namespace) -> int:
     severities = {Severity.UNKNOWN if state_error else Severity.OK, *(result.severity for result in results)}
     severity = max(severities, key=_rank)
     worst_first = sorted(results, key=lambda result: -_rank(result.severity))
-    faults = [result.text for result in worst_first if result.severity is not Severity.OK] + [state_error] * bool(
-        state_error
-    )
+    faults = [result.text for result in worst_first if result.severity is not Severity.OK]
+    if state_error:
+        faults.append(state_error)
     summary = faults[0] if faults else f"{readings.summary}{'' if before else '; first check'}"
     return _report(severity, summary, faults[1:], results)
 

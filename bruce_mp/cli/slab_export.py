@@ -82,7 +82,7 @@ def export(options: ExportOptions) -> int:
 
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     lines = _Lines(salvage, options, wall_ms())
-    salvage.chunks()
+    salvage.chunks()  # reads all chunk headers, so that `damage` has theirs
     with _output(options.output) as output:
         for line in lines:
             output.write(format_line(line))

@@ -125,7 +125,7 @@ class Cluster:
         topic = HostedTopic(name, uuid4())
         topic.partitions = [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(partitions)]
         self.topics[name] = topic
-        self._changed()
+        self._discard_view()
         return topic
 
     def add_partitions(self, name: str, partitions: int) -> None:
@@ -136,7 +136,7 @@ class Cluster:
         """
         found = self.check_growth(name, partitions)
         found += [Partition(PartitionLog(self.retention), self._choose_leader()) for _ in range(len(found), partitions)]
-        self._changed()
+        self._discard_view()
 
     def check_growth(self, name: str, partitions: int) -> list[Partition]:
         """Return the topic's partitions. Raise RefusedError as `add_partitions` does."""
@@ -151,7 +151,7 @@ class Cluster:
         for partition in self.topic(name).partitions:
             partition.log.clear()
         del self.topics[name]
-        self._changed()
+        self._discard_view()
 
     def topic(self, name: str) -> HostedTopic:
         """Return a topic. Raise RefusedError (3) for an unknown name."""
@@ -190,7 +190,7 @@ class Cluster:
     def register(self, broker: int, host: str, port: int) -> None:
         """Register the address of `broker`."""
         self._nodes[self.check_id(broker)] = Node(broker, host, port)
-        self._changed()
+        self._discard_view()
 
     def unregister(self, broker: int, *, elect: bool = False) -> None:
         """Unregister `broker`. With `elect`, its partitions get live leaders, round-robin."""
@@ -199,12 +199,12 @@ class Cluster:
             for partition in topic.partitions:
                 if partition.leader == broker:
                     self._set_leader(partition, self._choose_leader())
-        self._changed()
+        self._discard_view()
 
     def move_leader(self, name: str, index: int, broker: int) -> None:
         """Make `broker` the leader of the partition, in a new leader epoch."""
         self._set_leader(self.partition(name, index), self.check_id(broker))
-        self._changed()
+        self._discard_view()
 
     def check_id(self, broker: int) -> int:
         """Return the id `broker`. Raise RefusedError (42) if no such broker exists."""
@@ -241,7 +241,7 @@ class Cluster:
         )
         return TopicSnapshot(topic.name, topic.id, tuple(partitions))
 
-    def _changed(self) -> None:
+    def _discard_view(self) -> None:
         self._view = None
 
     def _set_leader(self, partition: Partition, broker: int) -> None:

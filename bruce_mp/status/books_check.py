@@ -60,7 +60,7 @@ class BooksCheck:
     def step(self, steady_ms: int, now_ms: int) -> None:
         """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
         if self._is_complete:  # a batch that was open during the pass is counted by now
-            self._judge(steady_ms, now_ms)
+            self._evaluate(steady_ms, now_ms)
         elif self._chunks is None and steady_ms >= self._due_ms:
             self._begin()
         if self._chunks is not None:
@@ -81,7 +81,7 @@ class BooksCheck:
             counts = kernels.count_states(self._slab, group)
             self._states = [total + count for total, count in zip(self._states, counts, strict=True)]
 
-    def _judge(self, steady_ms: int, now_ms: int) -> None:
+    def _evaluate(self, steady_ms: int, now_ms: int) -> None:
         after, counted = read_rows(self._slab), count_by_stage(self._states)
         unaccounted = count_unaccounted(self._before, after, counted)
         self._is_complete = False

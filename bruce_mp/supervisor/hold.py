@@ -21,7 +21,7 @@ from setproctitle import setproctitle
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.supervisor.run_dir import create_run_dir, running_daemon
-from bruce_mp.supervisor.signals import SignalPipe
+from bruce_mp.supervisor.signal_pipe import SignalPipe
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     HTTP_SETTING,

@@ -42,7 +42,7 @@ from bruce_mp.supervisor.reload import ConfigSource, Reloads
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_dir
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Phase, Shutdown
-from bruce_mp.supervisor.signals import SignalPipe
+from bruce_mp.supervisor.signal_pipe import SignalPipe
 from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, warn_of_size
@@ -269,7 +269,7 @@ class _Supervisor:
             if time.monotonic() >= self._heartbeat_due:
                 self._store_heartbeat()
                 self.offer_sockets()  # a `bruce hold` may have started since
-            self._group.act_if_due()
+            self._group.spawn_or_kill_if_due()
             self._group.kill_hung()
             self._reloads.step()
             self._shutdown.step()

@@ -31,7 +31,7 @@ EXACT: Final = frozenset({("input", "tcp", "port"), ("compression", "size_thresh
 """Numbers that the old daemons checked as we do."""
 MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
 """Smallest old value with the same meaning here, where a smaller one has another meaning."""
-BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Draft:
@@ -169,4 +169,4 @@ def _value(value: object) -> str:
 
 
 def _name(key: Key) -> str:
-    return ".".join(part if BARE.fullmatch(part) else _value(part) for part in key)
+    return ".".join(part if BARE_KEY.fullmatch(part) else _value(part) for part in key)

@@ -38,8 +38,8 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 class ManagedProcess:
     """A process with its restarts. Times are in seconds of `time.monotonic()`.
 
-    `due` is the time of the next spawn or kill by `act_if_due`. With `ends_when_drained`, the process does not restart
-    after it exited with code 0 following Drain.
+    `due` is the time of the next spawn or kill by `spawn_or_kill_if_due`. With `ends_when_drained`, the process does
+    not restart after it exited with code 0 following Drain.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ManagedProcess:
         self.send(message)
 
     def stop(self, now: float) -> None:
-        """Request the exit of the process; `act_if_due` kills it after a time limit."""
+        """Request the exit of the process; `spawn_or_kill_if_due` kills it after a time limit."""
         self._request_exit(ProcessEvent.STOP, now)
 
     def replace(self, broker: Broker, now: float) -> None:
@@ -141,7 +141,7 @@ class ManagedProcess:
         self.state = advance(self.state, ProcessEvent.READY)
         self.restarts.on_ready()
 
-    def act_if_due(self, now: float) -> bool:
+    def spawn_or_kill_if_due(self, now: float) -> bool:
         """Spawn or kill the process if that is due. Return True after a spawn. Raise OSError if the spawn fails."""
         if self.due is None or now < self.due:
             return False

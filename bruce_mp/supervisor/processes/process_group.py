@@ -154,7 +154,7 @@ class ProcessGroup:
         for child in self.members:
             child.delay_begin()
             child.due = time.monotonic()
-        self.act_if_due()
+        self.spawn_or_kill_if_due()
         loading = [child.connection for child in self.members if child.connection is not None]
         while loading and time.monotonic() < deadline:
             for connection in cast("list[Connection]", wait(loading, deadline - time.monotonic())):
@@ -203,11 +203,11 @@ class ProcessGroup:
         """Return the time of the next spawn or kill, or None."""
         return min((child.due for child in self.members if child.due is not None), default=None)
 
-    def act_if_due(self) -> None:
+    def spawn_or_kill_if_due(self) -> None:
         """Spawn and kill the processes for which that is due."""
         for child in self.members:
             try:
-                if child.act_if_due(time.monotonic()):
+                if child.spawn_or_kill_if_due(time.monotonic()):
                     self._on_started(child)
             except OSError as error:
                 self._schedule_restart(child, f"it could not be started: {error.strerror}")

@@ -114,7 +114,7 @@ class JournalSetup:
         if not self._is_kept:
             self.remove(self._directory)
         elif content is not None and content.slab_id == slab_id:
-            self._begin(slab_id)
+            self._mark_older_than_slab(slab_id)
         else:
             self._write(slab)
         self._remove_earlier(slab)
@@ -142,7 +142,7 @@ class JournalSetup:
                 self._directory,
             )
 
-    def _begin(self, slab_id: int) -> None:
+    def _mark_older_than_slab(self, slab_id: int) -> None:
         """Mark the journal as older than the slab: the daemon begins to change the slab."""
         try:
             journal = Journal.open(self._directory / JOURNAL)

@@ -136,4 +136,5 @@ def input_rows(config: Input, slab: Slab, *, had_datagrams: bool = False) -> tup
     workers = config.streams.processes if has_streams else 0
     first = lay.ROW_FIRST_INPUT
     workers = max([workers, *(row - first for row in _rows_with_spill(slab))])
-    return (first,) * has_datagrams + tuple(range(first + 1, first + 1 + workers))
+    stream_rows = tuple(range(first + 1, first + 1 + workers))
+    return (first, *stream_rows) if has_datagrams else stream_rows

@@ -3,8 +3,8 @@
 The process keeps its pid, its children and the descriptors listed here, and loses all other state. So no other daemon
 can take the locks, the sockets stay open, and the old processes work until the new ones are ready to replace them.
 
-Signals are blocked from before the `execve` until the new supervisor listens for them (`signals.py`). Signals that the
-old code has not handled are raised again.
+Signals are blocked from before the `execve` until the new supervisor listens for them (`signal_pipe.py`). Signals that
+the old code has not handled are raised again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bruce_mp.supervisor.signals import WATCHED
+from bruce_mp.supervisor.signal_pipe import WATCHED
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, InheritedSockets
 
 if TYPE_CHECKING:
