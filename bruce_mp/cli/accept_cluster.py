@@ -5,14 +5,11 @@ Exit status: 0 if the daemon accepts the cluster, 1 if its brokers do not belong
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from bruce_mp.cli.status_client import UnreadableError, add_address, add_token, status_client
-from bruce_mp.errors import ExitCode
+from bruce_mp.cli.status_client import add_address, add_token, request_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,12 +26,4 @@ def main(argv: Sequence[str]) -> int:
     add_token(parser)
     parser.add_argument("cluster_id", help="the id of the brokers' cluster, as in the log and on /healthz")
     args = parser.parse_args(argv)
-    path = f"/accept_cluster?id={quote(args.cluster_id, safe='')}"
-    status, text = status_client(args).post(path)
-    if status == HTTPStatus.OK:
-        sys.stdout.write(text)
-        return ExitCode.OK
-    if status != HTTPStatus.CONFLICT:
-        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
-    sys.stderr.write(text)
-    return ExitCode.SETUP
+    return request_change(args, f"/accept_cluster?id={quote(args.cluster_id, safe='')}")

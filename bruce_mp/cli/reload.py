@@ -6,20 +6,15 @@ applies nothing; the exit status is the same as for a reload.
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from bruce_mp.cli.status_client import UnreadableError, add_address, add_token, status_client
-from bruce_mp.errors import ExitCode
+from bruce_mp.cli.status_client import add_address, add_token, request_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["main"]
-
-_HINT: Final = "The configuration in force names the token: give its file as --token-file, or send the daemon SIGHUP."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,14 +26,4 @@ def main(argv: Sequence[str]) -> int:
     add_token(parser)
     parser.add_argument("--check", action="store_true", help="only list the changes, and the need for a restart")
     args = parser.parse_args(argv)
-    path = "/reload?check=1" if args.check else "/reload"
-    status, text = status_client(args).post(path)
-    if status == HTTPStatus.OK:
-        sys.stdout.write(text)
-        return ExitCode.OK
-    if status == HTTPStatus.UNAUTHORIZED:
-        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}. {_HINT}")
-    if status != HTTPStatus.CONFLICT:
-        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
-    sys.stderr.write(text)
-    return ExitCode.SETUP
+    return request_change(args, "/reload?check=1" if args.check else "/reload")

@@ -8,6 +8,7 @@ because the daemon runs on this host.
 from __future__ import annotations
 
 import socket
+import sys
 from argparse import ArgumentTypeError
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "status_client"]
+__all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "request_change", "status_client"]
 
 _Page = TypeVar("_Page")
 
@@ -100,6 +101,23 @@ def _address_of_running(config: Config) -> HostPort | UnixPath:
             f"http.listen has port 0, and {file}, where a running daemon stores its port, cannot be read: "
             f"{error.strerror}. Start the daemon, or give --url."
         ) from error
+
+
+def request_change(args: Namespace, path: str) -> int:
+    """Send a POST request, print the response, and return the exit status, 1 if the daemon refuses the change.
+
+    Raise UnreadableError for another response.
+    """
+    status, text = status_client(args).post(path)
+    if status == HTTPStatus.OK:
+        print(text, end="")
+        return ExitCode.OK
+    if status == HTTPStatus.UNAUTHORIZED:
+        text = f"{text.strip()}. The configuration in force names the token: give its file as --token-file."
+    if status != HTTPStatus.CONFLICT:
+        raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
+    sys.stderr.write(text)
+    return ExitCode.SETUP
 
 
 class StatusClient:

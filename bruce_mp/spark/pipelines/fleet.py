@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from bruce_mp.spark.audit.ranges import expressions
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute_path
@@ -180,7 +181,7 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
     try:
         daemons = _worst_rows(_by_daemon(samples, increases), ["discarded", "unreachable", "held"])
         topics = _worst_rows(_by_topic(samples), ["discarded", "held"])
-        sums = _expressions("sum(increase) as discarded", "count(distinct daemon) as daemons")
+        sums = expressions("sum(increase) as discarded", "count(distinct daemon) as daemons")
         reasons = increases.groupBy("reason").agg(*sums)
         return FleetRanking(daemons, topics, _worst_rows(reasons.where("discarded > 0"), ["discarded"]))
     finally:
@@ -194,7 +195,7 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
     )
     # A reason appears with its first discard: unless in the daemon's first sample, its first value is an increase.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
-    first = samples.groupBy("daemon").agg(*_expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
+    first = samples.groupBy("daemon").agg(*expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
     known = counters.selectExpr("*", f"{before} as before").join(first, "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
     return known.selectExpr("daemon", "reason", f"if(value >= {base}, value - {base}, value) as increase")
@@ -202,35 +203,29 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
 
 def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
     stages = samples.where("kind = 'counter' and startswith(name, 'held ')").groupBy("daemon", "at_ms")
-    held = stages.agg(*_expressions("sum(value) as held")).groupBy("daemon").agg(*_expressions("max(held) as held"))
+    held = stages.agg(*expressions("sum(value) as held")).groupBy("daemon").agg(*expressions("max(held) as held"))
     failures = samples.groupBy("daemon").agg(
-        *_expressions(
+        *expressions(
             "count(*) filter (where kind = 'unreachable') as unreachable",
             "max_by(name, at_ms) filter (where kind in ('problem', 'unreachable')) as problem",
         )
     )
-    discarded = increases.groupBy("daemon").agg(*_expressions("sum(increase) as discarded"))
+    discarded = increases.groupBy("daemon").agg(*expressions("sum(increase) as discarded"))
     joined = failures.join(held, "daemon", "left").join(discarded, "daemon", "left").fillna(0)
     return joined.select("daemon", "discarded", "held", "unreachable", "problem")
 
 
 def _by_topic(samples: DataFrame) -> DataFrame:
     periods = samples.where("kind = 'discards'").groupBy("daemon", "since", "period", "topic", "name")
-    ends = periods.agg(*_expressions("max(value) as value"))
-    lost = ends.groupBy("topic").agg(*_expressions("sum(value) as discarded"))
-    held = samples.where("kind = 'queue'").groupBy("topic").agg(*_expressions("max(value) as held"))
+    ends = periods.agg(*expressions("max(value) as value"))
+    lost = ends.groupBy("topic").agg(*expressions("sum(value) as discarded"))
+    held = samples.where("kind = 'queue'").groupBy("topic").agg(*expressions("max(value) as held"))
     return lost.join(held, "topic", "full").fillna(0)
 
 
 def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
     rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_MAX_ROWS)
     return [row.asDict() for row in rows.collect()]
-
-
-def _expressions(*texts: str) -> list[Any]:
-    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
-
-    return [F.expr(text) for text in texts]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

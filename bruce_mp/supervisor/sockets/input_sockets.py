@@ -28,7 +28,7 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.config.inputs import Input, Tcp, UnixDatagram, UnixStream
+    from bruce_mp.config.inputs import Input, Tcp
     from bruce_mp.slab.file import Slab
     from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSockets
 
@@ -38,9 +38,9 @@ __all__ = ["InputSockets", "input_rows", "open_input_sockets"]
 class InputSockets(NamedTuple):
     """Bound sockets; None if not configured."""
 
-    datagrams: BoundSocket | None
-    unix_stream: BoundSocket | None
-    tcp: BoundSocket | None
+    datagrams: BoundSocket | None = None
+    unix_stream: BoundSocket | None = None
+    tcp: BoundSocket | None = None
 
     def _all(self) -> Iterator[BoundSocket]:
         return (bound for bound in self if bound is not None)
@@ -79,27 +79,19 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
     """
     opened: dict[str, BoundSocket] = {}
     try:
-        if config.unix_datagram.enable:
-            opened["datagrams"] = _open_datagrams(config.unix_datagram, inherited)
-        if config.unix_stream.enable:
-            opened["unix_stream"] = _open_unix_stream(config.unix_stream, inherited)
+        if (datagrams := config.unix_datagram).enable:
+            claimed = inherited.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(datagrams.path))
+            opened["datagrams"] = claimed or bind_datagrams(datagrams)
+        if (stream := config.unix_stream).enable:
+            claimed = inherited.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(stream.path))
+            opened["unix_stream"] = claimed or bind_unix_stream(stream)
         if config.tcp.enable:
             opened["tcp"] = _open_tcp(config.tcp, inherited)
         inherited.refuse_others()
     except BaseException:
-        InputSockets(opened.get("datagrams"), opened.get("unix_stream"), opened.get("tcp")).close()
+        InputSockets(**opened).close()
         raise
-    return InputSockets(opened.get("datagrams"), opened.get("unix_stream"), opened.get("tcp"))
-
-
-def _open_datagrams(config: UnixDatagram, inherited: InheritedSockets) -> BoundSocket:
-    claimed = inherited.claim(DATAGRAM_SETTING, socket.SOCK_DGRAM, UnixPath(config.path))
-    return claimed or bind_datagrams(config)
-
-
-def _open_unix_stream(config: UnixStream, inherited: InheritedSockets) -> BoundSocket:
-    claimed = inherited.claim(STREAM_SETTING, socket.SOCK_STREAM, UnixPath(config.path))
-    return claimed or bind_unix_stream(config)
+    return InputSockets(**opened)
 
 
 def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
