@@ -52,7 +52,12 @@ QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options for programs that live for seconds."""
 
 LANGUAGES: Final = {
-    "c": Language(("make", "gcc", "g++"), ("make", "-s", "all", "conformance"), ("build/conformance",), has_forks=True),
+    "c": Language(
+        ("make", "gcc", "g++", "pkg-config"),
+        ("make", "-s", "all", "conformance"),
+        ("build/conformance",),
+        has_forks=True,
+    ),
     "go": Language(
         ("go",),
         ("go", "build", "-o", "build/conformance", "./internal/conformance"),
@@ -72,6 +77,11 @@ LANGUAGES: Final = {
         ("target/release/examples/conformance",),
         ("cargo", "test", "--quiet"),
     ),
+    "node": Language(
+        ("node",), None, ("node", "conformance/conformance.js"), ("node", "--test", "test/"), has_datagrams=False
+    ),
+    "ruby": Language(("ruby",), None, ("ruby", "conformance/conformance.rb"), has_forks=True),
+    "php": Language(("php",), None, ("php", "conformance/conformance.php"), has_forks=True),
 }
 
 
