@@ -13,7 +13,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.slab.landing import base_at, landed_lengths
 from bruce_mp.slab.recovery import copied_arrivals
-from bruce_mp.telemetry.books import books_of, counter_total, row_integers, spilled_total
+from bruce_mp.telemetry.books import books_of, row_integers, spilled_total
 from bruce_mp.telemetry.counters import BOOK_COUNTERS
 from bruce_mp.telemetry.stages import SPILLED, STAGE_NAMES, STAGES, flows, read_rows
 
@@ -41,7 +41,9 @@ def count_books(slab: Slab) -> Books:
 
 def _count_once(slab: Slab) -> Books:
     before = _versions(slab)
-    counters = [counter_total(slab, counter) for counter in range(BOOK_COUNTERS)]
+    first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
+    rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
+    counters = [sum(counts) for counts in zip(*filter(any, rows), strict=True)] or rows[0]
     spans = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
     held = {**count_by_stage(kernels.count_states(slab, spans)), SPILLED: spilled_total(slab)}
     is_consistent = before == _versions(slab) and not any(version & 1 for version in before)

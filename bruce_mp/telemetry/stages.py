@@ -23,11 +23,11 @@ from bruce_mp.slab.rows import redo_counters
 from bruce_mp.telemetry.counters import BOOK_COUNTERS, DISCARDED, Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["SPILLED", "STAGES", "STAGE_NAMES", "RowReading", "flows", "held_by_stage", "read_rows"]
+__all__ = ["SPILLED", "STAGES", "STAGE_NAMES", "RowReading", "flows", "held_by_stage", "in_use", "read_rows"]
 
 STAGES: Final[dict[RunState, str]] = {
     RunState.OPEN: "input",
@@ -75,6 +75,16 @@ class RowReading(NamedTuple):
         return self.counters[Counter.MsgDelivered] + sum(self.counters[DISCARDED:])
 
 
+_UNUSED: Final = RowReading([0] * BOOK_COUNTERS, 0, 0, 0, has_open_batch=False, is_consistent=True)
+"""The reading of each row without a process; most rows have none, so sums leave it out."""
+_ZEROS: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTERS)
+
+
+def in_use(rows: Iterable[RowReading]) -> list[RowReading]:
+    """Return the readings of rows that had a process."""
+    return [row for row in rows if row is not _UNUSED]
+
+
 def read_rows(slab: Slab) -> list[RowReading]:
     """Read each row between two of its transactions."""
     readings = {row: _read_row(slab, row) for row in _READ_ORDER}
@@ -84,10 +94,18 @@ def read_rows(slab: Slab) -> list[RowReading]:
 def _read_row(slab: Slab, row: int) -> RowReading:
     for _ in range(_READING_TRIES):
         before = _transaction(slab, row)
+        if before == (0, 0) and _is_unused(slab, row):
+            return _UNUSED
         reading = _read_once(slab, row, is_open=before[1] != 0)
         if _transaction(slab, row) == before:
             return reading
     return reading._replace(is_consistent=False)
+
+
+def _is_unused(slab: Slab, row: int) -> bool:
+    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    spill = (at + lay.ROW_COUNTERS >> 3) + lay.SPILL_IN
+    return bytes(slab.view[at : at + len(_ZEROS)]) == _ZEROS and slab.longs[spill] == slab.longs[spill + 1] == 0
 
 
 def _transaction(slab: Slab, row: int) -> tuple[int, int]:
@@ -116,14 +134,14 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
     """Return the number of held messages by stage."""
     base = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
     stages = [_signed(flow + added) for flow, added in zip(flows(rows), base, strict=True)]
-    spilled = sum(row.spilled for row in rows)
+    spilled = sum(row.spilled for row in in_use(rows))
     return {**dict(zip(STAGE_NAMES, _without_debts(stages), strict=True)), SPILLED: spilled}
 
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
     """Return the messages that came into each stage less the messages that went out, without the bases."""
-    router, dispatchers = rows[lay.ROW_ROUTER], [rows[row] for row in _DISPATCHERS]
-    inputs = [rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *_INPUTS)]
+    router, dispatchers = rows[lay.ROW_ROUTER], in_use(rows[row] for row in _DISPATCHERS)
+    inputs = in_use(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *_INPUTS))
     received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
     handed_over = sum(row.ticket for row in inputs)
     assigned = router.counters[lay.FLOW_ASSIGNED]
