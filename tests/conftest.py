@@ -17,6 +17,8 @@
 from __future__ import annotations
 
 import gc
+from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import psutil
@@ -32,7 +34,7 @@ from support.process_guard import ProcessGuard
 from support.variants import pure_kernels, variant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["pure_kernels", "variant"]
 
@@ -183,8 +185,20 @@ def kafka_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def kafka_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], KafkaCluster]]:
+    """Yield a function that returns the session's single broker of a version."""
+    with ExitStack() as stack:
+
+        @cache
+        def started(version: str) -> KafkaCluster:
+            directory = tmp_path_factory.mktemp(f"kafka-{version}")
+            return stack.enter_context(KafkaCluster(version, config={"num.partitions": "3"}, directory=directory))
+
+        yield started
+
+
 @pytest.fixture(scope="session", params=TESTED)
-def kafka_versions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Yield one broker of each version in turn."""
-    with KafkaCluster(request.param, directory=tmp_path_factory.mktemp(f"kafka-{request.param}")) as cluster:
-        yield cluster
+def kafka_versions(request: pytest.FixtureRequest, kafka_of: Callable[[str], KafkaCluster]) -> KafkaCluster:
+    """Return one broker of each version in turn."""
+    return kafka_of(request.param)

@@ -49,7 +49,10 @@ def test_the_bounds_name_cases() -> None:
     assert BOUNDS.keys() <= BY_NAME.keys()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=() if case.name in BOUNDS else pytest.mark.soak) for case in CASES],
+)
 def test_the_slab_is_usable_and_stuck_messages_pin_few_chunks_under_any_traffic(case: Case) -> None:
     share, bounds = shares(case), BOUNDS.get(case.name, Bounds())
     assert share.usable > bounds.usable

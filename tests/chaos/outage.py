@@ -33,7 +33,8 @@ from support import processes
 from support.accounts import Account, compare
 from support.daemon import QUICK_PAUSES, Daemon
 from support.endless_senders import UNLIMITED, EndlessSenders
-from support.traffic import Load, Seen
+from support.read_back import read_back
+from support.traffic import Load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,7 +140,8 @@ class Drive:
         self._send_second_load()
         self.report.sent |= senders.sent
         standing_in = dict.fromkeys(outage.load.topics, (PARTITIONS,))
-        self._check(compare(outage.load, self.report.sent, self._read_back(), standing_in))
+        records = read_back(self._broker, outage.load.topics)
+        self._check(compare(outage.load, self.report.sent, records, standing_in))
         return self.report
 
     def _all_connected(self) -> bool:
@@ -232,16 +234,6 @@ class Drive:
         self.report.sent |= senders.sent
 
     # --- the comparison ----------------------------------------------------------------------------------------------
-
-    def _read_back(self) -> dict[str, list[Seen]]:
-        return {
-            topic: [
-                Seen(partition, record.key, record.value, record.timestamp)
-                for partition, records in enumerate(self._broker.fetch(topic))
-                for record in records
-            ]
-            for topic in self._outage.load.topics
-        }
 
     def _check(self, account: Account) -> None:
         books, report = self._daemon.wait_consistent(), self.report

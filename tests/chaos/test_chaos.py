@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from support.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.process, pytest.mark.quiet]
+pytestmark = pytest.mark.process
 
 RATE: Final = 400.0
 

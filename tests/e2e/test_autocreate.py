@@ -12,7 +12,8 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.telemetry.counters import Counter
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,10 +31,6 @@ def broker() -> Iterator[DevBroker]:
         yield running
 
 
-def counted(daemon: Daemon, counter: Counter) -> int:
-    return sum(entry["value"] for entry in daemon.get("/counters/json")["counters"] if entry["name"] == counter.name)
-
-
 @pytest.mark.parametrize("sizes", [{}, {"delivery.topic_autocreate_partitions": 5}])
 def test_new_topics_get_every_message(tmp_path: Path, broker: DevBroker, sizes: dict[str, object]) -> None:
     load = Load(("there", "new-1", "new-2", "new-3"), senders=2, messages=1000, largest=500)
@@ -41,15 +38,9 @@ def test_new_topics_get_every_message(tmp_path: Path, broker: DevBroker, sizes: 
         for sender in start_senders(load, daemon.socket_path):
             assert sender.wait(60) == 0
         assert daemon.wait_settled(load.total).delivered == load.total
-        assert counted(daemon, Counter.TopicAutocreateSuccess) == 3
+        assert daemon.counters()[Counter.TopicAutocreateSuccess.name] == 3
     assert len(broker.fetch("new-1")) == sizes.get("delivery.topic_autocreate_partitions", 1)
-    assert_all_there(
-        load,
-        {
-            topic: [Seen(p, r.key, r.value, r.timestamp) for p, some in enumerate(broker.fetch(topic)) for r in some]
-            for topic in load.topics
-        },
-    )
+    assert_all_there(load, read_back(broker, load.topics))
 
 
 def test_a_refused_topic_costs_one_request_and_blocks_no_other(tmp_path: Path, broker: DevBroker) -> None:
@@ -64,6 +55,6 @@ def test_a_refused_topic_costs_one_request_and_blocks_no_other(tmp_path: Path, b
         client.send("no/topic", b"")
         books = daemon.wait_settled(401)
         assert (books.delivered, books.discarded) == (200, {"TOPIC_AUTOCREATE_FAIL": 201})
-        assert counted(daemon, Counter.TopicAutocreateGotErrorResponse) == 1
-        assert counted(daemon, Counter.DiscardOnTopicAutocreateFail) == 201
+        assert daemon.counters()[Counter.TopicAutocreateGotErrorResponse.name] == 1
+        assert daemon.counters()[Counter.DiscardOnTopicAutocreateFail.name] == 201
         assert "Topic forbidden cannot be created: the broker answered POLICY_VIOLATION (44)." in daemon.log()

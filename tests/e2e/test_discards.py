@@ -191,14 +191,10 @@ def test_a_rolled_file_keeps_within_its_archive(tmp_path: Path) -> None:
             bench.send("nobody's", bytes(3000), 400)
             daemon.wait_settled(400)
             counters = {"DiscardLogLine": 400, "MsgCopyLost": 0}
-            daemon.wait_for(lambda: counters.items() <= counters_of(daemon).items(), "all lines", 20)
+            daemon.wait_for(lambda: counters.items() <= daemon.counters().items(), "all lines", 20)
     rolled = sorted(each for each in tmp_path.iterdir() if each.name.startswith("discard.log."))
     assert 1 <= len(rolled) <= 2
     assert {len(line.value) for path in [*rolled, bench.file] for line in lines_in(path)} == {5}
-
-
-def counters_of(daemon: Daemon) -> dict[str, int]:
-    return {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
 
 
 @pytest.mark.parametrize("trouble", ["no permission", "full disk"])
@@ -217,16 +213,16 @@ def test_an_unwritable_discard_file_affects_nothing_else(tmp_path: Path, trouble
             books = daemon.wait_settled(200)
             assert (books.delivered, books.discarded) == (100, {"BAD_TOPIC": 100})
             wait_accounted(daemon, 100)
-            assert counters_of(daemon)["MsgCopyLost"] > 0
+            assert daemon.counters()["MsgCopyLost"] > 0
             daemon.wait_for(lambda: "The daemon still delivers messages" in daemon.log(), "a word in the log", 10)
             assert f"{bench.file} cannot be" in daemon.log()
             assert "the discard file" in " ".join(daemon.get("/healthz")["warnings"])
             lines = lines_in(bench.file) if bench.file.is_file() else []
-            assert len(lines) == counters_of(daemon)["DiscardLogLine"]
+            assert len(lines) == daemon.counters()["DiscardLogLine"]
 
 
 def accounted(daemon: Daemon) -> int:
-    counters = counters_of(daemon)
+    counters = daemon.counters()
     return counters["DiscardLogLine"] + counters["MsgCopyLost"]
 
 
@@ -251,8 +247,8 @@ def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -
                 assert sum(daemon.wait_settled(count).discarded.values()) == count
                 wait_accounted(daemon, count)
                 assert accounted(daemon) == count
-                assert len(bench.lines()) == counters_of(daemon)["DiscardLogLine"]
-            assert counters_of(daemon)["MsgCopyLost"] > 0, "no kill came between a discard and its line"
+                assert len(bench.lines()) == daemon.counters()["DiscardLogLine"]
+            assert daemon.counters()["MsgCopyLost"] > 0, "no kill came between a discard and its line"
             assert "The discard file lacks" in daemon.log()
             assert daemon.terminate() == 0
 

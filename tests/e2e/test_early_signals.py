@@ -116,7 +116,7 @@ def test_the_daemon_handles_signals_from_its_first_moment(tmp_path: Path, broker
     with daemon.kept():
         assert shower.began_early
         daemon.wait_for(lambda: "nothing has changed" in daemon.log(), "a reload", WITHIN_S)
-        counters = {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
+        counters = daemon.counters()
         assert counters["GotLogfileReopenRequest"] > 0
         for pid in (daemon.pid, *daemon.pids().values()):
             assert mask_of(pid, "SigBlk") == set()

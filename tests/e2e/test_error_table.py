@@ -20,7 +20,8 @@ from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.accounts import Account, compare
 from support.daemon import Daemon
-from support.traffic import Load, Seen, send_all
+from support.read_back import read_back
+from support.traffic import Load, send_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -91,13 +92,7 @@ class Stage:
         received = self.daemon.books().received
         send_all(load, 0, self.daemon.socket_path)
         self.daemon.wait_settled(received + load.total)
-        return compare(load, {0: load.total}, self._read_back(load), {}), self._grown()
-
-    def _read_back(self, load: Load) -> dict[str, list[Seen]]:
-        return {
-            topic: [Seen(0, record.key, record.value, record.timestamp) for record in self._broker.fetch(topic)[0]]
-            for topic in load.topics
-        }
+        return compare(load, {0: load.total}, read_back(self._broker, load.topics), {}), self._grown()
 
     def _grown(self) -> Counted:
         before, self._counted = self._counted, self._count()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back_kafka
+from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from support.kafka_cluster import KafkaCluster
@@ -25,18 +25,6 @@ def make_topics(cluster: KafkaCluster, prefix: str, count: int, replication: int
     for topic in topics:
         cluster.create_topic(topic, PARTITIONS, replication)
     return topics
-
-
-def read_back(cluster: KafkaCluster, topics: Iterable[str]) -> dict[str, list[Seen]]:
-    """Read all records of these topics, a topic at a time, each partition in order."""
-    records: dict[str, list[Seen]] = {}
-    for topic in topics:
-        records[topic] = [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, some in sorted(cluster.read_all(topic).items())
-            for record in some
-        ]
-    return records
 
 
 def run_load(load: Load, daemon: Daemon, timeout: float) -> None:
@@ -56,4 +44,4 @@ def test_three_brokers_store_all_datagrams_of_four_senders_once_and_in_order(
     with Daemon(tmp_path, kafka_3.bootstrap, {"input.unix_datagram.when_full": "block"}) as daemon:
         run_load(load, daemon, timeout=300)
         assert daemon.terminate() == 0
-    assert_all_there(load, read_back(kafka_3, load.topics))
+    assert_all_there(load, read_back_kafka(kafka_3, load.topics))

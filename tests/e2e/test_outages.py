@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,17 +17,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-def health(daemon: Daemon) -> dict[str, Any]:
-    try:
-        page: dict[str, Any] = daemon.get("/healthz")
-    except urllib.error.HTTPError as error:
-        with error:
-            page = json.load(error)
-    return page
-
-
 def problems(daemon: Daemon) -> str:
-    return " ".join(health(daemon)["problems"])
+    return " ".join(daemon.health()["problems"])
 
 
 def send(daemon: Daemon, topic: str, count: int = 1) -> None:
@@ -54,7 +43,7 @@ def test_the_pages_show_brokers_that_go_down_and_return(tmp_path: Path) -> None:
             lambda: [line["connection"] for line in brokers(daemon).values()] == ["connected"] * 2, "both", 20
         )
         assert {line["delivery"] for line in brokers(daemon).values()} == {"exactly once"}
-        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health", 20)
         for node in (1, 2):
             broker.broker_down(node)
         send(daemon, "news", 2)
@@ -67,7 +56,7 @@ def test_the_pages_show_brokers_that_go_down_and_return(tmp_path: Path) -> None:
         for node in (1, 2):
             broker.broker_up(node)
         daemon.wait_settled(4)
-        daemon.wait_for(lambda: health(daemon)["ready"], "health again", 20)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health again", 20)
         daemon.wait_for(lambda: "A broker answers again, after " in daemon.log(), "a word in the log", 10)
         daemon.wait_for(lambda: not daemon.get("/brokers/json")["paused_count"], "no pause", 10)
 

@@ -11,7 +11,7 @@ from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.journal.journal_file import read_journal
 from support.daemon import Daemon
-from support.journals import as_of_an_earlier_boot, journal_of, journaled_runs, lose, tear
+from support.journals import as_of_an_earlier_boot, journal_of, journaled_runs, lose
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all, send_message
 
@@ -51,7 +51,7 @@ def damage(slab: Path, _: Random) -> None:
         file.write(bytes(4))
 
 
-@pytest.mark.parametrize("harm", [lose, tear, damage])
+@pytest.mark.parametrize("harm", [lose, damage])
 def test_held_messages_survive_the_loss_of_the_slab(
     tmp_path: Path, broker: DevBroker, harm: Callable[[Path, Random], None]
 ) -> None:

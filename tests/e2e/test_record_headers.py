@@ -72,15 +72,6 @@ def ordered(told: Iterable[Told]) -> list[Told]:
     return sorted(told, key=lambda each: each[0] or b"")
 
 
-def test_record_headers_reach_the_embedded_broker(tmp_path: Path) -> None:
-    with DevBroker(brokers=2, topics={TOPIC: 4}) as broker, daemon_in(tmp_path, broker) as daemon:
-        expected = send_by_all_inputs(daemon)
-        books = daemon.wait_settled(len(expected))
-        assert books.delivered == len(expected)
-        found = [(each.value, each.key, each.headers) for records in broker.fetch(TOPIC) for each in records]
-    assert ordered(found) == ordered(expected)
-
-
 def test_headers_of_the_send_command_reach_the_broker(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bruce_mp", "send", "--topic", TOPIC, "--value", "v", "--count", "3"]
     headers = [word for header in ("a=1=2", "empty=", "null", "a=again", "größe=ß") for word in ("--header", header)]

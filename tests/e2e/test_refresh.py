@@ -11,16 +11,13 @@ from bruce_mp.devbroker.codes import ApiKey
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from support.daemon import Daemon
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
-
-
-def counters(daemon: Daemon) -> dict[str, int]:
-    return {entry["name"]: entry["value"] for entry in daemon.get("/counters/json")["counters"]}
 
 
 def test_an_unchanged_refresh_changes_nothing(tmp_path: Path) -> None:
@@ -32,16 +29,16 @@ def test_an_unchanged_refresh_changes_nothing(tmp_path: Path) -> None:
         client.send("clicks", b"before")
         daemon.wait_settled(1)
         dispatchers = {name: pid for name, pid in daemon.pids().items() if name.startswith("dispatcher")}
-        times, before = daemon.get("/metadata_fetch_time/json"), counters(daemon)
+        times, before = daemon.get("/metadata_fetch_time/json"), daemon.counters()
         daemon.refresh_metadata()
         unchanged = before["MetadataUnchangedOnRefresh"]
-        daemon.wait_for(lambda: counters(daemon)["MetadataUnchangedOnRefresh"] > unchanged, "the refresh", 20)
+        daemon.wait_for(lambda: daemon.counters()["MetadataUnchangedOnRefresh"] > unchanged, "the refresh", 20)
         after = daemon.get("/metadata_fetch_time/json")
         assert after["last_updated"] > times["last_updated"]
         assert after["last_modified"] == times["last_modified"]
         client.send("clicks", b"after")
         daemon.wait_settled(2)
-        assert counters(daemon)["PauseStarted"] == before["PauseStarted"]
+        assert daemon.counters()["PauseStarted"] == before["PauseStarted"]
         assert {name: daemon.pids()[name] for name in dispatchers} == dispatchers
 
 
@@ -53,13 +50,13 @@ def test_a_refresh_shows_a_topic_that_is_new_and_leaders_that_moved(tmp_path: Pa
     ):
         client.send("clicks", b"before", partition_key=0)
         daemon.wait_settled(1)
-        before = counters(daemon)
+        before = daemon.counters()
         broker.move_leader("clicks", 0, 2)
         broker.move_leader("clicks", 1, 1)
         broker.add_topic("news", 1)
         daemon.refresh_metadata()
         changed = before["MetadataChangedOnRefresh"]
-        daemon.wait_for(lambda: counters(daemon)["MetadataChangedOnRefresh"] > changed, "the refresh", 20)
+        daemon.wait_for(lambda: daemon.counters()["MetadataChangedOnRefresh"] > changed, "the refresh", 20)
         client.send("clicks", b"after", partition_key=0)
         client.send("news", b"first")
         assert daemon.wait_settled(3).delivered == 3
@@ -75,14 +72,13 @@ def test_each_refresh_reroutes_everything_without_comparison(tmp_path: Path) -> 
         for share in range(1, 4):
             goal = load.total * share // 4
             daemon.wait_for(lambda: daemon.books().delivered >= goal, f"{goal} to be delivered", 60)  # noqa: B023
-            pauses = counters(daemon)["PauseStarted"]
+            pauses = daemon.counters()["PauseStarted"]
             daemon.refresh_metadata()
-            daemon.wait_for(lambda: counters(daemon)["PauseStarted"] > pauses, "a pause", 20)  # noqa: B023
+            daemon.wait_for(lambda: daemon.counters()["PauseStarted"] > pauses, "a pause", 20)  # noqa: B023
         for sender in senders:
             assert sender.wait(60) == 0
         assert daemon.wait_settled(load.total).delivered == load.total
-        found = [Seen(p, r.key, r.value, r.timestamp) for p, some in enumerate(broker.fetch("clicks")) for r in some]
-    assert_all_there(load, {"clicks": found})
+        assert_all_there(load, read_back(broker, load.topics))
 
 
 @pytest.mark.parametrize(
@@ -93,11 +89,11 @@ def test_a_failed_metadata_response_is_counted_and_the_next_broker_asked(
     tmp_path: Path, action: FaultAction, counter: str
 ) -> None:
     with DevBroker(brokers=2, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        daemon.wait_for(lambda: counters(daemon)["GetMetadataSuccess"] > 0, "metadata", 20)
-        before = counters(daemon)
+        daemon.wait_for(lambda: daemon.counters()["GetMetadataSuccess"] > 0, "metadata", 20)
+        before = daemon.counters()
         broker.inject(Fault(action=action, api=ApiKey.METADATA))
         daemon.refresh_metadata()
         succeeded = before["GetMetadataSuccess"]
-        daemon.wait_for(lambda: counters(daemon)["GetMetadataSuccess"] > succeeded, "metadata", 20)
-        after = counters(daemon)
+        daemon.wait_for(lambda: daemon.counters()["GetMetadataSuccess"] > succeeded, "metadata", 20)
+        after = daemon.counters()
         assert (after[counter], after["GetMetadataFail"]) == (before[counter] + 1, before["GetMetadataFail"])

@@ -25,7 +25,8 @@ from bruce_mp.devbroker.control import DevBroker
 from support import processes
 from support.daemon import Daemon
 from support.processes import wait_until
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back
+from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,7 +61,7 @@ def daemon(started: Daemon) -> Iterator[Daemon]:
     """Yield the shared daemon with the configuration of its start."""
     started.reload({})
     yield started
-    processes.long_lived.update(started.pids().values())  # some took the place of others
+    processes.long_lived_trees.add(started.pid)
 
 
 def send(daemon: Daemon, topic: str, count: int, value: bytes = b"value", key: int | None = None) -> None:
@@ -420,8 +421,7 @@ def test_a_reloaded_client_id_reopens_broker_connections(daemon: Daemon, broker:
 
 
 def connections(daemon: Daemon) -> int:
-    lines = daemon.get("/counters/json")["counters"]
-    return next(int(line["value"]) for line in lines if line["name"] == "ConnectorConnectSuccess")
+    return daemon.counters()["ConnectorConnectSuccess"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -524,12 +524,4 @@ def test_reloads_under_load_with_killed_processes_lose_or_reorder_nothing(tmp_pa
         daemon.reload({})
         books = daemon.wait_settled(load.total, 120)
         assert books.received == books.delivered == load.total
-        assert_all_there(load, {topic: seen(broker, topic) for topic in TOPICS})
-
-
-def seen(broker: DevBroker, topic: str) -> list[Seen]:
-    return [
-        Seen(partition, record.key, record.value, record.timestamp)
-        for partition, records in enumerate(broker.fetch(topic))
-        for record in records
-    ]
+        assert_all_there(load, read_back(broker, TOPICS))

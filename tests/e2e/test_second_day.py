@@ -62,7 +62,7 @@ def test_messages_wait_for_a_broker_that_starts_later(tmp_path: Path, broker: De
         assert sum(daemon.books().held.values()) == load.total
         assert f"Broker {broker.bootstrap} cannot be reached: Connection refused." in daemon.log()
         assert "dispatcher-0" not in daemon.pids()
-        counters = {line["name"]: line["value"] for line in daemon.get("/counters/json")["counters"]}
+        counters = daemon.counters()
         assert counters["InitialGetMetadataFail"] == counters["GetMetadataFail"] > 0
         broker.broker_up(1)
         assert daemon.wait_settled(load.total).delivered == load.total
@@ -152,6 +152,7 @@ def test_a_second_daemon_is_refused_and_the_first_undisturbed(tmp_path: Path, br
         run_dir, slab, place = [text.result() for text in texts]
         assert f"The run directory {first.run_dir} belongs to a daemon that is running; stop it or set" in run_dir
         assert f"The slab {first.slab_path} belongs to a daemon that is running; stop it or set another" in slab
+        assert "Waiting up to 5 s for it to end." in slab
         assert f'"{first.socket_path}": another program receives there; stop it or choose another path' in place
         assert not any(other.slab_path.exists() for other in others)
         send(first, 10)

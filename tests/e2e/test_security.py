@@ -7,9 +7,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Final
-from urllib.error import HTTPError
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
 
 import psutil
 import pytest
@@ -22,7 +21,8 @@ from support.certificates import Authority
 from support.daemon import Daemon
 from support.kafka_dist import NEWEST
 from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back_kafka
+from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,19 +43,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
         yield cluster
 
 
-def health(daemon: Daemon) -> dict[str, Any]:
-    try:
-        page = daemon.get_text("/healthz")
-    except HTTPError as unwell:
-        with unwell:
-            page = unwell.read().decode()
-    found = json.loads(page)
-    assert isinstance(found, dict)
-    return found
-
-
 def problems(daemon: Daemon) -> str:
-    return "\n".join(health(daemon)["problems"])
+    return "\n".join(daemon.health()["problems"])
 
 
 def over_tls(kafka: SecureKafka) -> dict[str, object]:
@@ -74,13 +63,7 @@ def deliver(load: Load, daemon: Daemon) -> None:
 
 def assert_delivered(load: Load, daemon: Daemon, kafka: SecureKafka) -> None:
     assert daemon.wait_settled(load.total, TIMEOUT_S).delivered == load.total
-    (topic,) = load.topics
-    seen = [
-        Seen(partition, record.key, record.value, record.timestamp)
-        for partition, records in sorted(kafka.read_all(topic).items())
-        for record in records
-    ]
-    assert_all_there(load, {topic: seen})
+    assert_all_there(load, read_back_kafka(kafka, load.topics))
 
 
 def everything_said(daemon: Daemon) -> str:
@@ -88,10 +71,6 @@ def everything_said(daemon: Daemon) -> str:
     pages = [daemon.get_text(f"/{name}/json") for name in ("brokers", "server_info", "processes", "certificates")]
     words = [" ".join(psutil.Process(pid).cmdline()) for pid in (daemon.pid, *daemon.pids().values())]
     return "\n".join([daemon.log(), daemon.get_text("/"), *pages, *words])
-
-
-def counted(daemon: Daemon, counter: Counter) -> int:
-    return next((row["value"] for row in daemon.get("/counters/json")["counters"] if row["name"] == counter.name), 0)
 
 
 def test_a_wrong_password_is_reported_and_corrected_without_a_restart(tmp_path: Path, kafka: SecureKafka) -> None:
@@ -115,7 +94,7 @@ def test_a_wrong_password_is_reported_and_corrected_without_a_restart(tmp_path: 
         assert "wrong-but-hidden" not in everything_said(daemon)
         file.write_text(PASSWORDS["alice"])
         assert_delivered(load, daemon, kafka)
-        daemon.wait_for(lambda: health(daemon)["ready"], "health again", TIMEOUT_S)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health again", TIMEOUT_S)
         assert PASSWORDS["alice"] not in everything_said(daemon)
         assert daemon.books().possible_duplicates == 0
 
@@ -134,7 +113,7 @@ def test_an_expired_client_certificate_is_replaced_without_a_restart(tmp_path: P
         shutil.copy(kafka.authority.issue("fresh").both, fresh)
         fresh.replace(file)
         assert_delivered(load, daemon, kafka)
-        daemon.wait_for(lambda: health(daemon)["ready"], "health again", TIMEOUT_S)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health again", TIMEOUT_S)
         shown = {line["whose"]: line for line in daemon.get("/certificates/json")["certificates"]}
         daemon.wait_for(
             lambda: any("broker" in line["whose"] for line in daemon.get("/certificates/json")["certificates"]),
@@ -177,7 +156,7 @@ def test_messages_without_permission_wait_for_it(
         ruled.close()
         assert_delivered(load, daemon, kafka)
         daemon.refresh_metadata()
-        daemon.wait_for(lambda: health(daemon)["ready"], "health again", TIMEOUT_S)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health again", TIMEOUT_S)
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
@@ -203,7 +182,7 @@ def test_a_login_that_ends_is_renewed_on_the_same_connection(
                 sent += 1
                 time.sleep(0.05)  # lets time pass; there is no event to await
         daemon.wait_settled(sent, TIMEOUT_S)
-        assert counted(daemon, Counter.ConnectorStartConnect) == 1
+        assert daemon.counters()[Counter.ConnectorStartConnect.name] == 1
     (records,) = kafka.read_all(topic, sent).values()
     assert [record.value for record in records] == [b"%d" % number for number in range(sent)]
 
@@ -213,12 +192,11 @@ def test_brokers_that_refuse_the_login_are_retried_with_a_backoff(tmp_path: Path
     file.write_text("wrong")
     settings = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice", "kafka.sasl.password_file": file}
     with Daemon(tmp_path, kafka.server("SASL_PLAIN"), settings) as daemon:
-        daemon.wait_for(lambda: counted(daemon, Counter.GetMetadataFail) >= 3, "attempts", TIMEOUT_S)
-        before, began = counted(daemon, Counter.GetMetadataFail), time.monotonic()
-        with suppress(AssertionError):
-            daemon.wait_for(lambda: False, "time to pass", 4)
+        daemon.wait_for(lambda: daemon.counters()[Counter.GetMetadataFail.name] >= 3, "attempts", TIMEOUT_S)
+        before, began = daemon.counters()[Counter.GetMetadataFail.name], time.monotonic()
+        time.sleep(4)  # there is no event to await
         # QUICK_PAUSES: 100 ms, doubled up to four times.
-        assert counted(daemon, Counter.GetMetadataFail) - before <= 2 + (time.monotonic() - began) / 0.4
+        assert daemon.counters()[Counter.GetMetadataFail.name] - before <= 2 + (time.monotonic() - began) / 0.4
         assert daemon.log().count("refuses the login of") <= 2
 
 
@@ -249,10 +227,10 @@ def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: Se
         assert_delivered(load, daemon, kafka)
         other = trusting | {"kafka.sasl.username": "bob", "kafka.sasl.password_file": str(tmp_path / "bob")}
         (tmp_path / "bob").write_text(PASSWORDS["bob"])
-        connected = counted(daemon, Counter.ConnectorConnectSuccess)
+        connected = daemon.counters()[Counter.ConnectorConnectSuccess.name]
         daemon.reload(other)
         deliver(more, daemon)
         assert daemon.wait_settled(load.total + more.total, TIMEOUT_S).delivered == load.total + more.total
-        assert counted(daemon, Counter.ConnectorConnectSuccess) > connected  # accepted connections log in again
+        assert daemon.counters()[Counter.ConnectorConnectSuccess.name] > connected  # accepted connections log in again
         assert daemon.books().possible_duplicates == 0
         assert "wrong-but-hidden" not in everything_said(daemon)

@@ -13,7 +13,8 @@ from kafka.admin import KafkaAdminClient
 from support.daemon import Daemon
 from support.kafka_cluster import KafkaCluster
 from support.processes import wait_until
-from support.traffic import Load, Seen, assert_all_there, start_senders
+from support.read_back import read_back_kafka
+from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,16 +37,6 @@ def deliver(daemon: Daemon, count: int, before: int = 0) -> Load:
     return load
 
 
-def read_back(cluster: KafkaCluster) -> dict[str, list[Seen]]:
-    return {
-        TOPIC: [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in sorted(cluster.read_all(TOPIC).items())
-            for record in records
-        ]
-    }
-
-
 def forget(cluster: KafkaCluster) -> None:
     """Delete all records, and with them the old brokers' state of producers."""
     ends = {partition: records[-1].offset + 1 for partition, records in cluster.read_all(TOPIC).items() if records}
@@ -63,7 +54,7 @@ def test_a_topic_in_an_old_message_format_is_written_without_sequence_numbers(tm
             load = deliver(daemon, 2000)
             assert "its message format has no sequence numbers" in daemon.log()
             assert daemon.books().possible_duplicates == 0
-        assert_all_there(load, read_back(cluster))
+        assert_all_there(load, read_back_kafka(cluster, [TOPIC]))
 
 
 def test_unknown_producer_id_from_an_old_broker_loses_no_message(tmp_path: Path) -> None:
@@ -71,24 +62,24 @@ def test_unknown_producer_id_from_an_old_broker_loses_no_message(tmp_path: Path)
     with KafkaCluster("1.1.1", directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            assert_all_there(deliver(daemon, 500), read_back(cluster))
+            assert_all_there(deliver(daemon, 500), read_back_kafka(cluster, [TOPIC]))
             forget(cluster)
             load = deliver(daemon, 500, before=500)
             assert "UNKNOWN_PRODUCER_ID" in daemon.log()
             assert daemon.books().possible_duplicates > 0
-        assert_all_there(load, read_back(cluster))
+        assert_all_there(load, read_back_kafka(cluster, [TOPIC]))
 
 
 def test_a_current_broker_accepts_any_sequence_after_the_producer_id_expires(tmp_path: Path) -> None:
     with KafkaCluster(config=EXPIRES, directory=tmp_path / "kafka") as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            assert_all_there(deliver(daemon, 500), read_back(cluster))
+            assert_all_there(deliver(daemon, 500), read_back_kafka(cluster, [TOPIC]))
             forget(cluster)
             wait_expired(cluster)
             load = deliver(daemon, 500, before=500)
             assert daemon.books().possible_duplicates == 0
-        assert_all_there(load, read_back(cluster))
+        assert_all_there(load, read_back_kafka(cluster, [TOPIC]))
 
 
 def wait_expired(cluster: KafkaCluster) -> None:

@@ -135,48 +135,6 @@ def test_a_config_error_ends_the_daemon_immediately(tmp_path: Path) -> None:
 # --- a slab that is full ---------------------------------------------------------------------------------------------
 
 
-def test_a_full_slab_discards_and_recovers_when_the_broker_returns(tmp_path: Path, broker: DevBroker) -> None:
-    """Fill, unblock, drain."""
-    with (
-        Daemon(tmp_path, broker.bootstrap, {**SMALL_SLAB, "topic_share.alpha": 0}) as daemon,
-        DatagramClient(daemon.socket_path, timeout=20) as client,
-    ):
-        lose_broker(daemon, broker)
-        sent = 0
-
-        def send(count: int) -> None:
-            nonlocal sent
-            for _ in range(count):
-                client.send("red", b"%d:" % sent + bytes(8000), partition_key=sent)
-                sent += 1
-
-        while daemon.books().discarded.get("NO_MEM", 0) < 100:
-            send(100)
-            assert sent < 10_000
-        daemon.wait_for(lambda: daemon.books().received == sent, "all to be received", 20)
-        books = daemon.wait_consistent()
-        assert books.balanced
-        assert sum(books.held.values()) > 900  # 1024 would fill the slab completely
-        daemon.wait_for(
-            lambda: (
-                [item["reasons"] for item in daemon.get("/discards/json")["unfinished_report"]["discard_topic"]]
-                == [{"NO_MEM": books.discarded["NO_MEM"]}]
-            ),
-            "the discard report",
-            10,
-        )
-        broker.broker_up(1)
-        daemon.wait_settled(sent)
-        discarded = daemon.books().discarded
-        for _ in range(20):
-            send(100)
-            daemon.wait_settled(sent)
-        assert daemon.books().discarded == discarded == {"NO_MEM": books.discarded["NO_MEM"]}
-        arrived = [(record.value or b"").split(b":")[0] for records in broker.fetch("red") for record in records]
-        assert len(arrived) == len(set(arrived)) == sent - discarded["NO_MEM"]
-        assert {b"%d" % number for number in range(sent - 2000, sent)} <= set(arrived)
-
-
 def wait_until_blocked(daemon: Daemon, sender: Sender) -> None:
     """Wait until the sender has sent nothing for a second although it tries."""
     at = -1

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,15 +25,6 @@ pytestmark = pytest.mark.process
 
 STALL = re.compile(r"has acknowledged nothing for (\d+) s while (\d+) messages? waits? for")
 PARTITION_STALL = re.compile(r"Nothing was acknowledged for news-0 for (\d+) s while (\d+) messages? waits?: (\w+)")
-
-
-def health(daemon: Daemon) -> dict[str, Any]:
-    try:
-        page: dict[str, Any] = daemon.get("/healthz")
-    except urllib.error.HTTPError as error:
-        with error:
-            page = json.load(error)
-    return page
 
 
 def send(daemon: Daemon, values: list[bytes], key: int = 0) -> None:
@@ -67,17 +56,17 @@ def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> No
         first, second = [b"a%03d" % number for number in range(20)], [b"b%03d" % number for number in range(200)]
         send(daemon, first)
         daemon.wait_settled(20)
-        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health", 20)
         assert monitor(daemon, tmp_path).startswith("BRUCE OK: ")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             time.sleep(6)  # silence without messages is no stall
-            assert health(daemon)["ready"]
+            assert daemon.health()["ready"]
             stopped = time.monotonic()
             send(daemon, second)
-            daemon.wait_for(lambda: not health(daemon)["ready"], "a red page", 15)
+            daemon.wait_for(lambda: not daemon.health()["ready"], "a red page", 15)
             assert time.monotonic() - stopped >= 5
-            [found] = [STALL.search(text) for text in health(daemon)["problems"]]
+            [found] = [STALL.search(text) for text in daemon.health()["problems"]]
             assert found is not None
             assert (5 <= int(found[1]) < 12, found[2]) == (True, "200")
             assert monitor(daemon, tmp_path).startswith("BRUCE CRITICAL: 1 problems on /healthz: Broker 1 at ")
@@ -85,7 +74,7 @@ def test_a_stopped_broker_is_a_problem_while_messages_wait(tmp_path: Path) -> No
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         assert daemon.wait_settled(220).delivered == 220
-        daemon.wait_for(lambda: health(daemon)["ready"], "health again", 10)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health again", 10)
         assert values_in(broker) == first + second
 
 
@@ -94,10 +83,10 @@ def test_a_dead_bootstrap_is_a_warning_while_all_is_delivered(tmp_path: Path) ->
         send(daemon, [b"a"])
         daemon.wait_settled(1)
         daemon.reload({"kafka.bootstrap_servers": ["127.0.0.1:1"]})
-        daemon.wait_for(lambda: "no metadata can be fetched" in " ".join(health(daemon)["warnings"]), "warning", 20)
+        daemon.wait_for(lambda: "no metadata can be fetched" in " ".join(daemon.health()["warnings"]), "warning", 20)
         send(daemon, [b"b"])
         assert daemon.wait_settled(2).delivered == 2
-        page = health(daemon)
+        page = daemon.health()
         assert (page["ready"], page["problems"], len(page["warnings"])) == (True, [], 1)
         assert monitor(daemon, tmp_path).startswith("BRUCE WARNING: 1 warnings on /healthz: The brokers take messages")
 
@@ -123,12 +112,12 @@ def test_a_refused_partition_is_a_warning_that_grows_older(tmp_path: Path, code:
             time.sleep(0.2)
 
         def stall() -> re.Match[str] | None:
-            return PARTITION_STALL.search(" ".join(health(daemon)["warnings"]))
+            return PARTITION_STALL.search(" ".join(daemon.health()["warnings"]))
 
         repeat_until(lambda: bool((found := stall()) and int(found[1]) >= 9), send_another, 30)
         found = stall()
         assert found is not None
-        assert (found[2], found[3], health(daemon)["problems"]) == ("1", name, [])
+        assert (found[2], found[3], daemon.health()["problems"]) == ("1", name, [])
         broker.clear_faults()
         assert daemon.wait_settled(1 + len(taken)).delivered == 1 + len(taken)
         daemon.wait_for(lambda: stall() is None, "the end of the warning", 10)
@@ -139,16 +128,16 @@ def test_a_refused_partition_is_a_warning_that_grows_older(tmp_path: Path, code:
 def test_a_restart_does_not_forget_the_discards_of_the_last_minute(tmp_path: Path, restart: str) -> None:
     refusal = "3 messages were discarded within the last minute, KAFKA_ERROR_ACK"
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health", 20)
         broker.inject(Fault(action=FaultAction.ERROR, code=42, topic="news", times=None))
         send(daemon, [b"a", b"b", b"c"])
-        daemon.wait_for(lambda: refusal in " ".join(health(daemon)["problems"]), "the discards", 20)
+        daemon.wait_for(lambda: refusal in " ".join(daemon.health()["problems"]), "the discards", 20)
         if restart == "status":
             daemon.kill("status")
         else:
             daemon.kill_all()
             daemon.start()
-        daemon.wait_for(lambda: refusal in " ".join(health(daemon)["problems"]), "the same discards", 20)
+        daemon.wait_for(lambda: refusal in " ".join(daemon.health()["problems"]), "the same discards", 20)
         books = daemon.wait_settled(3)
         assert (books.received, sum(books.discarded.values())) == (3, 3)
 
@@ -160,7 +149,7 @@ def test_a_pause_and_the_health_reach_log_and_program(tmp_path: Path) -> None:
         "events.interval_s": 1,
     }
     with DevBroker(topics={"news": 1}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
-        daemon.wait_for(lambda: health(daemon)["ready"], "health", 20)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health", 20)
         assert not events.exists()
         daemon.reload(hook)
 

@@ -11,7 +11,7 @@ import pytest
 
 from bruce_mp.ipc.control_messages import Broker, Dispatchers, ReloadRequest
 from support.fake_daemon import FakeDaemon
-from support.processes import wait_until
+from support.processes import long_lived_trees, time_limit, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +41,8 @@ def daemon(tmp_path: Path) -> Iterator[FakeDaemon]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeDaemon]:
     with daemon_in(tmp_path_factory.mktemp("shared")) as daemon:
+        assert daemon.process is not None
+        long_lived_trees.add(daemon.process.pid)
         yield daemon
 
 
@@ -151,7 +153,7 @@ def test_a_process_started_later_gets_the_reloaded_configuration(tmp_path: Path)
 def test_a_process_that_does_not_apply_a_reload_is_killed_and_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAKE_DAEMON_RELOAD_S", "1")
+    monkeypatch.setenv("FAKE_DAEMON_RELOAD_S", str(time_limit(1)))
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         stopped = daemon.pid_of("router")

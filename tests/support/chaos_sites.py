@@ -16,13 +16,14 @@ from confluent_kafka import KafkaException
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow
-from support.traffic import Seen
+from support.read_back import read_back, read_back_kafka
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Sequence
 
     from support.kafka_cluster import KafkaCluster
+    from support.traffic import Seen
 
 __all__ = ["LEADER_PRESERVING", "PARTITIONS", "Embedded", "FaultKind", "Real", "Site", "WeightedFault"]
 
@@ -247,11 +248,7 @@ class Real:
         self._cluster.heal()
 
     def read_back(self, topic: str) -> list[Seen]:
-        return [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, some in sorted(self._cluster.read_all(topic).items())
-            for record in some
-        ]
+        return read_back_kafka(self._cluster, [topic])[topic]
 
 
 def _is_endless(row: ErrorRow) -> bool:
@@ -375,8 +372,4 @@ class Embedded:
             self._broker.broker_up(node)
 
     def read_back(self, topic: str) -> list[Seen]:
-        return [
-            Seen(partition, record.key, record.value, record.timestamp)
-            for partition, records in enumerate(self._broker.fetch(topic))
-            for record in records
-        ]
+        return read_back(self._broker, [topic])[topic]

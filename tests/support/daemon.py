@@ -23,6 +23,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
 
 import psutil
 
@@ -238,6 +239,19 @@ class Daemon:
         address = (self.run_dir / HTTP_ADDRESS).read_text().strip()
         url = address if address.startswith("http") else f"http://{address}"
         return url.rstrip("/") + path
+
+    def counters(self) -> dict[str, int]:
+        """Return the counters by name."""
+        return {line["name"]: line["value"] for line in self.get("/counters/json")["counters"]}
+
+    def health(self) -> dict[str, Any]:
+        """Fetch the page of the health, whatever its status is."""
+        try:
+            page: dict[str, Any] = self.get("/healthz")
+        except HTTPError as error:
+            with error:
+                page = json.load(error)
+        return page
 
     def refresh_metadata(self) -> None:
         """Request a refresh of the metadata."""

@@ -40,22 +40,22 @@ def test_produced_records_are_read_back_with_all_fields(kafka_versions: KafkaClu
     }
 
 
-def test_an_empty_topic_is_read_immediately(kafka_versions: KafkaCluster) -> None:
-    kafka_versions.create_topic("empty")
-    assert kafka_versions.read_all("empty") == {0: []}
+def test_an_empty_topic_is_read_immediately(kafka_3: KafkaCluster) -> None:
+    kafka_3.create_topic("empty")
+    assert kafka_3.read_all("empty") == {0: []}
 
 
-def test_missing_records_are_an_error_with_the_counts(kafka_versions: KafkaCluster) -> None:
-    kafka_versions.create_topic("short")
-    produce(kafka_versions, "short", 0, [b"one"])
+def test_missing_records_are_an_error_with_the_counts(kafka_3: KafkaCluster) -> None:
+    kafka_3.create_topic("short")
+    produce(kafka_3, "short", 0, [b"one"])
     with pytest.raises(AssertionError, match=r"1 of 2 records after 1 s; not read to the end: \[\]"):
-        kafka_versions.read_all("short", expected=2, timeout=1)
+        kafka_3.read_all("short", expected=2, timeout=1)
 
 
-def test_create_topic_applies_settings(kafka_versions: KafkaCluster) -> None:
-    kafka_versions.create_topic("small", config={"max.message.bytes": "1000"})
+def test_create_topic_applies_settings(kafka_3: KafkaCluster) -> None:
+    kafka_3.create_topic("small", config={"max.message.bytes": "1000"})
     refused: list[str] = []
-    producer = Producer({**kafka_versions.librdkafka_config, "log_level": 0})
+    producer = Producer({**kafka_3.librdkafka_config, "log_level": 0})
     producer.produce("small", b"x" * 5000, on_delivery=lambda error, _message: refused.append(str(error)))
     producer.flush(60)
     assert len(refused) == 1
@@ -73,7 +73,9 @@ def hurt(kafka_3: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[tupl
     kafka_3.wait_in_sync(topic)
 
 
-@pytest.mark.parametrize("fault", ["kill", "terminate", "stop"])
+@pytest.mark.parametrize(
+    "fault", ["stop", *(pytest.param(each, marks=pytest.mark.soak) for each in ("kill", "terminate"))]
+)
 def test_a_failed_leader_is_replaced(hurt: tuple[KafkaCluster, str], fault: str) -> None:
     kafka, topic = hurt
     first = kafka.leader(topic)
