@@ -234,7 +234,8 @@ def test_a_process_that_dies_while_draining_is_started_again_and_drains(tmp_path
         assert daemon.end() == 0
 
 
-def test_a_process_that_ignores_the_shutdown_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_ignores_the_shutdown_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_DAEMON_STOP_S", str(time_limit(2)))
     unresponsive = "support.fake_daemon.unresponsive"
     with FakeDaemon(tmp_path, input=unresponsive, status=unresponsive) as daemon:
         daemon.start_ready()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLEAN_EXIT", "ManagedProcess"]
 
-STOP_TIMEOUT_S: Final = 2.0
+STOP_TIMEOUT_S: float = 2.0
 """Time limit for a process to exit after Stop, or after the end of its control pipe."""
 
 CLEAN_EXIT: Final = "exit code 0"

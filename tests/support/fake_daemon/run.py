@@ -10,14 +10,15 @@ from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError
 from bruce_mp.supervisor import reload
 from bruce_mp.supervisor.process import run
-from bruce_mp.supervisor.processes import watchdog
+from bruce_mp.supervisor.processes import managed_process, watchdog
 from bruce_mp.supervisor.processes.programs import PROGRAMS, Programs
 
 HUNG_S = "FAKE_DAEMON_HUNG_S"
 HUNG_BOOT_S = "FAKE_DAEMON_HUNG_BOOT_S"
 RELOAD_S = "FAKE_DAEMON_RELOAD_S"
-"""Environment variables: after how long a process is killed for hanging, one that boots, and one that does not take a
-new configuration.
+STOP_S = "FAKE_DAEMON_STOP_S"
+"""Environment variables: after how long a process is killed for hanging, one that boots, one that does not take a new
+configuration, and one that does not exit.
 """
 
 
@@ -26,6 +27,7 @@ def main() -> int:
     watchdog.HUNG_S = float(os.environ.get(HUNG_S, watchdog.HUNG_S))
     watchdog.HUNG_BOOT_S = float(os.environ.get(HUNG_BOOT_S, watchdog.HUNG_BOOT_S))
     reload.CONFIRM_TIMEOUT_S = float(os.environ.get(RELOAD_S, reload.CONFIRM_TIMEOUT_S))
+    managed_process.STOP_TIMEOUT_S = float(os.environ.get(STOP_S, managed_process.STOP_TIMEOUT_S))
     sys.path.insert(0, str(Path(__file__).parents[2]))
     try:
         return run(load_config(Path(config_path)), Path(config_path), programs=Programs(*programs))
