@@ -4,6 +4,9 @@ PartitionKey messages of per-topic batching have a batch for each topic, all com
 messages do not wait.  A full batch decides only *when* its records become ready.  A record batch then takes as many
 ready records as fit, so batches grow while responses are slow.
 
+The combined batch is also complete if no further frame can add to it before it is due, because inputs publish runs on
+common ticks.  Then one wake-up serves both the frame and the request.
+
 State is indexed by a topic's entry in the topic table, so the next topic with that entry replaces it.  This bounds
 memory while topics come and go.  A topic with accumulated records keeps its entry.
 """
@@ -13,6 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BatchingKind
+from bruce_mp.kernels.closed_runs import tick_after
+from bruce_mp.pipeline.linger import linger_ms
 from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.slab.layout import FLAG_PARTITION_KEY
 from bruce_mp.telemetry.counters import Counter
@@ -47,6 +52,25 @@ class _TopicState(NamedTuple):
     counts: list[int]
 
 
+class _TickFrames:
+    """The frames that add to the combined batch between two ticks of the inputs, one of each input in use."""
+
+    def __init__(self, linger: int) -> None:
+        self._linger_ms = max(1, linger)
+        self._tick = self._seen = self._expected = 0
+
+    def is_last(self, due_ms: int, now_ms: int) -> bool:
+        """Count a frame; return True if no other frame is likely to come before `due_ms`.
+
+        The inputs of the previous tick are expected again; another one's frame makes a batch of its own, once.
+        """
+        tick = now_ms // self._linger_ms
+        if tick != self._tick:
+            self._tick, self._expected, self._seen = tick, self._seen, 0
+        self._seen += 1
+        return self._seen >= self._expected and due_ms <= tick_after(now_ms, self._linger_ms)
+
+
 class Accumulator:
     """The batches that one dispatcher accumulates.  Times are in ms on a steady clock.
 
@@ -64,6 +88,10 @@ class Accumulator:
         self._topics: dict[int, _TopicState] = {}
         """By table index."""
         self._batches: dict[int, PendingBatch] = {}
+        self._frames = _TickFrames(0)
+        self._due_ms: int | None = None
+        self._is_due_known = True
+        """False if `_due_ms` may differ from the earliest time at which a batch is due."""
         self.draining = False
         """True if batching is disabled, because the daemon stops."""
 
@@ -91,8 +119,18 @@ class Accumulator:
                 ready.append(segment)
             else:
                 ready += topic.batch.add_whole(segment, header.arrived_ms, now_ms)
+        if any(self._counts[BatchingKind.COMBINED]):
+            ready += self._flush_after_last_frame(now_ms)
         self._add_to_counters()
+        self._is_due_known = False
         return ready
+
+    def _flush_after_last_frame(self, now_ms: int) -> list[Segment]:
+        """Empty the combined batch, which a frame has added to, if that frame is the last before the batch is due."""
+        batch = self._batches.get(_COMBINED)
+        if batch is None or batch.due_ms is None or not self._frames.is_last(batch.due_ms, now_ms):
+            return []
+        return batch.flush()
 
     def _add_to_counters(self) -> None:
         for kind, counts in self._counts.items():
@@ -119,26 +157,39 @@ class Accumulator:
     def _batch_for(self, index: int, rule: TopicBatching) -> PendingBatch | None:
         if rule.kind is BatchingKind.NONE:
             return None
-        key = _COMBINED if rule.kind is BatchingKind.COMBINED else index
-        return self._batches.setdefault(key, PendingBatch(self._slab, rule.limits))
+        if rule.kind is not BatchingKind.COMBINED:
+            return self._batches.setdefault(index, PendingBatch(self._slab, rule.limits))
+        if _COMBINED not in self._batches:
+            self._batches[_COMBINED] = PendingBatch(self._slab, rule.limits)
+            self._frames = _TickFrames(linger_ms(rule))
+        return self._batches[_COMBINED]
 
     def flush_topic(self, number: int) -> list[Segment]:
         """Empty the batch that has a topic's records, and return all its records; it may combine several topics."""
         topic = self._topics.get(number % self._table_size)
         if topic is None or topic.number != number or topic.batch is None:
             return []
+        self._is_due_known = False
         return topic.batch.flush()
 
     @property
     def due_ms(self) -> int | None:
         """The earliest time at which a batch is due; None without one."""
-        return min((batch.due_ms for batch in self._batches.values() if batch.due_ms is not None), default=None)
+        if not self._is_due_known:
+            due = (batch.due_ms for batch in self._batches.values())
+            self._due_ms = min((due_ms for due_ms in due if due_ms is not None), default=None)
+            self._is_due_known = True
+        return self._due_ms
 
     def flush_due(self, now_ms: int) -> list[Segment]:
         """Empty the batches that are due, and return their records."""
+        if self.due_ms is None or self.due_ms > now_ms:
+            return []
+        self._is_due_known = False
         due = [batch for batch in self._batches.values() if batch.due_ms is not None and batch.due_ms <= now_ms]
         return [segment for batch in due for segment in batch.flush()]
 
     def flush_all(self) -> list[Segment]:
         """Empty all batches, and return their records."""
+        self._is_due_known = False
         return [segment for batch in self._batches.values() for segment in batch.flush()]

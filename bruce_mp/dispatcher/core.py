@@ -203,6 +203,8 @@ class Dispatcher:
 
     def _add_to_queues(self, segments: Sequence[Segment]) -> None:
         """Add segments to the ready records of their partitions, and quarantine damaged ones."""
+        if not segments:
+            return
         try:
             by_partition = kernels.group_by_partition(self._slab, segments)
         except SlabError:
@@ -318,7 +320,8 @@ class Dispatcher:
 
     def next_request(self, in_flight: int, now: float) -> list[SentBatch]:
         """Return the batches of the next request, at most one for each partition; empty if none may be sent now."""
-        if self._is_paused or now < self._throttled_until or in_flight >= self._limits.max_in_flight:
+        is_limited = now < self._throttled_until or in_flight >= self._limits.max_in_flight
+        if not self._send_queue or self._is_paused or is_limited:
             return []
         batches: list[SentBatch] = []
         chosen = self._send_queue.choose(self._builder, self._limits.request_bytes, now)

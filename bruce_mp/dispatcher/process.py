@@ -104,22 +104,24 @@ class _DispatcherProcess(ProcessShell):
         deadline_ms = self._core.hand_back_deadline_ms
         if deadline_ms is not None and deadline_ms <= now_ms:
             self._session.abandon_responses()
+            deadline_ms = None
         if not self._is_exiting:
             self._session.send_requests()
         elif not self._session.requests_in_flight:
             self._loop.stop()
         self._router.send(self._core.drain_outbox())
-        return self._next_due_ms(round_start)
+        return self._next_due_ms(round_start, deadline_ms)
 
-    def _next_due_ms(self, round_start: float) -> int | None:
+    def _next_due_ms(self, round_start: float, deadline_ms: int | None) -> int | None:
         """Return the time of the next batch, retry or deadline.
 
         A retry that was due when the round began is not counted: the round has sent it, or it waits for a response.
         """
-        dues_ms = [due for due in (self._core.batch_due_ms, self._core.hand_back_deadline_ms) if due is not None]
-        if (retry := self._core.retry_at) is not None and retry > round_start:
-            dues_ms.append(steady.ms_of(retry))
-        return min(dues_ms) if dues_ms else None
+        batch_ms, retry_s = self._core.batch_due_ms, self._core.retry_at
+        retry_ms = None if retry_s is None or retry_s <= round_start else steady.ms_of(retry_s)
+        if deadline_ms is None and retry_ms is None:
+            return batch_ms
+        return min(due_ms for due_ms in (batch_ms, retry_ms, deadline_ms) if due_ms is not None)
 
     def _on_frame(self, parcels: list[Parcel]) -> None:
         self._core.on_parcels(parcels, steady_ms())

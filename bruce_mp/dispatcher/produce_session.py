@@ -132,8 +132,9 @@ class ProduceSession:
                 self._connect()
             return
         while self._is_ready and not self._socket.is_blocked:
-            self._core.on_written(self._unwritten, time.monotonic())
-            self._unwritten = []
+            if self._unwritten:
+                self._core.on_written(self._unwritten, time.monotonic())
+                self._unwritten = []
             batches = self._core.next_request(len(self._requests), time.monotonic())
             if not batches:
                 return

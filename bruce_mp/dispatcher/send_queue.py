@@ -46,9 +46,10 @@ class SendQueue(dict[tuple[int, int], "PartitionQueue"]):
 
     def next_send_at(self, throttled_until: float) -> float | None:
         """Return the time at which a queue in back-off may send, not before `throttled_until`; None without one."""
+        if not self:
+            return None
         delayed = (q.not_before for q in self.values() if q.not_before and q.state is QueueState.FLOWING)
-        earliest = min(delayed, default=throttled_until if self else None)
-        return None if earliest is None else max(earliest, throttled_until)
+        return max(min(delayed, default=throttled_until), throttled_until)
 
     def choose(
         self, builder: BatchBuilder, room: int, now: float

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
-from bruce_mp.input.linger import lingers_of
 from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.run_publisher import RunPublisher
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
+from bruce_mp.pipeline.linger import lingers_of
 from bruce_mp.pipeline.partitioners import partitioners_of
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.tables import TopicTable

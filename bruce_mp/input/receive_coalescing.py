@@ -12,8 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.linger import shortest_linger_ms
 from bruce_mp.kernels import NO_COALESCING, Coalescing
+from bruce_mp.pipeline.linger import shortest_linger_ms
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config

@@ -1,5 +1,8 @@
 """The event loop of a process: one poll over descriptors, ZeroMQ sockets and timers.
 
+The kernel polls the descriptor of a ZeroMQ socket, because ZeroMQ's own poll costs twice as much for a wake-up.  That
+descriptor announces a frame once, so the loop asks the socket for further frames before each poll.
+
 Times are `time.monotonic()` in seconds.
 """
 
@@ -9,6 +12,7 @@ import gc
 import heapq
 import itertools
 import math
+import select
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +21,10 @@ import zmq
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Loop", "Timer"]
+__all__ = ["Loop", "Timer", "has_frame"]
 
+_SLACK: Final = 0.25
+"""Lateness that `call_about` allows, as a part of the delay."""
 _GC_THRESHOLD: Final = 20_000
 """Allocations between two runs of the garbage collector; the default is too low for thousands of segments a second,
 which never form cycles."""
@@ -45,21 +51,38 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self._poller = zmq.Poller()
-        self._callbacks: dict[Any, Callable[[int], None]] = {}
+        self._poller = select.poll()
+        self._callbacks: dict[int, Callable[[int], None]] = {}
+        self._events: dict[int, int] = {}
+        self._zmq_sockets: dict[int, zmq.Socket[bytes]] = {}
+        """All by descriptor."""
         self._timers: list[tuple[float, int, Timer]] = []
+        self._early: list[tuple[float, int, Timer]] = []
+        """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
         self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
         self._running = False
 
-    def watch(self, source: Any, callback: Callable[[int], None], events: int = zmq.POLLIN) -> None:
-        """Call `callback(events)` when the source is ready; a second call changes the events and the callback."""
-        self._poller.register(source, events)
-        self._callbacks[_poll_key(source)] = callback
+    def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
+        """Call `callback(events)` when the source is ready; a second call changes the events and the callback.
+
+        The loop waits for frames of a ZeroMQ socket, whatever `events` are.
+        """
+        number = _descriptor_of(source)
+        if self._events.get(number) != events:
+            self._events[number] = events
+            self._poller.register(number, events)
+        if self._callbacks.get(number) != callback:
+            self._callbacks[number] = callback
+        if isinstance(source, zmq.Socket):
+            self._zmq_sockets[number] = source
 
     def unwatch(self, source: Any) -> None:
         """Stop watching a source."""
-        if self._callbacks.pop(_poll_key(source), None) is not None:
-            self._poller.unregister(source)
+        number = _descriptor_of(source)
+        if self._callbacks.pop(number, None) is not None:
+            del self._events[number]
+            self._zmq_sockets.pop(number, None)
+            self._poller.unregister(number)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call once at `when`."""
@@ -71,6 +94,15 @@ class Loop:
         """Call once after `delay` seconds."""
         return self.call_at(time.monotonic() + delay, callback)
 
+    def call_about(self, delay: float, callback: Callable[[], None]) -> Timer:
+        """Call once in the first round after `delay` seconds; without such a round, a quarter of `delay` later.
+
+        A timer that shares a round costs no wake-up.
+        """
+        timer = self.call_later(delay * (1 + _SLACK), callback)
+        heapq.heappush(self._early, (time.monotonic() + delay, next(self._timer_numbers), timer))
+        return timer
+
     def stop(self) -> None:
         """Make `run` return after the current round."""
         self._running = False
@@ -81,15 +113,24 @@ class Loop:
         gc.freeze()  # the present objects live as long as the process, so the collector need not scan them
         gc.set_threshold(_GC_THRESHOLD)
         while self._running:
-            self._dispatch(self._poller.poll(self.timeout_ms()))
+            self._dispatch(self._poll())
             self._run_due_timers()
             after_round()
 
-    def _dispatch(self, ready: list[tuple[Any, int]]) -> None:
+    def _poll(self) -> list[tuple[int, int]]:
+        """Wait for the first ready source or timer, and return (descriptor, events) of each ready source."""
+        links = self._zmq_sockets
+        waiting = [(number, select.POLLIN) for number, link in links.items() if has_frame(link)]
+        ready = self._poller.poll(0 if waiting else self.timeout_ms())
+        known = {number for number, _ in waiting}
+        announced = [(number, events) for number, events in ready if number not in known]
+        return waiting + [one for one in announced if one[0] not in links or has_frame(links[one[0]])]
+
+    def _dispatch(self, ready: list[tuple[int, int]]) -> None:
         # A callback may close a ready descriptor, and a later one may open another with the same number, which is not
         # ready.  The next poll reports the events that are skipped here.
-        for source, events, callback in [(source, events, self._callbacks[source]) for source, events in ready]:
-            if self._callbacks.get(source) is callback:
+        for number, events, callback in [(number, events, self._callbacks[number]) for number, events in ready]:
+            if self._callbacks.get(number) is callback:
                 callback(events)
 
     def timeout_ms(self) -> int | None:
@@ -103,14 +144,18 @@ class Loop:
 
     def _run_due_timers(self) -> None:
         now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            timer = heapq.heappop(self._timers)[2]
-            if not timer.cancelled:
-                timer.callback()
+        for timers in (self._timers, self._early):
+            while timers and timers[0][0] <= now:
+                timer = heapq.heappop(timers)[2]
+                if not timer.cancelled:
+                    timer.cancelled = True  # a timer of `call_about` is in both heaps
+                    timer.callback()
 
 
-def _poll_key(source: Any) -> Any:
-    """Return the poller's key of a source: the ZeroMQ socket itself, or the descriptor of any other source."""
-    if isinstance(source, int | zmq.Socket):
-        return source
-    return source.fileno()
+def has_frame(link: zmq.Socket[bytes]) -> bool:
+    """Return True if a frame waits at a ZeroMQ socket; its descriptor may be ready without one."""
+    return bool(int(link.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _descriptor_of(source: Any) -> int:
+    return source if isinstance(source, int) else int(source.fileno())

@@ -12,13 +12,12 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import select
 import socket
 import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-
-import zmq
 
 from bruce_mp.errors import ConfigError, RemoteProtocolError, TlsError
 from bruce_mp.network.connection_security import Security
@@ -209,7 +208,7 @@ class BrokerSocket:
         code = self._socket.connect_ex((host, port))
         if code not in {0, errno.EINPROGRESS}:
             raise OSError(code, os.strerror(code))
-        self._loop.watch(self._socket, lambda _: self._on_connected(), zmq.POLLOUT)
+        self._loop.watch(self._socket, lambda _: self._on_connected(), select.POLLOUT)
 
     def _on_address_timeout(self) -> None:
         """Give up on an address that did not answer within its share of the timeout."""
@@ -225,7 +224,7 @@ class BrokerSocket:
             return
         if self._address_timer is not None:
             self._address_timer.cancel()
-        self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
+        self._loop.watch(self._socket, self._on_ready, select.POLLIN)
         if self._security.tls is None:
             self._start_protocol()
         else:
@@ -253,9 +252,9 @@ class BrokerSocket:
     # --- traffic -----------------------------------------------------------------------------------------------------
 
     def _on_ready(self, events: int) -> None:
-        if events & zmq.POLLOUT:
+        if events & select.POLLOUT:
             self._write()
-        if events & (zmq.POLLIN | zmq.POLLERR) and not self._is_closed:
+        if events & ~select.POLLOUT and not self._is_closed:
             self._read()
 
     def _write(self) -> None:
@@ -266,12 +265,12 @@ class BrokerSocket:
                 buffers = [self._unsent[at] for at in range(min(_MAX_BUFFERS, len(self._unsent)))]
                 self._remove_sent(self._socket.sendmsg(buffers))
         except BlockingIOError:
-            self._loop.watch(self._socket, self._on_ready, zmq.POLLIN | zmq.POLLOUT)
+            self._loop.watch(self._socket, self._on_ready, select.POLLIN | select.POLLOUT)
             return
         except OSError as error:
             self._fail(f"The connection to broker {self._name} broke: {error.strerror}.", FailureCause.CLOSED_BY_BROKER)
             return
-        self._loop.watch(self._socket, self._on_ready, zmq.POLLIN)
+        self._loop.watch(self._socket, self._on_ready, select.POLLIN)
 
     def _remove_sent(self, size: int) -> None:
         while size:

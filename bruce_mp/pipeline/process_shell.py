@@ -137,11 +137,11 @@ class ProcessShell:
         return serve
 
     def repeat(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call now, and again `seconds` after each call."""
+        """Call now, and again about `seconds` after each call."""
 
         def call() -> None:
             callback()
-            self._loop.call_later(seconds, call)
+            self._loop.call_about(seconds, call)
 
         call()
 
@@ -150,7 +150,7 @@ class ProcessShell:
     def run(self) -> None:
         """Serve until `stop` or the end of the supervisor."""
         self.recover()
-        self._row.start_heartbeat(self._loop.call_later, steady_ms)
+        self._row.start_heartbeat(self._loop.call_about, steady_ms)
         self.start()
         self.send(Ready())
         self._end_round()
@@ -186,7 +186,7 @@ class ProcessShell:
         for output in self._outputs:
             if output.pending:
                 self._is_flush_due = True
-                self._loop.call_later(_FLUSH_EVERY_S, self._flush_outputs)
+                self._loop.call_about(_FLUSH_EVERY_S, self._flush_outputs)
                 return
 
     def _set_alarm(self, due_ms: int) -> None:

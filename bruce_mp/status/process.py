@@ -94,7 +94,7 @@ class _Status(ProcessShell):
         self._server.start()
         self._hook.start()
         self._health.start()
-        self.repeat(_TICK_S, self._tick)
+        self._tick()
 
     def apply_config(self, config: Config, before: Config) -> None:
         self._settings = PageSettings.of(config, self._settings.active_config)
@@ -163,6 +163,7 @@ class _Status(ProcessShell):
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
+        self._loop.call_later(_TICK_S, self._tick)  # on time, because the histories take a sample a second
 
     def _on_events(self, data: bytes) -> None:
         try:

@@ -11,6 +11,7 @@ from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.kernels import ProcessRow, read_headers
+from bruce_mp.pipeline.linger import linger_ms
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records
@@ -93,6 +94,50 @@ def test_a_frame_of_many_topics_is_accumulated_as_separate_frames_are(slab: Slab
     assert add(gathering, slab, [one(slab, own)]) != []
     assert gathering.flush_all() == [g]
     assert row.counters[Counter.NoBatchAnyPartition] == 1, "it is counted by the rule that it has"
+
+
+TIMED = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=200))
+LINGER_MS = linger_ms(TIMED)
+
+
+class Ticks:
+    """A combined batch of 200 ms, and frames with a record of the previous tick's first millisecond."""
+
+    def __init__(self, slab: Slab) -> None:
+        self._slab = slab
+        self._topic = TopicTable(slab).add(b"t", 1)
+        self.accumulator = Accumulator(slab, ProcessRow(slab, DISPATCHER_ROW), lambda _: TIMED)
+
+    def frame(self, tick: int, *, arrived: int = 1) -> int:
+        """Add a frame just after a tick, and return the number of records that become ready."""
+        segment = one(self._slab, self._topic)
+        [head] = read_headers(self._slab, [segment])
+        assert head is not None
+        head = head._replace(arrived_ms=(tick - 1) * LINGER_MS + arrived)
+        return len(self.accumulator.add([segment], [head], tick * LINGER_MS + 1))
+
+
+def test_the_last_frame_before_its_due_time_completes_the_combined_batch(slab: Slab) -> None:
+    ticks = Ticks(slab)
+    assert [ticks.frame(tick) for tick in (10, 11, 12)] == [1, 1, 1]
+    assert ticks.accumulator.due_ms is None
+
+
+def test_a_combined_batch_waits_for_the_next_tick_if_it_comes_before_its_due_time(slab: Slab) -> None:
+    ticks = Ticks(slab)
+    assert ticks.frame(10, arrived=LINGER_MS - 1) == 0
+    assert ticks.accumulator.due_ms == 10 * LINGER_MS - 1 + 200
+    assert ticks.frame(11) == 2
+
+
+def test_a_combined_batch_waits_for_the_inputs_of_the_previous_tick(slab: Slab) -> None:
+    ticks = Ticks(slab)
+    assert [ticks.frame(10), ticks.frame(10)] == [1, 1]
+    assert [ticks.frame(11), ticks.frame(11)] == [0, 2]
+    assert ticks.frame(12) == 0
+    assert len(ticks.accumulator.flush_due(12 * LINGER_MS + 20)) == 1
+    assert ticks.accumulator.due_ms is None
+    assert ticks.frame(13) == 1
 
 
 def test_records_with_and_without_a_key_are_counted_by_the_rule_of_their_topic(slab: Slab) -> None:

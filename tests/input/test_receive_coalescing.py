@@ -14,9 +14,9 @@ from bruce_mp.config.sections import (
     TopicRule,
 )
 from bruce_mp.input import receive_coalescing
-from bruce_mp.input.linger import shortest_linger_ms
 from bruce_mp.input.receive_coalescing import MAX_STREAM_NAP_US, UNBATCHED_NAP_US, coalescing_for, stream_coalescing_for
 from bruce_mp.kernels import NO_COALESCING, Coalescing
+from bruce_mp.pipeline.linger import shortest_linger_ms
 from support.flow_parts import a_config
 
 if TYPE_CHECKING:

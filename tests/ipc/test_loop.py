@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from contextlib import closing
@@ -140,12 +141,12 @@ def test_the_events_of_a_source_can_be_changed(loop: Loop, pair: tuple[socket.so
         seen.append(events)
         loop.stop()
 
-    loop.watch(ours, on_ready, zmq.POLLOUT)
+    loop.watch(ours, on_ready, select.POLLOUT)
     loop.run()
-    loop.watch(ours, on_ready, zmq.POLLIN)
+    loop.watch(ours, on_ready, select.POLLIN)
     theirs.send(b"x")
     loop.run()
-    assert seen == [zmq.POLLOUT, zmq.POLLIN]
+    assert seen == [select.POLLOUT, select.POLLIN]
 
 
 def test_unwatching_an_unknown_source_is_no_error(loop: Loop) -> None:
@@ -173,6 +174,64 @@ def test_zeromq_sockets_and_descriptors_are_served_by_one_loop(
         theirs.send(b"x")
         loop.run()
     assert seen == {"zeromq", "descriptor"}
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
+        pull.bind("inproc://link")
+        push.connect("inproc://link")
+        yield pull, push
+
+
+def test_a_link_is_not_called_without_a_frame(loop: Loop, link: tuple[zmq.Socket[bytes], zmq.Socket[bytes]]) -> None:
+    """The connection of the sender makes the link's descriptor ready."""
+    pull, _ = link
+    called: list[None] = []
+    loop.watch(pull, lambda _: called.append(None))
+    assert select.select([pull.fileno()], [], [], 10)[0]
+    run_for(loop, 0.02)
+    assert not called
+
+
+def test_frames_that_a_callback_leaves_are_announced_again(
+    loop: Loop, link: tuple[zmq.Socket[bytes], zmq.Socket[bytes]]
+) -> None:
+    pull, push = link
+    frames: list[bytes] = []
+
+    def receive_one(_: int) -> None:
+        frames.append(pull.recv())
+        if len(frames) == 3:
+            loop.stop()
+
+    loop.watch(pull, receive_one)
+    for number in range(3):
+        push.send(b"%d" % number)
+    loop.call_later(10, loop.stop)
+    loop.run()
+    assert frames == [b"0", b"1", b"2"]
+
+
+def test_a_lenient_timer_shares_the_next_round_after_its_delay(loop: Loop) -> None:
+    called: list[str] = []
+    loop.call_about(0.04, lambda: called.append("lenient"))
+    loop.call_later(0.01, lambda: called.append("before"))
+    loop.call_later(0.045, lambda: called.append("shared"))
+    run_for(loop, 0.1)
+    assert called == ["before", "shared", "lenient"]
+
+
+def test_a_lenient_timer_needs_no_other_round(loop: Loop) -> None:
+    called: list[float] = []
+    start = time.monotonic()
+    loop.call_about(0.04, lambda: called.append(time.monotonic() - start))
+    cancelled = loop.call_about(0.01, lambda: called.append(0.0))
+    cancelled.cancel()
+    run_for(loop, 0.06)
+    assert len(called) == 1
+    assert called[0] >= 0.04
 
 
 class Pipes:
