@@ -62,7 +62,7 @@ class _TickFrames:
     def is_last(self, due_ms: int, now_ms: int) -> bool:
         """Count a frame; return True if no other frame is likely to come before `due_ms`.
 
-        The inputs of the previous tick are expected again; another one's frame makes a batch of its own, once.
+        The inputs of the previous tick are expected again; the frame of a further input makes a separate batch, once.
         """
         tick = now_ms // self._linger_ms
         if tick != self._tick:
