@@ -65,7 +65,7 @@ class Loop:
     def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
         """Call `callback(events)` when the source is ready; a second call changes the events and the callback.
 
-        The loop waits for frames of a ZeroMQ socket, whatever `events` are.
+        For a ZeroMQ socket, the loop always waits for frames.
         """
         number = _descriptor_of(source)
         if self._events.get(number) != events:
