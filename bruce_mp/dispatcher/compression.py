@@ -14,6 +14,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.config.topics import used_compressions
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.kafka.compression import Codec, compress, is_small_enough
 from bruce_mp.telemetry.compression import CompressionEvent, CompressionSums
@@ -110,6 +111,8 @@ class Compressor:
         self._row = row
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
+        self.is_off = _compresses_nothing(compression)
+        """True if no topic is compressed."""
         self._topics: dict[bytes, _TopicCodec] = {}
         self._uncompressed = uncompressed
         self._clock = clock
@@ -119,6 +122,7 @@ class Compressor:
         """Replace the rules; a topic with an unchanged rule keeps the results of its batches."""
         self._rule_of = rule_of
         self._size_threshold_percent = compression.size_threshold_percent
+        self.is_off = _compresses_nothing(compression)
         self._topics = {name: topic for name, topic in self._topics.items() if topic.rule == rule_of(name)}
 
     def sends_uncompressed(self, topic: bytes, partition: int) -> bool:
@@ -184,3 +188,7 @@ class Compressor:
         elif was_suspended and not trials.is_suspended:
             text = "Topic %s compresses well again (to %d %%)."
             _LOG.info(text, topic.display_name, percent, extra={"about": topic.name})
+
+
+def _compresses_nothing(compression: Compression) -> bool:
+    return all(config.type == "none" for config in used_compressions(compression))

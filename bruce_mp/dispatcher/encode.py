@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.kafka.compression import Codec
-from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.kafka_types import EncodedTopics, PartitionData
 from bruce_mp.protocol.kafka.message_set import MessageFormat, wrap_set
 from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER, Producer, batch_header
 from bruce_mp.slab import layout as lay
@@ -39,6 +39,32 @@ class BatchEncoder:
         self._row = row
         self._compressor = compressor
         self._producer_id = NO_PRODUCER.producer_id
+
+    def encode_plain(
+        self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
+    ) -> EncodedTopics | None:
+        """Encode all batches of a request at once; `names` has the topic of each.
+
+        Return None if a batch is damaged, and where batches may be compressed or are message sets: then `encode` them.
+        """
+        if not self._compressor.is_off or capabilities.message_format is not MessageFormat.BATCHES:
+            return None
+        producer_id = self._slab.read_signed(lay.SUPER_PRODUCER_ID)
+        try:
+            buffers = kernels.produce_topics(
+                self._slab,
+                capabilities.produce_version,
+                names,
+                batches,
+                producer_id,
+                keeps_empty_values=self.keeps_empty_values,
+            )
+        except SlabError:
+            return None
+        self._row.add(Counter.SerializeMsgSet, len(batches))
+        self._row.add(Counter.SerializeMsg, sum([batch.records for batch in batches]))
+        self._row.add(Counter.MsgSetCompressionNo, len(batches))
+        return EncodedTopics(buffers, [(name, batch.partition) for name, batch in zip(names, batches, strict=True)])
 
     def encode(
         self, batches: Sequence[tuple[bytes, SentBatch]], capabilities: BrokerCapabilities

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
     from bruce_mp.protocol.kafka.connection_events import Event
-    from bruce_mp.protocol.kafka.kafka_types import PartitionData, ProduceResponse
+    from bruce_mp.protocol.kafka.kafka_types import EncodedTopics, PartitionData, ProduceResponse
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
@@ -180,7 +180,12 @@ class ProduceSession:
 
     def _send(self, batches: list[SentBatch]) -> None:
         assert self._socket is not None
-        batches, data = self._encode(batches, self._socket.connection.capabilities)
+        capabilities = self._socket.connection.capabilities
+        names = [self._core.topic_name(batch.topic) for batch in batches]
+        data: Sequence[PartitionData] | EncodedTopics | None
+        data = self._encoder.encode_plain(names, batches, capabilities)
+        if data is None:
+            batches, data = self._encode(names, batches, capabilities)
         if not batches:
             return
         self._copy_for_debugging(Target.MSG_SEND, batches)
@@ -195,13 +200,12 @@ class ProduceSession:
         self._socket.send(sent.buffers)
 
     def _encode(
-        self, batches: Sequence[SentBatch], capabilities: BrokerCapabilities
+        self, names: Sequence[bytes], batches: Sequence[SentBatch], capabilities: BrokerCapabilities
     ) -> tuple[list[SentBatch], list[PartitionData]]:
         """Return the batches without damage and their encoded data."""
         undamaged: list[SentBatch] = []
         data: list[PartitionData] = []
-        name_of = self._core.topic_name
-        encoded = self._encoder.encode([(name_of(batch.topic), batch) for batch in batches], capabilities)
+        encoded = self._encoder.encode(list(zip(names, batches, strict=True)), capabilities)
         for batch, found in zip(batches, encoded, strict=True):
             if isinstance(found, SlabError):
                 self._core.on_unreadable(batch, found, time.monotonic())

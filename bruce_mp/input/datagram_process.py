@@ -37,8 +37,8 @@ __all__ = ["main", "prepare"]
 _LOG: Final = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
 """Calls of `_receive` before the loop serves its other sources."""
-_MAX_ROUND_MS: Final = 100
-"""Longest time between two reads of the supervisor's control messages."""
+_MAX_ROUND_MS: Final = 200
+"""Longest time between two reads of the supervisor's control messages: about the linger of a batch of 200 ms."""
 _MAX_BATCHES_AT_STOP: Final = 2048
 """Bound on the batches after Stop, because senders may continue to send."""
 _ERROR_PAUSE_S: Final = 1.0

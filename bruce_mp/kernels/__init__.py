@@ -27,6 +27,7 @@ variant.
     messages            copies the messages of a segment, or their first bytes
     encode              encodes the records section of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments
+    produce_topics      encodes the topics of a produce request with uncompressed record batches
 """
 
 from typing import TYPE_CHECKING
@@ -56,6 +57,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.message_set import encode_message_set
     from bruce_mp.kernels.pure.outcomes import count_outcomes
+    from bruce_mp.kernels.pure.produce_topics import produce_topics
     from bruce_mp.kernels.pure.receive import DatagramReceiver
     from bruce_mp.kernels.pure.rows import ProcessRow
     from bruce_mp.kernels.pure.segments import (
@@ -81,6 +83,7 @@ else:
     from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
     from bruce_mp.kernels.compiled.outcomes import count_outcomes
+    from bruce_mp.kernels.compiled.produce_topics import produce_topics
     from bruce_mp.kernels.compiled.receive import DatagramReceiver
     from bruce_mp.kernels.compiled.rows import ProcessRow
     from bruce_mp.kernels.compiled.segments import (
@@ -139,6 +142,7 @@ __all__ = [
     "encode_message_set",
     "group_by_partition",
     "messages",
+    "produce_topics",
     "read_headers",
     "record_batch",
     "split_at",

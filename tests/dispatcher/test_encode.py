@@ -13,6 +13,7 @@ from bruce_mp.dispatcher.encode import BatchEncoder
 from bruce_mp.errors import SlabError
 from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.produce_request import encode_topics
 from bruce_mp.slab.recovery import SentBatch
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.counters import Counter
@@ -45,6 +46,38 @@ def encode(slab: Slab, produce_version: int, codec: str, plain: Plain = frozense
     assert isinstance(data, PartitionData)
     assert (data.topic, data.partition) == (b"t1", 4)
     return data.header + data.records
+
+
+def plain_encoder(slab: Slab, codec: str = "none") -> BatchEncoder:
+    row = ProcessRow(slab, DISPATCHER_ROW)
+    rule = CompressionConfig(type=codec)  # type: ignore[arg-type]
+    return BatchEncoder(slab, row, Compressor(row, lambda _: rule, Compression(configs={"c": rule}, default="c")))
+
+
+def test_all_batches_of_a_request_are_encoded_as_each_by_itself(slab: Slab) -> None:
+    capabilities = BrokerCapabilities(9, 0, None)
+    segments = put_records(slab, [RECORDS[:2], RECORDS[:3]])
+    batches = [SentBatch(1, index, -1, -1, (one,)) for index, one in enumerate(segments)]
+    encoder = plain_encoder(slab)
+    found = encoder.encode_plain([b"t1", b"t2"], batches, capabilities)
+    assert found is not None
+    assert found.partitions == [(b"t1", 0), (b"t2", 1)]
+    counters = ProcessRow(slab, DISPATCHER_ROW).counters
+    assert counters[Counter.SerializeMsgSet] == counters[Counter.MsgSetCompressionNo] == 2
+    assert counters[Counter.SerializeMsg] == 2 + 3
+    one_by_one = encoder.encode([(b"t1", batches[0]), (b"t2", batches[1])], capabilities)
+    assert found.buffers == encode_topics(9, [one for one in one_by_one if isinstance(one, PartitionData)])
+
+
+@pytest.mark.parametrize(("codec", "version", "is_stale"), [("gzip", 9, False), ("none", 2, False), ("none", 9, True)])
+def test_compressed_old_and_damaged_batches_are_not_encoded_at_once(
+    slab: Slab, codec: str, version: int, *, is_stale: bool
+) -> None:
+    [segment] = put_records(slab, [RECORDS])
+    batch = SentBatch(1, 0, -1, -1, (segment._replace(generation=segment.generation + is_stale),))
+    encoder = plain_encoder(slab, codec)
+    assert encoder.encode_plain([b"t1"], [batch], BrokerCapabilities(version, 0, None)) is None
+    assert ProcessRow(slab, DISPATCHER_ROW).counters[Counter.SerializeMsgSet] == 0
 
 
 def test_an_unreadable_batch_is_separated_and_not_counted(slab: Slab) -> None:

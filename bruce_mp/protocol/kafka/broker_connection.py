@@ -47,6 +47,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     SentRequest,
 )
 from bruce_mp.protocol.kafka.frames import DEFAULT_MAX_FRAME, MIN_FRAME, FrameReader
+from bruce_mp.protocol.kafka.kafka_types import EncodedTopics
 from bruce_mp.protocol.kafka.login import Login
 from bruce_mp.protocol.kafka.produce_request import encode_produce
 from bruce_mp.protocol.kafka.produce_response import decode_produce
@@ -204,7 +205,9 @@ class BrokerConnection:
         return unanswered
 
     # --- requests -----------------------------------------------------------------------------------------------------
-    def send_produce(self, data: Sequence[PartitionData], now: float, *, acks: int, timeout_ms: int) -> SentRequest:
+    def send_produce(
+        self, data: Sequence[PartitionData] | EncodedTopics, now: float, *, acks: int, timeout_ms: int
+    ) -> SentRequest:
         """Send one batch for each partition, with acks -1, 1 or 0; `timeout_ms` bounds the broker's wait for replicas.
 
         ProduceAcked follows, except with acks 0.  Raises LocalProtocolError as `encode_produce` does.
@@ -213,7 +216,10 @@ class BrokerConnection:
         version, correlation_id = self.capabilities.produce_version, self._next_id()
         buffers = encode_produce(version, correlation_id, self._client_id, data, acks=acks, timeout_ms=timeout_ms)
         if acks != 0:
-            expected = [(one.topic, one.partition) for one in data]
+            if isinstance(data, EncodedTopics):
+                expected = data.partitions
+            else:
+                expected = [(one.topic, one.partition) for one in data]
             self._expect(correlation_id, now, partial(self._on_produce, correlation_id, version, expected))
         return SentRequest(correlation_id, buffers)
 
@@ -436,6 +442,8 @@ class BrokerConnection:
 
 def _in_order(response: ProduceResponse, expected: list[tuple[bytes, int]]) -> ProduceResponse:
     """Return the response with its acks in the order of the request."""
+    if [(ack.topic, ack.partition) for ack in response.acks] == expected:  # nearly always
+        return response
     acks = {(ack.topic, ack.partition): ack for ack in response.acks}
     if len(response.acks) != len(expected) or acks.keys() != set(expected):
         differing = sorted(acks.keys() ^ set(expected)) or sorted(acks)

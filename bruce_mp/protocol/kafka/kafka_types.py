@@ -116,6 +116,13 @@ class PartitionData(Struct, frozen=True):
     header: bytes = b""
 
 
+class EncodedTopics(Struct, frozen=True):
+    """The topics of a produce request as buffers in order, and the (topic, partition) of each record batch."""
+
+    buffers: list[bytes]
+    partitions: list[tuple[bytes, int]]
+
+
 class PartitionAck(Struct, frozen=True):
     """The response for one partition's batch.
 

@@ -22,6 +22,7 @@ from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import LocalProtocolError
+from bruce_mp.protocol.kafka.kafka_types import EncodedTopics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ __all__ = [
     "FIRST_VERSION_WITH_TIMESTAMPS",
     "LAST_VERSION",
     "encode_produce",
+    "encode_topics",
 ]
 
 FIRST_VERSION: Final = 0
@@ -89,7 +91,13 @@ def _layout_of(version: int) -> _Layout:
 
 
 def encode_produce(
-    version: int, correlation_id: int, client_id: str, data: Sequence[PartitionData], *, acks: int, timeout_ms: int
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    data: Sequence[PartitionData] | EncodedTopics,
+    *,
+    acks: int,
+    timeout_ms: int,
 ) -> list[bytes]:
     """Return a whole frame as buffers in order; large `records` are not copied.
 
@@ -97,29 +105,43 @@ def encode_produce(
     caller splits it at the system's limit (IOV_MAX, 1024 on Linux).
     Raises LocalProtocolError for a version, acks or a number out of range, and for a partition that occurs twice.
     """
-    _check(version, acks, data)
-    layout, out = _layout_of(version), _RequestBuffers()
+    _check(version, acks)
+    topics = data.buffers if isinstance(data, EncodedTopics) else encode_topics(version, data)
     try:
-        out.write(_head(version, correlation_id, client_id, layout))
-        out.write(layout.null_transactional_id, ACKS_TIMEOUT.pack(acks, timeout_ms))
-        _write_topics(out, layout, data)
-        return out.framed()
+        head = _head(version, correlation_id, client_id, acks, timeout_ms)
+        size = I32.pack(len(head) + sum(map(len, topics)))
     except error as failure:
         raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
+    return [b"".join((size, head, topics[0])), *topics[1:]]
 
 
-def _check(version: int, acks: int, data: Sequence[PartitionData]) -> None:
+def encode_topics(version: int, data: Sequence[PartitionData]) -> list[bytes]:
+    """Return the topics of a request as buffers, without a copy of large `records`.
+
+    Raises LocalProtocolError for a partition that occurs twice, and for a number out of range.
+    """
+    if len({(item.topic, item.partition) for item in data}) != len(data):
+        raise LocalProtocolError("A produce request names a partition twice; a broker accepts one batch for each.")
+    out = _RequestBuffers()
+    try:
+        _write_topics(out, _layout_of(version), data)
+    except error as failure:
+        raise LocalProtocolError(f"A number in a produce request does not fit its field: {failure}.") from failure
+    return out.joined()
+
+
+def _check(version: int, acks: int) -> None:
     if not FIRST_VERSION <= version <= LAST_VERSION:
         raise LocalProtocolError(f"Produce v{version} is not v{FIRST_VERSION} to v{LAST_VERSION}.")
     if acks not in VALID_ACKS:
         raise LocalProtocolError(f"A produce request cannot have acks {acks}, only -1 (all), 0 or 1.")
-    if len({(item.topic, item.partition) for item in data}) != len(data):
-        raise LocalProtocolError("A produce request names a partition twice; a broker accepts one batch for each.")
 
 
-def _head(version: int, correlation_id: int, client_id: str, layout: _Layout) -> bytes:
-    name = client_id.encode()
-    return HEADER.pack(API_KEY, version, correlation_id, len(name) or -1) + name + layout.tags
+def _head(version: int, correlation_id: int, client_id: str, acks: int, timeout_ms: int) -> bytes:
+    """Return the fields before the topics, without the size."""
+    layout, name = _layout_of(version), client_id.encode()
+    header = HEADER.pack(API_KEY, version, correlation_id, len(name) or -1)
+    return b"".join((header, name, layout.tags, layout.null_transactional_id, ACKS_TIMEOUT.pack(acks, timeout_ms)))
 
 
 def _write_topics(out: _RequestBuffers, layout: _Layout, data: Sequence[PartitionData]) -> None:
@@ -139,10 +161,10 @@ def _write_topics(out: _RequestBuffers, layout: _Layout, data: Sequence[Partitio
 
 
 class _RequestBuffers:
-    """The parts of a request; `framed` joins neighbouring small parts to one buffer, and keeps large ones separate."""
+    """The parts of a request; `joined` joins neighbouring small parts to one buffer, and keeps large ones separate."""
 
     def __init__(self) -> None:
-        self._parts = [b""]  # `framed` replaces the first one by the size
+        self._parts: list[bytes] = []
         self._cuts = [0]
         """The indices of the parts at which a buffer begins."""
 
@@ -155,7 +177,6 @@ class _RequestBuffers:
             end = len(self._parts)
             self._cuts += (end - 1, end)
 
-    def framed(self) -> list[bytes]:
+    def joined(self) -> list[bytes]:
         parts = self._parts
-        parts[0] = I32.pack(sum(map(len, parts)))
         return [b"".join(parts[start:end]) for start, end in pairwise([*self._cuts, len(parts)]) if start < end]

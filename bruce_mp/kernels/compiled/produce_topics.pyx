@@ -1,0 +1,84 @@
+"""Encode the topics of a produce request: see `kernels/pure/produce_topics.py`."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from bruce_mp.kernels.compiled.encode import record_batch
+from bruce_mp.protocol.kafka.produce_request import COPIED_BYTES, FIRST_FLEXIBLE_VERSION
+from bruce_mp.protocol.kafka.record_batch import NO_PRODUCER
+
+
+cdef enum:
+    MOST_UVARINT = 5     # bytes of a length
+
+
+cdef inline uint8_t *put_big32(uint8_t *at, uint32_t value) noexcept nogil:
+    at[0], at[1], at[2], at[3] = value >> 24, (value >> 16) & 0xFF, (value >> 8) & 0xFF, value & 0xFF
+    return at + 4
+
+
+cdef inline uint8_t *put_length(uint8_t *at, uint64_t length, bint is_flexible) noexcept nogil:
+    """Write the length of an array or of records."""
+    cdef uint64_t rest = length + 1
+    if not is_flexible:
+        return put_big32(at, <uint32_t>length)
+    while rest > 0x7F:
+        at[0] = <uint8_t>(rest & 0x7F) | 0x80
+        rest >>= 7
+        at += 1
+    at[0] = <uint8_t>rest
+    return at + 1
+
+
+cdef bytes array_length(uint64_t length, bint is_flexible):
+    cdef uint8_t field[MOST_UVARINT]
+    cdef uint8_t *end = put_length(field, length, is_flexible)
+    return PyBytes_FromStringAndSize(<char *>field, end - field)
+
+
+cdef bytes topic_head(bytes name, uint64_t partitions, bint is_flexible):
+    """Return the name with its length, and the length of the array of partitions."""
+    cdef uint8_t field[2]
+    cdef uint64_t length = len(name)
+    if is_flexible:
+        return array_length(length, True) + name + array_length(partitions, True)
+    if length > 0x7FFF:
+        raise ValueError("The name of a topic is too long.")
+    field[0], field[1] = length >> 8, length & 0xFF
+    return PyBytes_FromStringAndSize(<char *>field, 2) + name + array_length(partitions, False)
+
+
+cdef bytes partition_head(int32_t partition, uint64_t size, bint is_flexible):
+    """Return the index of a partition and the size of its record batch."""
+    cdef uint8_t field[4 + MOST_UVARINT]
+    cdef uint8_t *end = put_length(put_big32(field, <uint32_t>partition), size, is_flexible)
+    return PyBytes_FromStringAndSize(<char *>field, end - field)
+
+
+def produce_topics(slab, int version, names, batches, producer_id, *, bint keeps_empty_values):
+    cdef bint is_flexible = version >= FIRST_FLEXIBLE_VERSION
+    cdef uint64_t copied = COPIED_BYTES
+    cdef dict topics = {}
+    cdef list buffers = [], parts, group
+    cdef bytes tags = b"\0" if is_flexible else b"", header, data
+    for name, batch in zip(names, batches, strict=True):
+        topics.setdefault(name, []).append(batch)
+    parts = [array_length(len(topics), is_flexible)]
+    for name, group in topics.items():
+        parts.append(topic_head(name, len(group), is_flexible))
+        for _, partition, epoch, sequence, segments in group:
+            producer = (producer_id, epoch, sequence) if sequence >= 0 else NO_PRODUCER
+            header, data = record_batch(slab, segments, producer, keeps_empty_values=keeps_empty_values)
+            parts.append(partition_head(partition, len(header) + len(data), is_flexible))
+            parts.append(header)
+            if <uint64_t>len(data) > copied:
+                buffers.append(b"".join(parts))
+                buffers.append(data)
+                parts = []
+            else:
+                parts.append(data)
+            parts.append(tags)
+        parts.append(tags)
+    parts.append(tags)
+    buffers.append(b"".join(parts))
+    return buffers
