@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection
-from bruce_mp.spark.session import start_session
+from bruce_mp.spark.session import describe_jars, start_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from bruce_mp.spark.audit.follow import Follow
 
 __all__ = ["main"]
+
+_HEARTBEAT: Final = "2s"
+"""Executors report their rows as often; Spark's default is 10 s."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +82,9 @@ def _command(commands: object, name: str, text: str, run: Callable[[Namespace], 
 
 def _session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkSession:
     """Return the session of a command, without Spark's log, which would interrupt the line of progress."""
-    chosen = {"spark.log.level": "FATAL", **settings, **dict(args.conf)}
+    chosen = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT, **settings, **dict(args.conf)}
+    if kafka:
+        sys.stderr.write(f"{describe_jars()}\n")
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
 
 
@@ -97,6 +102,15 @@ def _sink_options(parser: ArgumentParser) -> None:
     parser.add_argument("--topic", help="topic of rows without one")
     parser.add_argument("--rate", metavar="N", type=int, help="records per second and task at most")
     parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait for delivery")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT,...", help="brokers, to check old timestamps by the topics")
+    parser.add_argument(
+        "--kafka",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        type=_key_value,
+        help="option of the check",
+    )
     parser.add_argument("--ledger", metavar="DIR", help="record the sent messages in this ledger, for the audit")
     parser.add_argument(
         "--option", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the sink"
@@ -110,6 +124,11 @@ _SINK: Final = {
     "timeoutMs": "timeout_ms",
     "ledger": "ledger",
 }
+
+
+def _kafka(args: Namespace) -> dict[str, str] | None:
+    """Return options of Spark's Kafka source, if the brokers are named."""
+    return None if args.bootstrap is None else {"kafka.bootstrap.servers": args.bootstrap, **dict(args.kafka)}
 
 
 def _sink(args: Namespace) -> dict[str, str]:
@@ -149,9 +168,9 @@ def _run_backfill(args: Namespace) -> int:
     plan = Backfill(
         args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
         args.partition_key, args.timestamp, args.files_per_chunk, args.tasks_per_chunk, dict(args.read),
-        args.mode,
+        args.mode, _kafka(args),
     )  # fmt: skip
-    spark = _session(args)
+    spark = _session(args, kafka=args.bootstrap is not None)
     if not args.dry_run:
         backfill(spark, plan)
         return ExitCode.OK
@@ -160,6 +179,8 @@ def _run_backfill(args: Namespace) -> int:
         print(f"{topic}: {rows:,} messages, {size:,} bytes")
     for problem, rows in sorted(counts.bad.items()):
         print(f"{rows:,} rows cannot be messages: {problem}")
+    if counts.warning:
+        print(counts.warning)
     return ExitCode.UNBALANCED if counts.bad else ExitCode.OK
 
 
@@ -183,7 +204,7 @@ def _run_replay(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.replay import replay  # noqa: PLC0415 - PySpark is slow
 
     selection = LineSelection(args.only_topic, args.info, args.since, args.until)
-    spark = _session(args)
+    spark = _session(args, kafka=args.bootstrap is not None)
     done = replay(
         spark,
         args.files,
@@ -192,6 +213,7 @@ def _run_replay(args: Namespace) -> int:
         selection=selection,
         doubtful=Doubtful(args.doubtful),
         dry_run=args.dry_run,
+        kafka=_kafka(args),
     )
     print(
         f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "

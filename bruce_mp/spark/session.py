@@ -21,16 +21,25 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["KAFKA_JARS", "kafka_jars", "prepare_environment", "start_session"]
+__all__ = ["connector_version", "describe_jars", "kafka_jars", "prepare_environment", "start_session"]
 
-_CONNECTOR: Final = "4.2.0"
-KAFKA_JARS: Final = (
-    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_CONNECTOR}",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.commons:commons-pool2:2.13.1",
-)
+_CONNECTORS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
+"""The connector that is tested with each Spark; later ones get the last."""
+_CLIENTS: Final = "3.9.2"
 _LOOPBACK: Final = "127.0.0.1"
+
+
+def connector_version(spark_version: str) -> str:
+    """Return the version of the Kafka connector for a Spark."""
+    minor = ".".join(spark_version.split(".")[:2])
+    return _CONNECTORS.get(minor, [*_CONNECTORS.values()][-1])
+
+
+def describe_jars() -> str:
+    """Return the versions of Spark and of its Kafka connector in words."""
+    from pyspark import __version__  # noqa: PLC0415 - slow
+
+    return f"Spark {__version__} with Kafka connector {connector_version(__version__)} and kafka-clients {_CLIENTS}"
 
 
 def kafka_jars() -> str:
@@ -38,7 +47,16 @@ def kafka_jars() -> str:
 
     Raise `StartError`.
     """
-    directory = ensure_jars(cache_directory() / "spark" / f"kafka-{_CONNECTOR}", KAFKA_JARS, alone=True)
+    from pyspark import __version__  # noqa: PLC0415 - slow
+
+    connector = connector_version(__version__)
+    coordinates = (
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        f"org.apache.kafka:kafka-clients:{_CLIENTS}",
+        "org.apache.commons:commons-pool2:2.13.1",
+    )
+    directory = ensure_jars(cache_directory() / "spark" / f"kafka-{connector}", coordinates, alone=True)
     return ",".join(str(jar) for jar in sorted((directory / "jars").glob("*.jar")))
 
 

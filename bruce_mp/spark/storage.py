@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["absolute_path", "list_files", "open_directory", "total_size"]
+__all__ = ["absolute_path", "file_size", "list_files", "open_directory", "read_texts", "total_size"]
 
 
 def absolute_path(path: str) -> str:
@@ -38,6 +38,26 @@ def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
 
     system, root = _resolve_uri(uri)
     return system, [entry for entry in system.get_file_info(FileSelector(root)) if entry.is_file]
+
+
+def file_size(uri: str) -> int:
+    """Return the size of a file or of a directory's files; 1 for a glob."""
+    system, path = _resolve_uri(uri)
+    found = system.get_file_info(path)
+    return found.size or total_size(uri) or 1
+
+
+def read_texts(uri: str) -> dict[str, str]:
+    """Return the texts of the files in the directory by their names; none if it does not exist."""
+    try:
+        system, files = list_files(uri)
+    except FileNotFoundError:
+        return {}
+    texts = {}
+    for entry in files:
+        with system.open_input_stream(entry.path) as file:
+            texts[entry.base_name] = file.readall().decode(errors="replace")
+    return texts
 
 
 def _resolve_uri(uri: str) -> tuple[FileSystem, str]:

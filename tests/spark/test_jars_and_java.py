@@ -11,6 +11,7 @@ import pytest
 
 from bruce_mp.errors import StartError
 from bruce_mp.spark import java, maven
+from bruce_mp.spark.session import connector_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 
 JARS: Final = ["group:kafka:1"]
+
+
+def test_each_spark_has_its_connector() -> None:
+    sparks = ["4.1.0", "4.1.4", "4.2.1", "4.3.0", "4.9.0"]
+    assert [connector_version(spark) for spark in sparks] == ["4.1.0", "4.1.0", "4.2.0", "4.2.0", "4.2.0"]
 
 
 @pytest.fixture

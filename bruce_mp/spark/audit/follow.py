@@ -83,7 +83,7 @@ def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: P
     """Yield the end of the closed minutes in ms whenever more are closed, and once more at the end."""
     closed, last_message_at, rows = _BEGINNING_MS, time.monotonic(), 0
     while not stop.is_set() and not query.awaitTermination(_POLL_S):  # raises the error that stopped the query
-        landed = sum(report["numInputRows"] for report in query.recentProgress)
+        landed = sum(report.numInputRows for report in query.recentProgress)
         if landed != rows:
             rows, last_message_at = landed, time.monotonic()
             display.show(f"{rows:,} messages in the last {len(query.recentProgress)} batches")

@@ -19,13 +19,15 @@ from bruce_mp.spark.audit.ranges import expressions, merge_ranges
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarise, write_report
 from bruce_mp.spark.audit.samples import sample_messages
 from bruce_mp.spark.audit.tables import empty
+from bruce_mp.spark.kafka_admin import count_messages_of
 from bruce_mp.spark.pipelines.discards import discard_table
-from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
+from bruce_mp.spark.pipelines.running_stages import RunningStages
 from bruce_mp.spark.storage import absolute_path, total_size
 from bruce_mp.spark.temporary_settings import temporary_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
@@ -76,11 +78,27 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
     """Land the present messages of the topics, compare them, and return the sums. Raise Spark's errors."""
     display = progress or Progress("audit")
     display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
-    land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
-    display.show("comparing")
-    verdict = compare(spark, plan)
+    with display.repeat(_reading(spark, plan)):
+        land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
+    with display.repeat(lambda: "comparing"):
+        verdict = compare(spark, plan)
     display.finish(str(verdict))
     return verdict
+
+
+def _reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
+    """Return a function that describes how much is read; Spark Connect does not tell it."""
+    stages, meter = RunningStages(spark), ProgressMeter("messages read")
+    if not stages.are_known:
+        return lambda: "reading"
+    options = {"kafka.bootstrap.servers": plan.bootstrap, **plan.kafka}
+    total = None if "startingOffsets" in plan.kafka else count_messages_of(spark, options, plan.topics)
+
+    def describe() -> str:
+        rows = stages.counts().rows
+        return meter.text(rows, rows / total if total else None)
+
+    return describe
 
 
 def land(messages: DataFrame, directory: str) -> None:

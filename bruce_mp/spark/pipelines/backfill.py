@@ -7,7 +7,6 @@ left no messages, because their attempts are fenced. The messages of finished ta
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,12 +15,15 @@ from bruce_mp.spark import register
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.options import parse_options
-from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.pipelines.file_progress import FileProgress, count_files
+from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
+from bruce_mp.spark.pipelines.retention import RetentionCheck
+from bruce_mp.spark.pipelines.running_stages import RunningStages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
@@ -30,6 +32,8 @@ __all__ = ["Backfill", "DryRun", "backfill", "dry_run", "read_messages"]
 FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_S: Final = 1
 _SPLITS: Final = "spark.sql.files.minPartitionNum"
+_OLDEST: Final = "bruce_oldest"
+"""The name of an observed metric in StreamingQueryProgress."""
 CORRUPT: Final = "_corrupt_record"
 MODES: Final = ("deadletter", "failfast", "permissive")
 _WITH_MODE: Final = frozenset({"csv", "json"})
@@ -59,6 +63,8 @@ class Backfill:
     reader: Mapping[str, str] = field(default_factory=dict)
     mode: str = "deadletter"
     """For malformed rows of CSV and JSON: bad rows of the sink, or as Spark's modes of this name treat them."""
+    kafka: Mapping[str, str] | None = None
+    """Options of Spark's Kafka source, to compare timestamps with the retention of the topics."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class DryRun:
 
     topics: Mapping[str, tuple[int, int]]
     bad: Mapping[str, int]
+    warning: str | None = None
 
     @property
     def rows(self) -> int:
@@ -76,18 +83,22 @@ class DryRun:
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
     """Send the remaining messages and return their number. Raise Spark's StreamingQueryException."""
     display = progress or Progress("backfill")
-    parse_options(plan.sink)  # before any file is read
+    options = parse_options(plan.sink)  # before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
+    files = FileProgress.read(plan.checkpoint, count_files(spark, plan.path), plan.files_per_chunk)
+    stages = RunningStages(spark, shuffled=plan.tasks_per_chunk is not None)
+    stream = read_messages(spark, plan)
+    topic = "" if "topic" in stream.columns else options.topic or ""
+    done = _CommittedChunks(files, RetentionCheck(spark, plan.kafka), topic)
     query = (
-        read_messages(spark, plan)
-        .writeStream.format("bruce")
+        stream.writeStream.format("bruce")
         .options(**{"fence": "true", **plan.sink})
         .option("checkpointLocation", plan.checkpoint)
         .trigger(availableNow=True)
         .start()
     )
     try:
-        return _show_progress(query, display)
+        return _show_progress(query, done, stages, display)
     finally:
         query.stop()
 
@@ -101,38 +112,59 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     if spark.conf.get(_SPLITS, None) is None:
         spark.conf.set(_SPLITS, str(plan.files_per_chunk))
     stream = _messages(_read(spark, plan, streaming=True), plan)
+    if "timestamp" in stream.columns:
+        stream = stream.observe(_OLDEST, _oldest(stream))
     return stream if plan.tasks_per_chunk is None else stream.repartition(plan.tasks_per_chunk)
 
 
-def _show_progress(query: StreamingQuery, progress: Progress) -> int:
-    began, done = time.monotonic(), _CommittedChunks()
+def _show_progress(query: StreamingQuery, done: _CommittedChunks, stages: RunningStages, progress: Progress) -> int:
+    meter = ProgressMeter("messages delivered", done.files.part())
     while not query.awaitTermination(_POLL_S):
-        done.count(query)
-        progress.show(done.text(began))
-    done.count(query)
-    progress.finish(done.text(began))
+        done.count(query, progress)
+        running = stages.counts()
+        progress.show(meter.text(done.rows + running.rows, done.files.part(running.part)))
+    done.count(query, progress)
+    progress.finish(f"{meter.summary(done.rows)}, {done.chunks} chunk{'' if done.chunks == 1 else 's'}")
     return done.rows
 
 
 @dataclass
 class _CommittedChunks:
-    """The committed chunks, from the query's repeated reports of its newest hundred."""
+    """The chunks that this run committed, from the query's repeated reports of its newest hundred."""
 
+    files: FileProgress
+    retention: RetentionCheck
+    topic: str
+    """The topic of all rows; empty if they have a column for it."""
     rows: int = 0
     chunks: int = 0
     _last: int = -1
+    _has_warned: bool = False
 
-    def count(self, query: StreamingQuery) -> None:
+    def count(self, query: StreamingQuery, progress: Progress) -> None:
+        """Count new reports, and warn of old messages once."""
         for report in query.recentProgress:
-            if report["batchId"] > self._last and report["numInputRows"]:
-                self._last = report["batchId"]
-                self.rows += report["numInputRows"]
+            rows = report.numInputRows  # a property, which Spark Connect fills in, unlike the item of this name
+            if report["batchId"] > self._last and rows:
+                self._last = self.files.committed = report["batchId"]
+                self.rows += rows
                 self.chunks += 1
+                self._check_oldest(report.observedMetrics.get(_OLDEST), progress)
 
-    def text(self, began: float) -> str:
-        spent = max(time.monotonic() - began, 1e-3)
-        chunks = f"{self.chunks} chunk{'' if self.chunks == 1 else 's'}"
-        return f"{self.rows:,} messages delivered in {chunks}, {self.rows / spent:,.0f}/s, {spent:.0f} s"
+    def _check_oldest(self, observed: Row | None, progress: Progress) -> None:
+        oldest = None if observed is None else observed["oldest_ms"]
+        if oldest is None or self._has_warned:
+            return
+        warning = self.retention.warning({self.topic: oldest})
+        if warning:
+            self._has_warned = True
+            progress.finish(warning)
+
+
+def _oldest(frame: DataFrame) -> Column:
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    return F.min(F.unix_millis(frame["timestamp"])).alias("oldest_ms")
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
@@ -152,7 +184,18 @@ def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
             topics[topic or ""] = (rows, size)
         else:
             bad[problem] = bad.get(problem, 0) + rows
-    return DryRun(topics, bad)
+    return DryRun(topics, bad, _old_warning(spark, frame, plan))
+
+
+def _old_warning(spark: SparkSession, frame: DataFrame, plan: Backfill) -> str | None:
+    if "timestamp" not in frame.columns:
+        return None
+    from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
+
+    topic = frame["topic"] if "topic" in frame.columns else F.lit(parse_options(plan.sink).topic)
+    rows = frame.groupBy(topic.alias("topic")).agg(_oldest(frame)).where("topic is not null").collect()
+    oldest = {row["topic"]: row["oldest_ms"] for row in rows if row["oldest_ms"] is not None}
+    return RetentionCheck(spark, plan.kafka).warning(oldest)
 
 
 def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:

@@ -39,6 +39,9 @@ ROW: Final = "since bigint, kind string, topic string, name string, period bigin
 """
 _TIMEOUT_S: Final = 10
 _MAX_ROWS: Final = 20
+_ABANDONED: Final = "ABANDONED_ATTEMPT"
+_NO_TOPIC: Final = "(no topic)"
+"""Discards that reports do not list by topic, such as those of malformed messages."""
 _Row = tuple[int, str, str | None, str | None, int | None, int | None]
 
 
@@ -158,7 +161,7 @@ class FleetRanking:
     """The worst daemons, topics and reasons: at most 20 rows each, the worst first."""
 
     daemons: Sequence[Mapping[str, Any]]
-    """daemon, discarded (between its samples), held (highest sample), unreachable (rounds), problem (the last)"""
+    """daemon, discarded, abandoned, held (highest sample), unreachable (rounds), problem (the last)"""
     topics: Sequence[Mapping[str, Any]]
     """topic, discarded, held (highest sample of one daemon)"""
     reasons: Sequence[Mapping[str, Any]]
@@ -174,15 +177,16 @@ class FleetRanking:
 def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
-    A daemon's discards before its first sample do not count, except in the ranking of topics, which counts whole
-    periods.
+    A daemon's discards before its first sample do not count. Messages of abandoned attempts are no losses, because
+    their clients send them again. The discards of all three tables have the same sum.
     """
     increases = _counter_increases(samples).cache()
+    lost = increases.where(f"reason <> '{_ABANDONED}'")
     try:
         daemons = _worst_rows(_by_daemon(samples, increases), ["discarded", "unreachable", "held"])
-        topics = _worst_rows(_by_topic(samples), ["discarded", "held"])
+        topics = _worst_rows(_by_topic(samples, lost), ["discarded", "held"])
         sums = expressions("sum(increase) as discarded", "count(distinct daemon) as daemons")
-        reasons = increases.groupBy("reason").agg(*sums)
+        reasons = lost.where("increase > 0").groupBy("reason").agg(*sums)
         return FleetRanking(daemons, topics, _worst_rows(reasons.where("discarded > 0"), ["discarded"]))
     finally:
         increases.unpersist()
@@ -195,8 +199,7 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
     )
     # A reason appears with its first discard: unless in the daemon's first sample, its first value is an increase.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
-    first = samples.groupBy("daemon").agg(*expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
-    known = counters.selectExpr("*", f"{before} as before").join(first, "daemon")
+    known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"
     return known.selectExpr("daemon", "reason", f"if(value >= {base}, value - {base}, value) as increase")
 
@@ -210,17 +213,35 @@ def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
             "max_by(name, at_ms) filter (where kind in ('problem', 'unreachable')) as problem",
         )
     )
-    discarded = increases.groupBy("daemon").agg(*expressions("sum(increase) as discarded"))
+    discarded = increases.groupBy("daemon").agg(
+        *expressions(
+            f"coalesce(sum(increase) filter (where reason <> '{_ABANDONED}'), 0) as discarded",
+            f"coalesce(sum(increase) filter (where reason = '{_ABANDONED}'), 0) as abandoned",
+        )
+    )
     joined = failures.join(held, "daemon", "left").join(discarded, "daemon", "left").fillna(0)
-    return joined.select("daemon", "discarded", "held", "unreachable", "problem")
+    return joined.select("daemon", "discarded", "abandoned", "held", "unreachable", "problem")
 
 
-def _by_topic(samples: DataFrame) -> DataFrame:
-    periods = samples.where("kind = 'discards'").groupBy("daemon", "since", "period", "topic", "name")
-    ends = periods.agg(*expressions("max(value) as value"))
-    lost = ends.groupBy("topic").agg(*expressions("sum(value) as discarded"))
+def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
+    """Return the discards by topic since each daemon's first sample; the rest of `lost` has no topic."""
+    wanted = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
+    periods = wanted.groupBy("daemon", "since", "period", "topic", "name").agg(
+        *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")
+    )
+    named = periods.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
+    rest = (
+        lost.selectExpr("increase")
+        .unionByName(named.selectExpr("-discarded as increase"))
+        .agg(*expressions(f"'{_NO_TOPIC}' as topic", "sum(increase) as discarded"))
+        .where("discarded > 0")
+    )
     held = samples.where("kind = 'queue'").groupBy("topic").agg(*expressions("max(value) as held"))
-    return lost.join(held, "topic", "full").fillna(0)
+    return named.unionByName(rest).join(held, "topic", "full").fillna(0)
+
+
+def _first_samples(samples: DataFrame) -> DataFrame:
+    return samples.groupBy("daemon").agg(*expressions("min(at_ms) filter (where kind = 'counter') as first_ms"))
 
 
 def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ Messages of a topic are sent in the order of their lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -18,10 +19,13 @@ from pyarrow.fs import FileInfo, FileSelector
 
 from bruce_mp.protocol.client.replay_rules import Doubtful, LineFate, LineSelection, Replayed
 from bruce_mp.spark import register
+from bruce_mp.spark.audit.ranges import expressions
 from bruce_mp.spark.errors import SinkError
 from bruce_mp.spark.pipelines.discards import discard_table, parse_text
-from bruce_mp.spark.pipelines.progress import Progress
-from bruce_mp.spark.storage import open_directory
+from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
+from bruce_mp.spark.pipelines.retention import RetentionCheck
+from bruce_mp.spark.pipelines.running_stages import RunningStages
+from bruce_mp.spark.storage import file_size, open_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,19 +55,55 @@ def replay(
     selection: LineSelection | None = None,
     doubtful: Doubtful = Doubtful.REFUSE,
     dry_run: bool = False,
+    kafka: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Replayed:
-    """Send the selected messages that were not replayed before. Raise `DoubtfulError` and Spark's errors."""
+    """Send the selected messages that were not replayed before. Raise `DoubtfulError` and Spark's errors.
+
+    `kafka` are options of Spark's Kafka source, to compare timestamps with the retention of the topics.
+    """
     display = progress or Progress("replay")
     system, root = open_directory(state)
     _resolve_doubtful(system, root, doubtful)
     replays = _ReplayState(spark, system, root, state)
-    total = Replayed()
-    for number, file in enumerate(files, 1):
-        total += _replay_file(replays, file, sink, selection or LineSelection(), dry_run=dry_run)
-        display.show(f"file {number} of {len(files)}, {total.sent:,} messages sent")
-    display.finish(f"{len(files)} files, {total.sent:,} messages {'to send' if dry_run else 'sent'}")
-    return total
+    meter = ProgressMeter(f"messages {'to send' if dry_run else 'sent'}")
+    done = _Done(display, meter, list(map(file_size, files)), RetentionCheck(spark, kafka))
+    for file in files:
+        done.count(_replay_file(replays, file, None if dry_run else sink, selection or LineSelection(), done))
+    display.finish(f"{done.meter.summary(done.total.sent)}, {len(files)} files")
+    return done.total
+
+
+@dataclass
+class _Done:
+    """The progress of a replay: files weigh as many bytes as they have."""
+
+    display: Progress
+    meter: ProgressMeter
+    sizes: Sequence[int]
+    retention: RetentionCheck
+    total: Replayed = field(default_factory=Replayed)
+    files: int = 0
+    _has_warned: bool = False
+
+    def warn(self, oldest_ms: Mapping[str, int]) -> None:
+        """Warn once of messages that are older than their topic keeps messages."""
+        warning = None if self._has_warned else self.retention.warning(oldest_ms)
+        if warning:
+            self._has_warned = True
+            self.display.finish(warning)
+
+    def count(self, found: Replayed) -> None:
+        """Count a file as done."""
+        self.total += found
+        self.files += 1
+        self.display.show(self.text())
+
+    def text(self, rows: int = 0, rows_of_file: int = 0) -> str:
+        """Describe the progress with `rows` of the present file."""
+        current = self.sizes[self.files] * rows / rows_of_file if rows_of_file else 0
+        part = (sum(self.sizes[: self.files]) + current) / max(sum(self.sizes), 1)
+        return f"{self.meter.text(self.total.sent + rows, part)}, file {self.files} of {len(self.sizes)} done"
 
 
 @dataclass(frozen=True)
@@ -84,15 +124,22 @@ class _ReplayState:
 
 
 def _replay_file(
-    state: _ReplayState, file: str, sink: Mapping[str, str], selection: LineSelection, *, dry_run: bool
+    state: _ReplayState, file: str, sink: Mapping[str, str] | None, selection: LineSelection, done: _Done
 ) -> Replayed:
+    """Send the messages of a file, unless `sink` is None, and count its lines."""
     lines = _add_fate(_add_hash(discard_table(state.spark, [file])), state.replayed(), selection)
     name = f"{state.uri}/{uuid4().hex}{_INTENT}"
-    counts = {row["fate"]: row["count"] for row in lines.groupBy("fate").count().collect()}  # four rows
-    outcome = Replayed(*(counts.get(fate, 0) for fate in ("send", "already", "filtered", "no_message")))
-    if outcome.sent and not dry_run:
+    groups = lines.groupBy("fate", "topic").agg(*expressions("count(*) as rows", "min(time_ms) as oldest_ms")).collect()
+    counts = Counter[str]()
+    for group in groups:
+        counts[group["fate"]] += group["rows"]
+    done.warn({group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"})
+    outcome = Replayed(*(counts[fate] for fate in ("send", "already", "filtered", "no_message")))
+    if outcome.sent and sink is not None:
         lines.where("fate = 'send'").select("hash", "number", "position", *_COLUMNS).write.parquet(name)
-        _send(state.spark, name, sink)
+        stages = RunningStages(state.spark, shuffled=True)
+        with done.display.repeat(lambda: done.text(stages.counts().rows, outcome.sent)):
+            _send(state.spark, name, sink)
         state.system.move(_path(state, name), _path(state, name).removesuffix(_INTENT) + _DONE)
     return outcome
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStat
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import OptionError, SchemaError
 from bruce_mp.spark.pipelines.backfill import Backfill, backfill, dry_run
+from bruce_mp.spark.pipelines.file_progress import FileProgress
 from bruce_mp.spark.pipelines.progress import Progress
 from support.stream_sink import StreamSink, all_delivered
 
@@ -59,7 +61,10 @@ def test_rows_become_json_and_expressions_fill_the_other_columns(spark: SparkSes
         assert json.loads(message.value) == {"id": number, "at": 1000 * number, "name": "é"}
         assert (message.key, message.topic) == (b"%d" % number, b"t%d" % (number % 2))
         assert (message.partition_key, message.timestamp_ms) == (number, 1000 * number)
-    assert "backfill: 20 messages delivered in 1 chunk, " in out.getvalue()
+    shown = out.getvalue().splitlines()
+    assert re.fullmatch(r"backfill: 20 messages delivered, [0-9,]+/s, [^,]+, 1 chunk", shown[-1])
+    [warning] = [text for text in shown if "WARNING" in text]
+    assert "days old, more than Kafka's default retention of 7 days: Kafka may delete" in warning
 
 
 def test_parquet_csv_and_text_files_are_sent(spark: SparkSession, tmp_path: Path) -> None:
@@ -99,6 +104,27 @@ def test_a_backfill_resumes_at_the_failed_chunk(spark: SparkSession, tmp_path: P
         assert first + values_of(sink) == {b'{"file":%d}' % number: 5 for number in range(4)}
         assert backfill(spark, plan, Progress("backfill", io.StringIO())) == 0
         assert len(sink.connections) == 2
+
+
+def test_the_progress_counts_files_of_earlier_runs(tmp_path: Path) -> None:
+    sources, commits = tmp_path / "sources" / "0", tmp_path / "commits"
+    sources.mkdir(parents=True)
+    commits.mkdir()
+    entries = [{"path": f"file:///{number}", "timestamp": 1, "batchId": number // 3} for number in range(7)]
+    (sources / "1.compact").write_text("v1\n" + "".join(json.dumps(entry) + "\n" for entry in entries[:6]))
+    (sources / "1").write_text("v1\n" + "".join(json.dumps(entry) + "\n" for entry in entries[3:6]))
+    (sources / "2").write_text("v1\n" + json.dumps(entries[6]) + "\n")
+    for number in range(2):
+        (commits / str(number)).write_text("v1\n{}")
+        (commits / f".{number}.crc").write_bytes(b"")
+    files = FileProgress.read(str(tmp_path), 10, 2)
+    assert (files.committed, files.part()) == (1, 0.6), "chunk 2 is planned, but not committed"
+    assert files.part(0.5) == pytest.approx(0.65)
+    files.committed = 2
+    assert files.part() == pytest.approx(0.7)
+    files.committed = 9
+    assert files.part() == 1
+    assert FileProgress.read(str(tmp_path / "none"), 10, 2).part() == 0
 
 
 def test_a_chunk_can_be_split(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.client.fence import encode_begin
+from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.pipelines.fleet import ROW, FleetRanking, collect_fleet, fetch_rows, rank_daemons, read_hosts
 from bruce_mp.spark.pipelines.progress import Progress
+from support.daemon import Daemon
+from support.processes import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BOOKS: Final = {
     "since": 5, "received": 10, "delivered": 7, "discarded": {"NO_MEM": 2}, "held": {"input": 0, "queued": 1},
@@ -94,10 +100,10 @@ def test_tasks_collect_samples_and_append_to_the_table(spark: SparkSession, tmp_
             samples = collect_fleet(spark, hosts, str(tmp_path), rounds=2, every_s=0, progress=quiet)
     assert samples.count() == 4 * (9 + 1)
     found = rank_daemons(samples)
-    assert found.topics == [{"topic": "t", "discarded": 4, "held": 6}]
+    assert found.topics == [{"topic": "t", "discarded": 0, "held": 6}], "discards before the first sample do not count"
     by_name = {row["daemon"]: row for row in found.daemons}
     assert by_name[address] == {
-        "daemon": address, "discarded": 0, "held": 1, "unreachable": 0, "problem": "no broker answers"
+        "daemon": address, "discarded": 0, "abandoned": 0, "held": 1, "unreachable": 0, "problem": "no broker answers"
     }  # fmt: skip
     assert by_name["127.0.0.1:1"]["unreachable"] == 4
     assert found.reasons == []
@@ -115,3 +121,49 @@ def test_counter_increases_are_computed_across_slab_replacements(spark: SparkSes
     found: FleetRanking = rank_daemons(spark.createDataFrame(rows, f"at_ms long, daemon string, {ROW}"))
     assert [(row["daemon"], row["discarded"]) for row in found.daemons] == [("a", 42), ("b", 0)]
     assert [(row["reason"], row["discarded"]) for row in found.reasons] == [("NO_MEM", 35), ("LONG_MSG", 7)]
+
+
+def send_to(daemon: Daemon, *frames: bytes) -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as client:
+        client.connect(str(daemon.directory / "stream"))
+        client.sendall(b"".join(frames))
+
+
+@pytest.mark.process
+def test_the_tables_of_three_daemons_agree(spark: SparkSession, tmp_path: Path) -> None:
+    good, unknown, long = (
+        encode_any_partition(topic, value, timestamp_ms=1)
+        for topic, value in ((b"t", b"v"), (b"none", b"v"), (b"t", bytes(70_000)))
+    )
+    with ExitStack() as stack:
+        broker = stack.enter_context(DevBroker(topics={"t": 1}))
+        daemons = []
+        for number in range(3):
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            settings = {
+                "input.unix_stream.enable": "true", "input.unix_stream.path": f'"{directory}/stream"',
+                "batching.message_max_bytes": 50_000,
+            }  # fmt: skip
+            daemons.append(stack.enter_context(Daemon(directory, broker.bootstrap, settings)))
+        hosts = [daemon.url("").rstrip("/") for daemon in daemons]
+
+        def sample() -> DataFrame:
+            return collect_fleet(spark, hosts, str(tmp_path), progress=Progress("fleet", io.StringIO()))
+
+        send_to(daemons[0], long)
+        daemons[0].wait_settled(1)
+        sample()
+        for number, daemon in enumerate(daemons):
+            send_to(daemon, good, *[long] * number, *[unknown] * 2)
+            send_to(daemon, encode_begin("task"), good, good, good)  # without its end
+            daemon.wait_settled(6 + number + (number == 0))
+        wait_until(lambda: {row["discarded"] for row in rank_daemons(sample()).topics} == {3, 6}, "all reports", 60)
+        found = rank_daemons(sample())
+    assert [(row["daemon"], row["discarded"], row["abandoned"]) for row in found.daemons] == [
+        (hosts[2], 4, 3), (hosts[1], 3, 3), (hosts[0], 2, 3)
+    ]  # fmt: skip
+    assert [(row["topic"], row["discarded"]) for row in found.topics] == [("(no topic)", 6), ("t", 3)]
+    assert [(row["reason"], row["discarded"], row["daemons"]) for row in found.reasons] == [
+        ("BAD_TOPIC", 6, 3), ("LONG_MSG", 3, 2)
+    ]  # fmt: skip

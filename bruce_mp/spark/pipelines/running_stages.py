@@ -1,0 +1,53 @@
+"""Read the counts of Spark's running stages from the driver's JVM; Spark Connect has no access to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["RunningStages"]
+
+
+class StageCounts(NamedTuple):
+    """Rows that the tasks of a stage have read, and the part of its tasks that have ended."""
+
+    rows: int = 0
+    part: float = 0.0
+
+
+class RunningStages:
+    """The running stages of a session that read files or Kafka, or with `shuffled` those that read a shuffle.
+
+    Executors report their rows with each heartbeat.
+    """
+
+    def __init__(self, spark: SparkSession, *, shuffled: bool = False) -> None:
+        self._counter = "shuffleReadRecords" if shuffled else "inputRecords"
+        self._store: Any = None
+        context = _java_context(spark)
+        if context is not None:
+            self._store = context.statusStore()
+
+    @property
+    def are_known(self) -> bool:
+        return self._store is not None
+
+    def counts(self) -> StageCounts:
+        """Return the counts of the stage with the most rows; zeros without one, or under Spark Connect."""
+        if self._store is None:
+            return StageCounts()
+        stages = self._store.activeStages()
+        found = [stages.apply(number) for number in range(stages.size())]
+        counts = [
+            StageCounts(getattr(stage, self._counter)(), stage.numCompleteTasks() / max(stage.numTasks(), 1))
+            for stage in found
+        ]
+        return max((count for count in counts if count.rows), default=StageCounts())
+
+
+def _java_context(spark: SparkSession) -> Any:
+    """Return the JVM's SparkContext; None under Spark Connect."""
+    context = getattr(spark, "_sc", None)
+    return None if context is None else context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to these counts
