@@ -8,12 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from confluent_kafka import Producer
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.key_hashes import partition_key_of
-from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
-from bruce_mp.spark.maven import cache_directory, ensure_jars
 from support.daemon import Daemon
 from support.doc_pages import ROOT
 from support.spark_versions import RELEASES, run_with, submit
@@ -99,38 +96,6 @@ def test_a_backfill_counts_its_messages_under_connect(tmp_path: Path) -> None:
     assert len(sink.messages) == 15
     assert [text for text in done["shown"] if "15 messages delivered, " in text and "3 chunks" in text]
     assert [text for text in done["shown"] if "WARNING: timestamps of topic t are up to" in text]
-
-
-DELTA: Final = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-TABLE_JARS: Final = {
-    "delta": ["io.delta:delta-spark_4.1_2.13:4.1.0", "io.delta:delta-storage:4.1.0"],
-    "iceberg": ["org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"],
-}
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_the_audit_writes_tables_of_other_formats(kind: str, tmp_path: Path) -> None:
-    jars = ensure_jars(cache_directory() / "spark" / f"{kind}-4.1", TABLE_JARS[kind], alone=True) / "jars"
-    with DevBroker(topics={"t": 1}) as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap})
-        for number in (0, 1, 1, 3):
-            stamp = b"%016d %013d query/-1/0/0" % (number, 60_000)
-            producer.produce("t", b"v%d" % number, partition=0, headers=[("bruce.stamp", stamp)])
-        assert producer.flush(60) == 0
-        attempt = TaskAttempt("query", -1, 0, 0)
-        write_ledger(f"{tmp_path}/ledger", [TaskResult(attempt, "host", {("t", 60_000): 4}, "delivered", stamped=True)])
-        given = {
-            "format": kind, "settings": DELTA if kind == "delta" else {}, "directory": str(tmp_path),
-            "jars": list(map(str, jars.glob("*.jar"))), "bootstrap": broker.bootstrap, "topic": "t",
-        }  # fmt: skip
-        done = run_with("4.1", SUPPORT / "spark_tables_job.py", given)
-    assert len(set(done["verdicts"])) == 1
-    assert done["verdicts"][0].startswith("sent 4 = delivered 3 + discarded 0 + missing 1; doubled 1,")
-    assert done["counts"] == {"balance": 1, "problems": 2, "samples": 1}
 
 
 @pytest.mark.soak
