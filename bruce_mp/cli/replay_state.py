@@ -7,7 +7,7 @@ when the daemon has answered for all of them. So an unconfirmed chunk is in doub
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from bruce_mp.errors import BruceError
@@ -54,8 +54,7 @@ class ReplayState:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, timeout=0, isolation_level=None)
-            self._database.executescript(f"pragma locking_mode=exclusive; begin exclusive; {_SCHEMA} commit")
+            self._database = _open(path)
         except sqlite3.OperationalError as error:
             reason = "another replay uses it" if "locked" in str(error) else str(error)
             raise ReplayStateError(f"{path}: {reason}.") from error
@@ -97,3 +96,11 @@ class ReplayState:
         """Return the chunks without an answer."""
         rows = self._database.execute("select name, address, started_ms from chunks where not confirmed")
         return [UnconfirmedChunk(*row) for row in rows.fetchall()]
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    with ExitStack() as stack:
+        database = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
+        database.executescript(f"pragma locking_mode=exclusive; begin exclusive; {_SCHEMA} commit")
+        stack.pop_all()  # the caller closes a database that it can use
+        return database
