@@ -101,7 +101,8 @@ class JournalRecorder:
         found: dict[RunKey, int] = {}
         for number, (key, run) in enumerate(read_each(self._slab, self._held_runs)):
             if number % _PART_RUNS == _PART_RUNS - 1 or journal.unsynced >= _PART_BYTES:
-                journal.sync()  # a long recording is many short waits for the disk, each followed by a heartbeat
+                if journal is not self._journal:  # a new file, which nothing reads before it is complete
+                    journal.sync()
                 self._on_progress()
             if isinstance(run, int):
                 found[key] = run

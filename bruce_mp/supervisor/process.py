@@ -282,7 +282,9 @@ class _Supervisor:
     def _remove_old_journal(self) -> None:
         """Remove a journal that no process keeps any more, once the replaced code's process cannot write it again."""
         config, slab = self._resources.config, self._resources.slab
-        if config.slab.sync == "off":
+        is_kept = config.slab.sync != "off"
+        JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)
+        if not is_kept:
             JournalSetup.remove(Path(config.journal_path))  # it would replace the slab after a power failure
             slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
 

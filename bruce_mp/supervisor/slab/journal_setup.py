@@ -68,9 +68,9 @@ class JournalSetup:
         if page is None:
             return False
         identity = _identity_in(page)
-        if identity is not None and identity.is_restoring:
-            return True
         content = self._content
+        if identity is not None and identity.is_restoring:
+            return content is not None
         if content is None or content.is_clean or content.boot_id == boot_id():
             return False
         return not any(page) if identity is None else content.slab_id == identity.created_ms
@@ -112,22 +112,26 @@ class JournalSetup:
             else:
                 self._move_aside()
         if not self._is_kept:
+            slab.words[lay.SUPER_RESTORING >> 2] = 0  # before the removal: from here on the slab has the messages
             self.remove(self._directory)
         elif content is not None and content.slab_id == slab_id:
             self._mark_older_than_slab(slab_id)
         else:
             self._write(slab)
-        self._remove_earlier(slab)
         slab.words[lay.SUPER_RESTORING >> 2] = 0
+        self.change_directory(slab, self._directory if self._is_kept else None)
         slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms() if self._is_kept else 0)
 
-    def _remove_earlier(self, slab: Slab) -> None:
-        """Remove the journal in another directory, which would replace the slab if the config named that one again."""
-        stored = bytes(self._directory) if self._is_kept else b""
+    @staticmethod
+    def change_directory(slab: Slab, directory: Path | None) -> None:
+        """Store the journal's directory in the slab, None without a journal, and remove the one in another directory.
+
+        That one would replace the slab if the config named its directory again.
+        """
         earlier = _journal_path(slab)
-        if earlier not in {b"", bytes(self._directory)}:
-            self.remove(Path(os.fsdecode(earlier)))
-        _store_journal_path(slab, stored)
+        if earlier and (directory is None or not _is_same(Path(os.fsdecode(earlier)), directory)):
+            JournalSetup.remove(Path(os.fsdecode(earlier)))
+        _store_journal_path(slab, b"" if directory is None else bytes(directory))
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
@@ -183,11 +187,19 @@ class JournalSetup:
     @staticmethod
     def remove(directory: Path) -> None:
         """Remove the journal of an empty slab, or of a daemon without one."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # ValueError: a damaged path with a null byte
             for name in (JOURNAL, f"{JOURNAL}.new"):
                 (directory / name).unlink(missing_ok=True)
+            sync_directory(directory)
             directory.rmdir()
             sync_directory(directory.parent)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return one == other
 
 
 def _journal_path(slab: Slab) -> bytes:

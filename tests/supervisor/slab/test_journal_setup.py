@@ -173,6 +173,29 @@ def test_a_journal_in_another_directory_is_removed_before_it_gets_old(start: Sta
     assert not other.exists()
 
 
+def test_a_killed_start_without_sync_keeps_the_restored_messages(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kill comes after the removal of the journal."""
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    start.path.unlink()
+    monkeypatch.setattr("bruce_mp.supervisor.slab.journal_setup.sync_directory", lambda _: pytest.fail("killed"))
+    with pytest.raises(pytest.fail.Exception):
+        start(is_kept=False)
+    monkeypatch.undo()
+    assert not (start.journal / JOURNAL).exists()
+    assert held(start(is_kept=False)) == 3
+
+
+def test_the_same_directory_under_another_name_keeps_its_journal(start: Start, tmp_path: Path) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    (tmp_path / "link").symlink_to(start.journal)
+    JournalSetup.change_directory(slab, tmp_path / "link")
+    assert (start.journal / JOURNAL).exists()
+
+
 def test_without_sync_the_messages_are_restored_and_the_journal_removed(start: Start) -> None:
     slab = start()
     hold(slab, 3)
