@@ -29,6 +29,7 @@ ELSEWHERE: Final[dict[Key, str]] = {
     ("README.md", "received 5314 = delivered 5314 + discard"): DEMO,
     ("README.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
+    ("docs/spark.md", "import bruce_mp.spark"): WITH_SPARK,
     ("docs/status.md", "def topic_bytes(text: str) -> bytes:"): (
         "tests/status/pages/test_text.py::test_the_documented_inverse_of_topic_text_works"
     ),
@@ -49,6 +50,7 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/testing.md", ".venv/bin/python -m pytest --hypothesis-"): "takes minutes",
     ("docs/testing.md", "export PYTHONPATH=tests"): "takes half an hour; tests/chaos/test_chaos.py runs it for seconds",
     ("docs/testing.md", ".venv/bin/python -m chaos.outage --minut"): "takes an hour; tests/chaos/test_outage.py",
+    ("docs/testing.md", ".venv/bin/python -m chaos.spark --minute"): "takes half an hour; tests/chaos/test_spark.py",
     ("docs/status.md", "ts: TS topic: LEN[T] key: LEN[B64] value"): "a layout: test_debug_files.py",
 }
 DRAWN: Final = {"mermaid"}
