@@ -1,9 +1,11 @@
 """`bruce replay`: send the messages of discard files and slab exports again, each line once.
 
 A chunk of messages is one unique attempt: the daemon delivers all of it or nothing, and remembers its name. After a
-kill, the next run asks the daemon for the chunks without an answer, so few chunks stay in doubt.
+kill, the next run asks the daemon for the chunks without an answer, so few chunks stay in doubt. All tries of a chunk
+have one name, because the daemon may still have to read the end of an earlier try.
 
-Exit status: 0 if Kafka has all selected messages, 1 if some were discarded or too large, or if the daemon failed.
+Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a cut line, or if the
+daemon failed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, auto, unique
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,7 +29,15 @@ from bruce_mp.errors import BruceError, DiscardReason, ExitCode, LocalProtocolEr
 from bruce_mp.protocol.client.barrier import TOKEN_BYTES, AnswerReader
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
 from bruce_mp.protocol.client.messages import encode_message
-from bruce_mp.protocol.client.replay_rules import Doubtful, LineFate, LineSelection, Replayed, line_of, message_of
+from bruce_mp.protocol.client.replay_rules import (
+    IN_KAFKA,
+    Doubtful,
+    LineFate,
+    LineSelection,
+    Replayed,
+    line_of,
+    message_of,
+)
 from bruce_mp.telemetry.clock import wall_ms
 
 if TYPE_CHECKING:
@@ -49,6 +61,25 @@ class ReplayError(BruceError):
     """The replay stopped; the next run continues."""
 
 
+@unique
+class ChunkFate(Enum):
+    """The daemon's answer, or the user's decision, about a chunk."""
+
+    CONFIRMED = auto()
+    INCOMPLETE = auto()
+    """The daemon has not completed it; it may still read the end of an earlier try."""
+    REMOVED = auto()
+
+
+@dataclass(slots=True)
+class IncompleteChunk:
+    """A chunk of a killed run that is sent again, under its name, when all its lines are read."""
+
+    chunk: UnconfirmedChunk
+    missing: int
+    messages: list[bytes] = field(default_factory=list)
+
+
 class ReplayDaemon:
     """The daemon that the messages go to: a UNIX stream socket, or a TCP port of this host."""
 
@@ -56,6 +87,9 @@ class ReplayDaemon:
         self._target = target
         self._timeout_s = timeout_s
         self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
+        # The daemon's memory of names is one host's, and on a UNIX socket one user's.
+        user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
+        self.identity = f"{self.address} on {socket.gethostname()}{user}"
 
     def send(self, name: str, messages: Sequence[bytes], max_message: int) -> Counter[str]:
         """Deliver a unique attempt. Return the discarded messages by reason. Raise SendError."""
@@ -118,7 +152,7 @@ class ReplayDaemon:
 
 
 class ReplayRun:
-    """One run of the command; `counts`, `discarded` and `too_large` have its result."""
+    """One run of the command; `counts`, `discarded`, `too_large` and `cut_lines` have its result."""
 
     def __init__(self, state: ReplayState, daemon: ReplayDaemon, selection: LineSelection, doubtful: Doubtful) -> None:
         self._state = state
@@ -128,11 +162,20 @@ class ReplayRun:
         self.counts = Replayed()
         self.discarded: Counter[str] = Counter()
         self.too_large = 0
+        self.cut_lines = 0
+        self._incomplete: dict[LineKey, IncompleteChunk] = {}
 
     def resolve(self) -> None:
         """Decide about the chunks of killed runs. Raise ReplayError if the user has to decide."""
         for chunk in self._state.unconfirmed():
-            self._resolve(chunk)
+            if self._resolve(chunk) is ChunkFate.INCOMPLETE:
+                keys = self._state.lines_of(chunk.name)
+                self._incomplete |= dict.fromkeys(keys, IncompleteChunk(chunk, len(keys)))
+
+    def finish(self) -> None:
+        """Decide about the chunks of killed runs with lines that this run has not read. Raise as `resolve`."""
+        for chunk in {incomplete.chunk for incomplete in self._incomplete.values()}:
+            self._decide(chunk, "this run selects only a part of their lines")
 
     def send_file(self, path: Path, *, dry_run: bool) -> None:
         """Send the selected lines of a file that were not sent before."""
@@ -146,6 +189,9 @@ class ReplayRun:
         equal: Counter[bytes] = Counter()
         with path.open("rb") as file:
             for data in file:
+                if not data.endswith(b"\n"):
+                    self.cut_lines += 1
+                    continue
                 line = line_of(data.rstrip(b"\r\n"))
                 fate = self._selection.fate_of(line)
                 digest = sha256(data.rstrip(b"\r\n")).digest()
@@ -155,43 +201,62 @@ class ReplayRun:
                     self.counts += Replayed(no_message=1)
                 elif fate is LineFate.FILTERED:
                     self.counts += Replayed(filtered=1)
-                elif self._state.contains(key):
+                elif fate is LineFate.IN_KAFKA:
+                    self.counts += Replayed(in_kafka=1)
+                elif key not in self._incomplete and self._state.contains(key):
                     self.counts += Replayed(already=1)
                 elif (message := _encoded(line)) is None or (limit is not None and len(message) > limit):
                     self.too_large += 1
+                elif key in self._incomplete:
+                    self._continue(self._incomplete.pop(key), message, limit or 0)
                 else:
                     yield key, message
 
     def _deliver(self, keys: Sequence[LineKey], messages: Sequence[bytes], limit: int) -> None:
-        """Send a chunk, again if the daemon discarded it unfinished."""
+        """Send a new chunk."""
+        chunk = UnconfirmedChunk(f"replay-{uuid4().hex}", self._daemon.identity, wall_ms())
+        self._state.begin(chunk, keys)
+        self._send(chunk, messages, limit)
+
+    def _continue(self, incomplete: IncompleteChunk, message: bytes, limit: int) -> None:
+        """Add the next message of a killed run's chunk. Send the chunk if it has all."""
+        incomplete.messages.append(message)
+        incomplete.missing -= 1
+        if not incomplete.missing:
+            self._send(incomplete.chunk, incomplete.messages, limit)
+            self.counts += Replayed(sent=len(incomplete.messages))
+
+    def _send(self, chunk: UnconfirmedChunk, messages: Sequence[bytes], limit: int) -> None:
+        """Send a chunk, again under its name if the daemon discarded it unfinished."""
         for _ in range(TRIES):
-            chunk = UnconfirmedChunk(f"replay-{uuid4().hex}", self._daemon.address, wall_ms())
-            self._state.begin(chunk, keys)
             try:
                 self.discarded += self._daemon.send(chunk.name, messages, limit)
                 self._state.confirm(chunk.name)
             except SendError as error:
                 failure = error
-                if not self._resolve(chunk):
+                fate = self._resolve(chunk)
+                if fate is ChunkFate.REMOVED:
+                    text = f"run again, because an attempt failed: {error}"
+                    raise ReplayError(f"{self._daemon.address}: {text}") from error
+                if fate is ChunkFate.INCOMPLETE:
                     continue
             return
         raise ReplayError(f"{self._daemon.address}: {TRIES} attempts failed: {failure}")
 
-    def _resolve(self, chunk: UnconfirmedChunk) -> bool:
-        """Confirm or remove a chunk without an answer. Return True if it is confirmed."""
-        if chunk.address != self._daemon.address:
-            return self._decide(chunk, f"they went to {chunk.address}, not to {self._daemon.address}")
+    def _resolve(self, chunk: UnconfirmedChunk) -> ChunkFate:
+        """Ask for the outcome of a chunk without an answer."""
+        if chunk.daemon != self._daemon.identity:
+            return self._decide(chunk, f"they went to {chunk.daemon}, not to {self._daemon.identity}")
         answer = self._daemon.settled(chunk.name)
         if answer.outcome in COMPLETE:
             self.discarded += Counter({_name(reason): count for reason, count in answer.reasons.items()})
             self._state.confirm(chunk.name)
-            return True
+            return ChunkFate.CONFIRMED
         if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= chunk.started_ms:
-            self._state.remove(chunk.name)
-            return False
+            return ChunkFate.INCOMPLETE
         return self._decide(chunk, "the daemon does not remember them")
 
-    def _decide(self, chunk: UnconfirmedChunk, reason: str) -> bool:
+    def _decide(self, chunk: UnconfirmedChunk, reason: str) -> ChunkFate:
         if self._doubtful is Doubtful.REFUSE:
             raise ReplayError(
                 f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "
@@ -199,9 +264,9 @@ class ReplayRun:
             )
         if self._doubtful is Doubtful.SKIP:
             self._state.confirm(chunk.name)
-            return True
+            return ChunkFate.CONFIRMED
         self._state.remove(chunk.name)
-        return False
+        return ChunkFate.REMOVED
 
 
 def _encoded(line: DiscardLine) -> bytes | None:
@@ -243,11 +308,12 @@ def main(argv: Sequence[str]) -> int:
                 run.resolve()
             for path in args.files:
                 run.send_file(path, dry_run=args.dry_run)
+            run.finish()
         except OSError as error:
             raise ReplayError(f"{error.filename}: {error.strerror}.") from error
         finally:
             _print(run, args)
-    return ExitCode.SETUP if run.discarded or run.too_large else ExitCode.OK
+    return ExitCode.SETUP if run.discarded or run.too_large or run.cut_lines else ExitCode.OK
 
 
 def _print(run: ReplayRun, args: Namespace) -> None:
@@ -256,6 +322,13 @@ def _print(run: ReplayRun, args: Namespace) -> None:
         f"{counts.sent:,} {'to send' if args.dry_run else 'sent'}, {counts.already:,} replayed before, "
         f"{counts.filtered:,} filtered out, {counts.no_message:,} lines without a discarded message"
     )
+    if counts.in_kafka:
+        sys.stderr.write(
+            f"bruce: {counts.in_kafka:,} messages were left out, because Kafka has or may have them: lines with the "
+            f"info {', '.join(IN_KAFKA)}. --info selects them.\n"
+        )
+    if run.cut_lines:
+        sys.stderr.write(f"bruce: {run.cut_lines:,} last lines without a newline are incomplete, and were not sent.\n")
     if run.too_large:
         sys.stderr.write(f"bruce: {run.too_large:,} messages are too large for the daemon, and were not sent.\n")
     if run.discarded:

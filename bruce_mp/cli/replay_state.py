@@ -40,10 +40,10 @@ class LineKey(NamedTuple):
 
 
 class UnconfirmedChunk(NamedTuple):
-    """A chunk without the daemon's answer: its name, the daemon's address, its start in ms since the epoch."""
+    """A chunk without the daemon's answer: its name, the daemon with host and user, its start in ms since the epoch."""
 
     name: str
-    address: str
+    daemon: str
     started_ms: int
 
 
@@ -91,6 +91,11 @@ class ReplayState:
         self._database.execute("delete from lines where chunk = ?", (name,))
         self._database.execute("delete from chunks where name = ?", (name,))
         self._database.execute("commit")
+
+    def lines_of(self, name: str) -> list[LineKey]:
+        """Return the lines of a chunk."""
+        rows = self._database.execute("select hash, number from lines where chunk = ?", (name,))
+        return [LineKey(*row) for row in rows.fetchall()]
 
     def unconfirmed(self) -> list[UnconfirmedChunk]:
         """Return the chunks without an answer."""

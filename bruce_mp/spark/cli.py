@@ -217,7 +217,8 @@ def _run_replay(args: Namespace) -> int:
     )
     print(
         f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
-        f"filtered out, {done.no_message:,} lines without a discarded message"
+        f"filtered out, {done.no_message:,} lines without a discarded message, {done.in_kafka:,} left out because "
+        "Kafka has or may have them"
     )
     return ExitCode.OK
 

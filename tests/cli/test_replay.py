@@ -26,10 +26,14 @@ LIMIT = 10_000
 
 
 class FakeDaemon:
-    """A daemon that remembers attempts; `failures` fail, before or after the daemon got the attempt."""
+    """A daemon that remembers attempts; `failures` fail, before or after the daemon got the attempt.
+
+    The end of a `late` try stays unread until `read_late`.
+    """
 
     def __init__(self) -> None:
-        self.address = "/in"
+        self.address = self.identity = "/in"
+        self.late: dict[str, list[bytes]] = {}
         self.attempts: dict[str, list[bytes]] = {}
         self.failures: list[str] = []
         self.since_ms = 0
@@ -39,7 +43,11 @@ class FakeDaemon:
     def send(self, name: str, messages: Sequence[bytes], max_message: int) -> Counter[str]:
         assert max_message == LIMIT
         failure = self.failures.pop() if self.failures else ""
-        if failure != "before":
+        if name in self.attempts:
+            raise SendError("An earlier attempt of this name is complete.")
+        if failure == "late":
+            self.late[name] = list(messages)
+        elif failure != "before":
             self.attempts[name] = list(messages)
         if failure:
             raise SendError(f"{failure}.")
@@ -50,6 +58,12 @@ class FakeDaemon:
         return InquiryAnswer(b"", outcome, self.since_ms, LIMIT, LIMIT, reasons=self.reasons)
 
     settled = inquire
+
+    def read_late(self) -> None:
+        """Complete the late attempts with unused names."""
+        for name, messages in self.late.items():
+            self.attempts.setdefault(name, messages)
+        self.late.clear()
 
     @property
     def values(self) -> list[bytes]:
@@ -81,6 +95,7 @@ def replay(state: ReplayState, daemon: FakeDaemon, file: Path, doubtful: Doubtfu
     run = new_run(state, daemon, doubtful)
     run.resolve()
     run.send_file(file, dry_run=False)
+    run.finish()
     return run
 
 
@@ -90,12 +105,12 @@ def test_each_line_is_sent_once_in_order_and_after_a_rename(
     count = CHUNK_MESSAGES + 5
     file = tmp_path / "d"
     file.write_bytes(b"".join(map(line, range(count))) + line(0) + b"no line\n" + line(1, info="SLAB_DELIVERED"))
-    assert replay(state, daemon, file).counts == Replayed(count + 1, 0, 1, 1)
+    assert replay(state, daemon, file).counts == Replayed(count + 1, 0, 0, 1, 1)
     assert len(daemon.attempts) == 2
     assert daemon.values == [*(b"v%d" % number for number in range(count)), b"v0"]
     renamed = file.rename(tmp_path / "renamed")
     renamed.write_bytes(renamed.read_bytes() + line(0) + line(count))
-    assert replay(state, daemon, renamed).counts == Replayed(2, count + 1, 1, 1)
+    assert replay(state, daemon, renamed).counts == Replayed(2, count + 1, 0, 1, 1)
     assert daemon.values[-2:] == [b"v0", b"v%d" % count]
 
 
@@ -136,6 +151,89 @@ def test_repeated_failures_end_the_run_and_the_next_one_continues(
     assert daemon.values == [b"v0"]
 
 
+@pytest.mark.parametrize("lates", [1, 3])
+def test_a_late_end_of_an_earlier_try_repeats_nothing(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path, lates: int
+) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    daemon.failures = ["late"] * lates
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
+    daemon.read_late()
+    assert daemon.values == [b"v0", b"v1"]
+
+
+@pytest.mark.parametrize("is_read_before", [True, False])
+def test_a_late_end_of_a_killed_run_repeats_nothing(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path, *, is_read_before: bool
+) -> None:
+    """The end is read after the next run's inquiry, before or after its try."""
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    daemon.failures = ["late"] * TRIES
+    with pytest.raises(ReplayError, match="5 attempts failed: late"):
+        replay(state, daemon, tmp_path / "d")
+    (tmp_path / "d").write_bytes(line(0) + line(1) + line(2))
+    run = new_run(state, daemon)
+    run.resolve()
+    if is_read_before:
+        daemon.read_late()
+    run.send_file(tmp_path / "d", dry_run=False)
+    run.finish()
+    daemon.read_late()
+    assert run.counts == Replayed(sent=3)
+    assert daemon.values == [b"v0", b"v1", b"v2"]
+    assert state.unconfirmed() == []
+
+
+def test_an_incomplete_chunk_needs_all_its_lines_or_a_decision(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "d"
+    file.write_bytes(line(0) + line(1))
+    state.begin(KILLED, _keys_of(file))
+    file.write_bytes(line(1) + line(2))
+    with pytest.raises(ReplayError, match="only a part of their lines"):
+        replay(state, daemon, file)
+    assert daemon.values == [b"v2"]
+    assert replay(state, daemon, file, Doubtful.SEND).counts == Replayed(already=1)
+    assert replay(state, daemon, file).counts == Replayed(sent=1, already=1)
+    assert daemon.values == [b"v2", b"v1"]
+
+
+def test_a_daemon_that_forgets_during_the_run_stops_it(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+    daemon.failures, daemon.since_ms = ["before"], 1 << 60
+    with pytest.raises(ReplayError, match="run again, because an attempt failed: before"):
+        replay(state, daemon, tmp_path / "d", Doubtful.SEND)
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1)
+
+
+def test_a_daemon_is_identified_by_host_user_and_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "one")
+    monkeypatch.setattr("os.geteuid", lambda: 7)
+    assert ReplayDaemon("/in", 1).identity == "/in on one for user 7"
+    assert ReplayDaemon(9, 1).identity == "127.0.0.1:9 on one"
+
+
+def test_messages_that_may_be_in_kafka_and_cut_lines_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d").write_bytes(line(0, info="SLAB_SENT") + line(1) + line(2).removesuffix(b"\n"))
+    options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state"), "--dry-run"]
+    assert main(["replay", str(tmp_path / "d"), *options]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("1 to send, 0 replayed before, 0 filtered out")
+    assert "1 messages were left out, because Kafka has or may have them" in printed.err
+    assert "1 last lines without a newline are incomplete, and were not sent" in printed.err
+
+
+def test_a_cut_line_is_sent_when_it_is_complete(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0) + line(1).removesuffix(b"\n"))
+    run = replay(state, daemon, tmp_path / "d")
+    assert (run.counts, run.cut_lines, daemon.values) == (Replayed(sent=1), 1, [b"v0"])
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1, already=1)
+
+
 KILLED = UnconfirmedChunk("replay-1", "/in", 500)
 
 
@@ -161,7 +259,7 @@ def test_the_daemon_decides_about_the_chunk_of_a_killed_run(
     state: ReplayState, daemon: FakeDaemon, tmp_path: Path, doubt: Doubt
 ) -> None:
     (tmp_path / "d").write_bytes(line(0))
-    state.begin(KILLED._replace(address=doubt.address), _keys_of(tmp_path / "d"))
+    state.begin(KILLED._replace(daemon=doubt.address), _keys_of(tmp_path / "d"))
     daemon.since_ms = doubt.since_ms
     if doubt.is_known:
         daemon.attempts[KILLED.name] = []
@@ -176,7 +274,7 @@ def test_the_daemon_decides_about_the_chunk_of_a_killed_run(
 
 def test_doubtful_messages_may_be_skipped(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0))
-    state.begin(KILLED._replace(address="/other"), _keys_of(tmp_path / "d"))
+    state.begin(KILLED._replace(daemon="/other"), _keys_of(tmp_path / "d"))
     assert replay(state, daemon, tmp_path / "d", Doubtful.SKIP).counts == Replayed(already=1)
 
 

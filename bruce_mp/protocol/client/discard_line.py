@@ -124,6 +124,8 @@ def _joined(fields: tuple[tuple[str, bytes], ...]) -> bytes:
 _HEAD: Final = re.compile(rb"now: (\d{1,20}) ts: (-?\d{1,20}) event: (DISC|DUP) info: (\S+) ")
 _OPENING: Final = re.compile(rb"(\w+): (\d{1,20})\[")
 _FIELD: Final = re.compile(rb" (\w+): (\S+)")
+_EMPTY_FIELDS: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
+"""Each sum of `EmptyFields`, by its text."""
 _LONGEST_KEY: Final = len(str((1 << 32) - 1))
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
@@ -151,7 +153,7 @@ def parse_line(data: bytes) -> DiscardLine:
         value=_unbase64(value, "msg"),
         partition_key=_partition_key(more.get(b"pkey")),
         headers=_headers(more.get(b"hdrs")),
-        empty=int(more.get(b"empty", b"0")),
+        empty=_empty_fields(more.get(b"empty")),
     )
 
 
@@ -199,3 +201,12 @@ def _partition_key(text: bytes | None) -> int | None:
     if not text.isdigit() or len(text) > _LONGEST_KEY or int(text) >= 1 << 32:
         raise RemoteProtocolError("The pkey of a line of a discard file is not a number of 32 bits.")
     return int(text)
+
+
+def _empty_fields(text: bytes | None) -> int:
+    if text is None:
+        return 0
+    fields = _EMPTY_FIELDS.get(text)
+    if fields is None:
+        raise RemoteProtocolError("The empty of a line of a discard file is not a sum of 4, 8 and 16.")
+    return fields

@@ -17,11 +17,11 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
+__all__ = ["IN_KAFKA", "Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
 """Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
-IN_KAFKA: Final = ("SLAB_DELIVERED", "POSSIBLY_DELIVERED")
+IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
 
 
@@ -31,6 +31,8 @@ class LineFate(StrEnum):
 
     SEND = "send"
     FILTERED = "filtered"
+    IN_KAFKA = "in_kafka"
+    """Selected except for its info, which is one of `IN_KAFKA` and not named by the selection."""
     NO_MESSAGE = "no_message"
     """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
 
@@ -62,12 +64,13 @@ class LineSelection:
             return LineFate.NO_MESSAGE
         if line.info in NO_MESSAGES or "(" in line.info:
             return LineFate.NO_MESSAGE
-        return LineFate.SEND if self._selects(line) else LineFate.FILTERED
+        if not self._selects(line):
+            return LineFate.FILTERED
+        return LineFate.IN_KAFKA if line.info in IN_KAFKA and not self.infos else LineFate.SEND
 
     def _selects(self, line: DiscardLine) -> bool:
-        has_info = line.info in self.infos if self.infos else line.info not in IN_KAFKA
         return (
-            has_info
+            (not self.infos or line.info in self.infos)
             and (not self.topics or line.topic.decode("utf-8", "backslashreplace") in self.topics)
             and (self.since_ms is None or line.timestamp_ms >= self.since_ms)
             and (self.until_ms is None or line.timestamp_ms < self.until_ms)
@@ -83,11 +86,13 @@ class Replayed:
     """Replayed by an earlier run."""
     filtered: int = 0
     no_message: int = 0
+    in_kafka: int = 0
+    """Left out because Kafka has or may have them."""
 
     def __add__(self, other: Replayed) -> Replayed:
         return Replayed(
             self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
-            self.no_message + other.no_message,
+            self.no_message + other.no_message, self.in_kafka + other.in_kafka,
         )  # fmt: skip
 
 

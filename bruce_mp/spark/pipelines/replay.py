@@ -134,7 +134,7 @@ def _replay_file(
     for group in groups:
         counts[group["fate"]] += group["rows"]
     done.warn({group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"})
-    outcome = Replayed(*(counts[fate] for fate in ("send", "already", "filtered", "no_message")))
+    outcome = Replayed(*(counts[fate] for fate in ("send", "already", "filtered", "no_message", "in_kafka")))
     if outcome.sent and sink is not None:
         lines.where("fate = 'send'").select("hash", "number", "position", *_COLUMNS).write.parquet(name)
         stages = RunningStages(state.spark, shuffled=True)

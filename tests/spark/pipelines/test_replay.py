@@ -77,16 +77,17 @@ def test_filters_select_lines_and_invalid_lines_are_counted(spark: SparkSession,
     lines = [
         line(0), line(1, topic=b"b"), line(2, info="LONG_MSG"), line(3, timestamp_ms=9), line(4, timestamp_ms=99),
         line(5, event=LineEvent.DUPLICATE, info="NONE"), line(6, info="MALFORMED"), line(7, info="VERSION(3)"),
-        line(8, info="SLAB_DELIVERED"), line(9, info="POSSIBLY_DELIVERED"), b"not a line\n",
+        line(8, info="SLAB_DELIVERED"), line(9, info="POSSIBLY_DELIVERED"),
+        line(10, info="SLAB_SENT"), b"not a line\n",
     ]  # fmt: skip
     (tmp_path / "d").write_bytes(b"".join(lines))
     wanted = LineSelection(["a"], ["NO_MEM"], 10, 2000)
     with StreamSink(tmp_path / "s") as sink:
         dry = run(spark, sink, tmp_path / "d", selection=wanted, dry_run=True)
         assert sink.connections == []
-        assert run(spark, sink, tmp_path / "d", selection=wanted) == dry == Replayed(2, 0, 5, 4)
+        assert run(spark, sink, tmp_path / "d", selection=wanted) == dry == Replayed(2, 0, 6, 4)
         assert sorted(m.value for m in messages_of(sink)) == [b"v0", b"v4"]
-        assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 2, 4), (
+        assert run(spark, sink, tmp_path / "d") == Replayed(3, 2, 0, 4, 3), (
             "what is or may be in Kafka is not sent unasked"
         )
 
