@@ -152,7 +152,9 @@ def test_the_tables_of_three_daemons_agree(spark: SparkSession, tmp_path: Path) 
             return collect_fleet(spark, hosts, str(tmp_path), progress=Progress("fleet", io.StringIO()))
 
         send_to(daemons[0], long)
-        daemons[0].wait_settled(1)
+        daemons[0].wait_for(
+            lambda: daemons[0].get("/discards/json")["unfinished_report"]["discard_topic"], "the first report", 20
+        )
         sample()
         for number, daemon in enumerate(daemons):
             send_to(daemon, good, *[long] * number, *[unknown] * 2)
