@@ -103,7 +103,7 @@ class Outcomes:
         self._counted[chunk] = position
         for (number, state, reason), count in counts.items():
             section = self._sections.find(number)
-            if section is None:  # only in damaged memory
+            if section is None:  # 0, without a section; others only in damaged memory
                 continue
             if state == RunState.DELIVERED:
                 section.delivered += count

@@ -17,7 +17,7 @@ if the router has not numbered the topic yet, and *records*.  A record consists 
 the record headers as the client sent them, and padding to 8 bytes.  A message larger than a chunk gets a *span* of
 neighbouring chunks with one header.
 
-Each part has one writer:
+Each field has one writer at a time:
 
 * the input writes a chunk's header and, while the run is OPEN, everything in the run;
 * after the hand-over, the owner named by the run's state word writes the headers of the run and its records;

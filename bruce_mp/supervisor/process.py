@@ -431,5 +431,5 @@ def _undelivered_lines(held: dict[str, int], slab: Slab) -> list[str]:
 def _report_error(resources: Resources, text: str) -> None:
     """Write an error to the log, and to standard error if the log does not go there."""
     log.error("%s", text, extra={"about": text})
-    if not resources.config.logging.stdout_stderr:
+    if not is_on_stderr(resources.config.logging):
         sys.stderr.write(f"bruce: {text}\n")

@@ -1,7 +1,8 @@
 """The page `/discards`: counts and samples of the messages discarded in this period and in finished periods.
 
 Fields and lines have Dory's names; `finished_reports`, `unsupported_msg_api_key`, `culprits` (the rejected senders) and
-the `reasons` of a topic are additions. All lists begin with the newest entry.
+the `reasons` of a topic are additions. Samples, rejected senders and finished reports begin with the newest
+entry; the other lists are sorted.
 """
 
 from __future__ import annotations
