@@ -126,6 +126,9 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if not CHOICE.compiled:
         terminalreporter.line(f"The compiled kernels were not tested. What was: {CHOICE.sentence}.", red=True)
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"SECOND TRY: {report.nodeid}", red=True, bold=True)
+        terminalreporter.line(report.longreprtext)
     if counts := config.stash.get(LEFT_OUT, {}):
         terminalreporter.section("NOT EVERYTHING WAS TESTED", red=True, bold=True)
         for reason, (count, modules) in counts.items():

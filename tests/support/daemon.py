@@ -333,12 +333,12 @@ class Daemon:
             slab.close()
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
-        """Poll until a condition holds; a timeout raises AssertionError with the log and the books."""
+        """Poll until a condition holds; a timeout raises NotInTimeError with the log and the books."""
         began = time.monotonic()
         while not condition():
             if processes.is_over(began, timeout):
                 books = self.books() if self.slab_path.exists() else "no slab"
-                raise AssertionError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
+                raise processes.NotInTimeError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
             time.sleep(0.02)
 
 

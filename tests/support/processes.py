@@ -113,6 +113,10 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     psutil.wait_procs(victims, timeout=10)
 
 
+class NotInTimeError(AssertionError):
+    """Says that an event did not come within its time limit: `scripts/test` tries such a test once more."""
+
+
 def time_limit(seconds: float) -> float:
     """Return a time limit for an event on this machine: longer by the number of processes that share a core."""
     return seconds * min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MOST_TIMES_LONGER)
@@ -125,9 +129,9 @@ def is_over(began: float, timeout: float) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 30.0) -> None:
-    """Poll `condition()` until it is true; raise `AssertionError` with `what` after the time limit."""
+    """Poll `condition()` until it is true; raise `NotInTimeError` with `what` after the time limit."""
     began = time.monotonic()
     while not condition():
         if is_over(began, timeout):
-            raise AssertionError(f"After {timeout:g} s still not: {what}")
+            raise NotInTimeError(f"After {timeout:g} s still not: {what}")
         time.sleep(0.02)
