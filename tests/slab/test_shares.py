@@ -19,7 +19,7 @@ from support.examples import examples
 from support.slabs import new_slab, slab_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 ROWS: Final = (lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_INPUT + 2)
 CHUNKS: Final = 2500
@@ -52,6 +52,7 @@ class SharingMachine(RuleBasedStateMachine):
             if chunk is not None:
                 self.forget(chunk, span)
                 self.taken[chunk] = (row, span)
+        self.keep(self.heads())
 
     @rule(row=st.sampled_from(ROWS), share=st.floats(0, 1))
     def free(self, row: int, share: float) -> None:
@@ -61,10 +62,7 @@ class SharingMachine(RuleBasedStateMachine):
             self.pools[row].seal(chunk)
         self.pools[row].allow_reclaim()
         self.pools[row].reclaim_idle()
-        for chunk, (_, state) in self.heads().items():
-            if state == 0:
-                self.taken.pop(chunk, None)
-        self.taken = {chunk: place for chunk, place in self.taken.items() if chunk in self.heads()}
+        self.keep(self.heads())
 
     @rule(row=st.sampled_from(ROWS))
     def die(self, row: int) -> None:
@@ -74,10 +72,14 @@ class SharingMachine(RuleBasedStateMachine):
         self.free(row, 0)
 
     def forget(self, chunk: int, span: int) -> None:
-        """Remove a new span from the model, and check that it covers no chunk in use."""
-        heads = self.heads()
-        self.taken = {at: place for at, place in self.taken.items() if at in heads}
-        assert not any(at < chunk + span and chunk < at + place[1] for at, place in self.taken.items() if at != chunk)
+        """Remove what a new span covers from the model, and check that it was not in use."""
+        covered = {at for at, place in self.taken.items() if at < chunk + span and chunk < at + place[1]} - {chunk}
+        if covered:
+            assert not covered & self.heads().keys()
+            self.keep(self.taken.keys() - covered)
+
+    def keep(self, chunks: Collection[int]) -> None:
+        self.taken = {chunk: place for chunk, place in self.taken.items() if chunk in chunks}
 
     def heads(self) -> dict[int, tuple[int, int]]:
         return {chunk: (span, state) for chunk, state, span, _ in chunk_headers(self.slab) if state}
