@@ -4,17 +4,23 @@ The file is a sequence of entries, each with a checksum:
 
     BEGIN     a daemon begins to use a slab: creation time of the slab, boot id of the machine
     RUN       a closed run: its key in the slab, its topic, its records as they are in the slab
+    FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then as RUN
+    COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of these runs
     SETTLED   keys of runs that no longer hold a message
     CLEAN     the daemon ended, and wrote the slab to its file before
 
-`sync` makes the entries before it durable.  After a power failure, any part of later entries may be missing.  A reader
-skips bytes without a valid checksum up to the next entry.
+`sync` makes the entries before it durable.  After a power failure, any part of later entries may be missing, in any
+order.  A reader skips bytes without a valid checksum up to the next entry.  It ignores the FENCED runs of an attempt
+unless a COMMIT follows, and all runs that it counts are there: so an attempt is restored as a whole or not at all.
+A RUN needs no COMMIT, because its checksum alone shows that it is whole.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections import Counter as Tally
+from collections import defaultdict
 from enum import IntEnum, unique
 from pathlib import Path
 from struct import Struct
@@ -24,7 +30,16 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Journal", "JournalContent", "JournaledRun", "RunKey", "boot_id", "read_journal", "sync_directory"]
+__all__ = [
+    "AttemptKey",
+    "Journal",
+    "JournalContent",
+    "JournaledRun",
+    "RunKey",
+    "boot_id",
+    "read_journal",
+    "sync_directory",
+]
 
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
@@ -33,6 +48,10 @@ _CHECKED: Final = 16
 _BEGIN: Final = Struct("<q36s")
 _RUN: Final = Struct("<IIIIH")
 """chunk, generation, offset, records, length of the topic; topic and records follow"""
+_ATTEMPT: Final = Struct("<II")
+"""row, number"""
+_COMMITTED: Final = Struct("<III")
+"""row and number of an attempt, number of its runs"""
 _KEY: Final = Struct("<III")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _WRITE_BYTES: Final = 4 << 20
@@ -45,6 +64,8 @@ class _Kind(IntEnum):
     RUN = 2
     SETTLED = 3
     CLEAN = 4
+    FENCED = 5
+    COMMIT = 6
 
 
 class RunKey(NamedTuple):
@@ -55,12 +76,20 @@ class RunKey(NamedTuple):
     offset: int
 
 
+class AttemptKey(NamedTuple):
+    """A fenced attempt: the row of its input, and its number there."""
+
+    row: int
+    number: int
+
+
 class JournaledRun(NamedTuple):
-    """A run's records as they are in the slab."""
+    """A run's records as they are in the slab; `attempt` is the fenced attempt that they belong to."""
 
     topic: bytes
     records: int
     data: bytes | memoryview
+    attempt: AttemptKey | None = None
 
 
 def boot_id() -> bytes:
@@ -75,6 +104,7 @@ class Journal:
         self.path = path
         self._descriptor = descriptor
         self._pending = bytearray()
+        self._uncommitted: Tally[AttemptKey] = Tally()
         self.unsynced = 0
         """Bytes written since the last `sync`."""
         self.size = os.fstat(descriptor).st_size
@@ -96,8 +126,19 @@ class Journal:
         self._add(_Kind.BEGIN, _BEGIN.pack(slab_id, boot))
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
-        """Add a run."""
-        self._add(_Kind.RUN, _RUN.pack(*key, run.records, len(run.topic)) + run.topic + bytes(run.data))
+        """Add a run; one of a fenced attempt counts only with the next commit."""
+        kind, fields = _Kind.RUN, _RUN.pack(*key, run.records, len(run.topic))
+        if run.attempt is not None:
+            self._uncommitted[run.attempt] += 1
+            kind, fields = _Kind.FENCED, _ATTEMPT.pack(*run.attempt) + fields
+        self._add(kind, b"".join((fields, run.topic, run.data)))
+
+    def add_commit(self) -> None:
+        """Add the end of a recording, which has each fenced attempt as a whole."""
+        body = b"".join([_COMMITTED.pack(*attempt, runs) for attempt, runs in self._uncommitted.items()])
+        self._uncommitted.clear()
+        if body:
+            self._add(_Kind.COMMIT, body)
 
     def add_settled(self, keys: Iterable[RunKey]) -> None:
         """Add the keys of runs that no longer hold a message."""
@@ -155,7 +196,7 @@ class JournalContent(NamedTuple):
     """The content of a journal: the held runs in the order of their entries, and the state of their slab.
 
     `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no
-    valid checksum.
+    valid checksum.  `incomplete` messages are not in `runs`, because others of their attempts are missing.
     """
 
     slab_id: int
@@ -163,6 +204,7 @@ class JournalContent(NamedTuple):
     is_clean: bool
     runs: dict[RunKey, JournaledRun]
     damaged_bytes: int
+    incomplete: int
 
     @property
     def messages(self) -> int:
@@ -189,23 +231,55 @@ def read_journal(path: Path) -> JournalContent | None:
 
 
 def _read(file: mmap.mmap) -> JournalContent | None:
-    begin, is_clean, valid_bytes = None, False, 0
-    runs: dict[RunKey, JournaledRun] = {}
+    reader, valid_bytes = _JournalReader(), 0
     for kind, body in _entries(file):
         valid_bytes += _ENTRY.size + len(body)
-        is_clean = kind is _Kind.CLEAN
+        reader.apply(kind, body)
+    return reader.finish(len(file) - valid_bytes)
+
+
+class _JournalReader:
+    """Applies the entries of a journal in their order."""
+
+    def __init__(self) -> None:
+        self._begin: tuple[int, bytes] | None = None
+        self._is_clean = False
+        self._runs: dict[RunKey, JournaledRun] = {}
+        self._uncommitted: defaultdict[AttemptKey, dict[RunKey, JournaledRun]] = defaultdict(dict)
+        self._incomplete = 0
+
+    def apply(self, kind: _Kind, body: memoryview) -> None:
+        self._is_clean = kind is _Kind.CLEAN
         if kind is _Kind.BEGIN:
-            begin = _BEGIN.unpack(body)
+            self._begin = _BEGIN.unpack(body)
         elif kind is _Kind.RUN:
             key, run = _unpack_run(body)
-            runs[key] = run
+            self._runs[key] = run
+        elif kind is _Kind.FENCED:
+            attempt = AttemptKey(*_ATTEMPT.unpack_from(body))
+            key, run = _unpack_run(body[_ATTEMPT.size :])
+            self._uncommitted[attempt][key] = run._replace(attempt=attempt)
+        elif kind is _Kind.COMMIT:
+            for row, number, runs in _COMMITTED.iter_unpack(body):
+                self._commit(AttemptKey(row, number), runs)
+            self._drop_uncommitted()
         elif kind is _Kind.SETTLED:
             for fields in _KEY.iter_unpack(body):
-                runs.pop(RunKey(*fields), None)
-    if begin is None:
-        return None
-    slab_id, boot = begin
-    return JournalContent(slab_id, boot, is_clean, runs, len(file) - valid_bytes)
+                self._runs.pop(RunKey(*fields), None)
+
+    def _commit(self, attempt: AttemptKey, runs: int) -> None:
+        if len(self._uncommitted[attempt]) == runs:
+            self._runs |= self._uncommitted.pop(attempt)
+
+    def _drop_uncommitted(self) -> None:
+        self._incomplete += sum(run.records for runs in self._uncommitted.values() for run in runs.values())
+        self._uncommitted.clear()
+
+    def finish(self, damaged_bytes: int) -> JournalContent | None:
+        self._drop_uncommitted()
+        if self._begin is None:
+            return None
+        return JournalContent(*self._begin, self._is_clean, self._runs, damaged_bytes, self._incomplete)
 
 
 def _unpack_run(body: memoryview) -> tuple[RunKey, JournaledRun]:

@@ -1,7 +1,8 @@
 """Recording of held runs: the journal gets each run that its input has handed over, once, until it is settled.
 
-The runs of a fenced attempt are recorded together: a recording leaves out those of an attempt that its input is just
-handing over, and all runs handed over since the recording began.
+A recording has all runs of a fenced attempt or none: it leaves out those of an attempt that its input is just handing
+over, and all runs handed over since the recording began.  Its COMMIT makes them one unit for the reader.  An attempt
+with a spill file is no such unit, because the journal lacks the messages in the file.
 
 A run is recorded whole.  It counts as held until its last message is settled, so a power failure repeats the settled
 messages of a split run, and those that were settled since the last recording.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
-from bruce_mp.journal.journal_file import Journal, JournaledRun, RunKey, boot_id
+from bruce_mp.journal.journal_file import AttemptKey, Journal, JournaledRun, RunKey, boot_id
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.fences import attempt_of
@@ -110,19 +111,21 @@ class JournalRecorder:
                 journal.add_run(key, run)
                 found[key] = len(run.data)
         journal.add_settled(self._recorded.keys() - found.keys())
+        journal.add_commit()
         self._recorded = found
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
         """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""
-        attempt = attempt_of(self._slab, chunk)
+        number, row = attempt_of(self._slab, chunk), self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
+        attempt = AttemptKey(row, number) if number else None
         try:
-            progress = self._progress[self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]]
-            last = progress.ticket if not attempt or attempt != progress.attempt else 0
+            progress = self._progress[row]
+            last = progress.ticket if not number or number != progress.attempt else 0
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
                 # A recorded run stays: an earlier worker's attempt may have the number of the one in its release.
                 if (key in self._recorded or run.ticket <= last) and self._is_held(chunk, offset, run):
-                    yield key, self._recorded.get(key) or self._copy(chunk, offset, run)
+                    yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
         except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed
             yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
@@ -132,7 +135,7 @@ class JournalRecorder:
         records = records_of(self._slab, chunk, offset, run)
         return any(record.word & 0xFF not in lay.SETTLED for _, record in records)
 
-    def _copy(self, chunk: int, offset: int, run: Run) -> JournaledRun:
+    def _copy(self, chunk: int, offset: int, run: Run, attempt: AttemptKey | None) -> JournaledRun:
         topic = self._topics.name_of(run.topic) if run.topic else name_of(self._slab, chunk, offset, run)
         at = self._slab.chunk_at(chunk) + offset
-        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body : at + run.size]))
+        return JournaledRun(topic, run.records, bytes(self._slab.view[at + run.body : at + run.size]), attempt)

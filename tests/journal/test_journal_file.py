@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bruce_mp.journal.journal_file import Journal, JournaledRun, RunKey, read_journal
+from bruce_mp.journal.journal_file import AttemptKey, Journal, JournalContent, JournaledRun, RunKey, read_journal
 from support.examples import examples
 
 if TYPE_CHECKING:
@@ -20,6 +20,17 @@ PAGE: Final = 4096
 
 def run(number: int, size: int = 100) -> tuple[RunKey, JournaledRun]:
     return RunKey(number, 1, 64), JournaledRun(b"topic", 1, random.Random(number).randbytes(size))
+
+
+def fenced(attempt: int, number: int) -> tuple[RunKey, JournaledRun]:
+    key, plain = run(number)
+    return key, plain._replace(attempt=AttemptKey(3, attempt))
+
+
+def content_of(path: Path) -> JournalContent:
+    content = read_journal(path)
+    assert content is not None
+    return content
 
 
 def write(path: Path, *numbers: int) -> Journal:
@@ -73,6 +84,62 @@ def test_a_damaged_run_does_not_hide_the_next_one(tmp_path: Path) -> None:
     assert content is not None
     assert content.runs == dict([run(1), run(3)])
     assert content.damaged_bytes > 100
+
+
+def test_an_attempt_without_its_commit_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = write(path, 1)
+    for each in (fenced(1, 2), fenced(1, 3), fenced(2, 4)):
+        journal.add_run(*each)
+    journal.sync()
+    assert (content_of(path).runs, content_of(path).incomplete) == (dict([run(1)]), 3)
+    journal.add_commit()
+    journal.sync()
+    found = dict([run(1), fenced(1, 2), fenced(1, 3), fenced(2, 4)])
+    assert (content_of(path).runs, content_of(path).incomplete) == (found, 0)
+
+
+def test_a_damaged_run_leaves_out_its_attempt_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = write(path, 1)
+    for each in (fenced(1, 2), fenced(2, 3), fenced(1, 4)):
+        journal.add_run(*each)
+    journal.add_commit()
+    journal.sync()
+    path.write_bytes(path.read_bytes().replace(bytes(fenced(1, 4)[1].data), bytes(100)))
+    assert (content_of(path).runs, content_of(path).incomplete) == (dict([run(1), fenced(2, 3)]), 1)
+
+
+def test_a_commit_completes_no_attempt_of_an_earlier_recording(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = write(path, 1)
+    journal.add_run(*fenced(1, 2))
+    journal.sync()
+    later = Journal.open(path)
+    later.add_run(*fenced(2, 3))
+    later.add_commit()
+    later.add_run(*fenced(1, 4))
+    later.add_commit()
+    later.sync()
+    found = dict([run(1), fenced(2, 3), fenced(1, 4)])
+    assert (content_of(path).runs, content_of(path).incomplete) == (found, 1)
+
+
+def test_a_file_that_ends_anywhere_has_whole_attempts_only(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = write(path, 1)
+    durable = path.stat().st_size
+    for each in (fenced(1, 2), fenced(1, 3)):
+        journal.add_run(*each)
+    journal.add_settled([run(1)[0]])
+    journal.add_commit()
+    journal.sync()
+    data = path.read_bytes()
+    found = []
+    for end in range(durable, len(data) + 1):
+        path.write_bytes(data[:end])
+        found.append(set(content_of(path).runs) - {run(1)[0]})
+    assert found == [set()] * (len(found) - 1) + [{fenced(1, 2)[0], fenced(1, 3)[0]}]
 
 
 @examples(100)

@@ -79,6 +79,7 @@ def as_of_an_earlier_boot(path: Path) -> None:
     journal.add_begin(content.slab_id, _EARLIER_BOOT)
     for key, run in content.runs.items():
         journal.add_run(key, run)
+    journal.add_commit()
     if content.is_clean:
         journal.add_clean()
     journal.replace(path)

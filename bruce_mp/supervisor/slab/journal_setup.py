@@ -137,6 +137,12 @@ class JournalSetup:
         slab.words[lay.SUPER_RESTORING >> 2] = 1
         if content.damaged_bytes:
             log.warning("%s of the journal %s are damaged.", plural(content.damaged_bytes, "byte"), self._directory)
+        if content.incomplete:
+            log.warning(
+                "%s of the journal %s are not delivered, because it lacks others of their fenced attempts.",
+                plural(content.incomplete, "message"),
+                self._directory,
+            )
         restored = restore(slab, content.runs.values(), partitioners)
         if restored:
             log.log(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.errors import StartError
-from bruce_mp.journal.journal_file import read_journal
+from bruce_mp.journal.journal_file import AttemptKey, Journal, JournaledRun, RunKey, read_journal
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.slab import layout as lay
 from bruce_mp.supervisor.slab.backlog import held_messages
@@ -86,6 +86,19 @@ def test_a_killed_start_that_restores_is_repeated_with_all_messages(start: Start
     content = read_journal(start.journal / JOURNAL)
     assert content is not None
     assert (content.slab_id, content.messages) == (again.read_signed(lay.SUPER_CREATED_MS), 3)
+
+
+def test_messages_of_half_an_attempt_are_counted_in_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    slab = start()
+    hold(slab, 3)
+    record(start, slab)
+    journal = Journal.open(start.journal / JOURNAL)
+    journal.add_run(RunKey(9, 1, 64), JournaledRun(b"t", 2, b"", AttemptKey(3, 1)))
+    journal.sync()
+    start.path.unlink()
+    assert held(start()) == 3
+    assert "2 messages of the journal" in caplog.text
+    assert "it lacks others of their fenced attempts" in caplog.text
 
 
 def test_a_restart_of_the_machine_after_a_begin_restores(start: Start) -> None:
