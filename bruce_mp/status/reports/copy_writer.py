@@ -115,9 +115,12 @@ class CopyWriter:
         self._queue.put(discards)
 
     def stop(self) -> None:
-        """Write the queued copies, waiting at most 2 s, and end the thread."""
+        """Write the queued copies, waiting at most 2 s, and end the thread. After 1 s, send no dead letters."""
         self._queue.put(None)
-        self._thread.join(_STOP_S)
+        self._thread.join(_STOP_S / 2)
+        if self._thread.is_alive() and (dead_letters := self._discards.dead_letters) is not None:
+            dead_letters.stop()
+        self._thread.join(_STOP_S / 2)
 
     def enqueue(self, data: bytes) -> None:
         """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond `MAX_QUEUED_BYTES`."""
@@ -128,7 +131,10 @@ class CopyWriter:
             self._queue.put(data)
         else:
             _LOG.warning("Copies of messages arrive faster than the disk accepts them; some are not written.")
-            count_lost(self._count, _decode(data))
+            copies = _decode(data)
+            count_lost(self._count, copies)
+            if (dead_letters := self._discards.dead_letters) is not None:
+                dead_letters.count_lost(copy for copy in copies if copy.target is Target.DISCARDS)
 
     def _run(self) -> None:
         self._prepare()

@@ -12,15 +12,19 @@ are those of the discarded message, and:
     bruce.value_size     the size of the whole value, if it was cut to fit
 
 A dead letter that is discarded itself never becomes another one. Without room in the daemon, dead letters are lost and
-counted: the writer thread waits at most `PATIENCE_S` for the input, and then not at all for `PAUSE_S`.
+counted: the writer thread waits at most `PATIENCE_S` for the input in all for the copies of one parcel, and then not at
+all for `PAUSE_S`. A connection that a dead input has closed costs one new connection, at once. A message that the
+kernel refuses for its size costs only itself.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import time
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError
@@ -28,7 +32,7 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_messa
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.protocol.client.record_headers import Header
@@ -42,10 +46,14 @@ REFUSED_SENDERS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, Disca
 """Infos of messages that must not reach Kafka by another way."""
 PATIENCE_S: Final = 1.0
 PAUSE_S: Final = 5.0
+_CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
+"""Errors of a connection whose input process has ended; its successor accepts a new one."""
 _START_BYTES: Final = 64
 """Bytes of a message in front of its topic, at most."""
 _SIZE_HEADER: Final = 64
 """Room for the header with the size of a cut value."""
+_SHORTEST_WAIT_S: Final = 0.001
+"""Wait of the last message of a parcel whose time is over; zero would make the socket non-blocking."""
 
 
 class DeadLetterTopic:
@@ -61,6 +69,7 @@ class DeadLetterTopic:
         self._count = count
         self._host = socket.gethostname().encode()
         self._quiet_until = 0.0
+        self._give_up_at = 0.0
 
     def close(self) -> None:
         self._datagrams.close()
@@ -68,9 +77,18 @@ class DeadLetterTopic:
 
     def send(self, copies: Sequence[Copy]) -> None:
         """Send the copies that are dead letters, and count them."""
+        self._give_up_at = time.monotonic() + PATIENCE_S
         for copy in copies:
             if self._is_dead_letter(copy):
                 self._count(Counter.DeadLetterSent if self._send(copy) else Counter.DeadLetterLost, 1)
+
+    def stop(self) -> None:
+        """Count all further dead letters as lost. Another thread may be in `send`."""
+        self._quiet_until = inf
+
+    def count_lost(self, copies: Iterable[Copy]) -> None:
+        """Count copies that do not reach `send`. Another thread may be in `send`."""
+        self._count(Counter.DeadLetterLost, sum(map(self._is_dead_letter, copies)))
 
     def _is_dead_letter(self, copy: Copy) -> bool:
         """Return False for possible duplicates, refused senders, and our own dead letters."""
@@ -90,10 +108,13 @@ class DeadLetterTopic:
             return False
         way = self._datagrams if len(data) <= self._datagram_limit else self._stream
         try:
-            way.send(data)
+            way.send(data, self._give_up_at)
         except OSError as error:
-            self._quiet_until = time.monotonic() + PAUSE_S
-            self._log_loss(f"{way.path} did not take it: {error}.")
+            if error.errno == errno.EMSGSIZE:
+                self._log_loss(f"the kernel allows no datagram of {len(data)} bytes; raise net.core.wmem_default.")
+                return False
+            self._quiet_until = max(self._quiet_until, time.monotonic() + PAUSE_S)
+            self._log_loss(f"{way.path} did not take it: {error.strerror or 'it does not read'}.")
             return False
         return True
 
@@ -143,25 +164,32 @@ class _InputSocket:
         self._kind = kind
         self._socket: socket.socket | None = None
 
-    def send(self, data: bytes) -> None:
-        """Send a whole message within PATIENCE_S. Raise OSError; the input then has none of it, or an unclean part."""
-        if self._socket is None:
-            self._socket = self._open()
+    def send(self, data: bytes, give_up_at: float) -> None:
+        """Send a whole message by `give_up_at`. Raise OSError; the input then has none of it, or an unclean part."""
+        is_new = self._socket is None
         try:
+            self._send(data, give_up_at)
+        except OSError as error:
+            if is_new or error.errno not in _CLOSED:
+                raise
+            self._send(data, give_up_at)
+
+    def _send(self, data: bytes, give_up_at: float) -> None:
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, self._kind)
+                self._limit_wait(self._socket, give_up_at)
+                self._socket.connect(self.path)
+            self._limit_wait(self._socket, give_up_at)
             self._socket.sendall(data)
-        except OSError:
-            self.close()
+        except OSError as error:
+            if error.errno != errno.EMSGSIZE:
+                self.close()
             raise
 
-    def _open(self) -> socket.socket:
-        opened = socket.socket(socket.AF_UNIX, self._kind)
-        try:
-            opened.settimeout(PATIENCE_S)
-            opened.connect(self.path)
-        except OSError:
-            opened.close()
-            raise
-        return opened
+    @staticmethod
+    def _limit_wait(opened: socket.socket, give_up_at: float) -> None:
+        opened.settimeout(max(give_up_at - time.monotonic(), _SHORTEST_WAIT_S))
 
     def close(self) -> None:
         if self._socket is not None:

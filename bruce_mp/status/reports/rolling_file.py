@@ -5,7 +5,8 @@
 
 Only the daemon's user and group can read these files: the writer creates them with mode 0660 less the umask, and
 removes the permissions of others from an existing file. A write stores whole lines only: after a short write on a full
-disk, the writer truncates the partial line.
+disk, the writer truncates the partial line. A kill or a power failure can still tear the last line; the next writer
+ends it with ` cut` and a newline.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ __all__ = ["FileWriteError", "RollingFile", "open_private"]
 _MODE: Final = 0o660
 _DIRECTORY_MODE: Final = 0o750
 _OTHERS: Final = 0o007
+_CUT: Final = b" cut\n"
+"""End of a torn line. The mark keeps the line from parsing; without it, a line that lost its last fields would parse."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """O_NONBLOCK: opening a FIFO must not wait for a reader."""
 
@@ -67,6 +70,16 @@ def _revoke_others(path: Path, descriptor: int) -> None:
         ) from error
 
 
+def _ends_with_newline(path: Path) -> bool:
+    """Return True if the last byte is a newline; False also for a file that this user may only append to."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except OSError:
+        return False
+
+
 class RollingFile:
     """Append-only file with rotation. Sizes are in bytes; `now_ms` is the wall clock."""
 
@@ -94,6 +107,8 @@ class RollingFile:
         if self._descriptor is None:
             self._descriptor = open_private(self.path)
             self._size = os.fstat(self._descriptor).st_size
+            if self._size and not _ends_with_newline(self.path):
+                self._append(_CUT)
         if self._size and self._size + size > self._max_size:
             self._rotate()
 

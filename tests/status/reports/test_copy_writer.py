@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -15,10 +16,12 @@ from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import pytest
+
+    from bruce_mp.status.reports.dead_letters import DeadLetterTopic
 
 
 class Debug:
@@ -129,3 +132,40 @@ def test_the_queue_of_a_slow_disk_is_bounded(tmp_path: Path, caplog: pytest.LogC
     made.debug.may.set()
     made.writer.stop()
     assert made.debug.copies == [large]
+
+
+class DeadLetters:
+    """A sender of dead letters that waits until it is stopped."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.stopped = Event()
+
+    def send(self, copies: Sequence[Copy]) -> None:
+        assert self.stopped.wait(20)
+        self.count_lost(copies)
+
+    def count_lost(self, copies: Iterable[Copy]) -> None:
+        self.lost += len(list(copies))
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_dead_letters_that_are_not_sent_are_counted(tmp_path: Path) -> None:
+    """The queue is full at first, and the input does not read at the end."""
+    made = Made(None)
+    dead_letters = DeadLetters()
+    made.writer.replace_destinations(DiscardDestinations(None, cast("DeadLetterTopic", dead_letters)))
+    made.writer.start()
+    discarded = copy_of(Target.DISCARDS, "NO_MEM", bytes(MAX_QUEUED_BYTES * 2 // 5))
+    made.writer.enqueue(msgspec.msgpack.encode([discarded]))
+    deadline = time.monotonic() + 20
+    while made.counted[Counter.DiscardCopySettled] != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    for _ in range(3):
+        made.enqueue(discarded)
+    assert dead_letters.lost == 2
+    made.writer.stop()
+    assert dead_letters.lost == 4

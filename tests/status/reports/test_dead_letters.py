@@ -14,7 +14,7 @@ from bruce_mp.config.inputs import Input, UnixDatagram, UnixStream
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Batching, Kafka
 from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_any_partition, parse_message
-from bruce_mp.status.reports.dead_letters import PAUSE_S, DeadLetterTopic
+from bruce_mp.status.reports.dead_letters import PATIENCE_S, PAUSE_S, DeadLetterTopic
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Copy, Target
 
@@ -29,21 +29,33 @@ LIMIT = 1000
 class Site:
     """A datagram socket in place of the daemon's, and the sender of dead letters."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, max_datagram_size: int = LIMIT, **settings: Any) -> None:
         self.path = directory / "in.dgram"
         self.stream_path = directory / "in.stream"
         self.counted: Tally[Counter] = Tally()
         inputs = Input(
             unix_datagram=UnixDatagram(enable=True, path=str(self.path)),
             unix_stream=UnixStream(enable=True, path=str(self.stream_path)),
-            max_datagram_size=LIMIT,
+            max_datagram_size=max_datagram_size,
         )
         config = Config(
             kafka=Kafka(bootstrap_servers=("b:1",)), input=inputs, discards=DeadLetterSection(topic="dead"), **settings
         )
         self.topic = DeadLetterTopic(config, self._count)
-        self.daemon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.daemon.settimeout(0.0)
+        self.daemon = self._new_socket()
+
+    @staticmethod
+    def _new_socket() -> socket.socket:
+        created = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        created.settimeout(0.0)
+        return created
+
+    def restart_daemon(self) -> None:
+        """Replace the daemon's socket by another one at its path."""
+        self.daemon.close()
+        self.path.unlink()
+        self.daemon = self._new_socket()
+        self.daemon.bind(str(self.path))
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         self.counted[counter] += amount
@@ -150,6 +162,62 @@ def test_a_large_dead_letter_takes_the_stream(site: Site) -> None:
     assert isinstance(message, Message)
     assert message.value == value
     assert site.counted == {Counter.DeadLetterSent: 1}
+
+
+def test_a_connection_of_an_ended_input_is_replaced_at_once(site: Site) -> None:
+    for number in range(3):
+        assert site.send(copy_of(value=b"%d" % number)) is not None
+        site.restart_daemon()
+    assert site.counted == {Counter.DeadLetterSent: 3}
+
+
+def test_a_stream_of_an_ended_input_is_replaced_at_once(site: Site) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(site.stream_path))
+        listener.listen()
+        listener.settimeout(20)
+        for _ in range(3):
+            assert site.send(copy_of(value=bytes(2 * LIMIT))) is None
+            listener.accept()[0].close()
+    assert site.counted == {Counter.DeadLetterSent: 3}
+
+
+def test_a_datagram_that_the_kernel_refuses_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(tmp_path, max_datagram_size=1 << 20, batching=Batching(message_max_bytes=1 << 20))
+    site.daemon.bind(str(site.path))
+    assert site.send(copy_of()) is not None
+    assert site.send(copy_of(value=bytes(900_000))) is None
+    assert "raise net.core.wmem_default" in caplog.text
+    assert site.send(copy_of()) is not None
+    assert site.counted == {Counter.DeadLetterSent: 2, Counter.DeadLetterLost: 1}
+    site.topic.close()
+    site.daemon.close()
+
+
+def test_the_copies_of_a_parcel_wait_together_for_a_slow_input(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input reads one message each time that the sender has waited for a while."""
+    now, waits = [100.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    class SlowSocket(socket.socket):
+        def sendall(self, data: Any, flags: int = 0) -> None:
+            waits.append(self.gettimeout())
+            now[0] += 0.4
+            if (self.gettimeout() or 0) < 0.4:
+                raise TimeoutError("timed out")
+            super().sendall(data, flags)
+
+    monkeypatch.setattr(socket, "socket", SlowSocket)
+    site.topic.send([copy_of() for _ in range(10)])
+    assert waits == [pytest.approx(PATIENCE_S), pytest.approx(0.6), pytest.approx(0.2)]
+    assert site.counted == {Counter.DeadLetterSent: 2, Counter.DeadLetterLost: 8}
+
+
+def test_a_stopped_sender_counts_what_it_does_not_send(site: Site) -> None:
+    site.topic.stop()
+    assert site.send(copy_of()) is None
+    site.topic.count_lost([copy_of(), copy_of(""), copy_of(topic=b"dead")])
+    assert site.counted == {Counter.DeadLetterLost: 2}
 
 
 def test_dead_letters_pause_after_a_refusal(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

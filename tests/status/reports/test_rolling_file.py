@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line, parse_line
 from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from support.full_disk import files_end_at
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 NOW_MS = 1_800_000_000_000
 LINE = b"0123456\n"
+WHOLE = format_line(
+    DiscardLine(1, 2, LineEvent.DISCARD, "NO_MEM", b"a]b", b"key", b"value", 17, ((b"k", None), (b"l", b"w")), 16)
+)
 
 
 def made(path: Path, max_size: int = 20, max_archive: int = 1000) -> RollingFile:
@@ -62,6 +67,31 @@ def test_a_file_with_room_is_appended_to(path: Path) -> None:
     made(path).write([LINE])
     made(path).write([LINE])
     assert path.read_bytes() == LINE * 2
+
+
+@pytest.mark.parametrize("kept", range(1, len(WHOLE)))
+def test_a_torn_last_line_is_ended_and_never_parses(path: Path, kept: int) -> None:
+    """Its end could be missing: a line without its partition key or headers must not pass for a whole one."""
+    path.parent.mkdir(parents=True)
+    path.write_bytes(WHOLE + WHOLE[:kept])
+    file = made(path, max_size=1000)
+    file.prepare()
+    file.write([WHOLE])
+    first, torn, last = path.read_bytes().splitlines(keepends=True)
+    assert (first, last) == (WHOLE, WHOLE)
+    with pytest.raises(RemoteProtocolError):
+        parse_line(torn)
+
+
+def test_a_full_disk_leaves_a_torn_line_for_a_later_writer(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(WHOLE[:9])
+    file = made(path, max_size=1000)
+    with files_end_at(11), pytest.raises(FileWriteError, match="cannot be written"):
+        file.write([WHOLE])
+    assert path.read_bytes() == WHOLE[:9]
+    file.write([WHOLE])
+    assert path.read_bytes() == WHOLE[:9] + b" cut\n" + WHOLE
 
 
 def test_the_oldest_files_are_removed_when_the_archive_is_full(path: Path) -> None:
