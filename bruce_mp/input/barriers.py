@@ -125,13 +125,12 @@ class Barriers:
     def on_handed_over(self) -> bool:
         """Record the handover of all messages before the present barriers; return True if one waits for the journal.
 
-        Messages in spill files of complete attempts are not: their barriers wait until the slab has them.
+        Messages in spill files are not: the barriers of their clients wait until the slab has them.
         """
         durable = [each for each in self._pending if each.is_durable]
-        if self._journal is not None and durable and not self._journal.has_released:
-            for each in durable:
-                if each.ticket is None:
-                    each.ticket = self._journal.last
+        for each in durable:
+            if self._journal is not None and each.ticket is None and not _is_spilled(each.client, each.last):
+                each.ticket = self._journal.last
         return bool(durable)
 
     def _is_finished(self, each: _Pending) -> bool:
@@ -203,6 +202,10 @@ def _sections_of(client: StreamClientState, last: ConnectionSection) -> Iterator
         if section is last:
             return
     yield client.section
+
+
+def _is_spilled(client: StreamClientState, last: ConnectionSection) -> bool:
+    return any(section.spill_files for section in _sections_of(client, last))
 
 
 def _outstanding(client: StreamClientState, last: ConnectionSection) -> int:

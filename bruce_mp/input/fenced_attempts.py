@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason, SlabError
-from bruce_mp.input.spills import Released, SpillRoom
+from bruce_mp.input.spills import SpillRoom
 from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.client.fence import EndReason
 from bruce_mp.slab import fences
@@ -342,7 +342,7 @@ class FencedAttempts:
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
             self.pool.holdings.adopt(self.slab, chunk, span)
         if attempt.spill is not None:
-            self._spills.released.append(Released(attempt.spill, attempt.section))
+            self._spills.release(attempt.spill, attempt.section)
         self._unique.on_released(client, attempt)
         return runs
 

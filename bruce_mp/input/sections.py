@@ -26,6 +26,8 @@ class ConnectionSection:
     discards: Tally[DiscardReason] = field(default_factory=Tally)
     is_closed: bool = False
     """The connection has ended, or sends its next section."""
+    spill_files: int = 0
+    """Spill files of complete attempts that have messages of the section."""
 
     @property
     def outstanding(self) -> int:

@@ -137,7 +137,7 @@ class SpillFeed:
         self._spills.released.remove(released)
         if released.file.is_exhausted:
             self._stuck.pop(released.file, None)
-            self._spills.remove(released.file)
+            self._spills.remove_exhausted(released)
         else:
             self._spills.released.append(released)
 

@@ -67,6 +67,17 @@ class Spills:
         self.last_number = max(files, default=0)
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
 
+    def release(self, file: SpillFile, section: ConnectionSection) -> None:
+        """Queue the file of a complete attempt; `section` has its messages."""
+        section.spill_files += 1
+        self.released.append(Released(file, section))
+
+    def remove_exhausted(self, released: Released) -> None:
+        """Remove a file whose messages are all back in the slab."""
+        if released.section is not None:
+            released.section.spill_files -= 1
+        self.remove(released.file)
+
     @property
     def can_spill(self) -> bool:
         """Return True if the configuration allows spill files."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
-from bruce_mp.slab.spill import released_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,11 +63,6 @@ class JournaledTickets:
     def last(self) -> int:
         """Return the ticket of the last run that the input handed over."""
         return self._slab.longs[_ticket_at(self._slab, self._row) >> 3]
-
-    @property
-    def has_released(self) -> bool:
-        """Return True if spill files have messages of complete attempts, which the journal lacks."""
-        return released_messages(self._slab, self._row) > 0
 
     def has(self, ticket: int) -> bool:
         """Return True if the journal has the held runs up to a ticket."""

@@ -97,6 +97,28 @@ def test_a_durable_barrier_waits_for_the_runs_of_spilled_messages(
     assert not sweep(worker.slab, {RunState.OPEN}), "the answer says that the journal has all messages"
 
 
+def test_a_spill_file_of_another_client_does_not_delay_a_durable_barrier(worker: StreamInput) -> None:
+    owner, other = worker.connect(), worker.connect()
+    worker.feed((owner, BEGIN + spilled(0) + END + BARRIER))
+    worker.feed((other, datagram(b"t1", b"value") + BARRIER))
+    answer_journaled(worker)
+    assert len(worker.spill_feed), "the file is not back in the slab"
+    assert [client for client, _ in worker.answers] == [other]
+    while len(worker.spill_feed):
+        worker.spill_feed.feed(worker.now_ms)
+    answer_journaled(worker)
+    assert [client for client, _ in worker.answers] == [other, owner]
+    assert set(statuses(worker)) == {BarrierStatus.DONE}
+
+
+def answer_journaled(worker: StreamInput) -> None:
+    """Hand all runs over, write the journal, and answer the barriers that it finishes."""
+    worker.close_runs()
+    assert worker.waiting.on_handed_over()
+    store_journaled(worker.slab, last_tickets(worker.slab))
+    worker.waiting.answer_finished(worker.now_ms)
+
+
 def test_an_open_attempt_of_another_client_does_not_delay_a_durable_barrier(worker: StreamInput) -> None:
     worker.feed((worker.connect(), BEGIN + spilled(0)))
     worker.feed((worker.connect(), datagram(b"t1", b"value") + BARRIER))
