@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inspection", "inspect"]
 
-IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers cannot"}
+IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers cannot", 3: "not known yet"}
 
 
 class TopicHeld(msgspec.Struct):

@@ -247,8 +247,7 @@ class _RouterProcess(ProcessShell):
         self._row.add(Counter.GetMetadataSuccess)
         self._row.add(Counter.MetadataPartitionHasUnknownBroker, result.metadata.unknown_leaders)
         self._row.add(Counter.MetadataHasEmptyTopicList, int(not result.metadata.topics))
-        self._store_producer_id(result)
-        producer_id.store_cluster(self._slab, result.metadata.cluster_id)
+        self._store_identity(result)
         view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
@@ -308,8 +307,9 @@ class _RouterProcess(ProcessShell):
                 name.decode("utf-8", "backslashreplace"), extra={"about": name},
             )  # fmt: skip
 
-    def _store_producer_id(self, result: FetchResult) -> None:
-        """Store the producer id in the slab before any batch uses it."""
+    def _store_identity(self, result: FetchResult) -> None:
+        """Store the cluster in the slab, and then a producer id of it, before any batch uses it."""
+        producer_id.store_cluster(self._slab, result.metadata.cluster_id)
         self._cluster_status.on_producer_refused(result.producer_error)
         if producer_id.is_idempotent(self._slab):
             return

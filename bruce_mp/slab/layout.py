@@ -42,7 +42,9 @@ SUPER_MAGIC: Final = b"BRUCESLB"
 SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, chunks, topics, partitions, rows, landing slots, landing slot size"""
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
-SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = the brokers support it, 2 = they do not
+SUPER_IDEMPOTENCE: Final = (
+    84  # u32: 0 = unknown, 1 = the brokers support it, 2 = they do not, 3 = a change of cluster is under way
+)
 SUPER_CREATED_MS: Final = 88  # i64
 SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
 SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete

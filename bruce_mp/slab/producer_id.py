@@ -5,7 +5,8 @@ If the slab holds a batch with sequence numbers, the daemon keeps the producer i
 under it.
 
 A producer id belongs to one cluster: another cluster may have given the same id to another producer, and would take our
-batches for repetitions.  So the slab also keeps the cluster's id, and `change_cluster` replaces both.
+batches for repetitions.  So the slab also keeps the cluster's id, and `change_cluster` replaces both.  The cluster is
+stored first: a router that is killed between the two leaves no producer id of another cluster in use.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ __all__ = [
     "store_producer",
 ]
 
-_UNKNOWN, _SUPPORTED, _UNSUPPORTED = 0, 1, 2
+_UNKNOWN, _SUPPORTED, _UNSUPPORTED, _CHANGING = 0, 1, 2, 3
+"""Values of SUPER_IDEMPOTENCE; _CHANGING: `change_cluster` has not finished, so batches may have old numbers."""
 _BUILT: Final = (RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
 
 
@@ -49,8 +51,14 @@ def reset_idempotence(slab: Slab) -> None:
 
 
 def store_producer(slab: Slab, producer_id: int) -> None:
-    """Store the producer id, so that later batches get sequence numbers; none may have one yet (router only)."""
-    PartitionTable(slab).reset()
+    """Store the producer id, so that later batches get sequence numbers (router only).
+
+    No batch may have one yet, unless a router was killed in `change_cluster`.
+    """
+    if slab.words[lay.SUPER_IDEMPOTENCE >> 2] == _CHANGING:
+        PartitionTable(slab).change_epochs()
+    else:
+        PartitionTable(slab).reset()
     slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)
     slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _SUPPORTED
 
@@ -101,13 +109,14 @@ def change_cluster(slab: Slab, cluster_id: str, producer_id: int | None) -> None
     """Send all messages to another cluster, under its producer id or without sequence numbers if it is None.
 
     Only the router calls this, while it holds all messages.  Each partition enters another epoch, so that dispatchers
-    renumber the batches that were built for the old cluster.
+    renumber the batches that were built for the old cluster.  If the router is killed before the end, the next one
+    requests a producer id of the cluster that the slab names then.
     """
-    PartitionTable(slab).change_epochs()
-    if producer_id is None:
-        disable_idempotence(slab)
-    else:
-        slab.store_signed(lay.SUPER_PRODUCER_ID, producer_id)
-        slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _SUPPORTED
+    slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _CHANGING
     slab.words[lay.SUPER_CLUSTER_CHANGES >> 2] += 1
     store_cluster(slab, cluster_id)
+    if producer_id is None:
+        PartitionTable(slab).change_epochs()
+        disable_idempotence(slab)
+    else:
+        store_producer(slab, producer_id)

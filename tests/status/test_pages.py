@@ -132,7 +132,9 @@ def test_responses_forbid_caching(daemon: OfflineStatusPages) -> None:
     assert daemon.client.get("/books/json").headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.parametrize(("found", "delivery"), [(0, "not known yet"), (1, "exactly once"), (2, "at least once")])
+@pytest.mark.parametrize(
+    ("found", "delivery"), [(0, "not known yet"), (1, "exactly once"), (2, "at least once"), (3, "not known yet")]
+)
 def test_server_info_states_the_delivery_guarantee(daemon: OfflineStatusPages, found: int, delivery: str) -> None:
     daemon.slab.words[lay.SUPER_IDEMPOTENCE >> 2] = found
     assert daemon.json("/server_info/json")["delivery"] == delivery

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
 
-DELIVERIES: Final = ("not known yet", "exactly once", "at least once")
+DELIVERIES: Final = ("not known yet", "exactly once", "at least once", "not known yet")
 """Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`. Exactly once requires brokers that detect duplicates.
 """
 
