@@ -38,21 +38,25 @@ _LEDGER: Final = (
 CELL: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
 """For the list of a ledger's files; by default each file would be listed by a separate task."""
-_ARRIVED: Final = """
-    with writers as (select writer from {ledger} where stamped group by writer),
-      known as (select * from {facts} left semi join writers using (writer)),
-      passed as (
+_WRITERS: Final = "select writer from {ledger} where stamped group by writer"
+_ARRIVED: Final = {
+    "writers": _WRITERS,
+    "known": "select * from {facts} left semi join {writers} using (writer)",
+    "passed": """
         select *, coalesce(max(last) over by_writer, -1L) as top, coalesce(max(last) over by_cell, -1L) as top_of_cell,
           max(sent) over by_writer as sent_before
-        from known
+        from {known}
         window by_writer as (partition by writer order by first, sent rows between unbounded preceding and 1 preceding),
           by_cell as (
             partition by writer, attempt, topic, minute order by first, sent
-            rows between unbounded preceding and 1 preceding))
-    select *, greatest(last - greatest(top, first - 1), 0L) as fresh,
-      greatest(last - greatest(top_of_cell, first - 1), 0L) as fresh_in_cell
-    from passed
-"""
+            rows between unbounded preceding and 1 preceding)
+    """,
+    "arrived": """
+        select *, greatest(last - greatest(top, first - 1), 0L) as fresh,
+          greatest(last - greatest(top_of_cell, first - 1), 0L) as fresh_in_cell
+        from {passed}
+    """,
+}
 """Facts of known writers, with `top` and `fresh`, for the writer and for the cell of the attempt.
 
 `top` is the highest number of the ranges before, -1 for none, and `sent_before` their latest time; `fresh` counts the
@@ -60,113 +64,145 @@ new numbers. Ranges are ordered by
 their first number, so the ranges before cover all numbers from `first` to `top`; the range that was sent first precedes
 equal ones.
 """
-_CELLS: Final = """
-    with sent as (
+_CELLS: Final = {
+    "sent": """
         select pool, writer, attempt, stamped, topic, minute, sum(rows) as rows from {ledger}
-        group by pool, writer, attempt, stamped, topic, minute),
-      found as (
+        group by pool, writer, attempt, stamped, topic, minute
+    """,
+    "found": """
         select writer, attempt, topic, minute, sum(fresh_in_cell) as found from {arrived}
-        group by writer, attempt, topic, minute),
-      stamped as (
+        group by writer, attempt, topic, minute
+    """,
+    "stamped": """
         select pool, topic, minute, rows, found
-        from sent left join found using (writer, attempt, topic, minute) where stamped),
-      plain_sent as (
-        select pool, topic, minute, sum(rows) as rows from sent where not stamped group by pool, topic, minute),
-      plain as (select pool, topic, minute, rows, found from plain_sent left join {plain} using (topic, minute))
-    select *, rows - present as lack from (
-      select pool, topic, minute, rows, least(rows, coalesce(found, 0)) as present
-      from (select * from stamped union all select * from plain))
-"""
+        from {sent} left join {found} using (writer, attempt, topic, minute) where stamped
+    """,
+    "plain_sent": """
+        select pool, topic, minute, sum(rows) as rows from {sent} where not stamped group by pool, topic, minute
+    """,
+    "cells": """
+        select *, rows - present as lack from (
+          select pool, topic, minute, rows, least(rows, coalesce(found, 0)) as present
+          from (
+            select * from {stamped}
+            union all
+            select pool, topic, minute, rows, found from {plain_sent} left join {plain} using (topic, minute)))
+    """,
+}
 """pool, topic, minute, rows, present (found in the cell itself), lack."""
-_PLAIN: Final = """
-    select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute
-"""
+_PLAIN: Final = {
+    "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
+}
 """topic, minute, found: messages without a stamp."""
-_COVERS: Final = """
-    with pools as (select distinct pool, writer from {ledger} where stamped),
-      found as (
-        select pool, sum(fresh) as arrived from {arrived} join pools using (writer) group by pool
-        union all select concat('plain ', topic), sum(found) from {plain} group by topic),
-      present_sums as (select pool, sum(present) as present from {cells} group by pool),
-      attempts as (  -- all rows of an attempt are equal here
+_COVERS: Final = {
+    "pools": "select distinct pool, writer from {ledger} where stamped",
+    "found": """
+        select pool, sum(fresh) as arrived from {arrived} join {pools} using (writer) group by pool
+        union all select concat('plain ', topic), sum(found) from {plain} group by topic
+    """,
+    "present_sums": "select pool, sum(present) as present from {cells} group by pool",
+    # All rows of an attempt are equal here.
+    "attempts": """
         select pool, first(discarded) as discarded from {ledger} where acks = 'delivered'
-        group by pool, writer, attempt),
-      reported as (
-        select pool, reason, sum(count) as count from attempts lateral view explode(discarded) as reason, count
-        group by pool, reason),
-      in_files as (  -- attempts with an answer are not counted again
+        group by pool, writer, attempt
+    """,
+    "reported": """
+        select pool, reason, sum(count) as count from {attempts} lateral view explode(discarded) as reason, count
+        group by pool, reason
+    """,
+    # Attempts with an answer are not counted again.
+    "in_files": """
         select * from (
           select concat(kind, topic) as pool, reason, count from {lines}
           lateral view explode(array('topic ', 'plain ')) as kind)
-        left anti join attempts using (pool))
-    select * from (
-      select pool, 0 as rank, '(stray)' as reason, arrived - present as count from found join present_sums using (pool)
-      union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 1), reason, count from reported
-      union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 2), reason, count from in_files)
-    where count > 0
-"""
+        left anti join {attempts} using (pool)
+    """,
+    "covers": """
+        select * from (
+          select pool, 0 as rank, '(stray)' as reason, arrived - present as count
+          from {found} join {present_sums} using (pool)
+          union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 1), reason, count from {reported}
+          union all select pool, if(reason = 'POSSIBLY_DELIVERED', 3, 2), reason, count from {in_files})
+        where count > 0
+    """,
+}
 """pool, rank, reason, count: explanations of the lack in the cells of a pool, in the order of rank.
 
 Messages that were possibly delivered explain only the rest, because Kafka may have them.
 """
-_SHARES: Final = """
-    with incomplete as (
+_SHARES: Final = {
+    "incomplete": """
         select *, sum(lack) over (
           partition by pool order by minute, topic rows between unbounded preceding and current row) as lack_to
-        from {cells} where lack > 0),
-      covering as (
+        from {cells} where lack > 0
+    """,
+    "covering": """
         select *, sum(count) over (
           partition by pool order by rank, reason rows between unbounded preceding and current row) as cover_to
-        from {covers}),
-      dealt as (
+        from {covers}
+    """,
+    "dealt": """
         select topic, minute, reason,
           least(lack_to, cover_to) - greatest(lack_to - lack, cover_to - count) as count
-        from incomplete join covering using (pool))
-    select topic, minute, reason, sum(count) as count from dealt where count > 0 group by topic, minute, reason
-"""
+        from {incomplete} join {covering} using (pool)
+    """,
+    "shares": """
+        select topic, minute, reason, sum(count) as count from {dealt} where count > 0 group by topic, minute, reason
+    """,
+}
 _SHARES_COLUMNS: Final = "topic string, minute long, reason string, count long"
 """topic, minute, reason, count: the lack of the cells of a pool, assigned to its covers one after the other.
 
 The query lays the amounts of both sides end to end; overlapping amounts belong together.
 """
-_UNKNOWN: Final = """
-    with writers as (select writer from {ledger} where stamped group by writer),
-      sent as (select topic, sum(rows) as rows from {cells} where startswith(pool, 'plain ') group by topic),
-      found as (select topic, sum(found) as found, max(minute) as minute from {plain} group by topic)
-    select topic, minute, copies as count from {facts} left anti join writers using (writer) where writer is not null
-    union all
-    select topic, minute, found - coalesce(rows, 0)
-    from found left join sent using (topic) where found > coalesce(rows, 0)
-"""
+_UNKNOWN: Final = {
+    "writers": _WRITERS,
+    "sent": "select topic, sum(rows) as rows from {cells} where startswith(pool, 'plain ') group by topic",
+    "found": "select topic, sum(found) as found, max(minute) as minute from {plain} group by topic",
+    "unknown": """
+        select topic, minute, copies as count
+        from {facts} left anti join {writers} using (writer) where writer is not null
+        union all
+        select topic, minute, found - coalesce(rows, 0)
+        from {found} left join {sent} using (topic) where found > coalesce(rows, 0)
+    """,
+}
 """topic, minute, count: messages of writers without a ledger, and unstamped messages beyond the number in the ledgers.
 """
-_DOUBLED: Final = """
-    select topic, partition, minute, writer, first, least(last, top) as last, sent, from_offset,
-      if(to_offset - from_offset = last - first, from_offset + least(last, top) - first, to_offset) as to_offset
-    from {arrived} where first <= top
-"""
-_STRANGERS: Final = """
-    with writers as (select writer from {ledger} where stamped group by writer),
-      plain as (select topic from {ledger} where not stamped group by topic),
-      strange as (
-        select f.* from {facts} f left anti join writers w on f.writer = w.writer where f.writer is not null
-        union all select f.* from {facts} f left anti join plain p on f.topic = p.topic where f.writer is null)
-    select topic, partition, writer, min(first) as first, max(last) as last, min(from_offset) as from_offset,
-      max(to_offset) as to_offset, min(coalesce(sent, minute)) as from_ms, max(coalesce(sent, minute)) as to_ms,
-      sum(copies) as messages
-    from strange group by topic, partition, writer
-"""
+_DOUBLED: Final = {
+    "doubled": """
+        select topic, partition, minute, writer, first, least(last, top) as last, sent, from_offset,
+          if(to_offset - from_offset = last - first, from_offset + least(last, top) - first, to_offset) as to_offset
+        from {arrived} where first <= top
+    """
+}
+_STRANGERS: Final = {
+    "writers": _WRITERS,
+    "plain_topics": "select topic from {ledger} where not stamped group by topic",
+    "strange": """
+        select f.* from {facts} f left anti join {writers} w on f.writer = w.writer where f.writer is not null
+        union all
+        select f.* from {facts} f left anti join {plain_topics} p on f.topic = p.topic where f.writer is null
+    """,
+    "strangers": """
+        select topic, partition, writer, min(first) as first, max(last) as last, min(from_offset) as from_offset,
+          max(to_offset) as to_offset, min(coalesce(sent, minute)) as from_ms, max(coalesce(sent, minute)) as to_ms,
+          sum(copies) as messages
+        from {strange} group by topic, partition, writer
+    """,
+}
 """The unknown messages of each writer in a partition; without a stamp, those of topics without such a ledger."""
-_BALANCE: Final = """
-    with entries as (
+_BALANCE: Final = {
+    "entries": """
         select topic, minute, stack(2, 'sent', rows, 'lack', lack) as (kind, count), null as reason from {cells}
         union all
         select topic, minute, if(reason = '(stray)', 'stray', 'discarded'), count, nullif(reason, '(stray)')
         from {shares}
         union all select topic, minute, 'doubled', last - first + 1, null from {doubled}
         union all select topic, minute, 'out of order', 1, null from {late}
-        union all select topic, minute, 'unknown', count, null from {unknown}),
-      sums as (
+        union all select topic, minute, 'unknown', count, null from {unknown}
+    """,
+    "sums": """
         select topic, minute,
           coalesce(sum(count) filter (where kind = 'sent'), 0) as sent,
           coalesce(sum(count) filter (where kind = 'lack'), 0) as lack,
@@ -176,22 +212,28 @@ _BALANCE: Final = """
           coalesce(sum(count) filter (where kind = 'out of order'), 0) as out_of_order,
           coalesce(sum(count) filter (where kind = 'unknown'), 0) as unknown,
           collect_list(struct(reason, count)) filter (where reason is not null) as reasons
-        from entries group by topic, minute),
-      books as (
+        from {entries} group by topic, minute
+    """,
+    "books": """
         select topic, minute, sent, sent - lack + stray as delivered, discarded, lack - stray - discarded as missing,
           doubled, out_of_order, unknown, if(size(reasons) > 0, map_from_entries(reasons), null) as reasons
-        from sums)
-    select *, concat_ws(', ', if(missing > 0, 'lost', null), if(doubled > 0, 'doubled', null),
-                        if(out_of_order > 0, 'out of order', null)) as problems
-    from books
-"""
+        from {sums}
+    """,
+    "balance": """
+        select *, concat_ws(', ', if(missing > 0, 'lost', null), if(doubled > 0, 'doubled', null),
+                            if(out_of_order > 0, 'out of order', null)) as problems
+        from {books}
+    """,
+}
 _LATE_COLUMNS: Final = (
     "topic string, partition int, minute long, writer string, number long, sent long, from_offset long, to_offset long"
 )
-_ANOMALIES: Final = """
-    select sum(lack) > 0 as incomplete, sum(lanes) > 0 as disordered
-    from (select lack, 0 as lanes from {cells} union all select 0, 1 from {lanes})
-"""
+_ANOMALIES: Final = {
+    "anomalies": """
+        select sum(lack) > 0 as incomplete, sum(lanes) > 0 as disordered
+        from (select lack, 0 as lanes from {cells} union all select 0, 1 from {lanes})
+    """
+}
 
 
 @dataclass(frozen=True)

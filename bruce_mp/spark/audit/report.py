@@ -33,19 +33,22 @@ _SERIES: Final = (*VOLUMES, *PROBLEMS)
 COUNTS: Final = ("sent", *_SERIES, "unknown")
 """The counts of a verdict."""
 _COLUMNS: Final = (*COUNTS, "p50_ms", "p99_ms")
-_SPANS: Final = """
-    with ends as (
+_SPANS: Final = {
+    # Without a partition clause Spark logs a warning.
+    "ends": """
         select *, min(minute) over everything as first, max(minute) over everything as last from {balance}
-        window everything as (partition by true)),  -- without a partition clause Spark logs a warning
-      spans as (select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from ends),
-      placed as (select *, (minute - first) div length_ms as at from spans),
-      sums as (
+        window everything as (partition by true)
+    """,
+    "spans": "select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from {ends}",
+    "placed": "select *, (minute - first) div length_ms as at from {spans}",
+    "sums": """
         select topic, at, first + at * length_ms as start_ms, length_ms,
           sum(sent) as sent, sum(delivered) as delivered, sum(discarded) as discarded, sum(missing) as missing,
           sum(doubled) as doubled, sum(out_of_order) as out_of_order, sum(unknown) as unknown
-        from placed group by topic, at, first, length_ms)
-    select * from sums left join {latencies} using (topic)
-"""
+        from {placed} group by topic, at, first, length_ms
+    """,
+    "with_latencies": "select * from {sums} left join {latencies} using (topic)",
+}
 """At most 120 spans for each topic, all of the same length and with the same start."""
 _HEADS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "of others"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["AuditTables", "empty"]
@@ -45,9 +47,16 @@ class AuditTables:
         """Name a table, cache it in memory at its first use, and return it."""
         return self.register(name, table.cache())
 
-    def query(self, text: str) -> DataFrame:
-        """Run SQL in which {name} stands for the table of that name."""
-        return self.spark.sql(text.format_map({name: self._view(name) for name in self._tables}))
+    def query(self, steps: Mapping[str, str]) -> DataFrame:
+        """Run the last of `steps`, SQL in which {name} stands for an earlier step, else for the table of that name.
+
+        Steps become subqueries: Spark 4.1 cannot plan common table expressions in views.
+        """
+        known, text = {name: self._view(name) for name in self._tables}, ""
+        for name, step in steps.items():
+            text = step.format_map(known)
+            known[name] = f"({text})"
+        return self.spark.sql(text)
 
     def _view(self, name: str) -> str:
         return f"{self._prefix}_{name}"
