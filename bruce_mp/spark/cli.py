@@ -267,8 +267,8 @@ def _run_audit(args: Namespace) -> int:
         following = Follow(plan, args.every, args.lateness, args.window, args.until_idle, args.stop_when_bad)
         return _run_follow(spark, following)
     verdict = audit(spark, plan)
-    if plan.samples:
-        print("\n".join(describe_samples(read_samples(spark, plan))))
+    for line in describe_samples(read_samples(spark, plan)) if plan.samples else ():
+        print(line)
     return ExitCode.OK if verdict.good else ExitCode.UNBALANCED
 
 

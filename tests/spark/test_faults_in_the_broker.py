@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
-from bruce_mp.spark.audit.run import Audit, audit
+from bruce_mp.spark.audit.run import Audit, audit, read_samples
+from bruce_mp.spark.audit.samples import describe_samples
 from bruce_mp.spark.pipelines.backfill import Backfill, backfill
 from bruce_mp.spark.pipelines.progress import Progress
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -86,8 +87,9 @@ def test_the_audit_names_each_message_that_the_broker_lost_doubled_and_moved(
     backfilled(spark, broker, tmp_path)
     before = stamps(broker)
     assert len(set(before)) == len(before) == ROWS
-    plan = Audit(broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
+    plan = Audit(broker.bootstrap, [TOPIC], [f"{tmp_path}/ledger"], f"{tmp_path}/audit", samples=1)
     assert audit(spark, plan, Progress("test", io.StringIO())).good
+    assert describe_samples(read_samples(spark, plan)) == []
     broker.swap_batches(TOPIC, 0, ROWS // 4)
     broker.double_batch(TOPIC, 0, 0)
     broker.drop_batch(TOPIC, 0, ROWS // 2)
@@ -102,3 +104,18 @@ def test_the_audit_names_each_message_that_the_broker_lost_doubled_and_moved(
         numbers = range(row["first"], row["last"] + 1)
         named.setdefault(row["problem"], set()).update((row["writer"], number) for number in numbers)
     assert named == {"missing": missing, "doubled": copies, "out of order": late(after)}
+    check_samples(spark, broker, plan, {"doubled": copies, "out of order": late(after)})
+
+
+def check_samples(spark: SparkSession, broker: DevBroker, plan: Audit, named: Mapping[str, set[Named]]) -> None:
+    """Check that each problem of messages in Kafka is shown by one message of it, as the broker has it."""
+    (records,), log = broker.fetch(TOPIC), stamps(broker)
+    rows, shown = read_samples(spark, plan).collect(), describe_samples(read_samples(spark, plan))
+    assert sorted(row["problem"] for row in rows) == sorted(named)
+    at = {record.offset: number for number, record in enumerate(records)}
+    for row in rows:
+        number = at[row["offset"]]
+        assert log[number] in named[row["problem"]]
+        assert (row["topic"], row["partition"], row["key"], row["value"]) == (TOPIC, 0, None, records[number].value)
+        place, content = f"{row['problem']}: {TOPIC}/0@{row['offset']} ", (records[number].value or b"").decode()
+        assert [line for line in shown if line.startswith(place) and line.endswith(f' key null value "{content}"')]
