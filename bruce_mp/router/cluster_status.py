@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, MAX_LISTED_SCOPES, NO_LEADER, PausedScope, RouterStatus
+from bruce_mp.telemetry.broker_status import (
+    ALL_PARTITIONS,
+    MAX_LISTED_SCOPES,
+    NO_LEADER,
+    PausedScope,
+    RecreatedTopic,
+    RouterStatus,
+)
 from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.stalls import StallSampler, WaitingSegments
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["ClusterStatus"]
 
 _LOG: Final = logging.getLogger(__name__)
+_RECREATED_MS: Final = 3_600_000
+"""Time for which a report lists a topic that was created again."""
 
 
 class ClusterStatus:
@@ -41,6 +50,7 @@ class ClusterStatus:
         self._foreign_cluster = ""
         self._producer_error = 0
         self._forbidden: tuple[bytes, ...] = ()
+        self._recreated: list[RecreatedTopic] = []
         self._stalls = StallSampler()
         self._leaderless: dict[tuple[int, int], int] = {}
         """Partitions with messages that wait for a leader, with the time at which the wait began."""
@@ -59,6 +69,17 @@ class ClusterStatus:
             seconds = (self._now_ms() - self._failing_since_ms) / 1000
             _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
         self._failing_since_ms, self._error, self._needs_operator, self._foreign_cluster = None, "", False, ""
+
+    def on_recreated(self, topics: Iterable[bytes]) -> None:
+        """Record topics that were deleted and created again."""
+        for name in topics:
+            _LOG.warning(
+                "Topic %s was deleted and created again. The messages that were delivered before are gone from Kafka; "
+                "the held ones go to the new topic.",
+                name.decode("utf-8", "backslashreplace"), extra={"about": name},
+            )  # fmt: skip
+            self._recreated.append(RecreatedTopic(name, self._now_ms()))
+        self._recreated = self._recreated[-MAX_LISTED_SCOPES:]
 
     def on_producer_refused(self, error: int) -> None:
         """Record the error code with which a broker refused a producer id; 0 for no error."""
@@ -89,6 +110,7 @@ class ClusterStatus:
             *attempt,
             self._stalls.sample(self._waiting(router), self._now_ms()),
             self._foreign_cluster,
+            tuple(each for each in self._recreated if self._now_ms() - each.seen_ms < _RECREATED_MS),
         )
         self._sender.send_bytes(encode_events([status]))
 

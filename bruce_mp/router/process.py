@@ -300,12 +300,9 @@ class _RouterProcess(ProcessShell):
         self._core.on_created(errors, steady_ms())
 
     def _report_recreated(self, topics: Mapping[bytes, TopicMetadata]) -> None:
-        for name in self._core.store_topic_ids({name: topic.topic_id for name, topic in topics.items()}):
-            _LOG.warning(
-                "Topic %s was deleted and created again. The messages that were delivered before are gone from Kafka; "
-                "the held ones go to the new topic.",
-                name.decode("utf-8", "backslashreplace"), extra={"about": name},
-            )  # fmt: skip
+        recreated = self._core.store_topic_ids({name: topic.topic_id for name, topic in topics.items()})
+        self._row.add(Counter.TopicRecreated, len(recreated))
+        self._cluster_status.on_recreated(recreated)
 
     def _store_identity(self, result: FetchResult) -> None:
         """Store the cluster in the slab, and then a producer id of it, before any batch uses it."""

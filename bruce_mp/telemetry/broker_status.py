@@ -26,6 +26,7 @@ __all__ = [
     "BrokerStatus",
     "PartitionError",
     "PausedScope",
+    "RecreatedTopic",
     "RouterStatus",
 ]
 
@@ -93,6 +94,13 @@ class PausedScope(msgspec.Struct, frozen=True):
     since_ms: int
 
 
+class RecreatedTopic(msgspec.Struct, frozen=True):
+    """A topic that was deleted and created again, and the time at which the metadata showed it."""
+
+    topic: bytes
+    seen_ms: int
+
+
 class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     """The router's report about the cluster.
 
@@ -102,7 +110,8 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the broker
     of the metadata request in progress, and `asked_in_vain` is the reason why the previous broker's request failed.
     Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
-    `foreign_cluster` is the cluster of the brokers if the messages are for another one, else empty.
+    `foreign_cluster` is the cluster of the brokers if the messages are for another one, else empty. `recreated` lists
+    the latest topics of the last hour that were deleted and created again.
     """
 
     brokers: tuple[tuple[int, str, int], ...]
@@ -117,3 +126,4 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     asked_in_vain: str = ""
     stalls: tuple[PartitionStall, ...] = ()
     foreign_cluster: str = ""
+    recreated: tuple[RecreatedTopic, ...] = ()

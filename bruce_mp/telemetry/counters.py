@@ -120,6 +120,8 @@ class Counter(IntEnum):
     # more of the router
     InitialGetMetadataFail = 131
     """Failed fetches before the first successful one; GetMetadataFail counts them too."""
+    TopicRecreated = 132
+    """Topics that were deleted and created again."""
 
     # dispatcher
     ConnectorStartConnect = 160

@@ -162,5 +162,12 @@ def test_a_topic_that_is_created_again_is_reported_and_gets_the_next_messages(tm
             daemon.wait_for(lambda: "deleted and created again" in daemon.log(), "the warning", 20)
             client.send("clicks", b"after")
             assert daemon.wait_settled(2).delivered == 2
+            daemon.wait_for(lambda: warned_of_recreation(daemon) == ["clicks"], "the warning of the health page", 10)
+            assert "bruce_recreated_topics_total 1\n" in daemon.get_text("/metrics")
         assert [record.value for record in broker.fetch("clicks")[0]] == [b"after"]
         assert "Topic news was deleted" not in daemon.log()
+
+
+def warned_of_recreation(daemon: Daemon) -> list[str]:
+    """Return the topics that the health page names as created again."""
+    return [text.split()[1] for text in daemon.health()["warnings"] if "created again" in text]

@@ -161,6 +161,28 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> Non
     assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
+def test_a_report_lists_the_latest_recreated_topics_of_an_hour(make: MakeWorld) -> None:
+    said: list[bytes] = []
+    now_ms = 1000
+    status = ClusterStatus(Sender(said), lambda: now_ms, lambda _: b"t")
+    status.on_recreated([b"early"])
+    now_ms += 3_599_999
+    status.on_recreated([b"late"])
+    assert recreated(make, status, said) == [b"early", b"late"]
+    now_ms += 1
+    assert recreated(make, status, said) == [b"late"]
+    status.on_recreated([b"%d" % number for number in range(200)])
+    assert recreated(make, status, said) == [b"%d" % number for number in range(100, 200)]
+
+
+def recreated(make: MakeWorld, status: ClusterStatus, said: list[bytes]) -> list[bytes]:
+    """Return the recreated topics in the next report."""
+    status.publish(make({b"t": [1]}).router, FetchAttempt())
+    (last,) = decode_events(said[-1])
+    assert isinstance(last, RouterStatus)
+    return [each.topic for each in last.recreated]
+
+
 class Sender:
     """Takes everything."""
 

@@ -402,6 +402,19 @@ def _leaderless(evidence: Evidence) -> Iterator[str]:
         )
 
 
+def _recreated_topics(evidence: Evidence) -> Iterator[str]:
+    recreated = evidence.cluster.router.recreated if evidence.cluster.router is not None else ()
+    for each in recreated[-MAX_NAMED:]:
+        minutes = (evidence.steady_now_ms - each.seen_ms) // 60_000
+        yield (
+            f"Topic {topic_text(each.topic)} was deleted and created again, as seen {minutes} min ago: the messages "
+            "that were delivered before are gone from Kafka, and the held ones go to the new topic. If this was a "
+            "mistake, send the earlier messages again."
+        )
+    if len(recreated) > MAX_NAMED:
+        yield f"At least {len(recreated)} topics were created again within the hour; the log names them."
+
+
 def _filling_slab(evidence: Evidence) -> Iterator[str]:
     if FILLING <= evidence.slab_in_use < FULL:
         yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
@@ -447,6 +460,7 @@ WARNINGS: Final = (
     _failed_brokers,
     _stalled_partitions,
     _leaderless,
+    _recreated_topics,
     _filling_slab,
     _incomplete_copies,
     _old_journal,

@@ -38,6 +38,7 @@ MAX_TOPICS: Final = 100
 SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),
     "bruce_metadata_fetches_total": (Counter.GetMetadataSuccess, "Successful metadata fetches."),
+    "bruce_recreated_topics_total": (Counter.TopicRecreated, "Topics that were deleted and created again."),
     "bruce_produce_requests_total": (Counter.SendProduceRequestOk, "Produce requests sent."),
     "bruce_record_batches_total": (Counter.SerializeMsgSet, "Record batches built."),
     "bruce_process_restarts_total": (Counter.ProcessRestarted, "Restarts of daemon processes that died."),

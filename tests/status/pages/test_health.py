@@ -25,6 +25,7 @@ from bruce_mp.telemetry.broker_status import (
     BrokerStatus,
     PartitionError,
     PausedScope,
+    RecreatedTopic,
     RouterStatus,
 )
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -150,6 +151,19 @@ def only_problem(daemon: OfflineStatusPages) -> str:
     assert (page["live"], page["ready"]) == (True, False)
     (problem,) = page["problems"]
     return str(problem)
+
+
+@pytest.mark.parametrize("count", [1, 10, 25])
+def test_recreated_topics_are_a_warning_that_names_some(daemon: OfflineStatusPages, count: int) -> None:
+    recreated = tuple(RecreatedTopic(b"topic-%d" % number, NOW_MS - 120_000) for number in range(count))
+    well(daemon).broker_status.record([msgspec.structs.replace(router(), recreated=recreated)], NOW_MS)
+    page = daemon.json("/healthz")
+    assert page["warnings"][0].startswith(
+        f"Topic topic-{max(0, count - 10)} was deleted and created again, as seen 2 min"
+    )
+    assert page["warnings"][0].endswith("If this was a mistake, send the earlier messages again.")
+    assert len(page["warnings"]) == min(count, 11)
+    assert count <= 10 or page["warnings"][10].startswith("At least 25 topics")
 
 
 def test_unreachable_brokers_are_a_problem(daemon: OfflineStatusPages) -> None:
