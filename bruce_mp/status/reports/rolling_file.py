@@ -28,7 +28,7 @@ _MODE: Final = 0o660
 _DIRECTORY_MODE: Final = 0o750
 _OTHERS: Final = 0o007
 _CUT: Final = b" cut\n"
-"""End of a torn line. The mark keeps the line from parsing; without it, a line that lost its last fields would parse."""
+"""End of a torn line. The mark keeps the line from parsing; without it, a line that lost its last fields parses."""
 _FLAGS: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """O_NONBLOCK: opening a FIFO must not wait for a reader."""
 
