@@ -4,18 +4,22 @@ A chunk of messages is one unique attempt: the daemon delivers all of it or noth
 kill, the next run asks the daemon for the chunks without an answer, so few chunks stay in doubt. All tries of a chunk
 have one name, because the daemon may still have to read the end of an earlier try.
 
-Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a cut line, or if the
-daemon failed.
+The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
+messages. Equal lines of other files are one line, because an archive holds copies.
+
+Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a cut line, if the daemon
+lost their counts, or if the daemon failed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import time
 from argparse import ArgumentParser
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import Enum, auto, unique
 from hashlib import sha256
@@ -30,6 +34,7 @@ from bruce_mp.protocol.client.barrier import TOKEN_BYTES, AnswerReader
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
 from bruce_mp.protocol.client.messages import encode_message
 from bruce_mp.protocol.client.replay_rules import (
+    ABANDONED,
     IN_KAFKA,
     Doubtful,
     LineFate,
@@ -54,6 +59,14 @@ LINGER_S: Final = 0.01
 TRIES: Final = 5
 POLL_S: Final = 0.1
 ANSWER_BYTES: Final = 8192
+ROTATED: Final = re.compile(r"\.\d{13}\Z")
+"""End of the name of a rotated file: the time in ms since the epoch."""
+LEFT_OUT: Final = {
+    LineFate.NO_MESSAGE: Replayed(no_message=1),
+    LineFate.FILTERED: Replayed(filtered=1),
+    LineFate.IN_KAFKA: Replayed(in_kafka=1),
+    LineFate.ABANDONED: Replayed(abandoned=1),
+}
 COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
 
 
@@ -152,7 +165,11 @@ class ReplayDaemon:
 
 
 class ReplayRun:
-    """One run of the command; `counts`, `discarded`, `too_large` and `cut_lines` have its result."""
+    """One run of the command.
+
+    `counts`, `discarded`, `too_large` and `cut_lines` have its result; `copies` counts the lines that other files of
+    the run have too, and `uncounted` the messages whose outcomes the daemon has lost.
+    """
 
     def __init__(self, state: ReplayState, daemon: ReplayDaemon, selection: LineSelection, doubtful: Doubtful) -> None:
         self._state = state
@@ -163,6 +180,11 @@ class ReplayRun:
         self.discarded: Counter[str] = Counter()
         self.too_large = 0
         self.cut_lines = 0
+        self.copies = 0
+        self.uncounted = 0
+        self._files: set[tuple[int, int]] = set()
+        self._equal_lines: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
+        self._seen: Counter[bytes] = Counter()
         self._incomplete: dict[LineKey, IncompleteChunk] = {}
 
     def resolve(self) -> None:
@@ -178,7 +200,11 @@ class ReplayRun:
             self._decide(chunk, "this run selects only a part of their lines")
 
     def send_file(self, path: Path, *, dry_run: bool) -> None:
-        """Send the selected lines of a file that were not sent before."""
+        """Send the selected lines of a file that were not sent before. A second name of a file has no effect."""
+        status = path.stat()
+        if (status.st_dev, status.st_ino) in self._files:
+            return
+        self._files.add((status.st_dev, status.st_ino))
         limit = self._daemon.inquire().largest_message if not dry_run else None
         for keys, messages in _chunks(self._new_lines(path, limit)):
             if not dry_run:
@@ -186,7 +212,8 @@ class ReplayRun:
             self.counts += Replayed(sent=len(messages))
 
     def _new_lines(self, path: Path, limit: int | None) -> Iterator[tuple[LineKey, bytes]]:
-        equal: Counter[bytes] = Counter()
+        resolved = path.resolve()
+        equal = self._equal_lines[resolved.with_name(ROTATED.sub("", resolved.name))]
         with path.open("rb") as file:
             for data in file:
                 if not data.endswith(b"\n"):
@@ -197,12 +224,12 @@ class ReplayRun:
                 digest = sha256(data.rstrip(b"\r\n")).digest()
                 equal[digest] += 1
                 key = LineKey(digest, equal[digest])
-                if line is None or fate is LineFate.NO_MESSAGE:
-                    self.counts += Replayed(no_message=1)
-                elif fate is LineFate.FILTERED:
-                    self.counts += Replayed(filtered=1)
-                elif fate is LineFate.IN_KAFKA:
-                    self.counts += Replayed(in_kafka=1)
+                is_copy = key.number <= self._seen[digest]
+                self._seen[digest] = max(self._seen[digest], key.number)
+                if line is None or fate in LEFT_OUT:
+                    self.counts += LEFT_OUT[fate]
+                elif is_copy:
+                    self.copies += 1
                 elif key not in self._incomplete and self._state.contains(key):
                     self.counts += Replayed(already=1)
                 elif (message := _encoded(line)) is None or (limit is not None and len(message) > limit):
@@ -249,6 +276,8 @@ class ReplayRun:
             return self._decide(chunk, f"they went to {chunk.daemon}, not to {self._daemon.identity}")
         answer = self._daemon.settled(chunk.name)
         if answer.outcome in COMPLETE:
+            if answer.outcome is AttemptOutcome.UNCOUNTED:
+                self.uncounted += len(self._state.lines_of(chunk.name))
             self.discarded += Counter({_name(reason): count for reason, count in answer.reasons.items()})
             self._state.confirm(chunk.name)
             return ChunkFate.CONFIRMED
@@ -299,7 +328,7 @@ def _chunks(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineK
 def main(argv: Sequence[str]) -> int:
     """Replay the files, print the counts, and return the exit status."""
     args = _parser().parse_args(argv)
-    selection = LineSelection(args.only_topic, args.info, args.since, args.until)
+    selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     daemon = ReplayDaemon(args.port if args.stream_socket_path is None else args.stream_socket_path, args.timeout)
     with ReplayState(args.state) as state:
         run = ReplayRun(state, daemon, selection, Doubtful(args.doubtful))
@@ -313,7 +342,8 @@ def main(argv: Sequence[str]) -> int:
             raise ReplayError(f"{error.filename}: {error.strerror}.") from error
         finally:
             _print(run, args)
-    return ExitCode.SETUP if run.discarded or run.too_large or run.cut_lines else ExitCode.OK
+    is_incomplete = run.discarded or run.too_large or run.cut_lines or run.uncounted
+    return ExitCode.SETUP if is_incomplete else ExitCode.OK
 
 
 def _print(run: ReplayRun, args: Namespace) -> None:
@@ -326,6 +356,21 @@ def _print(run: ReplayRun, args: Namespace) -> None:
         sys.stderr.write(
             f"bruce: {counts.in_kafka:,} messages were left out, because Kafka has or may have them: lines with the "
             f"info {', '.join(IN_KAFKA)}. --info selects them.\n"
+        )
+    if counts.abandoned:
+        sys.stderr.write(
+            f"bruce: {counts.abandoned:,} messages of refused tries ({ABANDONED}) were left out, because their client "
+            "sends them again by itself. --include-abandoned includes them.\n"
+        )
+    if run.copies:
+        sys.stderr.write(
+            f"bruce: {run.copies:,} lines are in two files, and count once, as copies. Only PATH and the rotated "
+            "PATH.MS beside it may have equal lines of different messages.\n"
+        )
+    if run.uncounted:
+        sys.stderr.write(
+            f"bruce: {run.uncounted:,} messages have an unknown outcome: the daemon has all of them, but it was killed "
+            "and lost their counts. Look for new lines in its discard file.\n"
         )
     if run.cut_lines:
         sys.stderr.write(f"bruce: {run.cut_lines:,} last lines without a newline are incomplete, and were not sent.\n")
@@ -350,6 +395,7 @@ def _parser() -> ArgumentParser:
     add("--state", type=Path, metavar="FILE", required=True, help="record of the lines that were sent; kept by you")
     add("--only-topic", metavar="TOPIC", action="append", default=[], help="only this topic; repeatable")
     add("--info", action="append", default=[], help="only this reason, spelled as in the lines; repeatable")
+    add("--include-abandoned", action="store_true", help=f"also {ABANDONED}: messages that their client sent again")
     add("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
     add("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
     add("--doubtful", choices=[*Doubtful], default="refuse", help="messages that a killed run may have sent")

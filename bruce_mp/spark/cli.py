@@ -13,7 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, ExitCode
-from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection
+from bruce_mp.protocol.client.replay_rules import ABANDONED, Doubtful, LineSelection
 from bruce_mp.spark.session import describe_jars, start_session
 
 if TYPE_CHECKING:
@@ -193,6 +193,9 @@ def _replay(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--info", action="append", default=[], help="only this reason, spelled as in the lines; repeatable"
     )
+    parser.add_argument(
+        "--include-abandoned", action="store_true", help=f"also {ABANDONED}: messages that their client sent again"
+    )
     parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
     parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
     parser.add_argument("--doubtful", choices=("refuse", "send", "skip"), default="refuse")
@@ -203,7 +206,7 @@ def _replay(parser: ArgumentParser) -> None:
 def _run_replay(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.replay import replay  # noqa: PLC0415 - PySpark is slow
 
-    selection = LineSelection(args.only_topic, args.info, args.since, args.until)
+    selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     spark = _session(args, kafka=args.bootstrap is not None)
     done = replay(
         spark,
@@ -218,7 +221,7 @@ def _run_replay(args: Namespace) -> int:
     print(
         f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
         f"filtered out, {done.no_message:,} lines without a discarded message, {done.in_kafka:,} left out because "
-        "Kafka has or may have them"
+        f"Kafka has or may have them, {done.abandoned:,} because their client sends them again"
     )
     return ExitCode.OK
 

@@ -226,6 +226,76 @@ def test_messages_that_may_be_in_kafka_and_cut_lines_are_reported(
     assert "1 last lines without a newline are incomplete, and were not sent" in printed.err
 
 
+def test_messages_of_refused_tries_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "d").write_bytes(line(0, info="ABANDONED_ATTEMPT") + line(1))
+    options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state"), "--dry-run"]
+    assert main(["replay", str(tmp_path / "d"), *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("1 to send, 0 replayed before, 0 filtered out")
+    assert "1 messages of refused tries (ABANDONED_ATTEMPT) were left out" in printed.err
+    assert main(["replay", str(tmp_path / "d"), *options, "--include-abandoned"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out.startswith("2 to send"), printed.err) == (True, "")
+
+
+ROTATED = ".1800000000000"
+
+
+def test_equal_lines_of_a_rotated_log_are_different_messages(
+    state: ReplayState, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    """The same message came several times within a millisecond, while the daemon rotated the file."""
+    log, rotated, archive = tmp_path / "d", tmp_path / f"d{ROTATED}", tmp_path / "archive"
+    log.write_bytes(line(0) * 3 + line(1))
+    rotated.write_bytes(line(0) * 2)
+    archive.write_bytes(rotated.read_bytes() + log.read_bytes() + line(2))
+    run = new_run(state, daemon)
+    for path in (log, rotated):
+        run.send_file(path, dry_run=False)
+    assert (run.counts, run.copies) == (Replayed(sent=6), 0)
+    run.send_file(archive, dry_run=False)
+    assert (run.counts, run.copies) == (Replayed(sent=7), 6)
+    assert daemon.values == [*[b"v0"] * 3, b"v1", *[b"v0"] * 2, b"v2"]
+    assert replay(state, daemon, archive).counts == Replayed(already=7)
+
+
+@pytest.mark.parametrize("name", ["archive", "d.20261123", f"of/d{ROTATED}", f"d{ROTATED}.bak"])
+def test_equal_lines_of_other_files_are_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (tmp_path / "of").mkdir()
+    for each in ("d", name):
+        (tmp_path / each).write_bytes(line(0) + line(1))
+    options = ["--stream-socket-path", str(tmp_path / "none"), "--state", str(tmp_path / "state"), "--dry-run"]
+    assert main(["replay", str(tmp_path / "d"), str(tmp_path / name), *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("2 to send, 0 replayed before")
+    assert "2 lines are in two files, and count once" in printed.err
+
+
+def test_a_second_name_of_a_file_has_no_effect(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+    (tmp_path / f"d{ROTATED}").hardlink_to(tmp_path / "d")
+    run = new_run(state, daemon)
+    for path in (tmp_path / "d", tmp_path / f"d{ROTATED}", tmp_path / "d"):
+        run.send_file(path, dry_run=False)
+    assert (run.counts, run.copies, daemon.values) == (Replayed(sent=1), 0, [b"v0"])
+
+
+def test_messages_with_lost_counts_are_reported(
+    daemon: FakeDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon has the attempt, but a kill took the numbers of delivered and discarded messages."""
+    (tmp_path / "d").write_bytes(line(0) + line(1))
+    daemon.failures, daemon.outcome = ["after"], AttemptOutcome.UNCOUNTED
+    monkeypatch.setattr("bruce_mp.cli.replay.ReplayDaemon", lambda *_: daemon)
+    options = ["--stream-socket-path", "/in", "--state", str(tmp_path / "state")]
+    assert main(["replay", str(tmp_path / "d"), *options]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("2 sent")
+    assert "2 messages have an unknown outcome" in printed.err
+    assert daemon.values == [b"v0", b"v1"]
+    assert main(["replay", str(tmp_path / "d"), *options]) == 0
+
+
 def test_a_cut_line_is_sent_when_it_is_complete(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1).removesuffix(b"\n"))
     run = replay(state, daemon, tmp_path / "d")

@@ -1,7 +1,7 @@
 """Rules for sending the lines of discard files again: the same for `bruce replay` and for `bruce-spark replay`.
 
-A line is identified by its hash and its number among the equal lines of its file, so a renamed or copied file brings no
-line twice.
+A line is identified by its hash and its number among the equal lines of its log, so a renamed or copied file brings no
+line twice. A log is one file; for `bruce replay` also a file with the files that the daemon rotated from it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["IN_KAFKA", "Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
+__all__ = ["ABANDONED", "IN_KAFKA", "Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
 """Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
+
+ABANDONED: Final = "ABANDONED_ATTEMPT"
+"""Info of messages that their client sent again by itself."""
 
 
 @unique
@@ -33,6 +36,8 @@ class LineFate(StrEnum):
     FILTERED = "filtered"
     IN_KAFKA = "in_kafka"
     """Selected except for its info, which is one of `IN_KAFKA` and not named by the selection."""
+    ABANDONED = "abandoned"
+    """Selected except for its info, which is `ABANDONED`; neither the selection nor a flag includes it."""
     NO_MESSAGE = "no_message"
     """Unparsable lines, duplicates (`DUP`), and bytes that the daemon could not read as a message."""
 
@@ -50,6 +55,9 @@ class Doubtful(StrEnum):
 class LineSelection:
     """The selection of lines; an empty collection selects all, except messages that are or may be in Kafka.
 
+    A fenced attempt that ended discards its messages, and its client's next try delivers them. So their lines are
+    selected only by `infos` or by `includes_abandoned`.
+
     Times are the messages' timestamps in ms; `until_ms` is exclusive.
     """
 
@@ -57,6 +65,7 @@ class LineSelection:
     infos: Collection[str] = ()
     since_ms: int | None = None
     until_ms: int | None = None
+    includes_abandoned: bool = False
 
     def fate_of(self, line: DiscardLine | None) -> LineFate:
         """Return the fate of a line; None stands for an unparsable one."""
@@ -66,7 +75,11 @@ class LineSelection:
             return LineFate.NO_MESSAGE
         if not self._selects(line):
             return LineFate.FILTERED
-        return LineFate.IN_KAFKA if line.info in IN_KAFKA and not self.infos else LineFate.SEND
+        if self.infos:
+            return LineFate.SEND
+        if line.info == ABANDONED and not self.includes_abandoned:
+            return LineFate.ABANDONED
+        return LineFate.IN_KAFKA if line.info in IN_KAFKA else LineFate.SEND
 
     def _selects(self, line: DiscardLine) -> bool:
         return (
@@ -88,11 +101,13 @@ class Replayed:
     no_message: int = 0
     in_kafka: int = 0
     """Left out because Kafka has or may have them."""
+    abandoned: int = 0
+    """Left out because their client sent them again."""
 
     def __add__(self, other: Replayed) -> Replayed:
         return Replayed(
             self.sent + other.sent, self.already + other.already, self.filtered + other.filtered,
-            self.no_message + other.no_message, self.in_kafka + other.in_kafka,
+            self.no_message + other.no_message, self.in_kafka + other.in_kafka, self.abandoned + other.abandoned,
         )  # fmt: skip
 
 

@@ -37,6 +37,8 @@ __all__ = ["DoubtfulError", "replay"]
 
 _INTENT: Final = ".intent"
 _DONE: Final = ".done"
+_COUNTED: Final = ("send", "already", "filtered", "no_message", "in_kafka", "abandoned")
+"""Fates in the order of the fields of `Replayed`."""
 _COLUMNS: Final = ("topic", "key", "value", "headers", "partition_key", "timestamp")
 
 
@@ -134,7 +136,7 @@ def _replay_file(
     for group in groups:
         counts[group["fate"]] += group["rows"]
     done.warn({group["topic"]: group["oldest_ms"] for group in groups if group["fate"] == "send"})
-    outcome = Replayed(*(counts[fate] for fate in ("send", "already", "filtered", "no_message", "in_kafka")))
+    outcome = Replayed(*(counts[fate] for fate in _COUNTED))
     if outcome.sent and sink is not None:
         lines.where("fate = 'send'").select("hash", "number", "position", *_COLUMNS).write.parquet(name)
         stages = RunningStages(state.spark, shuffled=True)
