@@ -2,7 +2,7 @@
 
 The file is a sequence of entries, each with a checksum:
 
-    BEGIN     a daemon begins to use a slab: creation time of the slab, boot id of the machine
+    BEGIN     a daemon begins to use a slab: creation time of the slab, boot id of the machine, seed of the file
     RUN       a closed run: its key in the slab, its topic, its records as they are in the slab
     FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then as RUN
     COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of these runs
@@ -13,10 +13,14 @@ The file is a sequence of entries, each with a checksum:
 order.  A reader skips bytes without a valid checksum up to the next entry.  It ignores the FENCED runs of an attempt
 unless a COMMIT follows, and all runs that it counts are there: so an attempt is restored as a whole or not at all.
 A RUN needs no COMMIT, because its checksum alone shows that it is whole.
+
+A reader that skips damage may meet the bytes of a message that look like entries.  So the checksums of all headers but
+the first begin with a random seed, which no client knows.  Journals of earlier versions have the seed 0.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections import Counter as Tally
@@ -52,6 +56,7 @@ _ATTEMPT: Final = Struct("<II")
 """row, number"""
 _COMMITTED: Final = Struct("<III")
 """row and number of an attempt, number of its runs"""
+_SEED_BYTES: Final = 4
 _KEY: Final = Struct("<III")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _WRITE_BYTES: Final = 4 << 20
@@ -100,8 +105,9 @@ def boot_id() -> bytes:
 class Journal:
     """A journal file that is being written.  Its methods raise OSError as the file system does."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, seed: bytes) -> None:
         self.path = path
+        self._seed = seed
         self._descriptor = descriptor
         self._pending = bytearray()
         self._uncommitted: Tally[AttemptKey] = Tally()
@@ -114,16 +120,21 @@ class Journal:
         """Create an empty journal with mode 0600, in place of an older file."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         path.unlink(missing_ok=True)
-        return cls(path, os.open(path, flags, 0o600))
+        return cls(path, os.open(path, flags, 0o600), os.urandom(_SEED_BYTES))
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open an existing journal, to append entries."""
-        return cls(path, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW))
+        """Open an existing journal, to append entries; one without a valid beginning raises OSError."""
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        seed = _seed_in(os.pread(descriptor, mmap.PAGESIZE, 0))
+        if seed is None:
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is not a journal")
+        return cls(path, descriptor, seed)
 
     def add_begin(self, slab_id: int, boot: bytes) -> None:
         """Add the beginning of a daemon's work on a slab; `slab_id` is the slab's creation time in ms."""
-        self._add(_Kind.BEGIN, _BEGIN.pack(slab_id, boot))
+        self._add(_Kind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
         """Add a run; one of a fenced attempt counts only with the next commit."""
@@ -152,7 +163,8 @@ class Journal:
 
     def _add(self, kind: _Kind, body: bytes) -> None:
         header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED]
-        self._pending += header + crc32(header).to_bytes(4, "little")
+        is_first = not self.size and not self._pending
+        self._pending += header + _header_checksum(header, b"" if is_first else self._seed)
         self._pending += body
         if len(self._pending) >= _WRITE_BYTES:
             self._write()
@@ -213,7 +225,7 @@ class JournalContent(NamedTuple):
 
 
 def read_journal(path: Path) -> JournalContent | None:
-    """Read a journal; return None if the file is missing or has no valid BEGIN.
+    """Read a journal; return None if the file is missing or does not begin with a valid BEGIN.
 
     The data of the runs are views of the mapped file.
     """
@@ -231,8 +243,11 @@ def read_journal(path: Path) -> JournalContent | None:
 
 
 def _read(file: mmap.mmap) -> JournalContent | None:
+    seed = _seed_in(file[: mmap.PAGESIZE])
+    if seed is None:
+        return None
     reader, valid_bytes = _JournalReader(), 0
-    for kind, body in _entries(file):
+    for kind, body in _entries(file, seed):
         valid_bytes += _ENTRY.size + len(body)
         reader.apply(kind, body)
     return reader.finish(len(file) - valid_bytes)
@@ -251,7 +266,7 @@ class _JournalReader:
     def apply(self, kind: _Kind, body: memoryview) -> None:
         self._is_clean = kind is _Kind.CLEAN
         if kind is _Kind.BEGIN:
-            self._begin = _BEGIN.unpack(body)
+            self._begin = _BEGIN.unpack_from(body)
         elif kind is _Kind.RUN:
             key, run = _unpack_run(body)
             self._runs[key] = run
@@ -288,9 +303,22 @@ def _unpack_run(body: memoryview) -> tuple[RunKey, JournaledRun]:
     return RunKey(*key), JournaledRun(bytes(body[_RUN.size : data_at]), records, body[data_at:])
 
 
-def _entries(file: mmap.mmap) -> Iterator[tuple[_Kind, memoryview]]:
+def _seed_in(page: bytes) -> bytes | None:
+    """Return the seed in the first page of a journal, or None if it does not begin with a valid BEGIN."""
+    if _next_entry(page, 0, b"") != 0:
+        return None
+    _, kind, length, checksum, _ = _ENTRY.unpack_from(page)
+    body = page[_ENTRY.size : _ENTRY.size + length]
+    return body[_BEGIN.size :] if kind == _Kind.BEGIN and crc32(body) == checksum else None
+
+
+def _header_checksum(header: bytes, seed: bytes) -> bytes:
+    return crc32(header, int.from_bytes(seed, "little")).to_bytes(4, "little")
+
+
+def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[_Kind, memoryview]]:
     view, at = memoryview(file), 0
-    while (at := _next_entry(file, at)) >= 0:
+    while (at := _next_entry(file, at, seed)) >= 0:
         _, kind, length, checksum, _ = _ENTRY.unpack_from(file, at)
         body = view[at + _ENTRY.size : at + _ENTRY.size + length]
         if len(body) == length and crc32(body) == checksum:
@@ -300,11 +328,11 @@ def _entries(file: mmap.mmap) -> Iterator[tuple[_Kind, memoryview]]:
             at += 1
 
 
-def _next_entry(file: mmap.mmap, at: int) -> int:
+def _next_entry(file: mmap.mmap | bytes, at: int, seed: bytes) -> int:
     """Return the offset of the next entry with a valid header, or -1."""
     while (at := file.find(_MAGIC, at)) >= 0 and at + _ENTRY.size <= len(file):
         header, checksum = file[at : at + _CHECKED], file[at + _CHECKED : at + _ENTRY.size]
-        if crc32(header).to_bytes(4, "little") == checksum:
+        if _header_checksum(header, seed if at else b"") == checksum:
             return at
         at += 1
     return -1

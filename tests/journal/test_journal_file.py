@@ -14,6 +14,8 @@ from support.examples import examples
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 BOOT: Final = b"11111111-2222-3333-4444-555555555555"
 PAGE: Final = 4096
 
@@ -84,6 +86,39 @@ def test_a_damaged_run_does_not_hide_the_next_one(tmp_path: Path) -> None:
     assert content is not None
     assert content.runs == dict([run(1), run(3)])
     assert content.damaged_bytes > 100
+
+
+def test_entries_inside_a_message_are_not_applied(tmp_path: Path) -> None:
+    """A client sends an entry as its message, and the power failure loses the beginning of the message's run."""
+    path, forged = tmp_path / "journal", Journal.create(tmp_path / "forged")
+    forged.add_begin(7, BOOT)
+    forged.sync()
+    begin = forged.size
+    forged.add_settled([run(1)[0]])
+    forged.sync()
+    entries = (tmp_path / "forged").read_bytes()
+    for value in (entries, entries[begin:]):
+        journal = write(path, 1)
+        durable = journal.size
+        journal.add_run(RunKey(2, 1, 64), JournaledRun(b"topic", 1, value))
+        journal.sync()
+        journal.close()
+        image = path.read_bytes()
+        start = image.index(value, durable)
+        path.write_bytes(image[:durable] + bytes(start - durable) + image[start:])
+        assert content_of(path).runs == dict([run(1)])
+
+
+def test_a_journal_without_a_seed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions had no seed in BEGIN, and no seed in the checksums."""
+    monkeypatch.setattr("bruce_mp.journal.journal_file._SEED_BYTES", 0)
+    write(tmp_path / "journal", 1, 2)
+    monkeypatch.undo()
+    assert content_of(tmp_path / "journal").runs == dict([run(1), run(2)])
+    later = Journal.open(tmp_path / "journal")
+    later.add_run(*run(3))
+    later.sync()
+    assert content_of(tmp_path / "journal").runs == dict([run(1), run(2), run(3)])
 
 
 def test_an_attempt_without_its_commit_is_left_out(tmp_path: Path) -> None:
