@@ -1,7 +1,7 @@
-"""The pending barriers of a stream worker: their sections, deadlines and answers.
+"""The pending barriers of a stream worker: their flush groups, deadlines and answers.
 
-A barrier ends a section of its connection's messages, so that an answer counts exactly the messages before the barrier.
-The worker reads the outcomes from its chunks (`outcomes.py`), so a barrier survives the death of router and
+A barrier ends a flush group of its connection's messages, so that an answer counts exactly the messages before the
+barrier. The worker reads the outcomes from its chunks (`outcomes.py`), so a barrier survives the death of router and
 dispatchers.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.errors import DiscardReason
     from bruce_mp.input.clients import StreamClientState
-    from bruce_mp.input.outcomes import Outcomes, Sections
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroups
+    from bruce_mp.input.outcomes import Outcomes
     from bruce_mp.input.run_publisher import RunPublisher
-    from bruce_mp.input.sections import ConnectionSection
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.slab.handover_tickets import JournaledTickets
 
@@ -47,8 +47,8 @@ class _Pending:
     client: StreamClientState
     token: bytes
     due_ms: int
-    last: ConnectionSection
-    """The last section that the barrier covers."""
+    last: FlushGroup
+    """The last flush group that the barrier covers."""
     is_durable: bool
     """True if the journal's copy of the messages suffices."""
     ticket: int | None = None
@@ -64,13 +64,13 @@ class Barriers:
     def __init__(
         self,
         outcomes: Outcomes,
-        sections: Sections,
+        flush_groups: FlushGroups,
         answer: Callable[[StreamClientState, bytes], None],
         journal: JournaledTickets | None = None,
     ) -> None:
         self._journal = journal
         self._outcomes = outcomes
-        self._sections = sections
+        self._flush_groups = flush_groups
         self._answer = answer
         self._pending: list[_Pending] = []
         self.has_new = False
@@ -103,22 +103,22 @@ class Barriers:
         """Answer a client's barrier or make it pending; the caller has appended all earlier messages."""
         request = decode_barrier(data)
         if isinstance(request, BarrierAnswer):
-            self._send_answer(client, request.token, request.status, client.section)
+            self._send_answer(client, request.token, request.status, client.flush_group)
         elif request.level is Level.RECEIVED:
-            self._send_answer(client, request.token, BarrierStatus.DONE, client.section)
+            self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
         elif request.level is Level.DURABLE and self._journal is None:
-            self._send_answer(client, request.token, BarrierStatus.NO_JOURNAL, client.section)
+            self._send_answer(client, request.token, BarrierStatus.NO_JOURNAL, client.flush_group)
         elif client.attempt is not None:
-            self._send_answer(client, request.token, BarrierStatus.FENCED, client.section)
+            self._send_answer(client, request.token, BarrierStatus.FENCED, client.flush_group)
         else:
             self._add(client, request, now_ms)
 
     def _add(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
-        if not _outstanding(client, client.section):
-            self._send_answer(client, request.token, BarrierStatus.DONE, client.section)
+        if not _outstanding(client, client.flush_group):
+            self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
             return
-        self._sections.start_next(client)
-        last, due_ms = client.unfinished_sections[-1], now_ms + request.limit_ms
+        self._flush_groups.start_next(client)
+        last, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
         self._pending.append(_Pending(client, request.token, due_ms, last, request.level is Level.DURABLE))
         self.has_new = True
 
@@ -164,52 +164,50 @@ class Barriers:
     def remove_client(self, client: StreamClientState) -> None:
         """Remove a disconnected client."""
         self._pending = [each for each in self._pending if each.client is not client]
-        for section in (*client.unfinished_sections, client.section):
-            self._sections.close(section)
+        for flush_group in (*client.unfinished_groups, client.flush_group):
+            self._flush_groups.close(flush_group)
 
     def _merge_finished(self, client: StreamClientState) -> None:
-        """Merge a client's finished sections into `finished_totals`, so that it keeps few sections.
+        """Merge a client's finished flush groups into `finished_totals`, so that it keeps few flush groups.
 
-        No pending barrier ends with a finished section.
+        No pending barrier ends with a finished flush group.
         """
-        while client.unfinished_sections and not client.unfinished_sections[0].outstanding:
-            section = client.unfinished_sections.pop(0)
-            client.finished_totals.received += section.received
-            client.finished_totals.delivered += section.delivered
-            client.finished_totals.discards.update(section.discards)
-            self._sections.close(section)
+        while client.unfinished_groups and not client.unfinished_groups[0].outstanding:
+            flush_group = client.unfinished_groups.pop(0)
+            client.finished_totals.received += flush_group.received
+            client.finished_totals.delivered += flush_group.delivered
+            client.finished_totals.discards.update(flush_group.discards)
+            self._flush_groups.close(flush_group)
 
-    def _send_answer(
-        self, client: StreamClientState, token: bytes, status: BarrierStatus, last: ConnectionSection
-    ) -> None:
-        """Send an answer with the counts of all sections up to `last`."""
-        sections = list(_sections_of(client, last))
+    def _send_answer(self, client: StreamClientState, token: bytes, status: BarrierStatus, last: FlushGroup) -> None:
+        """Send an answer with the counts of all flush groups up to `last`."""
+        flush_groups = list(_flush_groups_of(client, last))
         discards: Tally[DiscardReason | int] = Tally()
-        for section in sections:
-            discards.update(section.discards)
-        received = sum(section.received for section in sections)
-        delivered = sum(section.delivered for section in sections)
+        for flush_group in flush_groups:
+            discards.update(flush_group.discards)
+        received = sum(flush_group.received for flush_group in flush_groups)
+        delivered = sum(flush_group.delivered for flush_group in flush_groups)
         self._answer(
             client, encode_answer(BarrierAnswer(token, status, received, delivered, discards.total(), discards))
         )
 
 
-def _sections_of(client: StreamClientState, last: ConnectionSection) -> Iterator[ConnectionSection]:
-    """Yield the sections of a client from its first to `last`."""
+def _flush_groups_of(client: StreamClientState, last: FlushGroup) -> Iterator[FlushGroup]:
+    """Yield the flush groups of a client from its first to `last`."""
     yield client.finished_totals
-    for section in client.unfinished_sections:
-        yield section
-        if section is last:
+    for flush_group in client.unfinished_groups:
+        yield flush_group
+        if flush_group is last:
             return
-    yield client.section
+    yield client.flush_group
 
 
-def _is_spilled(client: StreamClientState, last: ConnectionSection) -> bool:
-    return any(section.spill_files for section in _sections_of(client, last))
+def _is_spilled(client: StreamClientState, last: FlushGroup) -> bool:
+    return any(flush_group.spill_files for flush_group in _flush_groups_of(client, last))
 
 
-def _outstanding(client: StreamClientState, last: ConnectionSection) -> int:
-    return sum(section.outstanding for section in _sections_of(client, last))
+def _outstanding(client: StreamClientState, last: FlushGroup) -> int:
+    return sum(flush_group.outstanding for flush_group in _flush_groups_of(client, last))
 
 
 class BarrierWatch:

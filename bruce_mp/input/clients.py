@@ -1,4 +1,4 @@
-"""A stream client as its worker sees it: the unprocessed bytes, the sections and the open attempt."""
+"""A stream client as its worker sees it: the unprocessed bytes, the flush groups and the open attempt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.accounts import TCP_USER
-from bruce_mp.input.sections import ConnectionSection
+from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.telemetry.counters import Counter
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StreamClientState:
     """
 
     kind: StreamKind
-    section: ConnectionSection
+    flush_group: FlushGroup
     peer: PeerCredentials | None = None
     user: int = TCP_USER
     """User id for the quota."""
@@ -80,15 +80,15 @@ class StreamClientState:
     """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
     must_close: bool = False
     """The client sent malformed data, or its attempt was ended: the worker closes the connection."""
-    unfinished_sections: list[ConnectionSection] = field(default_factory=list)
-    """Earlier sections, from the first one with outstanding messages on."""
+    unfinished_groups: list[FlushGroup] = field(default_factory=list)
+    """Earlier flush groups, from the first one with outstanding messages on."""
     attempt: Attempt | None = None
     """The open fenced attempt."""
     keeps_timestamps: bool = False
     """True if the client's timestamps are kept, however far they are from the arrival of its messages."""
-    released_spill: SpillFile | None = None
+    completed_spill: SpillFile | None = None
     """The spill file of the client's last attempt, which later messages must not overtake."""
     final_frame: bytes = b""
     """The bytes that the worker sends before it closes the connection."""
-    finished_totals: ConnectionSection = field(default_factory=lambda: ConnectionSection(0))
-    """Sums over all sections before `unfinished_sections`."""
+    finished_totals: FlushGroup = field(default_factory=lambda: FlushGroup(0))
+    """Sums over all flush groups before `unfinished_groups`."""

@@ -15,7 +15,7 @@ from bruce_mp.slab.sender_usage import SenderSums
 
 if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
-    from bruce_mp.input.quotas import SenderQuotas
+    from bruce_mp.input.user_quotas import SenderQuotas
 
 __all__ = ["Connection", "describe_origin", "has_input", "is_allowed", "origin_of", "peer_of", "user_of"]
 

@@ -25,10 +25,10 @@ from bruce_mp.input.ingest_counters import (
     report_rejected,
     unappended_count,
 )
-from bruce_mp.input.quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
+from bruce_mp.input.user_quotas import AdmissionDecision, decide_admission
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab.recovery import close_open_runs, copied_arrivals, partition_counts_from, sweep_filled
 from bruce_mp.telemetry.counters import Counter, discarded
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.quotas import SenderQuotas
+    from bruce_mp.input.user_quotas import SenderQuotas
     from bruce_mp.kernels import Coalescing, Ingested, Lanes
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
@@ -99,7 +99,7 @@ class DatagramAdmission:
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
         """Receive one batch with the credentials of its senders."""
-        landing.request_credentials(self._slab, min(limit, self._slab.geometry.landing_slots))
+        landing_zone.request_credentials(self._slab, min(limit, self._slab.geometry.landing_slots))
         count = self._receiver.receive(descriptor, limit)
         if count:
             self.admit(count, now_ms)
@@ -116,7 +116,7 @@ class DatagramAdmission:
         if self._senders is not None and self._senders.are_active:
             decision = decide_admission(self._senders, self._slab, count, now_ms, {each - base for each in skip})
         elif self._clocks.needs_credentials(now_ms):
-            decision = AdmissionDecision(landing.senders_of(self._slab, count))
+            decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(base + slot for slot in decision.refused)
         self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, omitted), skip, decision)
         if self._senders is not None:
@@ -126,7 +126,7 @@ class DatagramAdmission:
     @property
     def _base(self) -> int:
         """Return the arrival number of the first datagram in the landing zone."""
-        return self._slab.longs[landing.base_at(self._slab) >> 3]
+        return self._slab.longs[landing_zone.base_at(self._slab) >> 3]
 
     def _land(
         self,
@@ -138,7 +138,9 @@ class DatagramAdmission:
         """Report the discarded messages of a batch, then count it and empty the landing zone in one transaction."""
         decision = decision or AdmissionDecision()
         view, base = self._slab.view, self._base
-        landed = landing.landed_extents(self._slab) if unappended_count(ingested) or skip or decision.refused else []
+        landed = (
+            landing_zone.landed_extents(self._slab) if unappended_count(ingested) or skip or decision.refused else []
+        )
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
         for dropped in ingested.no_room:
@@ -159,7 +161,7 @@ class DatagramAdmission:
         The input calls this before it receives messages.
         """
         close_open_runs(self._slab, owner)
-        landed = len(landing.landed_lengths(self._slab))
+        landed = len(landing_zone.landed_lengths(self._slab))
         if landed:
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._base))
             self.admit(landed, now_ms, copied_arrivals(self._slab, self._base))

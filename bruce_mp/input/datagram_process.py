@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.input.backpressure import MAX_PAUSE_S, NO_ALLOWANCE, Allowance, Backpressure
 from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.input_shell import InputShell
-from bruce_mp.input.quotas import rules_for_datagrams
 from bruce_mp.input.receive_coalescing import coalescing_for
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_datagrams
-from bruce_mp.slab.landing import SO_TIMESTAMP
+from bruce_mp.input.user_quotas import rules_for_datagrams
+from bruce_mp.slab.landing_zone import SO_TIMESTAMP
 from bruce_mp.slab.topic_thresholds import TRIAL_MESSAGES
 from bruce_mp.telemetry.clock import steady_ms
 

@@ -1,9 +1,9 @@
 """Fenced attempts: a client's messages between a begin and an end frame, delivered after the end frame or never.
 
-The input appends the messages to separate lanes of the slab and holds them.  The end frame releases them all.  If the
-connection ends earlier, they are discarded.  Only their clients can complete attempts and so free their memory.
-Therefore all open attempts of a worker together get a limited part of the slab.  An attempt that needs more than that,
-or more than the share of a topic, writes its further messages to a spill file (`slab/spill.py`).
+The input appends the messages to separate lanes of the slab and holds them.  The end frame completes the attempt: the
+router gets them all.  If the connection ends earlier, they are discarded.  Only their clients can complete attempts and
+so free their memory. Therefore all open attempts of a worker together get a limited part of the slab.  An attempt that
+needs more than that, or more than the share of a topic, writes its further messages to a spill file (`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.discards.settlement import Discards
-    from bruce_mp.input.sections import ConnectionSection, SectionOwner
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner
     from bruce_mp.input.spills import Spills
     from bruce_mp.input.unique_attempts import UniqueAttempts
     from bruce_mp.protocol.client.fence import AttemptBegin
@@ -91,7 +91,7 @@ class _NoHandover(HandoverTickets):
 class _AttemptThresholds:
     """Allocates chunks for an attempt, for topics within their thresholds.
 
-    The release charges the chunks to their topics.  Until then only the attempt's client can free them.
+    Its completion charges the chunks to their topics.  Until then only the attempt's client can free them.
     """
 
     def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
@@ -113,7 +113,7 @@ class _AttemptThresholds:
         return self._thresholds.may_grow(topic, span, now_ms)
 
     def on_topics_changed(self) -> None:
-        """Do nothing: the release charges the chunks to the numbers that topics have then."""
+        """Do nothing: the completion charges the chunks to the numbers that topics have then."""
 
 
 class Attempt:
@@ -124,7 +124,7 @@ class Attempt:
         attempts: FencedAttempts,
         number: int,
         begin: AttemptBegin,
-        section: ConnectionSection,
+        flush_group: FlushGroup,
         *,
         worker_lanes: Lanes,
         now_ms: int,
@@ -136,7 +136,7 @@ class Attempt:
         self.keeps_timestamps = begin.keeps_timestamps
         self.is_unique = begin.is_unique
         self.number = number
-        self.section = section
+        self.flush_group = flush_group
         self.began_ms = now_ms
         self.chunks = 0
         self.is_spilling = False
@@ -224,14 +224,14 @@ class FencedAttempts:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, begin: AttemptBegin, client: SectionOwner, worker_lanes: Lanes, now_ms: int) -> Attempt:
+    def open(self, begin: AttemptBegin, client: FlushGroupOwner, worker_lanes: Lanes, now_ms: int) -> Attempt:
         """Open an attempt, with a number that no other attempt of this worker has in the slab or in spill files.
 
         The timestamp windows and partitioners of `worker_lanes` also apply to the attempt.
         """
         self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
         self._unique.on_begin(client, begin)
-        attempt = Attempt(self, self._last, begin, client.section, worker_lanes=worker_lanes, now_ms=now_ms)
+        attempt = Attempt(self, self._last, begin, client.flush_group, worker_lanes=worker_lanes, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
@@ -308,7 +308,7 @@ class FencedAttempts:
                 f"it alone needs more than the {self._spills.max_bytes >> 20} MiB that spill files may have. Send "
                 "smaller attempts, or raise input.streams.max_spill_size",
             )
-        if now_ms - attempt.waiting_since_ms < _MAX_WAIT_MS or self._spills.released or self._is_oldest(attempt):
+        if now_ms - attempt.waiting_since_ms < _MAX_WAIT_MS or self._spills.completed or self._is_oldest(attempt):
             return room
         return Ending(
             EndReason.NO_ROOM,
@@ -326,10 +326,10 @@ class FencedAttempts:
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
-    def release(self, client: SectionOwner, attempt: Attempt) -> list[Segment] | Ending:
+    def complete(self, client: FlushGroupOwner, attempt: Attempt) -> list[Segment] | Ending:
         """Release a complete attempt: hand its runs over, and queue its spill file; return the runs to publish.
 
-        Return the reason for its end instead if its unique name prevents the release.
+        Return the reason for its end instead if its unique name prevents the completion.
         """
         refusal = self._unique.prepare(client, attempt)
         if refusal is not None:
@@ -337,13 +337,13 @@ class FencedAttempts:
         runs = self._close(attempt)
         if attempt.spill is not None:
             attempt.spill.seal()
-        fences.release_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
+        fences.complete_attempt(self.slab, self.pool.owner, attempt.number, runs, attempt.spill)
         for chunk in dict.fromkeys(segment.chunk for segment in runs):
             span = self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2]
             self.pool.holdings.adopt(self.slab, chunk, span)
         if attempt.spill is not None:
-            self._spills.release(attempt.spill, attempt.section)
-        self._unique.on_released(client, attempt)
+            self._spills.add_completed(attempt.spill, attempt.flush_group)
+        self._unique.on_completed(client, attempt)
         return runs
 
     def abandon(self, attempt: Attempt) -> None:
@@ -360,7 +360,7 @@ class FencedAttempts:
         reason = DiscardReason.ABANDONED_ATTEMPT
         increments = {lay.SPILL_OUT: file.messages, discarded(reason): file.messages}
         self._row.settle((), RunState.DISCARDED, reason, increments)
-        attempt.section.discard(reason, file.messages)
+        attempt.flush_group.discard(reason, file.messages)
         self._reporter.record(reason, count=file.messages)
         if self._reporter.keeps_copies:
             self._row.add(Counter.MsgCopyLost, file.messages)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
-from bruce_mp.input.quotas import SenderQuotas
 from bruce_mp.input.run_publisher import RunPublisher
+from bruce_mp.input.user_quotas import SenderQuotas
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
+from bruce_mp.pipeline.key_partitioners import partitioners_of
 from bruce_mp.pipeline.linger import lingers_of
-from bruce_mp.pipeline.partitioners import partitioners_of
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_thresholds import TopicThresholds
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.inputs import Input
     from bruce_mp.config.model import Config
-    from bruce_mp.input.quotas import SenderRules
+    from bruce_mp.input.user_quotas import SenderRules
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.start import Start
     from bruce_mp.kernels import TimestampWindows

@@ -10,73 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.sections import ConnectionSection
 from bruce_mp.kernels import CountedPosition, count_outcomes
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 
 if TYPE_CHECKING:
-    from bruce_mp.input.sections import SectionOwner
+    from bruce_mp.input.flush_groups import FlushGroups
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Outcomes", "Sections"]
+__all__ = ["Outcomes"]
 
-_MOST: Final = lay.ARRIVAL_SOURCES - 1
 CHUNKS_PER_POLL: Final = 512
-"""Largest number of chunks that one poll inspects."""
-
-
-class Sections:
-    """The sections of this worker by number; a number is free again once its section is closed and finished."""
-
-    def __init__(self) -> None:
-        self._by_number: dict[int, ConnectionSection] = {}
-        self._last = 0
-
-    def __len__(self) -> int:
-        return len(self._by_number)
-
-    def find(self, number: int) -> ConnectionSection | None:
-        return self._by_number.get(number)
-
-    @property
-    def are_exhausted(self) -> bool:
-        """Return True if all section numbers are in use."""
-        return len(self) >= _MOST
-
-    def open(self) -> ConnectionSection:
-        """Create a section; without a free number, return one with number 0, for which no outcomes are counted."""
-        if self.are_exhausted:
-            return ConnectionSection(0)
-        self._last = self._last % _MOST + 1
-        while self._last in self._by_number:
-            self._last = self._last % _MOST + 1
-        section = self._by_number[self._last] = ConnectionSection(self._last)
-        return section
-
-    def start_next(self, client: SectionOwner) -> None:
-        """Start the next section of a client, unless the present one has no messages."""
-        if client.section.received:
-            client.unfinished_sections.append(client.section)
-            client.section = self.open()
-
-    def close(self, section: ConnectionSection) -> None:
-        """Mark a section as closed to further messages."""
-        section.is_closed = True
-        self.release_if_finished(section)
-
-    def release_if_finished(self, section: ConnectionSection) -> None:
-        """Remove a section that is closed and finished."""
-        if section.is_closed and not section.outstanding:
-            self._by_number.pop(section.number, None)
+"""Largest number of chunks that one poll inspects, so that it ends within a few milliseconds."""
 
 
 class Outcomes:
-    """Counts the outcomes in the chunks that this worker opened; a predecessor's chunks have no sections here."""
+    """Counts the outcomes in the chunks that this worker opened; a predecessor's chunks have no flush groups here."""
 
-    def __init__(self, slab: Slab, sections: Sections) -> None:
+    def __init__(self, slab: Slab, flush_groups: FlushGroups) -> None:
         self._slab = slab
-        self._sections = sections
+        self._flush_groups = flush_groups
         self._counted: dict[int, CountedPosition] = {}
 
     def on_opened(self, chunk: int) -> None:
@@ -102,14 +55,14 @@ class Outcomes:
         position, counts = count_outcomes(self._slab, chunk, self._counted[chunk])
         self._counted[chunk] = position
         for (number, state, reason), count in counts.items():
-            section = self._sections.find(number)
-            if section is None:  # 0, without a section; others only in damaged memory
+            flush_group = self._flush_groups.find(number)
+            if flush_group is None:  # 0, without a flush group; others only in damaged memory
                 continue
             if state == RunState.DELIVERED:
-                section.delivered += count
+                flush_group.delivered += count
             else:
-                section.discard(DiscardReason(reason), count)
-            self._sections.release_if_finished(section)
+                flush_group.discard(DiscardReason(reason), count)
+            self._flush_groups.remove_if_finished(flush_group)
         return bool(counts)
 
     def topics(self) -> set[int]:

@@ -5,7 +5,7 @@ steps makes a crash harmless at any point.  First the row names the file, then t
 transaction counts them and stores the file's progress.  Last the file's header stores the same progress.  The arrival
 numbers show a successor which messages of the slice are in lanes (`pipeline/stream_recovery.py`).
 
-Released files take turns, a slice released.  A part of the slab stays free for clients that send at the same time.
+Completed files take turns, a slice each.  A part of the slab stays free for clients that send at the same time.
 
 A message waits while its topic holds its share of the slab: the daemon accepted it, so it must not discard it for that
 reason.  The other messages of its slice stay in lanes, and the file's header lists them, as after a crash.  The file
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.input.outcomes import Sections
-    from bruce_mp.input.spills import Released, Spills
+    from bruce_mp.input.flush_groups import FlushGroups
+    from bruce_mp.input.spills import CompletedSpill, Spills
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.kernels import Ingested, Lanes, NoRoom
     from bruce_mp.slab.chunks import ChunkPool
@@ -90,7 +90,7 @@ class SpillPump:
 
 
 class SpillFeed:
-    """Appends the messages of a worker's released files to its lanes."""
+    """Appends the messages of a worker's completed files to its lanes."""
 
     def __init__(
         self,
@@ -100,30 +100,30 @@ class SpillFeed:
         *,
         reporter: DiscardReporter,
         spills: Spills,
-        sections: Sections,
+        flush_groups: FlushGroups,
     ) -> None:
         self._row = row
         self._lanes = lanes
         self._pool = pool
         self._reporter = reporter
         self._spills = spills
-        self._sections = sections
+        self._flush_groups = flush_groups
         self._buffer = bytearray(_SLICE)
         self._stuck: dict[SpillFile, _StuckTopic] = {}
 
     def __len__(self) -> int:
         """Return the number of files that are not exhausted."""
-        return len(self._spills.released)
+        return len(self._spills.completed)
 
     def feed(self, now_ms: int) -> bool:
         """Feed a slice of the next file.  Return False if there is no room, or no file that can resume."""
-        if not self._spills.released or not self._has_room:
+        if not self._spills.completed or not self._has_room:
             return False
-        for released in [each for each in self._spills.released if self._may_resume(each.file, now_ms)]:
-            if released.file.is_exhausted or self._feed_slice(released, now_ms):
-                self._requeue(released)
+        for completed in [each for each in self._spills.completed if self._may_resume(each.file, now_ms)]:
+            if completed.file.is_exhausted or self._feed_slice(completed, now_ms):
+                self._requeue(completed)
                 return True
-            if released.file not in self._stuck:
+            if completed.file not in self._stuck:
                 return False
         return False
 
@@ -132,14 +132,14 @@ class SpillFeed:
         stuck = self._stuck.get(file)
         return stuck is None or self._lanes.may_grow(stuck.topic, stuck.span, now_ms)
 
-    def _requeue(self, released: Released) -> None:
+    def _requeue(self, completed: CompletedSpill) -> None:
         """Move a file to the end of the queue, or remove it if it is exhausted."""
-        self._spills.released.remove(released)
-        if released.file.is_exhausted:
-            self._stuck.pop(released.file, None)
-            self._spills.remove_exhausted(released)
+        self._spills.completed.remove(completed)
+        if completed.file.is_exhausted:
+            self._stuck.pop(completed.file, None)
+            self._spills.remove_exhausted(completed)
         else:
-            self._spills.released.append(released)
+            self._spills.completed.append(completed)
 
     @property
     def _has_room(self) -> bool:
@@ -149,13 +149,13 @@ class SpillFeed:
             pool.reclaim(kept + 1)
         return pool.free_count > kept
 
-    def _feed_slice(self, released: Released, now_ms: int) -> bool:
-        view, extents = self._read(released.file)
+    def _feed_slice(self, completed: CompletedSpill, now_ms: int) -> bool:
+        view, extents = self._read(completed.file)
         if not extents:
-            self._discard_damaged(released)
+            self._discard_damaged(completed)
             return True
-        count = self._room(extents, released.file.landed)
-        return count > 0 and self._ingest(released, view, extents[:count], now_ms)
+        count = self._room(extents, completed.file.landed)
+        return count > 0 and self._ingest(completed, view, extents[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
         """Read the next messages of a file; return no extents if it is damaged."""
@@ -183,12 +183,12 @@ class SpillFeed:
             largest = max(lengths)
         return messages_that_fit(self._pool, len(lengths), largest, lengths[0])
 
-    def _ingest(self, released: Released, view: memoryview, extents: Extents, now_ms: int) -> bool:
+    def _ingest(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> bool:
         """Append a slice, and count it; return False if the lanes accepted none of its messages."""
-        file, first = released.file, self._row.counted
+        file, first = completed.file, self._row.counted
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.begin_batch()
-        ingested = self._append(released, view, extents, now_ms)
+        ingested = self._append(completed, view, extents, now_ms)
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
         if waiting or len(extents) <= max(file.landed, default=-1):
@@ -198,13 +198,13 @@ class SpillFeed:
         offset, fed, count = file.offset + at + length, file.fed + len(extents), len(extents) - len(file.landed)
         self._count(file, len(extents), count, {**+increments, **self._progress(file, offset, fed)})
         file.advance_to(offset, fed)
-        self._report_discarded(released, view, extents, ingested, first)
+        self._report_discarded(completed, view, extents, ingested, first)
         return True
 
-    def _append(self, released: Released, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
+    def _append(self, completed: CompletedSpill, view: memoryview, extents: Extents, now_ms: int) -> Ingested:
         """Append the messages that are not in lanes; the timestamp policy compares with their time of arrival."""
-        lanes, file, first = self._lanes, released.file, self._row.counted
-        source = 0 if released.section is None else released.section.number
+        lanes, file, first = self._lanes, completed.file, self._row.counted
+        source = 0 if completed.flush_group is None else completed.flush_group.number
         skip = frozenset(lay.stream_arrival(first + index, source) for index in file.landed)
         kept = lanes.wall_offset_ms, lanes.caller_retries
         lanes.wall_offset_ms, lanes.caller_retries = file.arrived_ms - now_ms, True
@@ -257,7 +257,7 @@ class SpillFeed:
         """Count messages that left a file, and consume `numbers` arrival numbers, in one transaction."""
         out = {
             lay.SPILL_OUT: count,
-            lay.SPILL_RELEASED: wrapping_delta(-count),
+            lay.SPILL_COMPLETED: wrapping_delta(-count),
             lay.SPILL_FEEDING: wrapping_delta(-file.number),
         }
         self._row.commit_counted(self._row.counted + numbers, {**increments, **out})
@@ -271,23 +271,23 @@ class SpillFeed:
         }
 
     def _report_discarded(
-        self, released: Released, view: memoryview, extents: Extents, ingested: Ingested, first: int
+        self, completed: CompletedSpill, view: memoryview, extents: Extents, ingested: Ingested, first: int
     ) -> None:
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, extents[rejection.slot])
-            self._discard(released, DiscardReason(rejection.failure), 1)
+            self._discard(completed, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
             report_no_room(self._reporter, dropped, view, extents[_index(dropped, first)], dropped.reason)
-            self._discard(released, dropped.reason, 1)
+            self._discard(completed, dropped.reason, 1)
 
-    def _discard(self, released: Released, reason: DiscardReason, count: int) -> None:
-        if released.section is not None:
-            released.section.discard(reason, count)
-            self._sections.release_if_finished(released.section)
+    def _discard(self, completed: CompletedSpill, reason: DiscardReason, count: int) -> None:
+        if completed.flush_group is not None:
+            completed.flush_group.discard(reason, count)
+            self._flush_groups.remove_if_finished(completed.flush_group)
 
-    def _discard_damaged(self, released: Released) -> None:
+    def _discard_damaged(self, completed: CompletedSpill) -> None:
         """Discard the rest of a damaged file, and log its size."""
-        file, reason = released.file, DiscardReason.SPILL_LOST
+        file, reason = completed.file, DiscardReason.SPILL_LOST
         lost = file.remaining
         _LOG.error(
             "The spill file %s is damaged at byte %d: %d messages of a complete attempt are lost.",
@@ -295,10 +295,10 @@ class SpillFeed:
             file.offset,
             lost,
         )
-        increments = {lay.SPILL_OUT: lost, lay.SPILL_RELEASED: wrapping_delta(-lost), discarded(reason): lost}
+        increments = {lay.SPILL_OUT: lost, lay.SPILL_COMPLETED: wrapping_delta(-lost), discarded(reason): lost}
         self._row.settle((), RunState.DISCARDED, reason, increments)
         self._reporter.record(reason, count=lost)
-        self._discard(released, reason, lost)
+        self._discard(completed, reason, lost)
         file.advance_to(file.end, file.messages)
 
 

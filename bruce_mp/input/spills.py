@@ -16,12 +16,12 @@ from bruce_mp.slab.spill import BLOCK_HEADER
 from bruce_mp.telemetry.books import counter_total
 
 if TYPE_CHECKING:
-    from bruce_mp.input.sections import ConnectionSection
+    from bruce_mp.input.flush_groups import FlushGroup
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.spill import SpillDirectory, SpillFile
 
-__all__ = ["Released", "SpillRoom", "Spills"]
+__all__ = ["CompletedSpill", "SpillRoom", "Spills"]
 
 _MIN_STEP: Final = 1 << 20
 _MAX_STEP: Final = 16 << 20
@@ -39,11 +39,11 @@ class SpillRoom(Enum):
     DISK_FULL = "the file system of the spill files is full"
 
 
-class Released(NamedTuple):
-    """The spill file of a complete attempt, and the section of its messages (None for a dead worker's file)."""
+class CompletedSpill(NamedTuple):
+    """The spill file of a complete attempt, and the flush group of its messages (None for a dead worker's file)."""
 
     file: SpillFile
-    section: ConnectionSection | None
+    flush_group: FlushGroup | None
 
 
 class Spills:
@@ -55,28 +55,28 @@ class Spills:
         self._index = index
         self._directory = directory
         self.max_bytes = max_bytes
-        self.released: deque[Released] = deque()
+        self.completed: deque[CompletedSpill] = deque()
         """Files that the feed reads back into the slab, in turn."""
         self.last_number = 0
         """Largest attempt number among the files that `adopt` found."""
 
     def adopt(self) -> None:
-        """Take over the files of a dead worker of this row, all of them released."""
+        """Take over the files of a dead worker of this row, all of them completed."""
         files = self._directory.files(self._index)
-        self.released.extend(Released(file, None) for file in files.values())
+        self.completed.extend(CompletedSpill(file, None) for file in files.values())
         self.last_number = max(files, default=0)
         self._row.counters[lay.SPILL_BYTES] = sum(file.reserved for file in files.values())
 
-    def release(self, file: SpillFile, section: ConnectionSection) -> None:
-        """Queue the file of a complete attempt; `section` has its messages."""
-        section.spill_files += 1
-        self.released.append(Released(file, section))
+    def add_completed(self, file: SpillFile, flush_group: FlushGroup) -> None:
+        """Queue the file of a complete attempt; `flush_group` has its messages."""
+        flush_group.spill_files += 1
+        self.completed.append(CompletedSpill(file, flush_group))
 
-    def remove_exhausted(self, released: Released) -> None:
+    def remove_exhausted(self, completed: CompletedSpill) -> None:
         """Remove a file whose messages are all back in the slab."""
-        if released.section is not None:
-            released.section.spill_files -= 1
-        self.remove(released.file)
+        if completed.flush_group is not None:
+            completed.flush_group.spill_files -= 1
+        self.remove(completed.file)
 
     @property
     def can_spill(self) -> bool:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt, FencedAttempts
-    from bruce_mp.input.quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Part, Portion
+    from bruce_mp.input.user_quotas import SenderQuotas
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
@@ -66,8 +66,8 @@ class StreamAdmission:
     """Admits the data of stream clients to the lanes.
 
     `longest` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
-    it has appended all earlier messages, and `release(runs)` with the runs of a complete attempt.  Without `senders`
-    there are no quotas.
+    it has appended all earlier messages, and `on_completed(runs)` with the runs of a complete attempt.  Without
+    `senders` there are no quotas.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class StreamAdmission:
         on_barrier: Callable[[StreamClientState, bytes], None],
         *,
         attempts: FencedAttempts,
-        release: Callable[[list[Segment]], None],
+        on_completed: Callable[[list[Segment]], None],
         longest: int,
         blocks: bool,
         senders: SenderQuotas | None = None,
@@ -90,7 +90,7 @@ class StreamAdmission:
         self._reporter = reporter
         self._on_barrier = on_barrier
         self._attempts = attempts
-        self._release = release
+        self._on_completed = on_completed
         self._senders = senders
         self.apply_limits(longest, blocks=blocks)
 
@@ -118,7 +118,7 @@ class StreamAdmission:
 
     def is_plain(self, client: StreamClientState) -> bool:
         """Return True if the intake may serve a client: its next messages depend on no state of it and on no quota."""
-        has_state = client.attempt or client.released_spill or client.unprocessed or client.counted_in_quota
+        has_state = client.attempt or client.completed_spill or client.unprocessed or client.counted_in_quota
         is_special = client.is_blocked or client.must_close or client.keeps_timestamps
         return not (has_state or is_special or (self._senders is not None and self._senders.are_active))
 
@@ -176,9 +176,9 @@ class StreamAdmission:
 
     def _pause_behind_spill(self, client: StreamClientState, found: StreamSplit, now_ms: int) -> bool:
         """Pause a client while its last attempt's spill file is fed back; return True if it is paused."""
-        if client.released_spill is not None and client.released_spill.is_closed:
-            client.released_spill = None
-        if client.released_spill is None or not (found.extents or found.stop is SplitStop.FENCE):
+        if client.completed_spill is not None and client.completed_spill.is_closed:
+            client.completed_spill = None
+        if client.completed_spill is None or not (found.extents or found.stop is SplitStop.FENCE):
             return False
         client.is_blocked, client.wanted, client.paused_until_ms = True, 0, now_ms + _SPILL_RETRY_MS
         return True
@@ -204,12 +204,12 @@ class StreamAdmission:
     def _complete(self, client: StreamClientState, attempt: Attempt) -> None:
         """Release a complete attempt, or end it if an earlier one has its unique name."""
         self._lanes.close_runs()  # the router must get the earlier messages of the connection first
-        released = self._attempts.release(client, attempt)
-        if isinstance(released, Ending):
-            self._end_attempt(client, released)
+        completed = self._attempts.complete(client, attempt)
+        if isinstance(completed, Ending):
+            self._end_attempt(client, completed)
         else:
-            client.attempt, client.released_spill = None, attempt.spill
-            self._release(released)
+            client.attempt, client.completed_spill = None, attempt.spill
+            self._on_completed(completed)
 
     def abandon(self, client: StreamClientState, ending: Ending | None = None) -> None:
         """Discard the client's open attempt; with `ending` prepare the frame that tells the client the reason."""
@@ -372,10 +372,10 @@ class StreamAdmission:
         return ending
 
     def _increments_of(self, batch: StreamBatch, ingested: Ingested) -> Tally[int]:
-        """Return the amount by which a batch raises each counter, and add its messages to their sections."""
+        """Return the amount by which a batch raises each counter, and add its messages to their flush groups."""
         increments = increments_of_batch(len(batch.extents), ingested, map(batch.discard_reason, ingested.no_room))
-        for client, section, count in batch.counts_by_section():
-            section.received += count
+        for client, flush_group, count in batch.counts_by_flush_group():
+            flush_group.received += count
             increments[client.kind.forwarded] += count
         return increments
 
@@ -413,14 +413,14 @@ class StreamAdmission:
     def _spill(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Write a batch of an attempt to its spill file, and count it."""
         assert batch.attempt is not None  # only attempts spill
-        (client, section), count = batch.sender(0), len(batch.extents)
+        (client, flush_group), count = batch.sender(0), len(batch.extents)
         arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, batch.extents), count, arrived_ms)
-        section.received += count
+        flush_group.received += count
         increments: dict[int, int] = {Counter.MsgReceived: count, client.kind.forwarded: count, lay.SPILL_IN: count}
         if ending is not None:
             increments = {Counter.MsgReceived: count, discarded(DiscardReason.ABANDONED_ATTEMPT): count}
-            section.discard(DiscardReason.ABANDONED_ATTEMPT, count)
+            flush_group.discard(DiscardReason.ABANDONED_ATTEMPT, count)
         self._row.commit_counted(self._row.counted + count, increments)
         if ending is not None:
             self._end_attempt(client, ending)
@@ -447,30 +447,30 @@ class StreamAdmission:
         """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
             index = lay.stream_number(dropped.arrival) - first
-            client, section = batch.sender(index)
+            client, flush_group = batch.sender(index)
             at, length = batch.extents[index]
             client.stuck_topic = client.stuck_topic or dropped.topic
             client.postponed += buffer[at : at + length]
             client.counted_in_quota += 1
-            section.received -= 1
+            flush_group.received -= 1
             for counter in (Counter.MsgReceived, client.kind.forwarded, processed_counter(buffer[at : at + length])):
                 increments[counter] -= 1
 
     def _report_discarded(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, increments: Tally[int], first: int
     ) -> None:
-        """Report a batch's discarded messages, count them in their sections, and correct the forwarded counters."""
+        """Report a batch's discarded messages, count them in their flush groups, and correct the forwarded counters."""
         for rejection in ingested.rejections:
-            client, section = batch.sender(rejection.slot)
+            client, flush_group = batch.sender(rejection.slot)
             report_rejected(self._reporter, rejection, buffer, batch.extents[rejection.slot], client.peer)
-            section.discard(DiscardReason(rejection.failure))
+            flush_group.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
             index = lay.stream_number(dropped.arrival) - first
-            client, section = batch.sender(index)
+            client, flush_group = batch.sender(index)
             reason = batch.discard_reason(dropped)
             report_no_room(self._reporter, dropped, buffer, batch.extents[index], reason)
-            section.discard(reason)
+            flush_group.discard(reason)
             increments[client.kind.forwarded] -= 1
 
     def _on_malformed(self, client: StreamClientState, stop: SplitStop) -> None:
@@ -492,8 +492,8 @@ class StreamAdmission:
         is_tcp = client.kind is TCP and reason is DiscardReason.UNCLEAN_DISCONNECT
         self._reporter.record(reason, sample=sample, is_tcp=is_tcp, peer=client.peer)
         client.unprocessed = bytearray()
-        client.section.received += 1
-        client.section.discard(reason)
+        client.flush_group.received += 1
+        client.flush_group.discard(reason)
         number = self._row.counted + 1  # each counted message uses an arrival number
         increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.staged_copies()
         self._row.commit_counted(number, increments)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt
-    from bruce_mp.input.sections import ConnectionSection
+    from bruce_mp.input.flush_groups import FlushGroup
     from bruce_mp.kernels import NoRoom
 
 __all__ = ["Part", "Portion", "StreamBatch"]
@@ -34,7 +34,7 @@ Part = tuple["StreamClientState", list[tuple[int, int]]]
 
 
 class StreamBatch:
-    """Messages of several clients that are appended together; each call of `add` adds a group with one section.
+    """Messages of several clients that are appended together; each call of `add` adds a group with one flush group.
 
     A batch of an `attempt` has only messages of that attempt.  With `keeps_timestamps` clamping replaces no timestamps.
     """
@@ -45,22 +45,22 @@ class StreamBatch:
         self.extents: list[tuple[int, int]] = []
         """Offset and length of each message in the buffer."""
         self.sources: list[int] = []
-        """Section number of each message."""
+        """Flush group number of each message."""
         self.largest = 0
         """Upper bound of the messages' sizes in bytes; 0 if no caller of `add` gave one."""
         self._starts: list[int] = []
-        self._senders: list[tuple[StreamClientState, ConnectionSection]] = []
+        self._senders: list[tuple[StreamClientState, FlushGroup]] = []
 
     def add(self, client: StreamClientState, extents: list[tuple[int, int]], largest: int = 0) -> None:
         """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
         if extents:
             self._starts.append(len(self.extents))
-            self._senders.append((client, client.section))
+            self._senders.append((client, client.flush_group))
             self.extents += extents
-            self.sources += [client.section.number] * len(extents)
+            self.sources += [client.flush_group.number] * len(extents)
             self.largest = max(self.largest, largest)
 
-    def sender(self, index: int) -> tuple[StreamClientState, ConnectionSection]:
+    def sender(self, index: int) -> tuple[StreamClientState, FlushGroup]:
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
@@ -77,8 +77,8 @@ class StreamBatch:
         """Return the bytes of all messages."""
         return sum(map(_length, self.extents))
 
-    def counts_by_section(self) -> Iterable[tuple[StreamClientState, ConnectionSection, int]]:
-        """Yield the client, the section and the number of messages of each group."""
+    def counts_by_flush_group(self) -> Iterable[tuple[StreamClientState, FlushGroup, int]]:
+        """Yield the client, the flush group and the number of messages of each group."""
         ends = [*self._starts[1:], len(self.extents)]
-        for (client, section), start, end in zip(self._senders, self._starts, ends, strict=True):
-            yield client, section, end - start
+        for (client, flush_group), start, end in zip(self._senders, self._starts, ends, strict=True):
+            yield client, flush_group, end - start

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from bruce_mp.config.inputs import Input
     from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.input.barriers import Barriers
-    from bruce_mp.input.outcomes import Sections
-    from bruce_mp.input.quotas import SenderQuotas
+    from bruce_mp.input.flush_groups import FlushGroups
     from bruce_mp.input.stream_admission import StreamAdmission
+    from bruce_mp.input.user_quotas import SenderQuotas
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.kernels import Coalescing, Lanes, StreamIntakeResult, UncountedBatch
     from bruce_mp.slab.chunks import ChunkPool
@@ -81,7 +81,7 @@ class StreamConnections:
         admit: Callable[[memoryview, list[Portion]], None],
         on_admitted: Callable[[], None],
         barriers: Barriers,
-        sections: Sections,
+        flush_groups: FlushGroups,
         senders: SenderQuotas,
         lanes: Lanes,
         config: Input,
@@ -93,7 +93,7 @@ class StreamConnections:
         self._admit_portions = admit
         self._on_admitted = on_admitted
         self._barriers = barriers
-        self._sections = sections
+        self._flush_groups = flush_groups
         self._senders = senders
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[StreamClientState, int] = {}
@@ -150,7 +150,7 @@ class StreamConnections:
     # --- accepting ---------------------------------------------------------------------------------------------------
 
     def _add_connection(self, connection: socket.socket) -> None:
-        if self._sections.are_exhausted:  # all section numbers, about a million, have outstanding messages
+        if self._flush_groups.are_exhausted:  # all flush group numbers, about a million, have outstanding messages
             connection.close()
             return
         peer = peer_of(connection)
@@ -161,7 +161,9 @@ class StreamConnections:
         connection.setblocking(False)
         if peer is None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = StreamClientState(TCP if peer is None else UNIX, self._sections.open(), peer, user_of(peer), origin)
+        client = StreamClientState(
+            TCP if peer is None else UNIX, self._flush_groups.open(), peer, user_of(peer), origin
+        )
         self._row.add(Counter.NewTcpClient if peer is None else Counter.NewUnixClient)
         self._origins[origin] += 1
         self._connections[connection.fileno()] = Connection(connection, client)
@@ -422,7 +424,7 @@ class StreamConnections:
         """Let the intake serve a connection if it is plain."""
         client = connection.client
         if self._admission.is_plain(client):
-            self._intake.add(StreamSource(connection.socket, client.section, _KINDS.index(client.kind)))
+            self._intake.add(StreamSource(connection.socket, client.flush_group, _KINDS.index(client.kind)))
         else:
             self._intake.discard(connection.socket.fileno())
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers, BarrierWatch
 from bruce_mp.input.fenced_attempts import FencedAttempts
+from bruce_mp.input.flush_groups import FlushGroups
 from bruce_mp.input.input_shell import InputShell
-from bruce_mp.input.outcomes import Outcomes, Sections
-from bruce_mp.input.quotas import rules_for_streams
+from bruce_mp.input.outcomes import Outcomes
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
@@ -22,6 +22,7 @@ from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
 from bruce_mp.input.unique_attempts import MessageLimits, SettlementTimer, UniqueAttempts
+from bruce_mp.input.user_quotas import rules_for_streams
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
@@ -69,8 +70,8 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 
 class _StreamWorker(InputShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
-        self._sections = Sections()
-        self._outcomes = Outcomes(slab, self._sections)
+        self._flush_groups = FlushGroups()
+        self._outcomes = Outcomes(slab, self._flush_groups)
         super().__init__(
             start,
             slab,
@@ -83,7 +84,7 @@ class _StreamWorker(InputShell):
         self._slab = slab
         self._barriers = Barriers(
             self._outcomes,
-            self._sections,
+            self._flush_groups,
             self._answer,
             None if config.slab.sync == "off" else JournaledTickets(slab, start.row),
         )
@@ -96,7 +97,7 @@ class _StreamWorker(InputShell):
             lanes=self._lanes,
             thresholds=self._thresholds,
             reporter=self._reporter,
-            sections=self._sections,
+            flush_groups=self._flush_groups,
             outcomes=self._outcomes,
             loop=self._loop,
             publisher=self._publisher,
@@ -108,7 +109,7 @@ class _StreamWorker(InputShell):
             self._reporter,
             self._on_barrier,
             attempts=self._attempt_parts.attempts,
-            release=self._on_release,
+            on_completed=self._on_completed,
             longest=_longest_message(config),
             blocks=_blocks(config),
             senders=self._senders,
@@ -122,7 +123,7 @@ class _StreamWorker(InputShell):
             admit=self._admit,
             on_admitted=self._watch_new_barriers,
             barriers=self._barriers,
-            sections=self._sections,
+            flush_groups=self._flush_groups,
             senders=self._senders,
             lanes=self._lanes,
             config=config.input,
@@ -188,7 +189,7 @@ class _StreamWorker(InputShell):
         else:
             self._finish()
 
-    def _on_release(self, runs: list[Segment]) -> None:
+    def _on_completed(self, runs: list[Segment]) -> None:
         """Publish the runs of a complete attempt, and start feeding its spill file."""
         self._publisher.publish_closed()
         self._publisher.publish(runs)
@@ -241,7 +242,7 @@ class _FencedAttemptParts:
         lanes: Lanes,
         thresholds: TopicThresholds,
         reporter: DiscardReporter,
-        sections: Sections,
+        flush_groups: FlushGroups,
         outcomes: Outcomes,
         loop: Loop,
         publisher: RunPublisher,
@@ -252,9 +253,9 @@ class _FencedAttemptParts:
         streams = start.config.input.streams
         self._directory = SpillDirectory.for_slab(slab, start.config.spill_path)
         self._spills = Spills(slab, row, start.row, self._directory, streams.max_spill_size)
-        feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, sections=sections)
+        feed = SpillFeed(row, lanes, pool, reporter=reporter, spills=self._spills, flush_groups=flush_groups)
         self._pump = SpillPump(loop, feed, publisher.publish_closed)
-        self.unique = UniqueAttempts(start.row, self._directory, outcomes, sections, _limits(start.config))
+        self.unique = UniqueAttempts(start.row, self._directory, outcomes, flush_groups, _limits(start.config))
         self.attempts = FencedAttempts(
             slab,
             pool,
@@ -276,7 +277,7 @@ class _FencedAttemptParts:
         self._spills.adopt()
 
     def start_feed(self) -> None:
-        """Feed the spill files of released attempts; the caller repeats this after each release."""
+        """Feed the spill files of completed attempts; the caller repeats this after each completion."""
         self._pump.start()
         self._settlement.start()
 

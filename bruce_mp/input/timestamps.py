@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.discards.reporter import command_of
 from bruce_mp.kernels import TimestampWindow
-from bruce_mp.slab.landing import NO_USER
+from bruce_mp.slab.landing_zone import NO_USER
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.counters import Counter
 

@@ -1,8 +1,8 @@
 """Unique attempts: the daemon remembers their names, and completes no second attempt of a name.
 
-A worker stores in the journal (`slab/attempt_journal.py`) that an attempt is prepared, released and settled, and
-answers the inquiries of clients from it.  A unique attempt has a section of its own, which counts its outcomes.  Names
-of different users are different.
+A worker stores in the journal (`slab/attempt_journal.py`) that an attempt is prepared, completed and settled, and
+answers the inquiries of clients from it.  A unique attempt has a flush group of its own, which counts its outcomes.
+Names of different users are different.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bruce_mp.protocol.client.inquiry import (
 from bruce_mp.slab.attempt_journal import AttemptState, RememberedAttempt
 
 if TYPE_CHECKING:
-    from bruce_mp.input.outcomes import Outcomes, Sections
-    from bruce_mp.input.sections import ConnectionSection, SectionOwner
+    from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner, FlushGroups
+    from bruce_mp.input.outcomes import Outcomes
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.protocol.client.inquiry import Inquiry
@@ -39,7 +39,7 @@ _MAX_INTERVAL_S: Final = 0.5
 _NO_MEMORY_SINCE_MS: Final = 2**63 - 1
 _OUTCOMES: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
-    AttemptState.RELEASED: AttemptOutcome.PENDING,
+    AttemptState.COMPLETED: AttemptOutcome.PENDING,
     AttemptState.SETTLED: AttemptOutcome.SETTLED,
     AttemptState.UNCOUNTED: AttemptOutcome.UNCOUNTED,
 }
@@ -60,7 +60,7 @@ class NamedAttempt(Protocol):
     @property
     def number(self) -> int: ...
     @property
-    def section(self) -> ConnectionSection: ...
+    def flush_group(self) -> FlushGroup: ...
     @property
     def is_unique(self) -> bool: ...
 
@@ -69,15 +69,15 @@ class UniqueAttempts:
     """The unique attempts of the worker with this row."""
 
     def __init__(
-        self, row: int, directory: SpillDirectory, outcomes: Outcomes, sections: Sections, limits: MessageLimits
+        self, row: int, directory: SpillDirectory, outcomes: Outcomes, flush_groups: FlushGroups, limits: MessageLimits
     ) -> None:
         self._row = row
         self._slab_id = directory.slab_id
         self._journal = directory.journal
         self._outcomes = outcomes
-        self._sections = sections
+        self._flush_groups = flush_groups
         self._limits = limits
-        self._unsettled: dict[AttemptId, ConnectionSection] = {}
+        self._unsettled: dict[AttemptId, FlushGroup] = {}
 
     def apply_limits(self, limits: MessageLimits) -> None:
         """Apply reloaded limits of messages."""
@@ -85,27 +85,27 @@ class UniqueAttempts:
 
     @property
     def has_unsettled(self) -> bool:
-        """Return True if a released attempt has messages without outcomes."""
+        """Return True if a completed attempt has messages without outcomes."""
         return bool(self._unsettled)
 
     # --- begin and end -----------------------------------------------------------------------------------------------
 
-    def on_begin(self, client: SectionOwner, begin: AttemptBegin) -> None:
-        """Start a section of the connection for the attempt alone."""
+    def on_begin(self, client: FlushGroupOwner, begin: AttemptBegin) -> None:
+        """Start a flush group of the connection for the attempt alone."""
         if begin.is_unique:
-            self._sections.start_next(client)
+            self._flush_groups.start_next(client)
 
-    def prepare(self, client: SectionOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
-        """Store that an attempt is about to be released; return the reason for its end if it must not be.
+    def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
+        """Store that an attempt is about to be completed; return the reason for its end if it must not be.
 
         An attempt without messages needs no memory.
         """
-        if not attempt.is_unique or not attempt.section.received:
+        if not attempt.is_unique or not attempt.flush_group.received:
             return None
         try:
             earlier = self._journal.prepare(
                 RememberedAttempt(
-                    _key(client, attempt.name), self._id(attempt), AttemptState.PREPARED, attempt.section.received
+                    _key(client, attempt.name), self._id(attempt), AttemptState.PREPARED, attempt.flush_group.received
                 )
             )
         except (OSError, SlabError) as error:
@@ -118,22 +118,22 @@ class UniqueAttempts:
         )
         return EndReason.NAME_IN_USE, text
 
-    def on_released(self, client: SectionOwner, attempt: NamedAttempt) -> None:
-        """Store that an attempt is released, and wait for the outcomes of its messages."""
-        if not attempt.is_unique or not attempt.section.received:
+    def on_completed(self, client: FlushGroupOwner, attempt: NamedAttempt) -> None:
+        """Store that an attempt is completed, and wait for the outcomes of its messages."""
+        if not attempt.is_unique or not attempt.flush_group.received:
             return
-        self._sections.start_next(client)
-        with suppress(OSError, SlabError):  # its settlement is stored later, and the recovery knows the release
-            self._journal.store(self._id(attempt), AttemptState.RELEASED)
-        self._unsettled[self._id(attempt)] = attempt.section
+        self._flush_groups.start_next(client)
+        with suppress(OSError, SlabError):  # its settlement is stored later, and the recovery knows the completion
+            self._journal.store(self._id(attempt), AttemptState.COMPLETED)
+        self._unsettled[self._id(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
         """Store the outcomes of the attempts that have all of them; return True if any has."""
         self._outcomes.count_outcomes()
         finished = [found for found in self._unsettled.items() if not found[1].outstanding]
-        for number, section in finished:
+        for number, flush_group in finished:
             try:
-                self._journal.store(number, AttemptState.SETTLED, section.delivered, section.discards)
+                self._journal.store(number, AttemptState.SETTLED, flush_group.delivered, flush_group.discards)
             except (OSError, SlabError) as error:
                 _log_error("written", error)
                 return False
@@ -145,7 +145,7 @@ class UniqueAttempts:
 
     # --- inquiries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, client: SectionOwner, data: bytes) -> bytes | None:
+    def answer(self, client: FlushGroupOwner, data: bytes) -> bytes | None:
         """Return the answer to an inquiry; None for a malformed one."""
         inquiry = decode_inquiry(data)
         if inquiry is None:
@@ -180,7 +180,7 @@ def _log_error(act: str, error: Exception) -> None:
     _LOG.error("The journal of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "journal"})
 
 
-def _key(client: SectionOwner, name: bytes) -> str:
+def _key(client: FlushGroupOwner, name: bytes) -> str:
     """Return the name in the journal: users cannot use up each other's names."""
     return f"{client.user}:{name.decode('latin-1')}"
 

@@ -12,7 +12,7 @@ from bruce_mp.errors import StartError
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_message
 from bruce_mp.protocol.client.record_headers import decode_headers
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import Record
@@ -84,7 +84,7 @@ class _Appender:
         self._slice.append(frame)
 
     def _append(self) -> None:
-        base_at = landing.base_at(self._slab) >> 3
+        base_at = landing_zone.base_at(self._slab) >> 3
         extents, at = [], 0
         for frame in self._slice:
             extents.append((at, len(frame)))

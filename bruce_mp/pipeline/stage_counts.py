@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp import kernels
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
-from bruce_mp.slab.landing import base_at, landed_lengths
+from bruce_mp.slab.landing_zone import base_at, landed_lengths
 from bruce_mp.slab.recovery import copied_arrivals
 from bruce_mp.telemetry.books import books_of, row_integers, spilled_total
 from bruce_mp.telemetry.counters import BOOK_COUNTERS

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.fences import clear_last_released, finish_release, last_released, unreleased_segments
+from bruce_mp.slab.fences import clear_last_completed, finish_completion, incomplete_segments, last_completed
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import close_open_runs, uncounted_records
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
-from bruce_mp.slab.spill import released_messages, spilled_messages, wrapping_delta
+from bruce_mp.slab.spill import completed_messages, spilled_messages, wrapping_delta
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ _LOG: Final = logging.getLogger(__name__)
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
     """Close the open runs of the dead process of row `index`, count its uncounted messages, and end its attempts.
 
-    A fenced attempt in the middle of its release is released; the others are discarded. The function may run twice.
+    A fenced attempt whose completion has begun is completed; the others are discarded. The function may run twice.
     """
     close_open_runs(slab, index)
     spills = directory.files(index)
-    finish_release(slab, index, spills)
+    finish_completion(slab, index, spills)
     _resolve_unique_attempts(slab, index, directory)
     _update_progress(row, spills)
     found = uncounted_records(slab, index, row.counted)
@@ -56,14 +56,14 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
 
 
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the state of the dead worker's unique attempts; its last release decides about the prepared one."""
+    """Store the state of the dead worker's unique attempts; its last completion decides about the prepared one."""
     try:
         if directory.journal.exists:
-            directory.journal.resolve(index, last_released(slab, index))
+            directory.journal.resolve(index, last_completed(slab, index))
     except (OSError, SlabError) as error:
         _LOG.error("The journal of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
-        clear_last_released(slab, index)
+        clear_last_completed(slab, index)
 
 
 _PROGRESS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_COUNT)
@@ -72,7 +72,7 @@ _PROGRESS: Final = (lay.SPILL_FED_ATTEMPT, lay.SPILL_FED_OFFSET, lay.SPILL_FED_C
 def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
     """Store the progress of the row in the header of the file that was fed last."""
     file, offset = spills.get(row.counters[lay.SPILL_FED_ATTEMPT]), row.counters[lay.SPILL_FED_OFFSET]
-    if file is not None and file.is_released and file.offset < offset <= file.end:
+    if file is not None and file.is_complete and file.offset < offset <= file.end:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
@@ -81,17 +81,17 @@ def _record_half_fed_slice(row: ProcessRow, spills: Mapping[int, SpillFile], fou
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
         spills[feeding].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})
-    count = min(len(found), row.counters[lay.SPILL_RELEASED])
+    count = min(len(found), row.counters[lay.SPILL_COMPLETED])
     return {
         lay.SPILL_OUT: len(found),
-        lay.SPILL_RELEASED: wrapping_delta(-count),
+        lay.SPILL_COMPLETED: wrapping_delta(-count),
         lay.SPILL_FEEDING: wrapping_delta(-feeding),
     }
 
 
 def _discard_incomplete(slab: Slab, row: ProcessRow, index: int) -> None:
     """Discard the messages of incomplete attempts in the slab."""
-    abandoned = unreleased_segments(slab, index)
+    abandoned = incomplete_segments(slab, index)
     for start in range(0, len(abandoned), MAX_SETTLED_SEGMENTS):
         some = abandoned[start : start + MAX_SETTLED_SEGMENTS]
         reason = DiscardReason.ABANDONED_ATTEMPT
@@ -102,11 +102,11 @@ def _settle_spills(
     slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory, spills: Mapping[int, SpillFile]
 ) -> None:
     """Discard the spilled messages of incomplete attempts, and count the missing ones of complete attempts."""
-    kept = [file for file in spills.values() if file.is_released and file.remaining]
+    kept = [file for file in spills.values() if file.is_complete and file.remaining]
     remaining, held, known = (
         sum(file.remaining for file in kept),
         spilled_messages(slab, index),
-        released_messages(slab, index),
+        completed_messages(slab, index),
     )
     lost = max(0, min(known, held) - remaining)
     abandoned = max(0, held - remaining - lost)
@@ -116,7 +116,7 @@ def _settle_spills(
         )
     increments = {
         lay.SPILL_OUT: lost + abandoned,
-        lay.SPILL_RELEASED: wrapping_delta(remaining - known),
+        lay.SPILL_COMPLETED: wrapping_delta(remaining - known),
         discarded(DiscardReason.SPILL_LOST): lost,
         discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
     }

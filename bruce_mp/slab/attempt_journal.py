@@ -3,13 +3,13 @@
 A client that does not know if its attempt was delivered asks for the name, instead of sending the messages twice.  All
 stream workers append to one file in the directory of the spill files, so that any worker can answer.
 
-    PREPARED ──▶ RELEASED ──▶ SETTLED
+    PREPARED ──▶ COMPLETED ──▶ SETTLED
        │            └───────▶ UNCOUNTED
        └──▶ CANCELLED
 
-A worker prepares an attempt before it stores the release word of its row, which is the commit point.  After the death
-of the worker, that word decides if a prepared attempt is released or cancelled.  An attempt becomes UNCOUNTED if its
-worker dies before all its messages have outcomes: the daemon still delivers or discards each of them.
+A worker prepares an attempt before it stores the number of the attempt in its row, which is the commit point.  After
+the death of the worker, that word decides if a prepared attempt is completed or cancelled.  An attempt becomes
+UNCOUNTED if its worker dies before all its messages have outcomes: the daemon still delivers or discards each of them.
 
 Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
 of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  The journal has
@@ -50,14 +50,14 @@ class AttemptState(Enum):
 
     PREPARED = "prepared"
     CANCELLED = "cancelled"
-    RELEASED = "released"
+    COMPLETED = "released"  # the value is in files of earlier versions
     SETTLED = "settled"
     UNCOUNTED = "uncounted"
 
     @property
-    def is_released(self) -> bool:
+    def is_complete(self) -> bool:
         """Return True if the daemon has all messages of the attempt, and delivers them."""
-        return self in {AttemptState.RELEASED, AttemptState.SETTLED, AttemptState.UNCOUNTED}
+        return self in {AttemptState.COMPLETED, AttemptState.SETTLED, AttemptState.UNCOUNTED}
 
 
 _CREATED: Final = "created"
@@ -157,14 +157,14 @@ class AttemptJournal:
         with self._locked():
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 
-    def resolve(self, row: int, released: int) -> None:
-        """Decide about the attempts of a dead worker of this row; `released` is the last number that it released."""
+    def resolve(self, row: int, completed: int) -> None:
+        """Decide about the attempts of a dead worker of this row; `completed` is the last number that it completed."""
         with self._locked():
             for attempt in list(self._attempts.values()):
                 slab, owner, number = attempt.id
                 if (slab, owner) != (self._slab_id, row):
                     continue
-                state = _RESOLUTIONS.get((attempt.state, number == released))
+                state = _RESOLUTIONS.get((attempt.state, number == completed))
                 if state is not None:
                     self._append(state.value, *attempt.id, 0, {})
 
@@ -265,15 +265,15 @@ class AttemptJournal:
             self._attempts[name] = replace(self._attempts[name], state=state, delivered=delivered, discards=reasons)
 
 
-_UNFINISHED: Final = frozenset({AttemptState.PREPARED, AttemptState.RELEASED})
+_UNFINISHED: Final = frozenset({AttemptState.PREPARED, AttemptState.COMPLETED})
 
 _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.PREPARED, False): AttemptState.CANCELLED,
     (AttemptState.PREPARED, True): AttemptState.UNCOUNTED,
-    (AttemptState.RELEASED, False): AttemptState.UNCOUNTED,
-    (AttemptState.RELEASED, True): AttemptState.UNCOUNTED,
+    (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
+    (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The state of a dead worker's attempt after the recovery, by its state and if it was released last."""
+"""The state of a dead worker's attempt after the recovery, by its state and if it was completed last."""
 
 
 def _whole_lines(data: bytes) -> tuple[bytes, bytes]:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.holdings import Holdings
 from bruce_mp.slab.layout import ChunkState, RunState
@@ -124,7 +124,7 @@ class ChunkPool:
 
     def _allow_reclaim_of_older(self) -> None:
         """Delay the reclaim of adopted chunks with records of the present landing zone until `allow_reclaim`."""
-        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
             if last_arrival(self._slab, chunk) >= base:

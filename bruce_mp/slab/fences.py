@@ -1,9 +1,9 @@
 """Runs of fenced attempts in the slab, held back until their client declares the attempt complete.
 
 The chunks of a fenced attempt hold no other messages, and their headers have its number.  Its runs stay OPEN, so only
-their input may change them.  The release of an attempt begins with one store to the input's row.  If the input dies
-before that store, its successor discards the attempt; after the store, it releases the rest of it.  The same holds for
-the spill file of the attempt.
+their input may change them.  The completion of an attempt begins with one store to the input's row.  If the input
+dies before that store, its successor discards the attempt; after the store, it completes the attempt.  The same holds
+for the spill file of the attempt.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = [
     "assign_chunk",
     "attempt_of",
-    "clear_last_released",
-    "finish_release",
-    "last_released",
-    "release_attempt",
-    "unreleased_segments",
+    "clear_last_completed",
+    "complete_attempt",
+    "finish_completion",
+    "incomplete_segments",
+    "last_completed",
 ]
 
 
@@ -46,46 +46,46 @@ def assign_chunk(slab: Slab, chunk: int, attempt: int) -> None:
     slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2] = attempt
 
 
-def release_attempt(
+def complete_attempt(
     slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None
 ) -> None:
-    """Hand all runs of an attempt over to the router, in the order given, and release its spill file."""
-    slab.words[_release_word_at(slab, row)] = attempt
+    """Hand all runs of an attempt over to the router, in the order given, and complete its spill file."""
+    slab.words[_completing_word_at(slab, row)] = attempt
     if spill is not None:
-        spill.release()
-        slab.longs[_released_count_at(slab, row)] += spill.messages
+        spill.complete()
+        slab.longs[_completed_count_at(slab, row)] += spill.messages
     _hand_over(slab, row, segments)
-    slab.words[_last_released_at(slab, row)] = attempt
-    slab.words[_release_word_at(slab, row)] = 0
+    slab.words[_last_completed_at(slab, row)] = attempt
+    slab.words[_completing_word_at(slab, row)] = 0
 
 
-def last_released(slab: Slab, row: int) -> int:
-    """Return the last attempt that the input of a row released, 0 for none; correct after `finish_release`."""
-    return slab.words[_last_released_at(slab, row)]
+def last_completed(slab: Slab, row: int) -> int:
+    """Return the last attempt that the input of a row completed, 0 for none; correct after `finish_completion`."""
+    return slab.words[_last_completed_at(slab, row)]
 
 
-def clear_last_released(slab: Slab, row: int) -> None:
-    """Clear the last released attempt, because the next worker of the row numbers its attempts from 1."""
-    slab.words[_last_released_at(slab, row)] = 0
+def clear_last_completed(slab: Slab, row: int) -> None:
+    """Clear the last completed attempt, because the next worker of the row numbers its attempts from 1."""
+    slab.words[_last_completed_at(slab, row)] = 0
 
 
-def finish_release(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
-    """Finish a release that the dead input of a row began, after `HandoverTickets.catch_up`.
+def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
+    """Finish a completion that the dead input of a row began, after `HandoverTickets.catch_up`.
 
     `spills` maps the numbers of attempts to the spill files of the row.
     """
-    attempt = slab.words[_release_word_at(slab, row)]
+    attempt = slab.words[_completing_word_at(slab, row)]
     if attempt:
-        if attempt in spills and not spills[attempt].is_released:
-            spills[attempt].release()
+        if attempt in spills and not spills[attempt].is_complete:
+            spills[attempt].complete()
         _hand_over(
-            slab, row, [each for each in unreleased_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
+            slab, row, [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
         )
-        slab.words[_last_released_at(slab, row)] = attempt
-        slab.words[_release_word_at(slab, row)] = 0
+        slab.words[_last_completed_at(slab, row)] = attempt
+        slab.words[_completing_word_at(slab, row)] = 0
 
 
-def unreleased_segments(slab: Slab, row: int) -> list[Segment]:
+def incomplete_segments(slab: Slab, row: int) -> list[Segment]:
     """Return the OPEN runs of attempts of a row's input in order of arrival, and settle the empty ones."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
@@ -108,13 +108,13 @@ def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
 
 
-def _released_count_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * lay.SPILL_RELEASED) >> 3
+def _completed_count_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * lay.SPILL_COMPLETED) >> 3
 
 
-def _last_released_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_LAST_RELEASED) >> 2
+def _last_completed_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_LAST_COMPLETED) >> 2
 
 
-def _release_word_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
+def _completing_word_at(slab: Slab, row: int) -> int:
+    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2

@@ -88,10 +88,10 @@ def input_progress(slab: Slab) -> dict[int, InputProgress]:
 def _progress_of(slab: Slab, row: int) -> InputProgress:
     """Read both values at a moment without a hand-over between them."""
     ticket_at = _ticket_at(slab, row) >> 3
-    release_at = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
+    completing_at = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
     while True:
         ticket = slab.longs[ticket_at]
-        found = InputProgress(ticket, slab.words[release_at])
+        found = InputProgress(ticket, slab.words[completing_at])
         if slab.longs[ticket_at] == ticket:
             return found
 

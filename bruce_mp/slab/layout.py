@@ -92,10 +92,10 @@ ROW_HEARTBEAT_MS: Final = 8  # i64, on the steady clock
 ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at an odd or changed version
 ROW_STARTED_MS: Final = 24  # i64, on the wall clock
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
-ROW_LAST_RELEASED: Final = 36  # u32, of a stream input: the last fenced attempt that it handed over, 0 = none
+ROW_LAST_COMPLETED: Final = 36  # u32, of a stream input: the last fenced attempt that it completed, 0 = none
 ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over = the records handed over
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
-ROW_RELEASE: Final = 56  # u32, of a stream input: the fenced attempt that it is handing over, 0 = none
+ROW_COMPLETING: Final = 56  # u32, of a stream input: the fenced attempt whose runs it is handing over, 0 = none
 ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
 ROW_COUNTERS: Final = 64
 ROW_COUNTER_CAPACITY: Final = 448
@@ -116,7 +116,7 @@ FLOW_BASE: Final = 12  # supervisor: a number for each of four stages, to add to
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
 SPILL_IN: Final = 440  # messages that went into spill files
 SPILL_OUT: Final = 441  # messages that left spill files, into lanes or discarded
-SPILL_RELEASED: Final = 442  # messages of complete attempts in spill files
+SPILL_COMPLETED: Final = 442  # messages of complete attempts in spill files
 SPILL_FEEDING: Final = 443  # attempt number of the file that is being fed into lanes, 0 = none
 SPILL_FED_ATTEMPT: Final = 444  # attempt number of the file from which messages were fed last
 SPILL_FED_OFFSET: Final = 445  # offset behind those messages in the file

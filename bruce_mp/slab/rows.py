@@ -20,7 +20,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import SEGMENT, held_words, is_current, pack_segments, segment_words, unpack_segments
@@ -61,7 +61,7 @@ class ProcessRow:
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
         self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
         self._apply_redo()
-        if self.version & 1 and not self._is_stream and not landing.landed_lengths(slab):
+        if self.version & 1 and not self._is_stream and not landing_zone.landed_lengths(slab):
             # The predecessor called `begin_batch`, but received no batch.
             slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1
 
@@ -131,7 +131,7 @@ class ProcessRow:
 
     def commit_landed(self, landed: int, increments: Mapping[int, int]) -> None:
         """Empty the first `landed` slots of the landing zone and raise counters, both or neither."""
-        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         self._transact(increments, landed=landed, landing_base=base + landed)
 
     @property
@@ -189,8 +189,8 @@ class ProcessRow:
             counter, value = _PAIR.unpack_from(self._slab.view, pair_at)
             self.counters[counter] = value
         if landed:
-            landing.empty_slots(self._slab, landed)
-            self._slab.longs[landing.base_at(self._slab) >> 3] = landing_base
+            landing_zone.empty_slots(self._slab, landed)
+            self._slab.longs[landing_zone.base_at(self._slab) >> 3] = landing_base
         elif landing_base:
             self._slab.longs[(self._at + lay.ROW_COUNTED) >> 3] = landing_base
         # The redo record becomes void last.  In the other order, a crash in between would leave the version odd.

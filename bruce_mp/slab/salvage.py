@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.chunks import chunk_headers
@@ -249,8 +249,8 @@ class Salvage:
 
     def landing_zone(self) -> LandingZone:
         """Return the number of datagrams in the landing zone, and the datagrams without a copy in a lane."""
-        base = self.slab.longs[landing.base_at(self.slab) >> 3]
-        locations = landing.landed_extents(self.slab)
+        base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
+        locations = landing_zone.landed_extents(self.slab)
         copied = copied_arrivals(self.slab, base) if locations else frozenset()
         found = (LandedDatagram(arrival, at, length) for arrival, (at, length) in enumerate(locations, base))
         return LandingZone(len(locations), [item for item in found if item.arrival not in copied])

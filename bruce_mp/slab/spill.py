@@ -7,11 +7,11 @@ arrival time.  The header states if the daemon must keep the client's timestamps
 A file has one writer, the stream worker of the row in the header.  Each store to the header is one small `pwrite()`,
 which SIGKILL cannot cut in two.
 
-    OPEN ──release──▶ RELEASED ──everything is in lanes──▶ removed
+    OPEN ──completed──▶ COMPLETE ──everything is in lanes──▶ removed
       └──abandoned──▶ removed
 
-An attempt is complete once the row's release word in the slab names it; then the worker releases the file.  The
-messages of a released file before `offset` are back in the slab.  After the death of a worker, some messages behind
+An attempt is complete once `ROW_COMPLETING` of the worker's row names it; then the worker marks the file complete.  The
+messages of a complete file before `offset` are back in the slab.  After the death of a worker, some messages behind
 `offset` may be in lanes as well: `landed` has their indexes, counted from `offset`.
 """
 
@@ -38,8 +38,8 @@ __all__ = [
     "MAX_SLICE_MESSAGES",
     "SpillDirectory",
     "SpillFile",
+    "completed_messages",
     "create_private_directory",
-    "released_messages",
     "spilled_messages",
     "wrapping_delta",
 ]
@@ -49,7 +49,7 @@ _VERSION: Final = 1
 _HEADER: Final = Struct("<8sIIqII")
 """magic, version, row, creation time of the slab in ms, attempt, 1 if clamping must not replace timestamps"""
 _SEAL: Final = Struct("<QQQ")
-"""state (0 open, 1 released), messages, end of the data; written when the attempt is complete"""
+"""state (0 open, 1 complete), messages, end of the data; written when the attempt is complete"""
 _SEAL_AT: Final = 64
 _PROGRESS: Final = Struct("<QQQ")
 """offset of the next frame, messages before it, offset from which `landed` counts (0 = none landed)"""
@@ -83,7 +83,7 @@ class SpillFile:
         self.messages: int
         self.end: int
         state, self.messages, self.end = _SEAL.unpack_from(header, _SEAL_AT)
-        self.is_released = state == 1
+        self.is_complete = state == 1
         self.offset: int
         self.fed: int
         self.offset, self.fed, landed_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
@@ -113,12 +113,12 @@ class SpillFile:
 
     @property
     def remaining(self) -> int:
-        """Return the number of messages of a released file that are not back in the slab."""
+        """Return the number of messages of a complete file that are not back in the slab."""
         return max(0, self.messages - self.fed - len(self.landed))
 
     @property
     def is_exhausted(self) -> bool:
-        """Return True if all messages of a released file are back in the slab."""
+        """Return True if all messages of a complete file are back in the slab."""
         return self.offset >= self.end
 
     @property
@@ -144,13 +144,13 @@ class SpillFile:
         self.messages += messages
 
     def seal(self) -> None:
-        """Store the number of messages and the end of the data, before the attempt is released."""
+        """Store the number of messages and the end of the data, before the attempt is completed."""
         self._store(_SEAL_AT, _SEAL.pack(0, self.messages, self.end))
 
-    def release(self) -> None:
-        """Store that the attempt is complete, after the store to the row's release word."""
+    def complete(self) -> None:
+        """Store that the attempt is complete, after the store to `ROW_COMPLETING`."""
         self._store(_SEAL_AT, _SEAL.pack(1, self.messages, self.end))
-        self.is_released = True
+        self.is_complete = True
 
     def advance_to(self, offset: int, fed: int) -> None:
         """Store that the `fed` messages before `offset` are back in the slab."""
@@ -246,7 +246,7 @@ class SpillDirectory:
             if file.is_valid and file.slab_id == self.slab_id:
                 file.close()
                 continue
-            lost += file.remaining if file.is_valid and file.is_released else 0
+            lost += file.remaining if file.is_valid and file.is_complete else 0
             file.remove()
         return lost
 
@@ -299,9 +299,9 @@ def spilled_messages(slab: Slab, row: int) -> int:
     return (_counter(slab, row, lay.SPILL_IN) - _counter(slab, row, lay.SPILL_OUT)) & _MASK
 
 
-def released_messages(slab: Slab, row: int) -> int:
+def completed_messages(slab: Slab, row: int) -> int:
     """Return the number of a row's messages in spill files of complete attempts, by its counters."""
-    return _counter(slab, row, lay.SPILL_RELEASED)
+    return _counter(slab, row, lay.SPILL_COMPLETED)
 
 
 def _counter(slab: Slab, row: int, counter: int) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.outcomes import Sections
+from bruce_mp.input.flush_groups import FlushGroups
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
@@ -141,21 +141,21 @@ def test_malformed_barriers_are_answered_and_counted_nowhere(worker: StreamInput
         BarrierStatus.UNSUPPORTED_VERSION,
     ]
     assert [answer.received for _, answer in worker.answers] == [1, 1]
-    assert client.section.received == 2
+    assert client.flush_group.received == 2
 
 
 def test_a_disconnected_client_is_not_answered_and_leaves_no_state(worker: StreamInput) -> None:
     client = worker.connect()
     worker.feed((client, datagram() + ask() + datagram()))
     worker.waiting.remove_client(client)
-    assert len(worker.sections) == 2
+    assert len(worker.flush_groups) == 2
     deliver(worker)
     worker.waiting.answer_finished(1)
     assert not worker.answers
-    assert not len(worker.sections)
+    assert not len(worker.flush_groups)
 
 
-def test_messages_of_a_previous_worker_belong_to_no_section(slab: Slab) -> None:
+def test_messages_of_a_previous_worker_belong_to_no_flush_group(slab: Slab) -> None:
     before = StreamInput(slab, topics=[(b"t1", 2)])
     before.feed((before.connect(), datagram() * 5))
     worker = StreamInput(slab)
@@ -181,17 +181,17 @@ def test_outcomes_are_counted_before_a_chunk_is_used_again(worker: StreamInput) 
 
 def test_section_numbers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bruce_mp.input.outcomes._MOST", 3)
-    sections = Sections()
-    first, second, third = (sections.open() for _ in range(3))
-    assert [section.number for section in (first, second, third)] == [1, 2, 3]
-    assert sections.are_exhausted
+    flush_groups = FlushGroups()
+    first, second, third = (flush_groups.open() for _ in range(3))
+    assert [flush_group.number for flush_group in (first, second, third)] == [1, 2, 3]
+    assert flush_groups.are_exhausted
     second.received = 1
-    sections.close(first)
-    sections.close(second)
-    assert [sections.open().number, sections.open().number] == [1, 0]
+    flush_groups.close(first)
+    flush_groups.close(second)
+    assert [flush_groups.open().number, flush_groups.open().number] == [1, 0]
     second.delivered = 1
-    sections.release_if_finished(second)
-    assert sections.open().number == 2
+    flush_groups.remove_if_finished(second)
+    assert flush_groups.open().number == 2
 
 
 class BarrierMachine(RuleBasedStateMachine):

@@ -13,12 +13,12 @@ from bruce_mp.discards.events import DiscardEvent, SenderEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagram_admission import DatagramAdmission
-from bruce_mp.input.quotas import SenderQuotas, SenderRules
+from bruce_mp.input.user_quotas import SenderQuotas, SenderRules
 from bruce_mp.kernels import DatagramIntake, Lanes
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
 from bruce_mp.pipeline.stage_counts import count_books
-from bruce_mp.slab import landing, recovery
+from bruce_mp.slab import landing_zone, recovery
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab
@@ -132,7 +132,7 @@ def test_valid_messages_are_counted_by_type(slab: Slab) -> None:
         "InputAgentProcessPartitionKeyMsg": 2,
     }
     assert values(slab) == [b"one", b"two", b"three", b"four", b"five"]
-    assert landing.landed_lengths(slab) == []
+    assert landing_zone.landed_lengths(slab) == []
 
 
 MALFORMED: Final = {"InputAgentDiscardMsgMalformed": 1}
@@ -325,7 +325,7 @@ def test_a_death_at_any_call_keeps_and_counts_each_message_once(
     books = count_books(slab)
     assert books.balanced
     assert books.consistent
-    assert landing.landed_lengths(slab) == []
+    assert landing_zone.landed_lengths(slab) == []
 
 
 def test_arrival_numbers_continue_after_a_recovery(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:

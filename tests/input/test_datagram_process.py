@@ -11,7 +11,7 @@ import pytest
 
 from bruce_mp import kernels
 from bruce_mp.ipc.control_messages import Drain, Stop
-from bruce_mp.slab.landing import SO_TIMESTAMP
+from bruce_mp.slab.landing_zone import SO_TIMESTAMP
 from bruce_mp.slab.layout import RunState
 from support.input_process import WITHIN_S, InputProcess
 from support.processes import wait_until

@@ -1,4 +1,4 @@
-"""Fenced attempts in the slab: held, released or discarded, and their state after a crash."""
+"""Fenced attempts in the slab: held, completed or discarded, and their state after a crash."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_an_attempt_is_held_until_its_end_comes(slab: Slab) -> None:
     worker.feed((client, END + messages(5, 40)))
     worker.close_runs()
     assert sorted(numbers(slab, RunState.FILLED)) == [*range(45), *range(100, 120)]
-    assert sum(segment.records for segment in worker.released) == 40
+    assert sum(segment.records for segment in worker.completed) == 40
     assert_books(slab, 65)
 
 
@@ -207,35 +207,35 @@ def test_barriers_inside_an_attempt_are_answered_immediately_and_after_it_wait(s
     )
 )
 def test_any_order_of_frames_keeps_the_books(steps: list[tuple[int, str, int]]) -> None:
-    """In the model, messages between a begin and its end, or outside of attempts, are released."""
+    """In the model, messages between a begin and its end, or outside of attempts, are handed over."""
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=TOPICS)
         clients: list[StreamClientState] = [worker.connect() for _ in range(4)]
         fenced: dict[int, list[int]] = {}
-        released: list[int] = []
+        handed_over: list[int] = []
         number = abandoned = 0
         for who, what, count in steps:
             if what == "send":
                 sent = list(range(number, number := number + count))
                 worker.feed((clients[who], messages(count, sent[0], 10)))
-                fenced.get(who, released).extend(sent)
+                fenced.get(who, handed_over).extend(sent)
             elif what == "begin" and who not in fenced:
                 worker.feed((clients[who], BEGIN))
                 fenced[who] = []
             elif what == "end" and who in fenced:
                 worker.feed((clients[who], END))
-                released += fenced.pop(who)
+                handed_over += fenced.pop(who)
             elif what == "leave":
                 worker.admission.on_disconnect(clients[who])
                 clients[who] = worker.connect()
                 abandoned += len(fenced.pop(who, []))
         worker.close_runs()
-        assert sorted(numbers(slab, RunState.FILLED)) == sorted(released)
+        assert sorted(numbers(slab, RunState.FILLED)) == sorted(handed_over)
         assert_books(slab, number, **({"ABANDONED_ATTEMPT": abandoned} if abandoned else {}))
 
 
 def test_a_death_at_any_store_keeps_an_attempt_atomic() -> None:
-    """The crash happens at each store of sending, releasing and leaving."""
+    """The crash happens at each store of sending, completing and leaving."""
     with kernels("pure"), new_slab(SMALL) as slab:
         worker = StreamInput(slab, topics=TOPICS, max_attempt=8)
         done, gone = worker.connect(), worker.connect()

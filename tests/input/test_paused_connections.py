@@ -6,8 +6,8 @@ import pytest
 
 from bruce_mp.input import paused_connections
 from bruce_mp.input.clients import UNIX, StreamClientState
+from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.paused_connections import PausedConnections
-from bruce_mp.input.sections import ConnectionSection
 
 
 class FakeTimer:
@@ -36,7 +36,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
 
 
 def held(until_ms: int) -> StreamClientState:
-    return StreamClientState(UNIX, ConnectionSection(1), paused_until_ms=until_ms)
+    return StreamClientState(UNIX, FlushGroup(1), paused_until_ms=until_ms)
 
 
 def made(loop: FakeLoop, *until_ms: int) -> PausedConnections:
@@ -82,7 +82,7 @@ def test_a_quota_reload_retries_every_connection(loop: FakeLoop) -> None:
 
 
 def waiting_for(topic: bytes) -> StreamClientState:
-    return StreamClientState(UNIX, ConnectionSection(1), stuck_topic=topic, unprocessed=bytearray(10), is_blocked=True)
+    return StreamClientState(UNIX, FlushGroup(1), stuck_topic=topic, unprocessed=bytearray(10), is_blocked=True)
 
 
 def look(found: PausedConnections, now_ms: int, *, may_resume: bool) -> tuple[list[int], list[int]]:

@@ -161,7 +161,7 @@ def test_a_disconnect_removes_the_clients_spill_file(slab: Slab) -> None:
     assert sink.numbers == []
     assert files_of(slab) == []
     assert_books(slab, 500, ABANDONED_ATTEMPT=500)
-    assert client.section.outstanding == 0 or worker.outcomes.count_outcomes()
+    assert client.flush_group.outstanding == 0 or worker.outcomes.count_outcomes()
     assert sum(event.count for event in worker.reported()) == 500
 
 
@@ -254,7 +254,7 @@ def test_a_directory_that_others_can_write_to_is_refused(slab: Slab) -> None:
     assert decode_ended(client.final_frame)[0] is EndReason.SPILL_FAILED
 
 
-def released(slab: Slab) -> StreamInput:
+def completed(slab: Slab) -> StreamInput:
     worker = worker_of(slab)
     client = worker.connect()
     worker.feed((client, BEGIN + messages(range(500)) + END))
@@ -264,7 +264,7 @@ def released(slab: Slab) -> StreamInput:
 def test_a_missing_file_of_a_complete_attempt_is_an_error_with_counts(
     slab: Slab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    released(slab)
+    completed(slab)
     gone = spilled_total(slab)
     for path in files_of(slab):
         path.unlink()
@@ -278,7 +278,7 @@ def test_a_missing_file_of_a_complete_attempt_is_an_error_with_counts(
 def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
     slab: Slab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker, sink = released(slab), Sink(slab)
+    worker, sink = completed(slab), Sink(slab)
     gone = spilled_total(slab)
     (path,) = files_of(slab)
     with path.open("r+b") as file:
@@ -291,7 +291,7 @@ def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
 
 
 def test_files_of_another_slab_are_removed(slab: Slab) -> None:
-    released(slab)
+    completed(slab)
     gone = spilled_total(slab)
     other = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123)
     assert other.files(WORKER_ROW) == {}
@@ -300,7 +300,7 @@ def test_files_of_another_slab_are_removed(slab: Slab) -> None:
 
 
 def test_a_death_at_any_step_keeps_a_spilled_attempt_atomic() -> None:
-    """At each store to the slab and each act on a file of sending, releasing, feeding and leaving."""
+    """At each store to the slab and each act on a file of sending, completing, feeding and leaving."""
     rows = [SMALL.rows_at + row * lay.ROW_BYTES for row in (WORKER_ROW, DISPATCHER_ROW)]
     regions = [
         range(lay.PAGE),

@@ -12,7 +12,7 @@ from bruce_mp.config.accounts import TCP_USER, QuotaLimits
 from bruce_mp.discards.reports import DiscardReport
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
-from bruce_mp.input.quotas import SenderRules
+from bruce_mp.input.user_quotas import SenderRules
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin
@@ -84,7 +84,7 @@ def test_a_stream_may_be_split_anywhere(steps: list[tuple[int, int]]) -> None:
             assert mine == [b"%d:%d" % (who, i) for i in range(count)]
         assert len(found) == 3 * count
         assert_books(slab, 3 * count)
-        assert [client.section.received for client in clients] == [count] * 3
+        assert [client.flush_group.received for client in clients] == [count] * 3
         assert not any(client.unprocessed for client in clients)
 
 
@@ -101,7 +101,7 @@ def test_an_invalid_size_is_one_malformed_message_and_ends_the_connection(
     assert_books(slab, 2, MALFORMED=1)
     assert counter(slab, kind.invalid_size) == 1
     assert counter(slab, Counter.InputAgentDiscardMsgMalformed) == 0
-    assert client.section.discards == {DiscardReason.MALFORMED: 1}
+    assert client.flush_group.discards == {DiscardReason.MALFORMED: 1}
 
 
 @pytest.mark.parametrize("kind", [UNIX, TCP], ids=["unix", "tcp"])
@@ -150,8 +150,8 @@ def test_a_bad_message_affects_no_other(slab: Slab, name: str) -> None:
     assert values(slab) == [b"1", b"2", b"3"]
     assert not client.must_close
     assert_books(slab, 4, **{reason: 1})
-    assert client.section.discards == {DiscardReason[reason]: 1}
-    assert (client.section.received, other.section.received, other.section.outstanding) == (3, 1, 1)
+    assert client.flush_group.discards == {DiscardReason[reason]: 1}
+    assert (client.flush_group.received, other.flush_group.received, other.flush_group.outstanding) == (3, 1, 1)
     assert counter(slab, Counter.UnixStreamInputForwardMsg) == 3
 
 
@@ -171,11 +171,11 @@ def test_a_disconnect_within_a_message_is_unclean(slab: Slab, kind: StreamKind, 
 def test_a_barrier_separates_earlier_from_later_messages(slab: Slab) -> None:
     worker = StreamInput(slab)
     client = worker.connect()
-    before = client.section
+    before = client.flush_group
     worker.feed((client, datagram() * 2 + BARRIER + datagram() * 3 + BARRIER + BARRIER[:5]))
     assert worker.barriers == [(client, BARRIER)] * 2
     assert before.received == 2
-    assert (client.section.received, bytes(client.unprocessed)) == (0, BARRIER[:5])
+    assert (client.flush_group.received, bytes(client.unprocessed)) == (0, BARRIER[:5])
     sources = [content.arrival & (lay.ARRIVAL_SOURCES - 1) for content in contents(slab)]
     assert sorted(sources) == [before.number] * 2 + [before.number + 1] * 3
 
@@ -210,7 +210,7 @@ def test_messages_without_room_are_discarded_when_configured(slab: Slab) -> None
     books = count_books(slab)
     assert books.balanced
     assert books.received == 400
-    assert books.discarded["NO_MEM"] == client.section.discards[DiscardReason.NO_MEM] > 200
+    assert books.discarded["NO_MEM"] == client.flush_group.discards[DiscardReason.NO_MEM] > 200
 
 
 def test_the_closed_runs_of_a_worker_are_published_when_an_attempt_finds_no_room(slab: Slab) -> None:
@@ -231,7 +231,7 @@ def test_a_message_larger_than_the_slab_is_discarded(slab: Slab) -> None:
     worker.feed((client, datagram(value=b"1") + huge + datagram(value=b"2")), (other, datagram(value=b"3")))
     assert values(slab) == [b"1", b"2", b"3"]
     assert_books(slab, 4, NO_MEM=1)
-    assert client.section.discards == {DiscardReason.NO_MEM: 1}
+    assert client.flush_group.discards == {DiscardReason.NO_MEM: 1}
 
 
 def test_a_crash_at_any_store_counts_exactly_the_messages_in_lanes() -> None:

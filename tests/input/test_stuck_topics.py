@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.config.accounts import QuotaLimits
-from bruce_mp.input.quotas import SenderRules
+from bruce_mp.input.user_quotas import SenderRules
 from bruce_mp.kernels import ChunkPool, TimestampWindow
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
@@ -93,7 +93,7 @@ def test_messages_of_other_topics_overtake_waiting_ones_but_barriers_do_not() ->
         assert (mixed.is_blocked, other.is_blocked) == (True, False)
         assert values(slab) == [b"past", b"theirs"]
         assert worker.barriers == []
-        assert mixed.section.received == 1
+        assert mixed.flush_group.received == 1
         books = count_books(slab)
         assert (books.balanced, books.discarded) == (True, {})
         deliver(worker)
@@ -123,7 +123,7 @@ def test_discard_mode_discards_messages_over_the_topics_share() -> None:
         assert books.balanced
         assert books.discarded.keys() == {"TOPIC_OVER_SHARE"}
         assert {(event.reason.name, event.topic) for event in worker.reported()} == {("TOPIC_OVER_SHARE", b"stuck")}
-        assert client.section.discards.total() == books.discarded["TOPIC_OVER_SHARE"]
+        assert client.flush_group.discards.total() == books.discarded["TOPIC_OVER_SHARE"]
 
 
 def test_a_successor_continues_numbering_after_waiting_messages() -> None:
@@ -194,7 +194,7 @@ def test_a_small_message_of_an_attempt_does_not_pass_a_large_one_over_the_share(
         assert values(slab) == [b"after"]
 
 
-def test_chunks_of_an_attempt_count_for_its_topic_after_release() -> None:
+def test_chunks_of_an_attempt_count_for_its_topic_after_completion() -> None:
     with new_slab(GEOMETRY) as slab:
         worker = StreamInput(slab, topics=TOPICS, alpha=16)
         client = worker.connect()

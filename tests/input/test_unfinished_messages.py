@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bruce_mp.config.inputs import Input, Streams
 from bruce_mp.config.sizes import GIB, MIB
 from bruce_mp.input.clients import UNIX, StreamClientState
-from bruce_mp.input.sections import ConnectionSection
+from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.unfinished_messages import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from support.examples import examples
 
@@ -24,7 +24,7 @@ READ, WAIT, CLOSE = ReadDecision.READ, ReadDecision.WAIT, ReadDecision.CLOSE
 
 def client(user: int = 1, received: int = 1000, wanted: int = LARGE) -> StreamClientState:
     return StreamClientState(
-        UNIX, ConnectionSection(0), user=user, origin=user, unprocessed=bytearray(received), wanted=wanted
+        UNIX, FlushGroup(0), user=user, origin=user, unprocessed=bytearray(received), wanted=wanted
     )
 
 

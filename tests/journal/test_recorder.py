@@ -201,11 +201,11 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
     source.receive([datagram(b"t1", b"value")])
     [segment] = source.close_all()
     assign_chunk(slab, segment.chunk, 7)
-    release_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
-    slab.words[release_at] = 7
+    completing_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
+    slab.words[completing_at] = 7
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 0
-    slab.words[release_at] = 8
+    slab.words[completing_at] = 8
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 1
 
@@ -218,8 +218,8 @@ def test_an_attempt_with_the_number_of_an_earlier_one_takes_no_run_from_the_jour
     [segment] = source.close_all()
     assign_chunk(slab, segment.chunk, 1)
     keeper.record()
-    release_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2
-    slab.words[release_at] = 1  # a new worker numbers its attempts from 1 again
+    completing_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
+    slab.words[completing_at] = 1  # a new worker numbers its attempts from 1 again
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 1
 

@@ -20,7 +20,7 @@ from bruce_mp.kernels import (
     PlainCounters,
     ProcessRow,
 )
-from bruce_mp.slab.landing import landed_lengths
+from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.kernels import DatagramReceiver
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab.file import Geometry, Slab
 from support.children import child
 from support.slabs import Input, contents, datagram, new_slab, slab_file
@@ -40,8 +40,8 @@ def slab() -> Iterator[Slab]:
 
 
 def landed(slab: Slab) -> list[bytes]:
-    found = [bytes(slab.view[at : at + length]) for at, length in landing.landed_extents(slab)]
-    landing.empty_slots(slab, len(found))
+    found = [bytes(slab.view[at : at + length]) for at, length in landing_zone.landed_extents(slab)]
+    landing_zone.empty_slots(slab, len(found))
     return found
 
 
@@ -175,16 +175,16 @@ def test_requested_credentials_name_the_sender(slab: Slab, pair: tuple[socket.so
     sender.send(b"before the socket passed credentials")
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sender.send(b"x")
-    landing.request_credentials(slab, GEOMETRY.landing_slots)
+    landing_zone.request_credentials(slab, GEOMETRY.landing_slots)
     assert kernel.receive(receiver.fileno(), 99) == 2
     me = (os.getpid(), os.getuid(), os.getgid())
-    senders = landing.senders_of(slab, 2)
+    senders = landing_zone.senders_of(slab, 2)
     assert senders is not None
     assert senders.pids[0] == 0
     assert senders.uids[0] == senders.gids[0] == 65534
     assert tuple(column[1] for column in senders) == me
     DatagramReceiver(slab)  # a successor's receiver keeps the credentials
-    assert landing.senders_of(slab, 2) == senders
+    assert landing_zone.senders_of(slab, 2) == senders
 
 
 def test_credentials_are_absent_unless_requested(slab: Slab, pair: tuple[socket.socket, socket.socket]) -> None:
@@ -192,7 +192,7 @@ def test_credentials_are_absent_unless_requested(slab: Slab, pair: tuple[socket.
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     sender.send(b"x")
     assert DatagramReceiver(slab).receive(receiver.fileno(), 99) == 1
-    assert landing.senders_of(slab, 1) is None
+    assert landing_zone.senders_of(slab, 1) is None
     assert landed(slab) == [b"x"]
 
 
@@ -204,10 +204,10 @@ def test_another_control_message_is_not_read_as_credentials(
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     kernel = DatagramReceiver(slab)
     sender.send(b"x")
-    landing.request_credentials(slab, GEOMETRY.landing_slots)
-    receiver.setsockopt(socket.SOL_SOCKET, landing.SO_TIMESTAMP, 1)
+    landing_zone.request_credentials(slab, GEOMETRY.landing_slots)
+    receiver.setsockopt(socket.SOL_SOCKET, landing_zone.SO_TIMESTAMP, 1)
     assert kernel.receive(receiver.fileno(), 1) == 1
-    assert landing.senders_of(slab, 1) == ([0], [landing.NO_USER], [landing.NO_USER])
+    assert landing_zone.senders_of(slab, 1) == ([0], [landing_zone.NO_USER], [landing_zone.NO_USER])
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -220,11 +220,11 @@ def test_passed_descriptors_are_not_accepted(slab: Slab, pair: tuple[socket.sock
     for _ in range(5):
         socket.send_fds(sender, [b"x"], [0, 1, 2])
         if asks:
-            landing.request_credentials(slab, GEOMETRY.landing_slots)
+            landing_zone.request_credentials(slab, GEOMETRY.landing_slots)
         assert kernel.receive(receiver.fileno(), 99) == 1
         assert landed(slab) == [b"x"]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     if asks:
-        senders = landing.senders_of(slab, 1)
+        senders = landing_zone.senders_of(slab, 1)
         assert senders is not None
         assert senders.uids == [os.getuid()]

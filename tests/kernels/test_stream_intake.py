@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from bruce_mp.input.sections import ConnectionSection
+from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.stream_connections import STREAM_COUNTERS
 from bruce_mp.kernels import ChunkPool, Coalescing, Lanes, ProcessRow, StreamIntake, StreamSource
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
@@ -57,7 +57,7 @@ class Rig:
         client, server = (self._stack.enter_context(each) for each in socket.socketpair())
         server.setblocking(False)
         self.epoll.register(server, select.EPOLLIN)
-        source = StreamSource(server, ConnectionSection(number), kind)
+        source = StreamSource(server, FlushGroup(number), kind)
         if is_plain:
             self.intake.add(source)
         return client, source
@@ -91,10 +91,10 @@ def test_messages_of_all_plain_connections_are_appended_and_counted(rig: Rig) ->
     assert (rig.row.counted, rig.row.version % 2, rig.row.version > before) == (3, 0, True)
     assert [rig.row.counters[each] for each in STREAM_COUNTERS[:3]] == [3, 2, 1]
     assert [[rig.row.counters[each] for each in pair] for pair in STREAM_COUNTERS[3:]] == [[2, 1], [1, 1], [1, 1]]
-    assert (first.section.received, second.section.received) == (2, 1)
+    assert (first.flush_group.received, second.flush_group.received) == (2, 1)
 
 
-def test_arrivals_bear_the_number_of_their_section(rig: Rig) -> None:
+def test_arrivals_bear_the_number_of_their_flush_group(rig: Rig) -> None:
     client, _ = rig.connect(7)
     for value in (b"a", b"b"):
         client.sendall(datagram(value=value))
@@ -164,7 +164,7 @@ def test_a_batch_with_a_rejected_message_is_left_uncounted(rig: Rig) -> None:
     assert found is source
     assert [bytes(rig.buffer[at : at + size]) for at, size in extents] == messages
     assert [each.slot for each in served.uncounted.ingested.rejections] == [1]
-    assert (rig.row.counted, source.section.received, rig.row.counters[Counter.MsgReceived]) == (0, 0, 0)
+    assert (rig.row.counted, source.flush_group.received, rig.row.counters[Counter.MsgReceived]) == (0, 0, 0)
     assert rig.row.version % 2 == 1, "the books are open until the caller counts the batch"
     assert rig.values() == [b"a", b"b"]
 
@@ -232,9 +232,9 @@ def test_busy_connections_do_not_starve_the_others(rig: Rig) -> None:
     for client in clients:
         client.sendall(datagram(value=bytes(1000)) * 54)
     for _ in range(3):
-        received = [source.section.received for source in sources]
+        received = [source.flush_group.received for source in sources]
         assert rig.run() == ([], None, [])
         for client, source, before in zip(clients, sources, received, strict=True):
-            if source.section.received > before:
+            if source.flush_group.received > before:
                 client.sendall(datagram(value=bytes(1000)) * 54)
-    assert all(source.section.received for source in sources)
+    assert all(source.flush_group.received for source in sources)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.kernels import ReplacedTimestamps, TimestampWindow
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.runs import read_run, segment_records
@@ -86,7 +86,7 @@ def test_both_ingest_functions_replace_timestamps(landed: bool) -> None:
         if landed:
             sender.lanes.ingest_landed(5, 4096, NOW_MS)
         else:
-            sender.lanes.ingest(slab.view, landing.landed_extents(slab), sender.base, NOW_MS)
+            sender.lanes.ingest(slab.view, landing_zone.landed_extents(slab), sender.base, NOW_MS)
         assert sender.lanes.drain_replaced() == [ReplacedTimestamps(b"t1", 0, 0, 5)]
         assert sender.lanes.drain_replaced() == []
         assert set(stored(slab).values()) == {ARRIVED_MS}
@@ -131,7 +131,7 @@ def test_explicit_timestamps_are_marked_and_kept_unless_the_policy_is_arrival(
     with new_slab() as slab:
         sender = an_input(slab, window)
         put_in_landing_zone(slab, [datagram(b"t1", b"v", timestamp=each) for each in WRONG[:5]])
-        extents = landing.landed_extents(slab)
+        extents = landing_zone.landed_extents(slab)
         sender.lanes.ingest(slab.view, extents[:4], 0, NOW_MS, keeps_timestamps=True)
         sender.lanes.ingest(slab.view, extents[4:], 4, NOW_MS)
         (segment,) = sender.close_all()

@@ -42,8 +42,8 @@ def test_a_journal_shows_each_state_to_other_processes(directory: SpillDirectory
     assert reader.find("a") is None
     assert writer.prepare(prepared("a", 1)) is None
     assert state_of(reader, "a") is AttemptState.PREPARED
-    writer.store((SLAB, ROW, 1), AttemptState.RELEASED)
-    assert state_of(reader, "a") is AttemptState.RELEASED
+    writer.store((SLAB, ROW, 1), AttemptState.COMPLETED)
+    assert state_of(reader, "a") is AttemptState.COMPLETED
     writer.store((SLAB, ROW, 1), AttemptState.SETTLED, 2, {DiscardReason.BAD_TOPIC: 1})
     found = reader.find("a")
     assert found is not None
@@ -61,18 +61,18 @@ def test_a_name_is_prepared_once_by_all_workers(directory: SpillDirectory) -> No
     assert two.prepare(prepared("a", 2)) is None
 
 
-@pytest.mark.parametrize(("released", "states"), [(0, (None, "u")), (2, ("u", "u")), (1, (None, "u"))])
-def test_the_recovery_decides_by_the_last_release(
-    directory: SpillDirectory, released: int, states: tuple[str | None, str]
+@pytest.mark.parametrize(("completed", "states"), [(0, (None, "u")), (2, ("u", "u")), (1, (None, "u"))])
+def test_the_recovery_decides_by_the_last_completion(
+    directory: SpillDirectory, completed: int, states: tuple[str | None, str]
 ) -> None:
     journal = journal_in(directory)
     journal.prepare(prepared("earlier", 1))
-    journal.store((SLAB, ROW, 1), AttemptState.RELEASED)
+    journal.store((SLAB, ROW, 1), AttemptState.COMPLETED)
     journal.prepare(prepared("last", 2))
     journal.prepare(RememberedAttempt("other", (SLAB, ROW + 1, 2), AttemptState.PREPARED, 1))
     for _ in range(2):  # the recovery may run twice
-        journal_in(directory).resolve(ROW, released)
-        released = 0
+        journal_in(directory).resolve(ROW, completed)
+        completed = 0
     found = [state_of(journal, name) for name in ("last", "earlier")]
     assert found == [AttemptState.UNCOUNTED if state else None for state in states]
     assert state_of(journal, "other") is AttemptState.PREPARED
@@ -102,15 +102,15 @@ def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> Non
 
 def test_an_attempt_without_counts_at_the_end_of_its_slab_is_pending_no_longer(tmp_path: Path) -> None:
     ended, now = (SpillDirectory(tmp_path / "spill", SLAB + number) for number in range(2))
-    for number, name in enumerate(("prepared", "released", "cancelled", "settled"), 1):
+    for number, name in enumerate(("prepared", "completed", "cancelled", "settled"), 1):
         ended.journal.prepare(prepared(name, number))
         if number > 1:
             ended.journal.store((SLAB, ROW, number), AttemptState(name))
     ended.remove()  # the dispatchers delivered the rest after the workers had ended
-    states = {name: state_of(now.journal, name) for name in ("prepared", "released", "cancelled", "settled")}
+    states = {name: state_of(now.journal, name) for name in ("prepared", "completed", "cancelled", "settled")}
     uncounted = AttemptState.UNCOUNTED
     assert states == {
-        "prepared": uncounted, "released": uncounted, "cancelled": None, "settled": AttemptState.SETTLED,
+        "prepared": uncounted, "completed": uncounted, "cancelled": None, "settled": AttemptState.SETTLED,
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import (
     INSPECTIONS_PER_ALLOCATION,
@@ -169,7 +169,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def land(self) -> None:
         """Land the batch in the landing zone."""
-        self.slab.longs[landing.base_at(self.slab) >> 3] = self.arrival
+        self.slab.longs[landing_zone.base_at(self.slab) >> 3] = self.arrival
         self.pool.allow_reclaim()
         self.sealed.update(self.fresh)
         self.fresh = {}
@@ -179,7 +179,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.slab.close()
         self.slab = Slab(self.path)
         self.pool = ChunkPool(self.slab, INPUT_ROW)
-        base = self.slab.longs[landing.base_at(self.slab) >> 3]
+        base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
         used, self.open, self.fresh, self.sealed = self.used, {}, {}, {}
         for chunk, allocation in used.items():
             (self.fresh if allocation.last_arrival >= base else self.sealed)[chunk] = allocation
@@ -225,7 +225,7 @@ def test_chunks_of_landed_messages_are_not_reclaimed_after_a_crash() -> None:
             lane.use_chunk(chunk, 1)
             lane.append(memoryview(b""), [(arrival, 0, 0, 0, 0, 0, 0, 0, 0, 0)], 0, 0)
             set_state(slab, [lane.close_run(HandoverTickets(slab, INPUT_ROW))], RunState.DELIVERED)
-        slab.longs[landing.base_at(slab) >> 3] = 10
+        slab.longs[landing_zone.base_at(slab) >> 3] = 10
         slab.close()
 
         slab = Slab(path)

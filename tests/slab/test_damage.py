@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError
 from bruce_mp.pipeline.stage_counts import count_books
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool, is_settled
@@ -201,4 +201,7 @@ def test_damaged_landing_zone_lengths_are_tolerated(lengths: list[int]) -> None:
             at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH
             slab.words[at >> 2] = length
         sender.admit()
-        assert landing.landed_lengths(slab) in ([], lengths[lengths.index(2**32 - 1) :] if 2**32 - 1 in lengths else [])
+        assert landing_zone.landed_lengths(slab) in (
+            [],
+            lengths[lengths.index(2**32 - 1) :] if 2**32 - 1 in lengths else [],
+        )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import chunk_headers
 from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
@@ -35,7 +35,7 @@ def test_a_new_slab_is_empty(tmp_path: Path) -> None:
     assert slab.geometry == SMALL
     assert slab.read_signed(lay.SUPER_PRODUCER_ID) == -1
     assert slab.read_signed(lay.SUPER_CREATED_MS) == 12345
-    assert landing.landed_lengths(slab) == []
+    assert landing_zone.landed_lengths(slab) == []
     assert {state for _, state, _, _ in chunk_headers(slab)} == {ChunkState.FREE}
     slab.close()
 
@@ -162,13 +162,13 @@ def test_landed_places_contain_the_landed_datagrams() -> None:
     with new_slab() as slab:
         data = [datagram(value=b"x"), b"", b"yy"]
         put_in_landing_zone(slab, data)
-        assert landing.landed_lengths(slab) == [len(some) for some in data]
-        extents = landing.landed_extents(slab)
+        assert landing_zone.landed_lengths(slab) == [len(some) for some in data]
+        extents = landing_zone.landed_extents(slab)
         assert [bytes(slab.view[at : at + length]) for at, length in extents] == data
-        assert [at for at, _ in extents] == [landing.slot_at(slab, slot) for slot in range(3)]
-        landing.empty_slots(slab, 3)
-        assert landing.landed_extents(slab) == []
+        assert [at for at, _ in extents] == [landing_zone.slot_at(slab, slot) for slot in range(3)]
+        landing_zone.empty_slots(slab, 3)
+        assert landing_zone.landed_extents(slab) == []
         put_in_landing_zone(slab, [b"z"] * SMALL.landing_slots)
-        assert landing.landed_lengths(slab) == [1] * SMALL.landing_slots
-        landing.empty_slots(slab, SMALL.landing_slots)
-        assert landing.landed_lengths(slab) == []
+        assert landing_zone.landed_lengths(slab) == [1] * SMALL.landing_slots
+        landing_zone.empty_slots(slab, SMALL.landing_slots)
+        assert landing_zone.landed_lengths(slab) == []

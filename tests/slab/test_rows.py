@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.errors import SlabError
 from bruce_mp.kernels import split_by_partition
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS, ProcessRow
@@ -115,16 +115,16 @@ def test_settle_is_atomic_at_any_store(slab: Slab) -> None:
 
 def test_land_is_atomic_at_any_store(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
-    slab.longs[landing.base_at(slab) >> 3] = 1000
+    slab.longs[landing_zone.base_at(slab) >> 3] = 1000
     put_in_landing_zone(slab, [b"a", b"bb", b"", b"dddd"])
     row.begin_batch()
     outcomes = []
 
     def check() -> None:
         again = ProcessRow(slab, INPUT_ROW)
-        landed = landing.landed_lengths(slab)
+        landed = landing_zone.landed_lengths(slab)
         assert landed in ([1, 2, 0, 4], [])
-        assert slab.longs[landing.base_at(slab) >> 3] == (1000 if landed else 1004)
+        assert slab.longs[landing_zone.base_at(slab) >> 3] == (1000 if landed else 1004)
         assert again.counters[0] == (0 if landed else 4)
         assert again.version % 2 == (1 if landed else 0)  # the books stay open until the batch is landed
         outcomes.append(not landed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Lanes
 from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
 from bruce_mp.slab.chunks import ChunkPool
@@ -75,7 +75,7 @@ def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
     """Store datagrams in the landing zone as `recvmmsg()` does."""
     for slot, whole in enumerate(datagrams):
         data = whole[: slab.geometry.landing_slot_size]
-        at = landing.slot_at(slab, slot)
+        at = landing_zone.slot_at(slab, slot)
         slab.view[at : at + len(data)] = data
         length_at = slab.geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES + lay.MMSGHDR_LENGTH
         slab.words[length_at >> 2] = len(data)
@@ -83,10 +83,10 @@ def put_in_landing_zone(slab: Slab, datagrams: Sequence[bytes]) -> None:
 
 def put_senders(slab: Slab, uids: Sequence[int]) -> None:
     """Store credentials beside datagrams as the kernel does: pids are 1000 + uid, gids 2000 + uid."""
-    landing.request_credentials(slab, len(uids))
+    landing_zone.request_credentials(slab, len(uids))
     for slot, uid in enumerate(uids):
-        at = landing.control_at(slab, slot) >> 2
-        header = [28, 0, socket.SOL_SOCKET, landing.SCM_CREDENTIALS]
+        at = landing_zone.control_at(slab, slot) >> 2
+        header = [28, 0, socket.SOL_SOCKET, landing_zone.SCM_CREDENTIALS]
         slab.words[at : at + 7] = memoryview(array("I", [*header, 1000 + uid, uid, 2000 + uid]))
 
 
@@ -110,12 +110,12 @@ class Input:
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
         self.now_ms = 1
         close_open_runs(slab, INPUT_ROW)
-        if landing.landed_lengths(slab):
+        if landing_zone.landed_lengths(slab):
             self.admit(copied_arrivals(slab, self.base))
 
     @property
     def base(self) -> int:
-        return self.slab.longs[landing.base_at(self.slab) >> 3]
+        return self.slab.longs[landing_zone.base_at(self.slab) >> 3]
 
     def receive(self, datagrams: Sequence[bytes]) -> Ingested:
         """Receive datagrams, at most as many as the landing zone has slots."""
@@ -124,7 +124,7 @@ class Input:
 
     def admit(self, skip: frozenset[int] = frozenset()) -> Ingested:
         """Admit the datagrams of the landing zone."""
-        extents = landing.landed_extents(self.slab)
+        extents = landing_zone.landed_extents(self.slab)
         self.row.begin_batch()
         ingested = self.lanes.ingest(self.slab.view, extents, self.base, self.now_ms, skip)
         increments = {int(Counter.MsgReceived): len(extents)}

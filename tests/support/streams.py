@@ -10,13 +10,14 @@ from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers
 from bruce_mp.input.clients import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.fenced_attempts import FencedAttempts
-from bruce_mp.input.outcomes import Outcomes, Sections
-from bruce_mp.input.quotas import SenderQuotas
+from bruce_mp.input.flush_groups import FlushGroups
+from bruce_mp.input.outcomes import Outcomes
 from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.unique_attempts import MessageLimits, UniqueAttempts
+from bruce_mp.input.user_quotas import SenderQuotas
 from bruce_mp.kernels import Lanes
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
@@ -33,7 +34,7 @@ from bruce_mp.status.event_decoder import decode_events
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.input.quotas import SenderRules
+    from bruce_mp.input.user_quotas import SenderRules
     from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -80,10 +81,10 @@ class StreamInput:
         for name, partitions in topics:
             table.add(name, partitions)
         self.row = ProcessRow(slab, row)
-        self.sections = Sections()
-        self.outcomes = Outcomes(slab, self.sections)
+        self.flush_groups = FlushGroups()
+        self.outcomes = Outcomes(slab, self.flush_groups)
         journal = JournaledTickets(slab, row) if keeps_journal else None
-        self.waiting = Barriers(self.outcomes, self.sections, self._answer, journal)
+        self.waiting = Barriers(self.outcomes, self.flush_groups, self._answer, journal)
         self.inquiries: list[InquiryAnswer] = []
         self.answers: list[tuple[StreamClientState, BarrierAnswer]] = []
         self.pool = ChunkPool(slab, row, [row], self.outcomes)
@@ -96,10 +97,10 @@ class StreamInput:
         self.spill_directory = SpillDirectory.for_slab(slab, f"{slab.path}.spill")
         self.spills = Spills(slab, self.row, row, self.spill_directory, max_spill)
         self.spill_feed = SpillFeed(
-            self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, sections=self.sections
+            self.row, self.lanes, self.pool, reporter=self.reporter, spills=self.spills, flush_groups=self.flush_groups
         )
         limits = MessageLimits(longest, 900_000)
-        self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.sections, limits)
+        self.unique = UniqueAttempts(row, self.spill_directory, self.outcomes, self.flush_groups, limits)
         self.attempts = FencedAttempts(
             slab,
             self.pool,
@@ -113,7 +114,7 @@ class StreamInput:
             max_chunks=max_chunks,
             max_total_chunks=max_chunks,
         )
-        self.released: list[Segment] = []
+        self.completed: list[Segment] = []
         self.admission = StreamAdmission(
             self.row,
             self.lanes,
@@ -121,7 +122,7 @@ class StreamInput:
             self.reporter,
             self._on_barrier,
             attempts=self.attempts,
-            release=self.released.extend,
+            on_completed=self.completed.extend,
             longest=longest,
             blocks=blocks,
             senders=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
@@ -149,7 +150,7 @@ class StreamInput:
 
     def connect(self, kind: StreamKind = UNIX, user: int = 0) -> StreamClientState:
         """Return a new client."""
-        return StreamClientState(kind, self.sections.open(), user=user)
+        return StreamClientState(kind, self.flush_groups.open(), user=user)
 
     def feed(self, *sent: tuple[StreamClientState, bytes]) -> None:
         """Feed the bytes of these clients in one batch, and publish the closed runs."""

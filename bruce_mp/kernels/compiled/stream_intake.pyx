@@ -44,14 +44,14 @@ cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 cdef class StreamSource:
     """`kernels.pure.stream_intake.StreamSource`."""
 
-    cdef readonly object socket, section
+    cdef readonly object socket, flush_group
     cdef readonly int kind
     cdef uint64_t number
-    cdef int64_t received    # messages that its section does not count yet
+    cdef int64_t received    # messages that its flush group does not count yet
 
-    def __init__(self, connection, section, int kind):
-        self.socket, self.section, self.kind = connection, section, kind
-        self.number = section.number
+    def __init__(self, connection, flush_group, int kind):
+        self.socket, self.flush_group, self.kind = connection, flush_group, kind
+        self.number = flush_group.number
 
 
 cdef struct Extent:           # a message in the buffer
@@ -170,7 +170,7 @@ class StreamIntake(pure.StreamIntake):
                     left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
         finally:
             for source in touched:
-                source.section.received += (<StreamSource>source).received
+                source.flush_group.received += (<StreamSource>source).received
                 (<StreamSource>source).received = 0
             PyBuffer_Release(&buffer)
             release(&memory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
-from bruce_mp.slab.landing import landed_lengths
+from bruce_mp.slab.landing_zone import landed_lengths
 
 if TYPE_CHECKING:
     from bruce_mp.kernels.pure.arrival_rate import Coalescing

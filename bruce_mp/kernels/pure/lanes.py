@@ -21,7 +21,7 @@ from bruce_mp.kernels.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader, record_size
 from bruce_mp.kernels.pure.parse import parse
 from bruce_mp.kernels.pure.timestamps import ReplacedCounts, replace_timestamps
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import is_settled
 from bruce_mp.slab.handover_tickets import HandoverTickets
@@ -170,8 +170,8 @@ class Lanes:
         A datagram longer than `longest` bytes is always malformed, because the kernel may have truncated it to a valid
         message.
         """
-        extents = landing.landed_extents_within(self._slab, count, longest)
-        base = self._slab.longs[landing.base_at(self._slab) >> 3]
+        extents = landing_zone.landed_extents_within(self._slab, count, longest)
+        base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         return self.ingest(self._slab.view, extents, base, now_ms, skip)
 
     def _refresh_topics(self) -> None:

@@ -25,7 +25,7 @@ class CountedPosition(NamedTuple):
 
 
 class OutcomeCounts(NamedTuple):
-    """The new position, and the numbers of messages by section, state (DELIVERED, DISCARDED) and reason."""
+    """The new position, and the numbers of messages by flush group, state (DELIVERED, DISCARDED) and reason."""
 
     position: CountedPosition
     counts: dict[tuple[int, int, int], int]
@@ -62,7 +62,7 @@ def _size_of(slab: Slab, run_at: int, room: int) -> int:
 
 
 def _outcomes(slab: Slab, run_at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield section, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged one."""
+    """Yield flush group, state and reason of a run's records, in order; _UNSETTLED for an unsettled or damaged one."""
     words, longs, view = slab.words, slab.longs, slab.view
     state, reason = words[run_at >> 2] & 0xFF, view[run_at + lay.RUN_REASON]
     is_split = state == RunState.SPLIT

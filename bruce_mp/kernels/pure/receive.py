@@ -1,8 +1,8 @@
 """Receive a batch of datagrams into the landing zone with one `recvmmsg()`.
 
-The message headers, into which the kernel stores the lengths, lie in the slab beside the data: see `slab/landing.py`.
-The kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the caller has called
-`landing.request_credentials`.  There is no room for other control messages, such as descriptors.
+The message headers, into which the kernel stores the lengths, lie in the slab beside the data: see
+`slab/landing_zone.py`. The kernel also stores the credentials of senders there, if the socket has SO_PASSCRED and the
+caller has called `landing_zone.request_credentials`.  There is no room for other control messages, such as descriptors.
 
 `recvmmsg` is called through ctypes because Python's socket module lacks it.
 """
@@ -15,7 +15,7 @@ from errno import EAGAIN, EINTR
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class DatagramReceiver:
         """Fill in the addresses of a slot's message header, and keep the flags and lengths of a landed datagram."""
         geometry = slab.geometry
         iovec = geometry.landing_iovecs_at + slot * lay.IOVEC_BYTES
-        _IOVEC.pack_into(slab.view, iovec, base + landing.slot_at(slab, slot), geometry.landing_slot_size)
+        _IOVEC.pack_into(slab.view, iovec, base + landing_zone.slot_at(slab, slot), geometry.landing_slot_size)
         header = geometry.landing_at + lay.LANDING_HEADERS + slot * lay.MMSGHDR_BYTES
-        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, base + landing.control_at(slab, slot))
+        _HEADER.pack_into(slab.view, header, 0, 0, 0, base + iovec, 1, base + landing_zone.control_at(slab, slot))
         if slab.words[(header + lay.MMSGHDR_LENGTH) >> 2] == lay.LANDING_EMPTY:
             slab.longs[(header + lay.MMSGHDR_CONTROL_LENGTH) >> 3] = 0  # no room for control messages
 

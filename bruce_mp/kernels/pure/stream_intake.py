@@ -33,21 +33,21 @@ MAX_SIZE_IN_CHUNK: Final = lay.CHUNK_BYTES - lay.RECORD_HEADER - lay.RUN_HEADER 
 """Size in bytes of the largest message that certainly fits into one chunk."""
 
 
-class SourceSection(Protocol):
-    """The section of a client's messages: the source number of their arrivals, and their count."""
+class CountedFlushGroup(Protocol):
+    """The flush group of a client's messages: the source number of their arrivals, and their count."""
 
     number: int
     received: int
 
 
 class StreamSource:
-    """A plain connection with the present section of its client; `kind` is 0 for UNIX and 1 for TCP."""
+    """A plain connection with the present flush group of its client; `kind` is 0 for UNIX and 1 for TCP."""
 
-    __slots__ = ("kind", "section", "socket")
+    __slots__ = ("flush_group", "kind", "socket")
 
-    def __init__(self, connection: socket.socket, section: SourceSection, kind: int) -> None:
+    def __init__(self, connection: socket.socket, flush_group: CountedFlushGroup, kind: int) -> None:
         self.socket = connection
-        self.section = section
+        self.flush_group = flush_group
         self.kind = kind
 
 
@@ -197,7 +197,7 @@ class StreamIntake:
         self._rate.add(len(extents), sum(read.end - read.begin for read in reads))
         if not extents:
             return None
-        sources = [read.source.section.number for read in reads for _ in read.extents]
+        sources = [read.source.flush_group.number for read in reads for _ in read.extents]
         first = self._row.counted
         self._row.begin_batch()
         ingested = self._lanes.ingest(self._buffer, extents, first, now_ms, sources=sources)
@@ -210,7 +210,7 @@ class StreamIntake:
             **dict.fromkeys(self._counters.forwarded, 0),
         }
         for read in reads:
-            read.source.section.received += len(read.extents)
+            read.source.flush_group.received += len(read.extents)
             increments[self._counters.forwarded[read.source.kind]] += len(read.extents)
         self._row.commit_counted(first + len(extents), increments)
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.slab.landing import landed_lengths
+from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.books import held_by_topic, spilled_total
 

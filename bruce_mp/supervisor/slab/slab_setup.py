@@ -19,17 +19,17 @@ from bruce_mp.pipeline.stage_counts import count_by_stage, has_counts, invalidat
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunks import used_chunk_headers
-from bruce_mp.slab.fences import last_released
+from bruce_mp.slab.fences import last_completed
 from bruce_mp.slab.file import Geometry, Slab, create_slab, lock_exclusive
 from bruce_mp.slab.handover_tickets import HandoverTickets, last_tickets
-from bruce_mp.slab.landing import landed_lengths
+from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.producer_id import reset_idempotence
 from bruce_mp.slab.recovery import close_open_runs
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import records_of, runs_of
 from bruce_mp.slab.shares import rebuild_table
-from bruce_mp.slab.spill import SpillDirectory, released_messages, spilled_messages
+from bruce_mp.slab.spill import SpillDirectory, completed_messages, spilled_messages
 from bruce_mp.supervisor.slab.locks import retry_lock
 from bruce_mp.telemetry.books import counter_total, spilled_total
 from bruce_mp.telemetry.clock import wall_ms
@@ -251,8 +251,8 @@ def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> No
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in spans}
     for index in _STREAM_ROWS:
         row = ProcessRow(slab, index)
-        is_spilling = spilled_messages(slab, index) or released_messages(slab, index)
-        if index in owners or row.version & 1 or is_spilling or last_released(slab, index):
+        is_spilling = spilled_messages(slab, index) or completed_messages(slab, index)
+        if index in owners or row.version & 1 or is_spilling or last_completed(slab, index):
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):

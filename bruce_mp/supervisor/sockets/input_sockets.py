@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.landing import landed_lengths
-from bruce_mp.slab.spill import released_messages
+from bruce_mp.slab.landing_zone import landed_lengths
+from bruce_mp.slab.spill import completed_messages
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     STREAM_SETTING,
@@ -111,8 +111,8 @@ def _rows_with_spill(slab: Slab) -> Iterator[int]:
     """Yield the rows with spilled messages of complete attempts: only a worker with the same row can deliver them."""
     for row in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
         if (
-            released_messages(slab, row)
-            or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_RELEASE) >> 2]
+            completed_messages(slab, row)
+            or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2]
         ):
             yield row
 

@@ -14,7 +14,7 @@ from bruce_mp import __version__
 from bruce_mp.slab.chunks import used_chunk_headers
 from bruce_mp.supervisor.processes.process_group import HEAD_START_S
 from bruce_mp.supervisor.slab.slab_setup import recover_after_upgrade
-from bruce_mp.supervisor.upgrade.previous_generation import PreviousGeneration
+from bruce_mp.supervisor.upgrade.replaced_processes import ReplacedProcesses
 from bruce_mp.supervisor.upgrade.upgrade_note import UpgradeNote, UpgradeStage, read_note, write_note
 from bruce_mp.telemetry.logs import NOTICE
 
@@ -39,7 +39,7 @@ class Takeover:
 
     def __init__(self, handover: Handover, run_dir: Path) -> None:
         self._old_version = handover.version
-        self._previous = PreviousGeneration(handover.processes)
+        self._replaced = ReplacedProcesses(handover.processes)
         self._has_old_processes = bool(handover.processes)
         self._run_dir = run_dir
         self._no_input_since = handover.since
@@ -54,17 +54,17 @@ class Takeover:
         group.load_programs(time.monotonic() + _LOADING_S)
         for _ in used_chunk_headers(slab):
             pass  # touch the pages that the recovery reads, so that the kernel maps them now
-        self._previous.end_others()
+        self._replaced.end_others()
         self._no_input_since = time.monotonic()
-        self._previous.end_inputs()
+        self._replaced.end_inputs()
         recover_after_upgrade(slab, inputs, spills)
         group.start_inputs()
-        self._previous.end_status()
+        self._replaced.end_status()
         self._others_due = time.monotonic() + HEAD_START_S
 
     def step(self, group: ProcessGroup) -> None:
         """Start the other processes when the inputs work, and report once that the takeover is complete."""
-        self._previous.reap_helpers()
+        self._replaced.reap_helpers()
         if group.inputs_run or time.monotonic() >= self._others_due:
             group.start_all()
         if self._gap_s is None and group.inputs_run:

@@ -89,7 +89,7 @@ def test_the_attempts_of_a_replaced_slab_are_not_lost(path: Path) -> None:
     attempt = RememberedAttempt("name", (1, WORKER_ROW, 1), AttemptState.PREPARED, 3)
     old = SpillDirectory(spills, 1).journal
     old.prepare(attempt)
-    old.store(attempt.id, AttemptState.RELEASED)
+    old.store(attempt.id, AttemptState.COMPLETED)
     slab, lock = acquire_slab(path, 16 << 20, 2000, spill_path=spills)
     new = SpillDirectory.for_slab(slab, spills).journal
     found = new.find("name")

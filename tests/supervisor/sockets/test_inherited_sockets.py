@@ -116,7 +116,7 @@ def test_a_socket_reachable_from_other_hosts_is_refused(monkeypatch: pytest.Monk
         open_input_sockets(config, InheritedSockets([InheritedSocket(tcp, "input.tcp")]))
 
 
-def test_a_socket_of_the_previous_generation_stays_the_daemons_own(datagrams: socket.socket, tmp_path: Path) -> None:
+def test_a_socket_of_the_replaced_code_stays_the_daemons_own(datagrams: socket.socket, tmp_path: Path) -> None:
     intake = open_input_sockets(
         configured(place_of(datagrams)), InheritedSockets([InheritedSocket(datagrams, SETTING, is_ours=True)])
     )

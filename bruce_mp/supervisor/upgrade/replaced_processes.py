@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from bruce_mp.supervisor.upgrade.handover import PassedProcess
 
-__all__ = ["PreviousGeneration"]
+__all__ = ["ReplacedProcesses"]
 
 TIMEOUT_S: Final = 2.0
 _INPUT: Final = "input"
 _STATUS: Final = "status"
 
 
-class PreviousGeneration:
+class ReplacedProcesses:
     """The old processes, and the helper processes of `multiprocessing` that the old code started."""
 
     def __init__(self, processes: Sequence[PassedProcess]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.config.accounts import TCP_USER, allow_list_of, quota_limits
 from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.errors import DiscardReason
-from bruce_mp.slab import landing
+from bruce_mp.slab import landing_zone
 from bruce_mp.slab.sender_usage import SenderSums, SenderTable
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class SenderQuotas:
 class AdmissionDecision:
     """The admitted and refused datagrams of a batch; `senders` is None without credentials."""
 
-    senders: landing.DatagramSenders | None = None
+    senders: landing_zone.DatagramSenders | None = None
     refused: dict[int, DiscardReason] = field(default_factory=dict)
     """Reasons of refused datagrams by slot."""
     admitted: Tally[int] = field(default_factory=Tally)
@@ -151,7 +151,7 @@ def decide_admission(
     Datagrams without credentials are admitted, because the input received them before it had rules.  The quota admits
     the first messages of a user in an interval.
     """
-    senders = landing.senders_of(slab, count)
+    senders = landing_zone.senders_of(slab, count)
     if senders is None:
         return AdmissionDecision()
     decision = AdmissionDecision(senders)
@@ -165,7 +165,7 @@ def decide_admission(
 
 
 def _by_account(
-    senders: landing.DatagramSenders, count: int, skip: Collection[int]
+    senders: landing_zone.DatagramSenders, count: int, skip: Collection[int]
 ) -> dict[tuple[int, int], Sequence[int]]:
     """Return the slots of each user and group, in order."""
     _, uids, gids = senders
