@@ -40,8 +40,8 @@ IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers 
 class TopicHeld(msgspec.Struct):
     """Held messages of a topic. `bytes` counts keys and values; timestamps are the clients', in ms.
 
-    `sent` messages are part of a built record batch, and Kafka may have them. `attempts` is the highest number of error
-    responses that a message received.
+    `sent` messages are part of a built record batch, and Kafka may have them. `retries`, in the
+    JSON `attempts`, is the highest number of retries of a message.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class TopicHeld(msgspec.Struct):
     messages: int = 0
     bytes: int = 0
     sent: int = 0
-    attempts: int = 0
+    retries: int = msgspec.field(default=0, name="attempts")
     oldest_ms: int | None = None
     newest_ms: int | None = None
 
@@ -186,7 +186,7 @@ def _add(topic: TopicHeld, record: SalvagedRecord) -> None:
     topic.messages += 1
     topic.bytes += record.end - record.key_at
     topic.sent += record.was_sent
-    topic.attempts = max(topic.attempts, record.attempts)
+    topic.retries = max(topic.retries, record.retries)
     topic.oldest_ms = record.timestamp if topic.oldest_ms is None else min(topic.oldest_ms, record.timestamp)
     topic.newest_ms = record.timestamp if topic.newest_ms is None else max(topic.newest_ms, record.timestamp)
 
@@ -235,7 +235,7 @@ def _process(process: LastProcess) -> str:
 
 def _topic(topic: TopicHeld) -> str:
     stages = ", ".join(f"{stage} {count:,}" for stage, count in topic.held.items() if count)
-    tried = f", {topic.sent:,} sent, up to {topic.attempts} attempts" if topic.sent or topic.attempts else ""
+    tried = f", {topic.sent:,} sent, up to {topic.retries} retries" if topic.sent or topic.retries else ""
     times = f"of {_time(topic.oldest_ms or 0)} to {_time(topic.newest_ms or 0)}"
     name, count = topic.topic or "(name lost)", plural(topic.messages, "message")
     return f"{name}: {count} ({stages}{tried}), {topic.bytes:,} bytes, {times}"

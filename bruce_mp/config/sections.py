@@ -198,7 +198,7 @@ class Delivery(Section, frozen=True):
         Annotated[
             int,
             fields.count(
-                "Error answers that a message survives. Absent or 0: as `docs/error-table.md` says.",
+                "Retries of a message after error answers. Absent or 0: as `docs/error-table.md` says.",
                 0,
                 INT32_MAX,
             ),
@@ -247,8 +247,8 @@ class Delivery(Section, frozen=True):
         return self.pause_rate_limit_initial_ms, self.pause_rate_limit_max_double, self.min_pause_delay_ms
 
     @property
-    def attempt_limit(self) -> int | None:
-        """Return `max_failed_attempts`, or `None` for no limit."""
+    def retry_limit(self) -> int | None:
+        """Return `max_failed_attempts`, or None for no limit."""
         return self.max_failed_attempts or None
 
 

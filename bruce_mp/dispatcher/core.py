@@ -82,7 +82,7 @@ class Dispatcher:
             idempotent=is_idempotent(slab),
         )
         self._responses = ResponseHandler(
-            slab, row, reporter, self._builder, topics=self._topics, attempt_limit=config.delivery.attempt_limit
+            slab, row, reporter, self._builder, topics=self._topics, retry_limit=config.delivery.retry_limit
         )
         self._outbox: list[Parcel] = []
         self._throttled_until = 0.0
@@ -98,7 +98,7 @@ class Dispatcher:
         self._limits = RequestLimits.of(config)
         self._add_to_queues(self._accumulator.apply_config(self._rules_of(config)))
         self._builder.max_bytes = config.batching.message_max_bytes
-        self._responses.attempt_limit = config.delivery.attempt_limit
+        self._responses.retry_limit = config.delivery.retry_limit
 
     def _rules_of(self, config: Config) -> Callable[[int], TopicBatching]:
         return lambda topic: config.batching_for(self._topics.name_of(topic))
@@ -403,8 +403,8 @@ class Dispatcher:
             self._outbox.append(Parcel(ParcelKind.PAUSED, queue.topic, queue.partition))
         elif queue.backs_off:
             queue.backs_off = False
-            queue.retries += 1
-            delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2 ** min(queue.retries - 1, 10))
+            queue.backoffs += 1
+            delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2 ** min(queue.backoffs - 1, 10))
             queue.not_before = now + delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
 
     # --- pauses ------------------------------------------------------------------------------------------------------

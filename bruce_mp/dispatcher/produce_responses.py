@@ -75,14 +75,14 @@ class ResponseHandler:
         builder: BatchBuilder,
         *,
         topics: TopicTable,
-        attempt_limit: int | None,
+        retry_limit: int | None,
     ) -> None:
         self._slab = slab
         self._row = row
         self._discards = Discards(slab, row, reporter)
         self._builder = builder
         self._topics = topics
-        self.attempt_limit = attempt_limit
+        self.retry_limit = retry_limit
         self.partition_errors = PartitionErrors(steady_ms)
         self.traffic = TrafficSums()
         self._ack_settler = AckSettler(slab, row, topics, self.traffic)
@@ -146,7 +146,7 @@ class ResponseHandler:
             queue.drain()
         elif rule.action in _FINAL_ACTIONS:
             self._discard_batch(queue, batch, DiscardReason.KAFKA_ERROR_ACK, topic, rule)
-        elif rule.counts_as_attempt and self._exceeds_attempt_limit(self._builder.count_attempt(batch), rule):
+        elif rule.counts_as_retry and self._exceeds_retry_limit(self._builder.count_retry(batch), rule):
             self._row.add(Counter.DiscardOnFailedDeliveryAttemptLimit, batch.records)
             self._discard_batch(queue, batch, DiscardReason.DELIVERY_ATTEMPT_LIMIT, topic, rule)
         else:
@@ -175,9 +175,9 @@ class ResponseHandler:
             return True
         return False
 
-    def _exceeds_attempt_limit(self, attempts: int, rule: ErrorRow) -> bool:
-        limits = [limit for limit in (rule.attempt_limit, self.attempt_limit) if limit is not None]
-        return bool(limits) and attempts > min(limits)
+    def _exceeds_retry_limit(self, retries: int, rule: ErrorRow) -> bool:
+        limits = [limit for limit in (rule.retry_limit, self.retry_limit) if limit is not None]
+        return bool(limits) and retries > min(limits)
 
     def _retry(self, queue: PartitionQueue, batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
         self.partition_errors.record(topic, batch.partition, rule.name)

@@ -49,8 +49,8 @@ class PartitionQueue:
     """The batches and records of one partition.  `not_before` is in seconds on the clock of the process."""
 
     __slots__ = (
-        "backs_off", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
-        "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "retries", "state",
+        "backoffs", "backs_off", "bumps_epoch", "expected_sequence", "failed", "hands_back", "in_doubt", "in_flight",
+        "may_have_gap", "not_before", "partition", "pauses", "ready", "renumber_from", "resend", "state",
         "stops_numbering", "topic",
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ class PartitionQueue:
 
     def _reset_drain_actions(self) -> None:
         self.not_before = 0.0
-        self.retries = 0
+        self.backoffs = 0
         self.backs_off = False
         """Once drained, wait before sending again."""
         self.renumber_from: int | None = None
@@ -127,7 +127,7 @@ class PartitionQueue:
     def on_accepted(self, batch: SentBatch) -> None:
         """Remove an acknowledged batch from those in flight, and advance the expected sequence number."""
         self.on_answered(batch)
-        self.retries = 0
+        self.backoffs = 0
         self.may_have_gap = False
         is_numbered = batch.base_sequence >= 0
         self.expected_sequence = next_sequence(batch.base_sequence, batch.records) if is_numbered else None

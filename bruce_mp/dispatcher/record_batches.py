@@ -223,11 +223,11 @@ class BatchBuilder:
 
     # --- the first header of a batch ---------------------------------------------------------------------------------
 
-    def count_attempt(self, batch: SentBatch) -> int:
-        """Count a failed delivery attempt in the batch's first header, up to 255, and return the count."""
-        at = self._first_header(batch, lay.RUN_ATTEMPTS, lay.RECORD_ATTEMPTS)
-        self._slab.view[at] = attempts = min(255, self._slab.view[at] + 1)
-        return attempts
+    def count_retry(self, batch: SentBatch) -> int:
+        """Count a retry in the batch's first header, up to 255, and return the count."""
+        at = self._first_header(batch, lay.RUN_RETRIES, lay.RECORD_RETRIES)
+        self._slab.view[at] = retries = min(255, self._slab.view[at] + 1)
+        return retries
 
     def set_flag(self, batch: SentBatch, flag: int) -> None:
         """Set a flag in the batch's first header, where it survives a reroute and the death of the dispatcher."""

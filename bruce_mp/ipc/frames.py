@@ -4,7 +4,7 @@ A frame is a list of *parcels*. Some parcels name records in the slab, most of t
 others pause and resume partitions or synchronize a dispatcher. A parcel is a header of 16 bytes and its segments. The
 messages themselves stay in the slab. The order of frames on a link is the delivery order within a partition.
 
-    parcel header: u8 kind, 3 bytes 0, u32 topic id, i32 partition (-1 = undesignated), u32 number of segments
+    parcel header: u8 kind, 3 bytes 0, u32 topic number, i32 partition (-1 = undesignated), u32 number of segments
 """
 
 from __future__ import annotations

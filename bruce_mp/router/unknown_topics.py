@@ -49,8 +49,10 @@ MAX_CREATED_AT_ONCE: Final = 100
 """The most topics in one creation request."""
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """The delays between the metadata fetches that follow a topic creation."""
-MAX_CREATION_ATTEMPTS: Final = 10
+MAX_CREATION_REQUESTS: Final = 10
+"""The requests to create a topic before its messages are discarded: a controller may move in between."""
 CREATION_RETRY_MS: Final = 1_000
+"""The delay before the next of these requests."""
 SUCCESS: Final = frozenset({0, 5, 36})
 """NONE, LEADER_NOT_AVAILABLE (created, but no leader yet), TOPIC_ALREADY_EXISTS."""
 RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
@@ -76,13 +78,13 @@ class UnknownTopicState(Enum):
 class _UnknownTopic:
     """An unknown topic and its messages.  The router ignores metadata that was requested before `fetch_after_ms`."""
 
-    __slots__ = ("attempts", "fetch_after_ms", "fetches", "segments", "state")
+    __slots__ = ("creation_requests", "fetch_after_ms", "fetches", "segments", "state")
 
     def __init__(self, fetch_after_ms: int) -> None:
         self.segments: list[Segment] = []
         self.fetch_after_ms = fetch_after_ms
         self.state = UnknownTopicState.FETCHING
-        self.attempts = 0
+        self.creation_requests = 0
         self.fetches = 0
 
 
@@ -166,7 +168,7 @@ class UnknownTopics:
             self._schedule_fetch(topic, now_ms)
         elif topic.state is UnknownTopicState.CREATED or not self._autocreate or self._room() <= 0:
             self._refuse(name, DiscardReason.BAD_TOPIC, now_ms + UNKNOWN_REFUSAL_MS)
-        elif topic.attempts >= MAX_CREATION_ATTEMPTS or _VALID_NAME.match(name) is None:
+        elif topic.creation_requests >= MAX_CREATION_REQUESTS or _VALID_NAME.match(name) is None:
             self._refuse(name, DiscardReason.TOPIC_AUTOCREATE_FAIL, now_ms + CREATION_REFUSAL_MS)
         else:
             topic.state = UnknownTopicState.TO_CREATE
@@ -199,7 +201,7 @@ class UnknownTopics:
         creating = [(name, topic) for name, topic in self._topics.items() if topic.state is UnknownTopicState.CREATING]
         for name, topic in creating:
             error = errors.get(name)
-            topic.attempts += 1
+            topic.creation_requests += 1
             if error is None or error in RETRIABLE:
                 topic.state = UnknownTopicState.FETCHING
                 topic.fetch_after_ms = now_ms + CREATION_RETRY_MS

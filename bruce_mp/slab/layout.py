@@ -66,7 +66,7 @@ SUPER_JOURNAL_PATH_LENGTH: Final = 3324  # u32, stored last; 0 = the slab has no
 SUPER_JOURNAL_PATH: Final = 3328  # the directory of the journal
 JOURNAL_PATH_MAX: Final = 768
 
-# --- topic table: entry 0 is never used, so that topic id 0 means "not numbered" --------------------------------------
+# --- topic table: entry 0 is never used, so that topic number 0 means "not numbered" -----------------------------
 TOPIC_ENTRY: Final = 272
 TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a topic and is never numbered
 TOPIC_PARTITIONS: Final = 0  # u32, number of partitions by the metadata
@@ -80,7 +80,7 @@ TOPIC_LAST_NUMBER: Final = 268  # u32, the last number of the entry, 0 = none
 # --- partition table -------------------------------------------------------------------------------------------------
 PARTITION_ENTRY: Final = 16
 PARTITION: Final = Struct("<Iiii")
-"""topic id (0 = the entry is free), partition, next sequence number, its producer epoch"""
+"""topic number (0 = the entry is free), partition, next sequence number, its producer epoch"""
 PARTITION_NEXT_SEQUENCE: Final = 8  # stored with the epoch in one aligned 8-byte store
 LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; in it, batches have no sequence numbers
 
@@ -178,7 +178,7 @@ class ChunkState(IntEnum):
 RUN_HEADER: Final = 88
 RUN_MAGIC: Final = 0x214E5552  # "RUN!"
 RUN: Final = Struct("<IIIIIiihBBqIiIHBBIIQqQ")
-"""state word, generation, count, size, topic id, partition, sequence, epoch, flags, attempts, arrived ms, payload
+"""state word, generation, count, size, topic number, partition, sequence, epoch, flags, retries, arrived ms, payload
 bytes, partition index, partition count, name length, reason, 0, largest payload, magic, first arrival, smallest
 timestamp, ticket"""
 RUN_WORD: Final = 0  # u32: state | holder << 8
@@ -190,7 +190,7 @@ RUN_PARTITION: Final = 20  # -1 = undesignated
 RUN_SEQUENCE: Final = 24
 RUN_EPOCH: Final = 28
 RUN_FLAGS: Final = 30
-RUN_ATTEMPTS: Final = 31
+RUN_RETRIES: Final = 31  # u8, error answers after which the messages are sent again
 RUN_ARRIVED_MS: Final = 32
 RUN_PAYLOAD: Final = 40  # sum of key, value and header bytes
 RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = mixed or none
@@ -206,11 +206,11 @@ RUN_TICKET: Final = 80  # u64, the number of records that its input has handed o
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48
 RECORD: Final = Struct("<IBBBBIIIiihHqQ")
-"""state word, flags, attempts, reason, options, key length, value length, partition key, partition,
+"""state word, flags, retries, reason, options, key length, value length, partition key, partition,
 sequence, epoch, record headers length, timestamp, arrival"""
 RECORD_WORD: Final = 0  # valid only in a SPLIT run
 RECORD_FLAGS: Final = 4
-RECORD_ATTEMPTS: Final = 5
+RECORD_RETRIES: Final = 5  # as in a run
 RECORD_REASON: Final = 6
 RECORD_OPTIONS: Final = 7  # u8, OPTION_...: set at the receipt, never changed
 RECORD_KEY_LENGTH: Final = 8

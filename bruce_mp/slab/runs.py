@@ -74,7 +74,7 @@ class Run(NamedTuple):
     sequence: int
     epoch: int
     flags: int
-    attempts: int
+    retries: int
     arrived_ms: int
     payload: int
     partition_index: int
@@ -103,7 +103,7 @@ class Record(NamedTuple):
 
     word: int
     flags: int
-    attempts: int
+    retries: int
     reason: int
     options: int
     key_length: int
@@ -308,7 +308,7 @@ def split_run(slab: Slab, chunk: int, offset: int) -> None:
     for at, record in records_of(slab, chunk, offset, run):
         slab.words[(base + at) >> 2] = run.word
         slab.view[base + at + lay.RECORD_FLAGS] = record.flags & lay.FLAG_PARTITION_KEY | flags
-        slab.view[base + at + lay.RECORD_ATTEMPTS] = run.attempts
+        slab.view[base + at + lay.RECORD_RETRIES] = run.retries
         _PLACEMENT.pack_into(slab.view, base + at + lay.RECORD_PARTITION, run.partition, sequence, run.epoch)
         sequence = next_sequence(sequence, 1)
         flags = 0

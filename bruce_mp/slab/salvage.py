@@ -48,7 +48,7 @@ class SalvagedRecord(NamedTuple):
     topic: bytes
     state: RunState
     reason: int
-    attempts: int
+    retries: int
     partition_key: int | None
     timestamp: int
     arrival: int
@@ -224,7 +224,7 @@ class Salvage:
             topic,
             RunState(header.word & 0xFF),
             header.reason,
-            header.attempts,
+            header.retries,
             record.partition_key if record.is_partition_key else None,
             record.timestamp,
             record.arrival,

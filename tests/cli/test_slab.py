@@ -48,7 +48,7 @@ def path(tmp_path: Path) -> Path:
     sender.receive([datagram(b"clicks", b"zero", b"k", timestamp=1000), datagram(b"gone", b"one", timestamp=1001)])
     sent, given_up = sender.close_all()
     set_state(slab, [sent], state_word(RunState.IN_FLIGHT, 1))
-    slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_ATTEMPTS] = 3
+    slab.view[slab.chunk_at(sent.chunk) + sent.run + lay.RUN_RETRIES] = 3
     sender.receive(
         [
             datagram(b"clicks", b"two", partition_key=2**32 - 1, timestamp=1002, headers=HEADERS),
@@ -249,7 +249,7 @@ Processes:
   input: pid PID, start 1, since 2023-11-14 22:13:21 UTC, last heartbeat 1970-01-01 00:00:00 UTC
 
 Held:
-  clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 attempts), 23 bytes, of 1970-01-01 00:00:01 UTC to \
+  clicks: 2 messages (queued 1, in_flight 1, 1 sent, up to 3 retries), 23 bytes, of 1970-01-01 00:00:01 UTC to \
 1970-01-01 00:00:01 UTC
   \\xff\\x0a: 1 message (router 1), 4 bytes, of 1970-01-01 00:00:01 UTC to 1970-01-01 00:00:01 UTC
 """

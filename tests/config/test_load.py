@@ -34,7 +34,7 @@ def test_the_minimal_file_yields_the_defaults(load: Load) -> None:
     assert config.slab.size == 128 << 20
     assert config.kafka.servers == (HostPort("b1", 9092),)
     assert config.http.address == HostPort("127.0.0.1", 9090)
-    assert config.delivery.attempt_limit is None
+    assert config.delivery.retry_limit is None
 
 
 def test_a_config_survives_the_transfer_to_another_process(load: Load) -> None:
@@ -71,8 +71,8 @@ def test_values_are_accepted_in_all_spellings(tmp_path: Path, key: str, written:
 
 @pytest.mark.parametrize("limit", ["", "max_failed_attempts = 0\n"])
 def test_absent_and_zero_both_mean_no_limit(load: Load, limit: str) -> None:
-    assert load(f"[delivery]\n{limit}").delivery.attempt_limit is None
-    assert load("[delivery]\nmax_failed_attempts = 3\n").delivery.attempt_limit == 3
+    assert load(f"[delivery]\n{limit}").delivery.retry_limit is None
+    assert load("[delivery]\nmax_failed_attempts = 3\n").delivery.retry_limit == 3
 
 
 def test_http_listen_accepts_a_unix_socket(load: Load) -> None:

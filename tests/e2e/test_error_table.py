@@ -195,7 +195,7 @@ def test_possible_duplicates_are_reported_by_topic(stage: Stage) -> None:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Yield a stage that allows one failed attempt."""
+    """Yield a stage that allows one retry."""
     with a_stage(tmp_path_factory.mktemp("attempts"), {**PATIENT, "delivery.max_failed_attempts": 1}) as made:
         yield made
 
@@ -205,7 +205,7 @@ def test_failed_attempts_are_limited(impatient: Stage, action: Action) -> None:
     rows = rows_of(action)
     account, _ = impatient.strike(rows, times=2)
     missing = account.missing_by_topic
-    assert missing.keys() == {topic_of(row) for row in rows if row.counts_as_attempt}
+    assert missing.keys() == {topic_of(row) for row in rows if row.counts_as_retry}
     items = impatient.wait_reported("discard_topic", missing)
     in_doubt = {topic_of(row) for row in rows if row.may_duplicate}
     for item in items:

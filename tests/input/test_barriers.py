@@ -179,8 +179,8 @@ def test_outcomes_are_counted_before_a_chunk_is_used_again(worker: StreamInput) 
     assert last(worker)[1].delivered == 2000
 
 
-def test_section_numbers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bruce_mp.input.outcomes._MOST", 3)
+def test_flush_group_numbers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bruce_mp.input.flush_groups._MAX_NUMBER", 3)
     flush_groups = FlushGroups()
     first, second, third = (flush_groups.open() for _ in range(3))
     assert [flush_group.number for flush_group in (first, second, third)] == [1, 2, 3]

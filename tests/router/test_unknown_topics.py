@@ -17,7 +17,7 @@ from bruce_mp.router.unknown_topics import (
     CREATION_REFUSAL_MS,
     FORBIDDEN_RETRY_MS,
     MAX_CREATED_AT_ONCE,
-    MAX_CREATION_ATTEMPTS,
+    MAX_CREATION_REQUESTS,
     RETRIABLE,
     START_GRACE_MS,
     UnknownTopics,
@@ -131,7 +131,7 @@ def test_a_failed_creation_is_not_retried_for_a_while(world: World) -> None:
 @pytest.mark.parametrize("errors", [{}, *({b"new": error} for error in sorted(RETRIABLE))])
 def test_an_inconclusive_creation_is_retried_a_limited_number_of_times(world: World, errors: dict[bytes, int]) -> None:
     world.send_one(b"new")
-    for _ in range(MAX_CREATION_ATTEMPTS):
+    for _ in range(MAX_CREATION_REQUESTS):
         assert wanted(world) == [b"new"]
         answer(world, errors)
         world.advance_clock(2000)
@@ -201,7 +201,7 @@ def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps:
         del world.topics[b"a"], world.topics[b"b"]
         for step, with_what in steps:
             take(world, step, with_what)
-        for _ in range(10 * MAX_CREATION_ATTEMPTS):
+        for _ in range(10 * MAX_CREATION_REQUESTS):
             if world.is_settled():
                 break
             wanted(world)

@@ -102,15 +102,15 @@ def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> Non
 
 def test_an_attempt_without_counts_at_the_end_of_its_slab_is_pending_no_longer(tmp_path: Path) -> None:
     ended, now = (SpillDirectory(tmp_path / "spill", SLAB + number) for number in range(2))
-    for number, name in enumerate(("prepared", "completed", "cancelled", "settled"), 1):
+    for number, name in enumerate(("prepared", "released", "cancelled", "settled"), 1):
         ended.journal.prepare(prepared(name, number))
         if number > 1:
             ended.journal.store((SLAB, ROW, number), AttemptState(name))
     ended.remove()  # the dispatchers delivered the rest after the workers had ended
-    states = {name: state_of(now.journal, name) for name in ("prepared", "completed", "cancelled", "settled")}
+    states = {name: state_of(now.journal, name) for name in ("prepared", "released", "cancelled", "settled")}
     uncounted = AttemptState.UNCOUNTED
     assert states == {
-        "prepared": uncounted, "completed": uncounted, "cancelled": None, "settled": AttemptState.SETTLED,
+        "prepared": uncounted, "released": uncounted, "cancelled": None, "settled": AttemptState.SETTLED,
     }  # fmt: skip
 
 

@@ -80,12 +80,12 @@ def test_split_records_inherit_the_fields_of_the_run(slab: Slab, first: int) -> 
     write_placement(slab, whole, 2, first, 9, opens_batch=True)
     set_state(slab, [whole], state_word(RunState.IN_FLIGHT, 6))
     run_at = slab.chunk_at(whole.chunk) + whole.run
-    slab.view[run_at + lay.RUN_ATTEMPTS] = 3
+    slab.view[run_at + lay.RUN_RETRIES] = 3
     for _ in range(2):
         split_run(slab, whole.chunk, whole.run)
         records = [record for _, record in segment_records(slab, whole)]
         assert {record.word for record in records} == {state_word(RunState.IN_FLIGHT, 6)}
-        assert {(record.partition, record.epoch, record.attempts) for record in records} == {(2, 9, 3)}
+        assert {(record.partition, record.epoch, record.retries) for record in records} == {(2, 9, 3)}
         assert [record.sequence for record in records] == [(first + index) % 2**31 for index in range(3)]
         key = lay.FLAG_PARTITION_KEY
         assert [record.flags for record in records] == [key | lay.FLAG_BATCH_START, key, key]

@@ -253,7 +253,7 @@ class Real:
 
 def _is_endless(row: ErrorRow) -> bool:
     """Return True for an error that is retried without limit and keeps the brokers' state."""
-    return row.action in {Action.RESEND, Action.PAUSE_AND_REROUTE} and row.attempt_limit is None
+    return row.action in {Action.RESEND, Action.PAUSE_AND_REROUTE} and row.retry_limit is None
 
 
 class Embedded:

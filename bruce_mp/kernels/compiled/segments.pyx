@@ -299,7 +299,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
         return 0
     cdef uint32_t state_word = load32(whole.run)
     cdef int flags = load8(whole.run + RUN_FLAGS) & (FLAG_BATCH_START | FLAG_IN_DOUBT | FLAG_AFTER_GAP)
-    cdef uint8_t attempts = load8(whole.run + RUN_ATTEMPTS)
+    cdef uint8_t retries = load8(whole.run + RUN_RETRIES)
     cdef int partition = <int>load32(whole.run + RUN_PARTITION)
     cdef int64_t sequence = <int>load32(whole.run + RUN_SEQUENCE)
     cdef uint16_t epoch = load16(whole.run + RUN_EPOCH)
@@ -310,7 +310,7 @@ cdef int split_run(Memory *memory, SegmentRef *ref) noexcept nogil:
             return -1
         store32(at, state_word)
         store8(at + RECORD_FLAGS, load8(at + RECORD_FLAGS) & FLAG_PARTITION_KEY | flags)
-        store8(at + RECORD_ATTEMPTS, attempts)
+        store8(at + RECORD_RETRIES, retries)
         store_placement(at + RECORD_PARTITION, partition, sequence, epoch)
         sequence, flags, at = following(sequence, 1), 0, fields.next
     store32(whole.run, SPLIT)

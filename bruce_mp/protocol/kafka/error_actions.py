@@ -12,8 +12,8 @@ Columns:
 
 * `may_duplicate`: the broker may have kept the batch that it answered with an error, so a retry may double it.  With
   idempotence the broker recognises the repetition, except after BUMP_EPOCH, which resets its record of batches.
-* `counts_as_attempt`: the answer raises the messages' count of failed delivery attempts by one.
-* `attempt_limit`: the allowed number of failed attempts, regardless of the config; None stands for the config's.
+* `counts_as_retry`: the answer raises the messages' count of retries by one.
+* `retry_limit`: the allowed number of retries, regardless of the config; None stands for the config's.
 
 A lost connection and a timeout have no code; their row is `CONNECTION_LOST`.  In metadata the same table holds
 for topics and partitions, with DISCARD read as "not usable until the next refresh".
@@ -74,12 +74,12 @@ class ErrorRow(Struct, frozen=True):
     name: str
     action: Action
     may_duplicate: bool
-    counts_as_attempt: bool
-    attempt_limit: int | None
+    counts_as_retry: bool
+    retry_limit: int | None
     reason: str
 
 
-MAX_ATTEMPTS: Final = 5  # for errors that a retry rarely cures
+MAX_RETRIES: Final = 5  # for errors that a retry rarely cures
 OK: Final = Action.OK
 RESEND: Final = Action.RESEND
 REROUTE: Final = Action.PAUSE_AND_REROUTE
@@ -104,9 +104,9 @@ def _row(
     reason: str,
     *,
     may_duplicate: bool = False,
-    attempt_limit: int | None = None,
+    retry_limit: int | None = None,
 ) -> ErrorRow:
-    return ErrorRow(code, name, action, may_duplicate, action in COUNTED, attempt_limit, reason)
+    return ErrorRow(code, name, action, may_duplicate, action in COUNTED, retry_limit, reason)
 
 
 CONNECTION_LOST: Final = _row(
@@ -125,11 +125,11 @@ _ROWS: Final = (
         RESEND,
         "a broker bug or unnamed fault; the broker may have the batch",
         may_duplicate=True,
-        attempt_limit=MAX_ATTEMPTS,
+        retry_limit=MAX_RETRIES,
     ),
     _row(0, "NONE", OK, "delivered"),
     _row(1, "OFFSET_OUT_OF_RANGE", DISCARD, "consumer error"),
-    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit; a retry may pass", attempt_limit=MAX_ATTEMPTS),
+    _row(2, "CORRUPT_MESSAGE", RESEND, "damaged in transit; a retry may pass", retry_limit=MAX_RETRIES),
     _row(3, "UNKNOWN_TOPIC_OR_PARTITION", REROUTE, "leader moved or topic deleted; fresh metadata decides"),
     _row(4, "INVALID_FETCH_SIZE", DISCARD, "consumer error"),
     _row(5, "LEADER_NOT_AVAILABLE", REROUTE, "election under way"),
@@ -184,11 +184,11 @@ _ROWS: Final = (
     _row(48, "INVALID_TXN_STATE", FATAL, "transactional only"),
     _row(49, "INVALID_PRODUCER_ID_MAPPING", EPOCH, "the broker does not know the producer id", may_duplicate=True),
     _row(50, "INVALID_TRANSACTION_TIMEOUT", FATAL, "transactional only"),
-    _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", attempt_limit=MAX_ATTEMPTS),
+    _row(51, "CONCURRENT_TRANSACTIONS", RESEND, "transactional only, transient", retry_limit=MAX_RETRIES),
     _row(52, "TRANSACTION_COORDINATOR_FENCED", FATAL, "transactional only"),
     _row(53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", FATAL, "no permission"),
     _row(54, "SECURITY_DISABLED", DISCARD, "admin call"),
-    _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", attempt_limit=MAX_ATTEMPTS),
+    _row(55, "OPERATION_NOT_ATTEMPTED", RESEND, "another part of the request failed first", retry_limit=MAX_RETRIES),
     _row(56, "KAFKA_STORAGE_ERROR", REROUTE, "a disk of the leader failed; another broker leads", may_duplicate=True),
     _row(57, "LOG_DIR_NOT_FOUND", DISCARD, "admin call"),
     _row(58, "SASL_AUTHENTICATION_FAILED", FATAL, "bad credentials"),

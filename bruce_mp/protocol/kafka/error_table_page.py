@@ -24,14 +24,13 @@ INTRODUCTION: Final = """\
 The daemon's action for each code. `bruce_kafka_answers_total` counts answers by code; the log has the errors.
 `python -m bruce_mp.protocol.kafka.error_table_page` renders this page.
 
-Codes that count as failed attempts are limited by `delivery.max_failed_attempts`, by default without limit, or by the
-number in brackets. *May duplicate*: the broker may have kept the batch. An idempotent broker recognises the repetition,
-except after BUMP_EPOCH.
+`delivery.max_failed_attempts` limits the retries of a message; by default only a number in brackets does. *May
+duplicate*: the broker may have kept the batch. An idempotent broker recognises the repetition, except after BUMP_EPOCH.
 """
 
 OTHERS: Final = """\
 These codes belong to other requests. In an answer to a produce request they lead to DISCARD, without a possible
-duplicate or a failed attempt.
+duplicate or a retry.
 """
 
 OTHER_APIS: Final = (
@@ -58,8 +57,8 @@ def _actions() -> Iterator[str]:
     for action in Action:
         rows = [row for row in (*ERROR_TABLE.values(), UNDOCUMENTED, CONNECTION_LOST) if row.action is action]
         yield f"## {action.name}\n"
-        attempt = " Counts as a failed attempt." if any(row.counts_as_attempt for row in rows) else ""
-        yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.{attempt}", WIDTH)
+        retry = " Counts as a retry." if any(row.counts_as_retry for row in rows) else ""
+        yield from wrap(f"{action.value[0].upper()}{action.value[1:]}.{retry}", WIDTH)
         yield ""
         yield from (_line(row) for row in rows if not _is_of_another_api(row))
         yield ""
@@ -81,7 +80,7 @@ def _errors_of_other_apis() -> Iterator[str]:
 
 
 def _line(row: ErrorRow) -> str:
-    limit = [f"{row.attempt_limit} attempts"] if row.attempt_limit is not None else []
+    limit = [f"{row.retry_limit} retries"] if row.retry_limit is not None else []
     notes = ", ".join(limit + ["may duplicate"] * row.may_duplicate)
     return f"* {_code(row)} {row.name}{f' ({notes})' if notes else ''}: {row.reason}"
 

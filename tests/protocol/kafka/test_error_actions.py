@@ -76,19 +76,19 @@ def test_error_names_match_kafka_python() -> None:
 
 def test_cluster_errors_are_limited_only_by_the_config() -> None:
     rows = [CONNECTION_LOST, *map(action_for, CLUSTER_NOT_ABLE_NOW)]
-    assert all(row.counts_as_attempt and row.attempt_limit is None for row in rows)
+    assert all(row.counts_as_retry and row.retry_limit is None for row in rows)
     assert {row.action for row in rows} == {Action.RESEND, Action.PAUSE_AND_REROUTE}
 
 
 @pytest.mark.parametrize("code", [-1, 2])
 def test_possibly_permanent_errors_are_retried_five_times(code: int) -> None:
-    assert (action_for(code).action, action_for(code).attempt_limit) == (Action.RESEND, 5)
+    assert (action_for(code).action, action_for(code).retry_limit) == (Action.RESEND, 5)
 
 
 def test_only_unchanged_resends_count_as_attempts() -> None:
     again = {Action.RESEND, Action.AWAIT_PERMISSION, Action.PAUSE_AND_REROUTE, Action.BUMP_EPOCH}
-    assert all(row.counts_as_attempt == (row.action in again) for row in ERROR_TABLE.values())
-    assert all(row.counts_as_attempt for row in ERROR_TABLE.values() if row.attempt_limit is not None)
+    assert all(row.counts_as_retry == (row.action in again) for row in ERROR_TABLE.values())
+    assert all(row.counts_as_retry for row in ERROR_TABLE.values() if row.retry_limit is not None)
 
 
 def test_the_table_lists_errors_that_may_duplicate() -> None:
