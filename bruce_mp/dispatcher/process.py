@@ -45,7 +45,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _DispatcherProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.broker is not None
-        super().__init__(start, control, ProcessRow(slab, start.row))
+        super().__init__(start, control, ProcessRow.recover(slab, start.row))
         config, reports = start.config, self._links.sender(REPORTS)
         self._router = self._links.sender(ROUTER_FROM_DISPATCHERS)
         self.serve_frames(dispatcher_link(start.slot), self._on_frame)

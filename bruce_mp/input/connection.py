@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.user_quotas import SenderQuotas
 
-__all__ = ["Connection", "describe_origin", "has_input", "is_allowed", "origin_of", "peer_of", "user_of"]
+__all__ = ["Connection", "admit_peer", "describe_origin", "has_input", "origin_of", "peer_of", "user_of"]
 
 _CREDENTIALS: Final = Struct("iII")
 _PEERGROUPS: Final = 59
@@ -90,8 +90,8 @@ def has_input(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def is_allowed(connection: socket.socket, senders: SenderQuotas, now_ms: int) -> bool:
-    """Return True if the allow list names the peer's user or one of its groups; log and count a refusal."""
+def admit_peer(connection: socket.socket, senders: SenderQuotas, now_ms: int) -> bool:
+    """Check the peer's user and groups against the allow list. Log and count a refusal, and return False."""
     if connection.family != socket.AF_UNIX or senders.rules.allowed is None:
         return True
     pid, uid, gid = _credentials_of(connection)

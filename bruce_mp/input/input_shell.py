@@ -50,7 +50,7 @@ class InputShell(ProcessShell):
         rules_for: Callable[[Input], SenderRules],
         watcher: ChunkWatcher | None = None,
     ) -> None:
-        super().__init__(start, control, ProcessRow(slab, start.row))
+        super().__init__(start, control, ProcessRow.recover(slab, start.row))
         config = start.config
         self._windows_for = windows_for
         self._rules_for = rules_for

@@ -18,7 +18,7 @@ from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.input.clients import TCP, UNIX, StreamClientState
-from bruce_mp.input.connection import Connection, describe_origin, has_input, is_allowed, origin_of, peer_of, user_of
+from bruce_mp.input.connection import Connection, admit_peer, describe_origin, has_input, origin_of, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.listeners import Listeners
 from bruce_mp.input.paused_connections import PausedConnections
@@ -155,7 +155,7 @@ class StreamConnections:
             return
         peer = peer_of(connection)
         origin = origin_of(connection, peer)
-        if not self._is_allowed(connection) or self._is_over_limit(origin, peer):
+        if not self._admit_peer(connection) or self._refuse_over_limit(origin, peer):
             connection.close()
             return
         connection.setblocking(False)
@@ -171,13 +171,14 @@ class StreamConnections:
         self._epoll.register(connection, select.EPOLLIN)
         self._count_connections()
 
-    def _is_allowed(self, connection: socket.socket) -> bool:
-        if not (may_send := is_allowed(connection, self._senders, steady_ms())):
+    def _admit_peer(self, connection: socket.socket) -> bool:
+        """Check the allow list; count a refusal, and return False."""
+        if not (is_admitted := admit_peer(connection, self._senders, steady_ms())):
             self._row.add(Counter.UnixStreamInputNotAllowed)
-        return may_send
+        return is_admitted
 
-    def _is_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
-        """Return True if a user or address has all its connections already; log and count a refusal."""
+    def _refuse_over_limit(self, origin: int | str, peer: PeerCredentials | None) -> bool:
+        """Log and count the refusal, and return True, if a user or address has all its connections already."""
         if self._origins[origin] < self._max_per_user:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
@@ -188,7 +189,7 @@ class StreamConnections:
     def _close_disallowed(self) -> None:
         """Close the connections of users that a reloaded allow list no longer names."""
         for descriptor, connection in list(self._connections.items()):
-            if not self._is_allowed(connection.socket):
+            if not self._admit_peer(connection.socket):
                 self._end_attempt(descriptor, NOT_ALLOWED)
                 self._close(descriptor)
 

@@ -70,7 +70,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 
 class _RouterProcess(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
-        super().__init__(start, control, ProcessRow(slab, start.row))
+        super().__init__(start, control, ProcessRow.recover(slab, start.row))
         self._slab = slab
         self.serve_frames(ROUTER_FROM_INPUTS, self._on_runs)
         self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_dispatcher_frame)

@@ -130,6 +130,7 @@ ROW_FIRST_INPUT: Final = 3
 INPUT_ROWS: Final = 29
 ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROWS
 ROW_JOURNAL: Final = ROW_FIRST_DISPATCHER - 1  # the journal process; at most INPUT_ROWS - 1 inputs exist
+STREAM_ROWS: Final = range(ROW_FIRST_INPUT + 1, ROW_JOURNAL)  # one for each stream worker
 DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------

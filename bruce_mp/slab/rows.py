@@ -17,7 +17,7 @@ u64 value), and segments as in `runs.SEGMENT`.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing_zone
@@ -52,18 +52,27 @@ class Move(NamedTuple):
 
 
 class ProcessRow:
-    """The row of this process in the slab.  Its creation completes a predecessor's unfinished transaction."""
+    """A row in the slab; `recover` returns that of a process that starts or has died."""
 
     def __init__(self, slab: Slab, index: int) -> None:
         self._slab = slab
         self._at = slab.geometry.rows_at + index * lay.ROW_BYTES
         start = (self._at + lay.ROW_COUNTERS) >> 3
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
-        self._is_stream = lay.ROW_FIRST_INPUT < index < lay.ROW_FIRST_DISPATCHER
-        self._apply_redo()
-        if self.version & 1 and not self._is_stream and not landing_zone.landed_lengths(slab):
-            # The predecessor called `begin_batch`, but received no batch.
-            slab.longs[(self._at + lay.ROW_VERSION) >> 3] += 1
+        self._is_stream = index in lay.STREAM_ROWS
+
+    @classmethod
+    def recover(cls, slab: Slab, index: int) -> Self:
+        """Finish the transaction that a dead process left in row `index`, and return the row.
+
+        Nothing else may use the row; a repetition changes nothing.
+        """
+        row = cls(slab, index)
+        row._apply_redo()
+        if row.version & 1 and not row._is_stream and not landing_zone.landed_lengths(slab):
+            # The dead process called `begin_batch`, but received no batch.
+            slab.longs[(row._at + lay.ROW_VERSION) >> 3] += 1
+        return row
 
     def begin(self, pid: int, now_ms: int, heartbeat_ms: int = 0) -> int:
         """Store the pid, the start time and the first heartbeat of the process, and return its incarnation.

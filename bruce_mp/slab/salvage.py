@@ -131,7 +131,7 @@ class Salvage:
         """Apply the valid redo records of dead processes, as the next daemon would."""
         for index in range(lay.ROW_COUNT):
             try:
-                ProcessRow(self.slab, index).counters.release()
+                ProcessRow.recover(self.slab, index).counters.release()
             except (SlabError, ValueError, IndexError, struct.error) as error:
                 self.damage.append(f"The unfinished transaction of process row {index} is damaged: {error}.")
 

@@ -92,7 +92,9 @@ class TopicThresholds:
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
         """Return the first of `span` neighbouring chunks for a topic, opened and empty, or None; see `has_refused`."""
         holding = self._pool.holdings.holding_of(topic)
-        self.has_refused = not self._is_allowed(topic, holding, span, now_ms) and not self._record_excess(topic, now_ms)
+        self.has_refused = not self._fits_after_sweep(topic, holding, span, now_ms) and not self._record_excess(
+            topic, now_ms
+        )
         chunk = None if self.has_refused else self._pool.allocate(span, now_ms)
         if chunk is not None:
             self._pool.holdings.add(topic, holding, chunk, span)
@@ -100,7 +102,7 @@ class TopicThresholds:
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a topic with `span` more chunks is within its threshold."""
-        return self._is_allowed(topic, self._pool.holdings.holding_of(topic), span, now_ms)
+        return self._fits_after_sweep(topic, self._pool.holdings.holding_of(topic), span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
         """Return True if a refused topic may resume: `span` more chunks, or half of its holding if less, are allowed.
@@ -108,7 +110,7 @@ class TopicThresholds:
         A smaller amount is not worth a retry, which parses all waiting messages.
         """
         holding = self._pool.holdings.holding_of(topic)
-        return self._is_allowed(topic, holding, min(span, 1 + holding.held // 2), now_ms)
+        return self._fits_after_sweep(topic, holding, min(span, 1 + holding.held // 2), now_ms)
 
     def must_pause(self, now_ms: int) -> bool:
         """Return True if a topic is over its threshold without being stuck, so that the input should receive nothing.
@@ -118,7 +120,7 @@ class TopicThresholds:
         """
         self.is_on_trial = False
         for topic in list(self._excesses):
-            if self._is_allowed(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
+            if self._fits_after_sweep(topic, self._pool.holdings.holding_of(topic), 1, now_ms):
                 del self._excesses[topic]
         waiting = [topic for topic in list(self._excesses) if self._record_excess(topic, now_ms)]
         self.is_on_trial = bool(waiting) and self._is_trial_due(waiting, now_ms)
@@ -150,7 +152,7 @@ class TopicThresholds:
         """Return True if a numbered topic holds no chunks, because all its messages are settled."""
         return self._pool.holdings.numbered < len(self._topics)
 
-    def _is_allowed(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
+    def _fits_after_sweep(self, topic: TopicKey, holding: Holding, span: int, now_ms: int) -> bool:
         if self._is_within(topic, holding, span):
             return True
         return self._sweep(holding, now_ms) and self._is_within(topic, holding, span)

@@ -64,7 +64,7 @@ def main(start: Start, slab: Slab, control: Control) -> None:
 class _Status(ProcessShell):
     def __init__(self, start: Start, slab: Slab, control: Control) -> None:
         assert start.listener is not None
-        super().__init__(start, control, ProcessRow(slab, start.row))
+        super().__init__(start, control, ProcessRow.recover(slab, start.row))
         self._row_lock = Lock()
         self._control_lock = Lock()
         self.serve_bytes(REPORTS, self._on_events)

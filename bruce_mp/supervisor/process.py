@@ -45,7 +45,7 @@ from bruce_mp.supervisor.shutdown import Phase, Shutdown
 from bruce_mp.supervisor.signal_pipe import SignalPipe
 from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
-from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, warn_of_size
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_inputs, warn_of_size
 from bruce_mp.supervisor.sockets.bound_sockets import (
     DATAGRAM_SETTING,
     HTTP_SETTING,
@@ -104,7 +104,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         if is_on_stderr(config.logging):
             return error.exit_code
         raise
-    row = ProcessRow(resources.slab, lay.ROW_SUPERVISOR)
+    row = ProcessRow.recover(resources.slab, lay.ROW_SUPERVISOR)
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
@@ -139,7 +139,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     inputs = input_rows(config.input, slab)
     spills = SpillDirectory.for_slab(slab, config.spill_path)
     _remove_foreign_spills(spills)
-    assign_chunks(slab, inputs, spills)
+    recover_inputs(slab, inputs, spills)
     try:
         http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
         input_sockets = open_input_sockets(config.input, inherited)

@@ -132,7 +132,7 @@ def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Sla
     regions = [range(row_at, row_at + lay.ROW_BYTES), range(geometry.chunks_at, geometry.file_size)]
     outcomes = []
     for _ in crash_images(slab, regions, lambda: dispatcher.on_acks(batches, acks(batches, at2=6), 0.0)):
-        ProcessRow(slab, DISPATCHER_ROW)
+        ProcessRow.recover(slab, DISPATCHER_ROW)
         found = states(slab, batches)
         assert found.pop(2) == {RunState.IN_FLIGHT}
         settled = found == [{RunState.DELIVERED}] * 5

@@ -97,7 +97,7 @@ def test_rows_and_words_agree_after_a_kill_at_any_store_of_a_move(slab: Slab, wi
     found = set()
     for _ in IMAGES[with_variant](slab, regions(slab), lambda: row.move(segments, move)):
         assert read_books(slab).balanced
-        ProcessRow(slab, lay.ROW_ROUTER)
+        ProcessRow.recover(slab, lay.ROW_ROUTER)
         found.add(check(slab)["queued"])
     assert found == {0, 4}
 
@@ -114,7 +114,7 @@ def test_rows_and_words_agree_after_a_kill_at_any_store_of_a_batch(slab: Slab, w
     for _ in IMAGES[with_variant](
         slab, regions(slab), lambda: assign_sequences(slab, row, [(entry, 0, segments)], build, is_numbered=True)
     ):
-        ProcessRow(slab, DISPATCHER_ROW)
+        ProcessRow.recover(slab, DISPATCHER_ROW)
         found.add(check(slab)["in_flight"])
     assert found == {0, 4}
 

@@ -71,15 +71,15 @@ def reasons(slab: Slab, segments: list[Segment]) -> set[int]:
 
 
 def check_each_image(slab: Slab, row: int, images: CrashImages, check: Callable[[], object]) -> None:
-    """Open the row in each image, also in a process that is itself killed at any store."""
+    """Recover the row in each image, also in a process that is itself killed at any store."""
     for count in images:
         if count % NESTED_EVERY == 0:
-            nested = crash_images(slab, regions(slab, row), lambda: ProcessRow(slab, row))
+            nested = crash_images(slab, regions(slab, row), lambda: ProcessRow.recover(slab, row))
             for _ in nested:
-                ProcessRow(slab, row)
+                ProcessRow.recover(slab, row)
                 check()
             images.restore(count)
-        ProcessRow(slab, row)
+        ProcessRow.recover(slab, row)
         check()
 
 
@@ -140,7 +140,8 @@ def test_books_opened_without_a_batch_are_closed_at_restart(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
     row.begin_batch()
     assert row.version % 2 == 1
-    assert ProcessRow(slab, INPUT_ROW).version % 2 == 0
+    assert ProcessRow(slab, INPUT_ROW).version % 2 == 1
+    assert ProcessRow.recover(slab, INPUT_ROW).version % 2 == 0
 
 
 def test_the_version_changes_with_every_transaction(slab: Slab) -> None:
@@ -165,7 +166,7 @@ def test_a_repeated_transaction_leaves_reclaimed_chunks_untouched(slab: Slab) ->
     slab.words[(chunk_at + lay.CHUNK_GENERATION) >> 2] += 1
     slab.words[(chunk_at + segment.run + lay.RUN_GENERATION) >> 2] += 1
     slab.words[(chunk_at + segment.run) >> 2] = RunState.FILLED
-    assert ProcessRow(slab, DISPATCHER_ROW).counters[1] == 1
+    assert ProcessRow.recover(slab, DISPATCHER_ROW).counters[1] == 1
     assert slab.words[(chunk_at + segment.run) >> 2] == RunState.FILLED
 
 

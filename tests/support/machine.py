@@ -54,7 +54,7 @@ class Peer:
     """One dispatcher process."""
 
     def __init__(self, world: Machine, slot: int) -> None:
-        row = ProcessRow(world.slab, lay.ROW_FIRST_DISPATCHER + slot)
+        row = ProcessRow.recover(world.slab, lay.ROW_FIRST_DISPATCHER + slot)
         incarnation = row.begin(1, 0)
         self.core = Dispatcher(world.slab, row, world.config, slot, world.reporter, incarnation=incarnation)  # type: ignore[arg-type]
         self.core.send_hello()
@@ -105,7 +105,7 @@ class Machine:
     # --- life and death ----------------------------------------------------------------------------------------------
 
     def _start_router(self) -> None:
-        row = ProcessRow(self.slab, lay.ROW_ROUTER)
+        row = ProcessRow.recover(self.slab, lay.ROW_ROUTER)
         incarnation = row.begin(1, 0)
         rng = random.Random(self.rng.random())
         self.router = Router(self.slab, row, self.config, incarnation=incarnation, reporter=self.reporter, rng=rng)  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ class Input:
         table = TopicTable(slab)
         for name, partitions in topics:
             table.add(name, partitions)
-        self.row = ProcessRow(slab, INPUT_ROW)
+        self.row = ProcessRow.recover(slab, INPUT_ROW)
         self.pool = ChunkPool(slab, INPUT_ROW)
         self.lanes = Lanes(slab, self.pool, table, lambda _: linger_ms, windows=windows)
         self.now_ms = 1

@@ -80,7 +80,7 @@ class StreamInput:
         table = TopicTable(slab)
         for name, partitions in topics:
             table.add(name, partitions)
-        self.row = ProcessRow(slab, row)
+        self.row = ProcessRow.recover(slab, row)
         self.flush_groups = FlushGroups()
         self.outcomes = Outcomes(slab, self.flush_groups)
         journal = JournaledTickets(slab, row) if keeps_journal else None

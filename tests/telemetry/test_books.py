@@ -129,7 +129,7 @@ def test_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -
     ProcessRow(slab, INPUT_ROW).begin_batch()
     put_in_landing_zone(slab, [datagram(b"t1")])
     assert not count_books(slab).consistent
-    ProcessRow(slab, INPUT_ROW)
+    ProcessRow.recover(slab, INPUT_ROW)
     assert not count_books(slab).consistent
     Input(slab, topics=TOPICS)
     books = count_books(slab)

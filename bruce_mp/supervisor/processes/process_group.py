@@ -346,7 +346,7 @@ class ProcessGroup:
         self.unconfirmed.discard(child.instance)
         was_wanted = child.is_wanted
         reason = child.reap()
-        ProcessRow(self._resources.slab, child.start.row)  # finishes its transaction
+        ProcessRow.recover(self._resources.slab, child.start.row)
         if child.state is ProcessState.WAITING and was_wanted:
             self._schedule_restart(child, reason)
         elif child.state is ProcessState.WAITING:  # it was asked to exit, and a new instance replaces it

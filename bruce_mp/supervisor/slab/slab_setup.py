@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from bruce_mp import kernels
 from bruce_mp.errors import SlabError, StartError
@@ -43,11 +43,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 
-__all__ = ["LockedSlab", "acquire_slab", "assign_chunks", "recover_after_upgrade", "retire_row", "warn_of_size"]
+__all__ = ["LockedSlab", "acquire_slab", "recover_after_upgrade", "recover_inputs", "retire_row", "warn_of_size"]
 
 log = logging.getLogger(__name__)
-
-_STREAM_ROWS: Final = range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER)
 
 
 class LockedSlab(NamedTuple):
@@ -77,7 +75,7 @@ def acquire_slab(
         if descriptor is None:
             _create(path, wanted)
             continue
-        slab = _adopt_unless_replaced(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
+        slab = _open_or_replace(path, wanted, journal, spill_path) if _is_at(path, descriptor) else None
         if slab is not None:
             return LockedSlab(slab, descriptor)
         os.close(descriptor)
@@ -91,12 +89,12 @@ def _create(path: Path, geometry: Geometry) -> None:
             raise
 
 
-def _adopt_unless_replaced(
+def _open_or_replace(
     path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None
 ) -> Slab | None:
-    """Return the slab after recovery, or None if a new one must be created."""
+    """Recover the slab and return it, or move it out of the way of a new one and return None."""
     if journal is None or not journal.replaces(path):
-        return _adopt(path, wanted, journal, spill_path)
+        return _recover_or_clear(path, wanted, journal, spill_path)
     journal.put_aside(path)
     return None
 
@@ -150,8 +148,13 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None) -> Slab | None:
-    """Return the slab after recovery, or None if a new one must be created."""
+def _recover_or_clear(
+    path: Path, wanted: Geometry, journal: JournalSetup | None, spill_path: Path | None
+) -> Slab | None:
+    """Finish the transactions of dead processes, and return the slab.
+
+    Return None instead after moving a damaged slab aside, or removing an empty one of another size.
+    """
     _check_magic(path)
     try:
         slab = Slab(path)
@@ -160,7 +163,7 @@ def _adopt(path: Path, wanted: Geometry, journal: JournalSetup | None, spill_pat
         held = _count_sound(slab)
         reset_idempotence(slab)
     except (SlabError, ValueError, IndexError, struct.error) as error:
-        _move_aside(path, str(error))
+        _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged ({error}).")
         return None
     _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # this daemon has fetched no metadata yet
@@ -204,7 +207,7 @@ def _check_magic(path: Path) -> None:
 
 def retire_row(slab: Slab, row: int) -> None:
     """Finish the transaction in the row of an ended process, and clear its pid."""
-    ProcessRow(slab, row)
+    ProcessRow.recover(slab, row)
     slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
 
 
@@ -217,7 +220,7 @@ def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirect
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
     reset_idempotence(slab)
-    assign_chunks(slab, inputs, spills)
+    recover_inputs(slab, inputs, spills)
     _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
 
@@ -242,14 +245,14 @@ def _count_lost_copies(slab: Slab) -> None:
     )
 
 
-def assign_chunks(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
-    """Assign all used chunks to the inputs with these rows. There may be fewer inputs than before.
+def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> None:
+    """Recover the inputs of the previous daemon, and assign all used chunks to the inputs with these rows.
 
-    Call this before any process starts. Stream workers of the previous daemon are recovered first.
+    There may be fewer inputs than before. Call this before any process starts.
     """
     spans = [(chunk, span) for chunk, _, span, _ in used_chunk_headers(slab)]
     owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in spans}
-    for index in _STREAM_ROWS:
+    for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
         is_spilling = spilled_messages(slab, index) or completed_messages(slab, index)
         if index in owners or row.version & 1 or is_spilling or last_completed(slab, index):
@@ -274,8 +277,10 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
         if slab.view[owner_at] not in rows:
             HandoverTickets(slab, successor).catch_up(tickets.get(slab.view[owner_at], 0))
             slab.view[owner_at] = successor
-    if successor in _STREAM_ROWS:
-        ProcessRow(slab, successor).commit_counted(max(ProcessRow(slab, index).counted for index in _STREAM_ROWS), {})
+    if successor in lay.STREAM_ROWS:
+        ProcessRow(slab, successor).commit_counted(
+            max(ProcessRow(slab, index).counted for index in lay.STREAM_ROWS), {}
+        )
 
 
 def _count_sound(slab: Slab) -> int:

@@ -109,7 +109,7 @@ def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
 
 def _rows_with_spill(slab: Slab) -> Iterator[int]:
     """Yield the rows with spilled messages of complete attempts: only a worker with the same row can deliver them."""
-    for row in range(lay.ROW_FIRST_INPUT + 1, lay.ROW_FIRST_DISPATCHER):
+    for row in lay.STREAM_ROWS:
         if (
             completed_messages(slab, row)
             or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2]

@@ -21,7 +21,7 @@ from bruce_mp.slab.runs import runs_of
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab import locks
 from bruce_mp.supervisor.slab.backlog import held_messages
-from bruce_mp.supervisor.slab.slab_setup import acquire_slab, assign_chunks, recover_after_upgrade
+from bruce_mp.supervisor.slab.slab_setup import acquire_slab, recover_after_upgrade, recover_inputs
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter
 from support.filled_slab import FilledSlab
@@ -274,7 +274,7 @@ def test_messages_of_a_former_worker_are_counted_once() -> None:
         for row, messages in ((WORKER_ROW, 1), (WORKER_ROW + 1, 5)):
             worker = StreamInput(slab, row=row)
             worker.feed((worker.connect(), datagram() * messages))
-        assign_chunks(slab, (WORKER_ROW,), SpillDirectory.for_slab(slab, f"{slab.path}.spill"))
+        recover_inputs(slab, (WORKER_ROW,), SpillDirectory.for_slab(slab, f"{slab.path}.spill"))
         for _ in range(2):
             StreamInput(slab)
         books = count_books(slab)
@@ -312,7 +312,7 @@ def test_a_start_touches_only_claimed_shares_of_a_large_slab(path: Path) -> None
     gc.collect()
     assert touched_bytes(path) == 0
     adopted = take(path)
-    assign_chunks(adopted, (lay.ROW_FIRST_INPUT, WORKER_ROW), SpillDirectory.for_slab(adopted, f"{path}.spill"))
+    recover_inputs(adopted, (lay.ROW_FIRST_INPUT, WORKER_ROW), SpillDirectory.for_slab(adopted, f"{path}.spill"))
     ChunkPool(adopted, WORKER_ROW, (lay.ROW_FIRST_INPUT, WORKER_ROW))
     assert sum(held_messages(adopted).values()) == 3
     assert 0 < touched_bytes(path) < large.file_size // 16
