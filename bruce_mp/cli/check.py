@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 TIMEOUT_S: Final = 5.0
+"""Time in which changing books have to give one consistent reading."""
 RETRY_S: Final = 0.1
+"""Pause before the next reading."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -37,6 +37,7 @@ __all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "reque
 _Page = TypeVar("_Page")
 
 TIMEOUT_S: Final = 5.0
+"""Time limit of a page, which takes milliseconds."""
 POST_TIMEOUT_S: Final = 45.0
 """Longer than `TIMEOUT_S`, because a daemon responds to POST after it has finished the requested action."""
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - local address of a daemon that listens on all

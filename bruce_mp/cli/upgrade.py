@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _TIMEOUT_S: Final = 120.0
+"""The check of the new code and the start of its processes, each with its own limit, and a margin."""
 _POLL_INTERVAL_S: Final = 0.02
 
 

@@ -36,6 +36,7 @@ Buffer = bytes | bytearray | memoryview
 Errors = Literal["raise", "count"]
 
 _SOCKET_PATH_MAX: Final = 107
+"""Linux' limit for the path of a UNIX socket."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ LevelName = Literal["received", "delivered", "durable"]
 
 READ_SIZE: Final = 1 << 16
 MAX_LIMIT_MS: Final = 2**31 - 1
+"""The largest time limit that a barrier can carry."""
 DAEMON_SHARE: Final = 0.9
 """Fraction of the time limit for the daemon; the rest is for the transfer of its answer."""
 

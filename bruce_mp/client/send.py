@@ -40,6 +40,7 @@ _DATAGRAM_LIMIT: Final = ("input.max_datagram_size", MAX_DATAGRAM)
 _STREAM_LIMIT: Final = ("input.max_stream_size", MAX_STREAM_MESSAGE)
 """The daemon's setting for the largest message, and its default."""
 LINGER_S: Final = 0.01
+"""Time in which lines of a file or pipe join one write."""
 TIMEOUT_S: Final = 60.0
 """Time limit for a daemon that does not read, short enough for an interactive user."""
 CONNECT_S: Final = 2.0

@@ -46,9 +46,11 @@ __all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
 MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
 """Largest message that a daemon accepts by default (`input.max_stream_size`), including the 4 bytes of Size."""
 DEFAULT_BUFFER: Final = 1024 * 1024
+"""Bytes that wait for a daemon that restarts or does not read, before a send blocks."""
 FULL_WRITE: Final = 64 * 1024
 """Bytes in the buffer that trigger a write before the linger ends."""
 RETRY_S: Final = 0.05
+"""Shortest time between two writes to a daemon that does not read."""
 MIN_LOCK_WAIT_S: Final = 0.02
 """Shortest wait for the lock: with `timeout=0`, other threads may still finish calls that do not wait."""
 EXIT_WRITE_S: Final = 1.0

@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 _MAX_SHOWN: Final = 80
+"""Characters of a value in an error text, which has to fit into a line of a terminal."""
 _MODE: Final = re.compile("0[0-7]{1,3}")
 
 

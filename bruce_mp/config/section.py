@@ -10,6 +10,7 @@ __all__ = ["DAY_MS", "INT32_MAX", "RESTART_FOR_SLAB", "RESTART_TO_BIND", "Sectio
 
 INT32_MAX: Final = 2**31 - 1
 DAY_MS: Final = 24 * 60 * 60 * 1000
+"""The largest duration of most settings."""
 
 RESTART_TO_BIND: Final = restart("the sockets are bound at the start")
 RESTART_FOR_SLAB: Final = restart("the slab is created with it")

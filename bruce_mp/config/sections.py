@@ -27,6 +27,7 @@ from bruce_mp.config.sizes import GIB, KIB, MIB
 
 MINUTES_PER_MONTH: Final = 31 * 24 * 60
 MAX_ALPHA: Final = 1_000
+"""A topic with this factor may hold nearly all of the slab."""
 
 RESTART_FOR_SEQUENCES: Final = restart(
     "it decides if batches have sequence numbers, and the slab may hold numbered ones"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FINISHED", "DiscardReport", "ReportBook"]
 
 MAX_FINISHED: Final = 4
+"""Finished reports that `/discards` keeps, for a reader that misses some periods."""
 
 
 class TopicDiscards(CountedTimeRange):

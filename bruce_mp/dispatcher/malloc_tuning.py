@@ -16,6 +16,7 @@ __all__ = ["keep_freed_memory"]
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 KEPT_BYTES: Final = 8 << 20
+"""Free memory that the process keeps: the buffers of the next requests reuse it without page faults."""
 
 
 def keep_freed_memory() -> None:

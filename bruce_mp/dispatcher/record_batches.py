@@ -38,6 +38,7 @@ LAST_EPOCH: Final = lay.LAST_EPOCH
 A partition reaches it if all epochs are used or the broker accepts no sequence numbers.  A daemon that starts with a
 new producer id numbers the partition again."""
 _ANY_SIZE: Final = 1 << 62
+"""A size limit that `split_at` never reaches."""
 
 
 class BatchPlan(NamedTuple):

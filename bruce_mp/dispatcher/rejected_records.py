@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["describe", "describe_record"]
 
 _KEY_PREFIX: Final = 32
+"""Bytes of a key in the log: enough to find the record, and little of its contents."""
 
 
 def describe(slab: Slab, segment: Segment) -> str:

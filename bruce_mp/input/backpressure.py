@@ -25,6 +25,7 @@ WATERMARK: Final = 0.75
 """The part of the usable slab in use above which the input pauses."""
 MIN_PAUSE_S: Final = 0.001
 MAX_PAUSE_S: Final = 0.010
+"""Bounds of the pause while the slab is nearly full; it grows as the free memory shrinks."""
 
 
 MAX_MESSAGES: Final = 512
@@ -34,6 +35,7 @@ The unit is messages and not batches: with naps, a batch may be a single message
 as much as a few dozen messages.
 """
 MIN_MESSAGES: Final = 8
+"""The fewest messages of a turn, below which the cost of a turn outweighs its messages."""
 PART_DIVISOR: Final = 32
 """A turn should take at most the free chunks divided by this number, and at least a quarter of that."""
 

@@ -40,6 +40,7 @@ _MAX_INTERVAL_MS: Final = 20
 _INTERVAL_FACTOR: Final = 4
 """Minimum ratio of the interval to the duration of a poll."""
 _FLUSH_RETRY_MS: Final = 100
+"""Interval of further FLUSH frames for a pending barrier, because a link may drop one."""
 
 
 @dataclass(slots=True, eq=False)

@@ -42,6 +42,7 @@ _MAX_ROUND_MS: Final = 200
 _MAX_BATCHES_AT_STOP: Final = 2048
 """Bound on the batches after Stop, because senders may continue to send."""
 _ERROR_PAUSE_S: Final = 1.0
+"""Pause after an error of the socket, so that a lasting one costs no CPU time."""
 _PEEK: Final = MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT
 """Flags that make `recv` return the length of the first datagram and leave it in the queue."""
 

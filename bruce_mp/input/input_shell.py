@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["InputShell"]
 
 _TIDY_EVERY_S: Final = 1.0
+"""Interval of the return of idle chunks to the slab."""
 _FLUSH_MS: Final = 2000
 """Time that an ending input gives the router to receive the last frames."""
 

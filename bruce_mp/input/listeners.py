@@ -22,6 +22,7 @@ _LOG: Final = logging.getLogger(__name__)
 _ACCEPTS_A_ROUND: Final = 16
 """Connections that a worker accepts in a round, so that other workers get some; the kernel wakes them too."""
 _ERROR_PAUSE_S: Final = 1.0
+"""Pause while the system has no descriptor or memory for a connection."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 
 

@@ -34,6 +34,7 @@ SEND_BUFFER: Final = 212_992
 """Linux' default send buffer in bytes, used if the setting cannot be read."""
 SEND_BUFFER_SETTING: Final = Path("/proc/sys/net/core/wmem_default")
 _ANY_NUMBER: Final = 1 << 30
+"""No limit of messages in a nap: the nap of streams is bounded by bytes."""
 
 
 def coalescing_for(config: Config, queue_length: int) -> Coalescing:

@@ -46,6 +46,7 @@ __all__ = ["SpillFeed", "SpillPump"]
 
 _LOG: Final = logging.getLogger(__name__)
 _SLICE: Final = 256 << 10
+"""Bytes that a turn reads from a file, so that other clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
 """The feed pauses while fewer chunks are free than the usable ones divided by this number."""
 _FEED_S: Final = 0.004
@@ -53,6 +54,7 @@ _FEED_S: Final = 0.004
 _RETRY_S: Final = 0.003
 """Interval of retries while the slab has no room."""
 _ANY_SIZE: Final = (1 << 31) - 1
+"""No limit of a message's size: the file has only messages that were admitted."""
 
 Extents = list[tuple[int, int]]
 

@@ -58,10 +58,15 @@ STREAM_COUNTERS: Final = StreamCounters(
 _MAX_WAIT_MS: Final = 100
 """Longest time between two reads of the supervisor's control socket."""
 _BUFFER_BYTES: Final = 1 << 20
+"""The buffer of a round, for all connections."""
 _MAX_READ: Final = 256 << 10
+"""Bytes of one read, so that a fast client leaves room for the others."""
 _MAX_EVENTS: Final = 512
+"""Ready connections of one round; the rest comes in the next."""
 _IDLE_CHECK_S: Final = 1.0
+"""Interval of the search for clients that stop inside a message."""
 _MAX_OUTGOING: Final = 64 << 10
+"""Unsent answers after which the worker closes the connection of a client that reads none."""
 
 
 class StreamConnections:

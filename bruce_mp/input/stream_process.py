@@ -57,6 +57,7 @@ __all__ = ["main"]
 
 _REQUEST: Final = b"\0"
 _DRAIN_POLL_S: Final = 0.02
+"""Interval of the check for pending barriers during a drain."""
 _MAX_DRAIN_S: Final = 1.5
 """Time for pending barriers during a drain; the supervisor waits longer than this for an input to end."""
 

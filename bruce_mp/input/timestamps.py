@@ -30,6 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
 """Time for which the input requests credentials, which cost CPU time, to find a sender with a wrong clock."""
 _SEARCH_EVERY_MS: Final = 30_000
+"""Interval of these searches, because credentials cost CPU time for each datagram."""
 
 
 def windows_for_datagrams(config: Config) -> TimestampWindows:

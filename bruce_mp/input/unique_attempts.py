@@ -36,7 +36,9 @@ _LOG: Final = logging.getLogger(__name__)
 _FEATURES: Final = frozenset({"headers", "unique"})
 _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
+"""Interval of the check for settled attempts; it doubles while none settles."""
 _NO_MEMORY_SINCE_MS: Final = 2**63 - 1
+"""The value of *Since* in an answer without memory: no attempt is remembered."""
 _OUTCOMES: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,

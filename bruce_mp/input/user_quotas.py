@@ -39,6 +39,7 @@ __all__ = [
 
 _LOG: Final = logging.getLogger(__name__)
 _DEFAULT_INTERVAL_MS: Final = 1000
+"""Interval of the status page's sums while no quota sets one."""
 
 
 class SenderRules(NamedTuple):

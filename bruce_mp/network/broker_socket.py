@@ -48,7 +48,9 @@ __all__ = ["BrokerSocket"]
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
+"""Bytes of one read; a produce response is far shorter."""
 _MAX_BUFFERS: Final = 64
+"""Buffers of one `sendmsg()`, far below Linux' limit of 1,024."""
 _RENEWAL_SHARE: Final = 0.8
 """Fraction of a login's lifetime after which it is renewed. The broker closes the connection when the login expires."""
 _RETRY_SHARE: Final = 0.05

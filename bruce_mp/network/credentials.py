@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["exposed_files", "missing_files", "read_secret"]
 
 _MAX_BYTES: Final = 64 * 1024
+"""Far more than a secret has; the file may be the wrong one."""
 _OTHERS_ACCESS: Final = stat.S_IROTH | stat.S_IWOTH
 
 

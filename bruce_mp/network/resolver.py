@@ -29,6 +29,7 @@ Address = tuple[int, str, int]
 
 _ENDPOINT = "inproc://resolved"
 _SEND_LINGER_MS = 1000
+"""Time for the result to reach the loop before the thread's socket closes."""
 
 
 class _Resolution(msgspec.Struct):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["SaslSessions"]
 
 _RENEWAL_SHARE: Final = 0.8
+"""Fraction of a token's lifetime after which the daemon asks for the next one."""
 
 
 class _Claims(msgspec.Struct):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["TlsSession"]
 
 _READ_BYTES: Final = 256 * 1024
+"""Bytes of one read of decrypted data; a TLS record has at most 16 KiB."""
 # SSLZeroReturnError stands for a close_notify; Python 3.11.2 also raises it for a stream that ends without one.
 _STREAM_ENDED: Final = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
 _CLOSED: Final = (

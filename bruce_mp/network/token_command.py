@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["TokenCommand"]
 
 _TIMEOUT_S: Final = 30.0
+"""Time limit of the program, which may ask a server over the network."""
 _POLL_S: Final = 0.02
+"""Interval of the check for the program's exit."""
 _MAX_BYTES: Final = 64 * 1024
+"""Far more than a token has; the program may be the wrong one."""
 
 
 class TokenCommand:

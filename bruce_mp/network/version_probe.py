@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["CACHE_S", "VersionProbes"]
 
 CACHE_S: Final = 600.0
+"""A broker that was upgraded while idle is asked again after this time at the latest."""
 
 _BrokerKey = tuple[str, int]
 

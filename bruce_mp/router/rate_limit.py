@@ -31,6 +31,7 @@ __all__ = ["RateLimits", "RateWindows"]
 MAX_LATENESS_MS: Final = 1_000
 """The time for which a window is kept for runs that the router reads late; later runs count in the oldest window."""
 _ANY_SIZE: Final = 1 << 62
+"""A size limit that `split_at` never reaches."""
 
 
 class RateWindows:

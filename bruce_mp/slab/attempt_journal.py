@@ -38,6 +38,7 @@ __all__ = ["AttemptId", "AttemptJournal", "AttemptState", "RememberedAttempt"]
 GENERATION_BYTES: Final = 8 << 20
 """Size at which a generation ends; it has about 30,000 attempts."""
 GENERATION_MS: Final = 86_400_000
+"""Age at which a generation ends: a day."""
 _JOURNAL: Final = "attempts.journal"
 _OLDER: Final = "attempts.journal.1"
 _LOCK: Final = "attempts.lock"

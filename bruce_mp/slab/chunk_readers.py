@@ -44,6 +44,7 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
 
 
 _READ_TRIES: Final = 3
+"""Readings of a chunk that an input reclaims and reuses at the same time; more than two in a row are unlikely."""
 
 
 def until_damage(items: Iterable[T]) -> list[T]:

@@ -39,12 +39,19 @@ __all__ = [
 _Queue = OrderedDict[int, None]
 
 INSPECTIONS_PER_ALLOCATION: Final = 4
+"""Sealed chunks that each allocation inspects, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_EMPTY: Final = 256
+"""The same for each chunk needed, without a free one."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
+"""Bound for one call of `reclaim`, and for the chunks that it frees."""
 INSPECTIONS_PER_STEP: Final = 32
+"""Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
+"""Bound for `reclaim_idle`, which runs once a second beside the traffic."""
 SEARCH_PAUSE_MS: Final = 5
+"""Pause after a search without success, because settling takes milliseconds."""
 STUCK_AFTER_MS: Final = 5000
+"""Age after which an unsettled chunk is inspected rarely."""
 STUCK_DIVISOR: Final = 8
 """The part of the inspections that stuck chunks get, as a divisor, while there are other sealed chunks."""
 _SPARE_PART: Final = 0.1

@@ -156,8 +156,11 @@ class Slab:
 
 
 _POPULATE_S: Final = 0.1
+"""Time at a start for page faults in advance, which messages would otherwise wait for."""
 _POPULATE_STEP: Final = 8 << 20
+"""Bytes of one call, which takes a few milliseconds."""
 _MADV_POPULATE_WRITE: Final = 23
+"""A constant of Linux 5.14 that Python's mmap module lacks."""
 _MAP_NORESERVE: Final = 0x4000
 """`mmap.MAP_NORESERVE` of Python 3.13: a private copy uses memory only for its own stores."""
 

@@ -27,6 +27,7 @@ TopicKey = int | bytes
 """The number of a topic, or its name if the router has not numbered it."""
 
 INSPECTIONS_PER_SWEEP: Final = 256
+"""Chunks of a topic that one sweep inspects."""
 MIN_SWEEP_PAUSE_MS: Final = 5
 MAX_SWEEP_PAUSE_MS: Final = 80
 """The pause after a sweep that frees nothing doubles up to this value, so that a stuck topic costs little CPU."""

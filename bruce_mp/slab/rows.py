@@ -36,8 +36,10 @@ __all__ = ["MAX_SETTLED_SEGMENTS", "Move", "ProcessRow", "redo_counters", "settl
 _REDO: Final = Struct("<IIIIIIQ")
 _PAIR: Final = Struct("<QQ")
 _MAX_COUNTERS: Final = 32
+"""The most counters of a transaction: a batch raises those of its receipt and of each reason of a discard."""
 _MASK: Final = (1 << 64) - 1
 HEARTBEAT_S: Final = 1.0
+"""Interval of heartbeats; the watchdog allows a process a minute without one."""
 
 MAX_SETTLED_SEGMENTS: Final = (lay.ROW_REDO_BYTES - _REDO.size - _MAX_COUNTERS * _PAIR.size) // SEGMENT.size
 """The largest number of segments in one transaction, and so in one record batch."""

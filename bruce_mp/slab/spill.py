@@ -203,6 +203,7 @@ class SpillFile:
 
 
 _MAX_WRITE_BYTES: Final = 8 << 20
+"""Bytes of one write, far below Linux' limit of 2 GiB."""
 
 
 class SpillDirectory:

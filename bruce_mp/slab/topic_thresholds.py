@@ -34,9 +34,11 @@ RESERVE_DIVISOR: Final = 8
 RESERVE_ALPHA_DIVISOR: Final = 4
 """Within the reserve a topic may hold the free memory divided by this number."""
 TOPIC_STUCK_AFTER_MS: Final = 1000
+"""Time without a freed chunk after which a topic over its threshold counts as stuck."""
 INSPECTIONS_PER_MS: Final = 50
 """Limit for all stuck topics together; if there are many, the pause of each may exceed `MAX_SWEEP_PAUSE_MS`."""
 TRIAL_INTERVAL_MS: Final = 1000
+"""Interval of trials: see `TopicThresholds.must_pause`."""
 TRIAL_MESSAGES: Final = 8
 """Messages of a trial: see `TopicThresholds.must_pause`."""
 

@@ -30,9 +30,11 @@ __all__ = ["BooksCheck", "Verdict"]
 
 _LOG: Final = logging.getLogger(__name__)
 INTERVAL_MS: Final = 60_000
+"""A minute: a check walks all chunks in use, which costs CPU time."""
 _STEP_S: Final = 0.02
 """Time that a step may take once a second."""
 _CHUNKS_AT_ONCE: Final = 256
+"""Chunks that are counted before the step looks at the clock."""
 
 
 class Verdict(NamedTuple):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Cached"]
 
 QUICK_S: Final = 0.5
+"""Time above which a reading counts as slow."""
 VALIDITY_FACTOR: Final = 3
 """A slow reading stays valid for this multiple of its duration."""
 

@@ -24,6 +24,7 @@ __all__ = ["DaemonEvent", "EventHook"]
 
 _LOG: Final = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
+"""Wait for the thread at the end of the process, after its program was killed."""
 _MAX_TEXT: Final = 8192
 """The most bytes of an event's text; an environment variable has a limit, and the log has the rest."""
 

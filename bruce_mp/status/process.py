@@ -54,6 +54,7 @@ __all__ = ["main"]
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
+"""Step of the histories."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:

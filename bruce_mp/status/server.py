@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["HttpLimits", "HttpServer"]
 
 THREADS: Final = 4
+"""Requests that are answered at a time; a page takes milliseconds."""
 _STOP_S: Final = 2.0
+"""Wait for running requests at the end of the process."""
 _UNLIMITED_CONNECTIONS: Final = 32
 """Connections that the limit leaves out: those with a running request, and those that the server is closing."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})

@@ -29,8 +29,11 @@ __all__ = ["HealthWatch", "PauseWatch"]
 
 _LOG: Final = logging.getLogger(__name__)
 _REPORTS_UNTIL_FLOWING: Final = 3
+"""Reports without a partition after which it flows again: one report may miss a partition between two processes."""
 _MAX_NAMED: Final = 5
+"""Partitions that an event names; the rest is counted."""
 _CHECK_EVERY_S: Final = 1.0
+"""Interval of the checks; the daemon's own reports are a second apart."""
 
 _Scope = tuple[int | None, bytes, int]
 

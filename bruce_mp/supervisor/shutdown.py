@@ -29,6 +29,7 @@ __all__ = ["Phase", "Shutdown"]
 INPUT_TIMEOUT_S: Final = 2.0
 """Time limit for the inputs to receive the waiting messages."""
 COUNT_INTERVAL_S: Final = 0.05
+"""Shortest interval of the counts of held messages, which end the wait."""
 COUNT_TIME_FACTOR: Final = 4
 """Minimum ratio of the interval to the time of one count, because counting a large slab takes long."""
 

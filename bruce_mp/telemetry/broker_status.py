@@ -42,7 +42,9 @@ ALL_PARTITIONS: Final = -1
 """Partition number of a pause of the whole topic."""
 
 MAX_LISTED_SCOPES: Final = 100
+"""Pauses that a report lists, so that it fits into a frame; the rest is counted."""
 PUBLISH_EVERY_S: Final = 1.0
+"""Interval of the reports."""
 
 
 class PartitionError(msgspec.Struct, frozen=True):

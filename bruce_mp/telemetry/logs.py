@@ -46,7 +46,9 @@ _LEVELS: Final = {
 """Levels of syslog as in the configuration, with the standard library's numbers."""
 
 _REPEAT_INTERVAL_S: Final = 30.0
+"""Time for which a repeated line is only counted."""
 _MAX_SITES: Final = 1000
+"""Places and subjects of lines that are remembered, because subjects may be any number of topics."""
 _SYSLOG: Final = Path("/dev/log")
 _JOURNALD: Final = Path("/run/systemd/journal/socket")
 

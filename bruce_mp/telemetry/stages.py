@@ -52,6 +52,7 @@ _DISPATCHERS: Final = range(lay.ROW_FIRST_DISPATCHER, lay.ROW_COUNT)
 _READ_ORDER: Final = (*_DISPATCHERS, lay.ROW_ROUTER, *_INPUTS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
 """Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
 _READING_TRIES: Final = 1000
+"""Readings of a row while its process changes it; each takes microseconds."""
 
 
 class RowReading(NamedTuple):

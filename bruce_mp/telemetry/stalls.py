@@ -25,6 +25,7 @@ MIN_STALL_MS: Final = 500
 MEMORY_MS: Final = 10_000
 """Time for which an unreported message is remembered, because another process may be about to report it."""
 MAX_LISTED_STALLS: Final = 1000
+"""Stalls that a report lists, so that it fits into a frame."""
 
 MessagePosition = tuple[int, int, int, int]
 """Identity of a message: chunk, its generation, run, and first byte of the record."""

@@ -19,6 +19,7 @@ __all__ = ["Readings", "read_daemon"]
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.1
+"""Readings of changing books, and the pause between two of them."""
 
 
 class Readings(msgspec.Struct, frozen=True):

@@ -130,6 +130,7 @@ class _Varints(dict[int, bytes]):
 
 
 _SMALL: Final = 8192
+"""Numbers below this have a cached encoding: lengths and timestamp deltas rarely exceed it."""
 _VARINTS: Final = _Varints()
 _NULL_VARINT: Final = _VARINTS[NULL]
 _NO_HEADERS: Final = _VARINTS[0]

@@ -28,7 +28,9 @@ __all__ = ["StreamCounters", "StreamIntake", "StreamIntakeResult", "StreamSource
 MIN_READ: Final = 64 << 10
 """Room in the buffer below which a round reads no further connection."""
 MAX_READ: Final = 256 << 10
+"""Bytes of one read, so that a fast client leaves room for the others."""
 MAX_EVENTS: Final = 512
+"""Ready connections of one round; the rest comes in the next."""
 MAX_SIZE_IN_CHUNK: Final = lay.CHUNK_BYTES - lay.RECORD_HEADER - lay.RUN_HEADER - lay.CHUNK_HEADER
 """Size in bytes of the largest message that certainly fits into one chunk."""
 

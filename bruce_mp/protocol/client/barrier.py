@@ -45,6 +45,7 @@ ANSWER_KEY: Final = 259
 API_VERSION: Final = 0
 TOKEN_BYTES: Final = 8
 MAX_LIMIT_MS: Final = 2**31 - 1
+"""The largest 32-bit number of the frame's field."""
 
 _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")

@@ -69,6 +69,7 @@ __all__ = ["BrokerConnection"]
 
 CORRELATION_ID_MASK: Final = 0x7FFFFFFF
 DEFAULT_TIMEOUT_S: Final = 60.0
+"""The default of `delivery.kafka_socket_timeout_s`."""
 _ASSUMED_OLD: Final = (
     " The daemon treats it as older than Kafka 0.10, because it reports no versions or kafka.broker_version says so; "
     "a newer broker may refuse the old versions."

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["LossHistory"]
 
 _SAMPLE_LONGS: Final = 32
+"""Longs of a sample: its time and at most 31 counts."""
 _LOST_COPIES: Final = 0
 """Index of the lost copies in the counts, which follow the time of a sample; discards are at the reason's number."""
 _REASONS: Final = tuple(DiscardReason)

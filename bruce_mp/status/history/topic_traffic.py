@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicTraffic", "TrafficTable"]
 
 STEP_MS: Final = 10_000
+"""Resolution of the table's rates over the last minute."""
 _STEPS: Final = MINUTE_MS // STEP_MS
 _DELAYS: Final = 3
 """Index of the latency buckets in a step's sums, after messages, bytes and errors."""

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _MAX_FILE_BYTES: Final = 1024 * 1024
+"""Far more than a bundle of authorities has."""
 CLIENT: Final = "our own"
 AUTHORITIES: Final = "authorities"
 SOON_S: Final = 14 * 86_400

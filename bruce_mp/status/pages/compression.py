@@ -100,6 +100,7 @@ def _line(row: TopicCompression) -> str:
 # --- the dashboard's summary -----------------------------------------------------------------------------------------
 
 MAX_TOPICS: Final = 20
+"""Topics that fit on the page; those with the most bytes come first."""
 
 
 class CompressionSummary(msgspec.Struct, frozen=True):

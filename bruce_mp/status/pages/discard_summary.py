@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["DiscardSummary", "read_discard_summary"]
 
 MAX_TOPICS: Final = 20
+"""Topics that fit on the page."""
 MAX_SAMPLES: Final = 5
 """Limit for each kind of sample."""
 

@@ -45,10 +45,13 @@ if TYPE_CHECKING:
 __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "health_lines"]
 
 FULL: Final = 0.9
+"""Ratio of the slab in use above which `/healthz` is red: messages are lost soon."""
 FILLING: Final = 0.75
 """Ratio of the slab in use above which the input pauses between batches."""
 MAX_NAMED: Final = 10
+"""Topics that a problem names; the rest is counted."""
 ELECTION_MS: Final = 5000
+"""Time after which `/healthz` warns of a partition without a leader; an election is usually over by then."""
 JOURNAL_SLACK_MS: Final = 5000
 """Delay of the journal beyond its interval that a busy disk explains."""
 

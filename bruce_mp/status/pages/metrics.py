@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_TOPICS", "read_metrics"]
 
 MAX_TOPICS: Final = 100
+"""Topics with series of their own, because Prometheus keeps each series; the others are summed."""
 
 SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),

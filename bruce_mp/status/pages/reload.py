@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ReloadRequests"]
 
 TIMEOUT_S: Final = 30.0
+"""Wait for the supervisor's result: the processes have 10 s to confirm, and a killed one starts again."""
 
 
 class ReloadRequests:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 
 MAX_LARGEST: Final = 3
+"""Topics that the page names."""
 MIN_SHARE: Final = 0.01
+"""Part of the slab below which a topic is not worth a name."""
 
 
 class SizeClass(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SORTS", "TopicLine", "TopicSelection", "TopicsPart", "read_topics", "select_topics"]
 
 MAX_SHOWN: Final = 500
+"""Rows that a browser draws at once."""
 
 
 class TopicLine(msgspec.Struct, frozen=True):

@@ -28,7 +28,9 @@ __all__ = ["CopyFile", "CopyWriter", "DiscardDestinations", "DiscardFile"]
 
 _LOG: Final = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
+"""Memory for copies while the disk is slow."""
 _STOP_S: Final = 2.0
+"""Wait for the thread at the end of the process; what it has not written counts as lost."""
 
 
 class CopyFile(Protocol):

@@ -45,7 +45,9 @@ _LOG: Final = logging.getLogger(__name__)
 REFUSED_SENDERS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
 """Infos of messages that must not reach Kafka by another way."""
 PATIENCE_S: Final = 1.0
+"""Longest wait for the input, in which further copies queue."""
 PAUSE_S: Final = 5.0
+"""Time without further tries after such a wait, in which copies are counted as lost."""
 _CLOSED: Final = frozenset({errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ENOTCONN})
 """Errors of a connection whose input process has ended; its successor accepts a new one."""
 _START_BYTES: Final = 64

@@ -12,9 +12,12 @@ from typing import Final
 __all__ = ["BOOTS_MAX", "RestartPolicy"]
 
 BOOTS_MAX: Final = 5
+"""Failed boots in a row after which the cause is permanent; they take seconds."""
 DELAY_FIRST_S: Final = 0.25
 DELAY_MAX_S: Final = 5.0
+"""Bounds of the delay: a machine with a permanent fault has time for other work."""
 LONG_UPTIME_S: Final = 10.0
+"""Uptime after which a crash counts as the first one."""
 
 
 class RestartPolicy:

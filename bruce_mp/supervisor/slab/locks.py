@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 _Lock = TypeVar("_Lock")
 
 TIMEOUT_S: Final = 5.0
+"""More than the processes of a killed supervisor need to end."""
 RETRY_S: Final = 0.05
+"""Interval of the tries."""
 
 
 def retry_lock(acquire: Callable[[], _Lock]) -> _Lock:

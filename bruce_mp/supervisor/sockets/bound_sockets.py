@@ -48,6 +48,7 @@ HOLD_SETTING: Final = "bruce hold"
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
 _HTTP_BACKLOG: Final = 64
+"""Connections that wait while the few readers of pages are served."""
 
 
 class BoundSocket(NamedTuple):

@@ -18,6 +18,7 @@ __all__ = ["check_datagram_size", "queue_length", "warn_of_short_queue"]
 
 QUEUE_LENGTH: Final = Path("/proc/sys/net/unix/max_dgram_qlen")
 MIN_QUEUE_LENGTH: Final = 512
+"""Datagrams that the kernel should queue while the input is replaced; Linux' default of 10 is too few."""
 
 log = logging.getLogger(__name__)
 

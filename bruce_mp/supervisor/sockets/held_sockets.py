@@ -43,8 +43,10 @@ __all__ = [
 
 HOLD_SOCKET: Final = "hold.socket"
 _TIMEOUT_S: Final = 5.0
+"""Wait for `bruce hold`, which binds or closes sockets before it answers."""
 _MAX_BYTES: Final = 64 << 10
 _MAX_SOCKETS: Final = 16
+"""Bounds of a message; a daemon has at most four sockets."""
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,9 @@ __all__ = ["CHECK", "Preflight", "PreflightError", "PreflightReport", "load_and_
 
 CHECK: Final = "--check"
 TIMEOUT_S: Final = 60.0
+"""Time limit for the new code to load, also from a cold disk."""
 _MAX_OUTPUT: Final = 2000
+"""Characters of its output in the log, from the end, where an error is."""
 
 
 class PreflightError(BruceError):

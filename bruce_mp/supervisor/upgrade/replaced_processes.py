@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplacedProcesses"]
 
 TIMEOUT_S: Final = 2.0
+"""Time for a process to send its last frames. More would keep clients waiting; a killed one loses no message."""
 _INPUT: Final = "input"
 _STATUS: Final = "status"
 
