@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bruce_mp.cli.overrides import add_overrides
-from bruce_mp.supervisor.hold import hold_sockets
+from bruce_mp.supervisor.hold import keep_sockets
 from bruce_mp.supervisor.reload import ConfigSource
 
 if TYPE_CHECKING:
@@ -25,4 +25,4 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration")
     add_overrides(parser)
     args = parser.parse_args(argv)
-    return hold_sockets(ConfigSource(args.config.absolute(), args.overrides))
+    return keep_sockets(ConfigSource(args.config.absolute(), args.overrides))

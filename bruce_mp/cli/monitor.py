@@ -61,8 +61,8 @@ def _options() -> ArgumentParser:
 
 def _check(args: Namespace) -> int:
     readings = read_daemon(status_client(args))
-    before = load_state(args.state)
-    results = [check.evaluate(readings, before, *_limits(args, check.option)) for check in CHECKS]
+    last_run = load_state(args.state)
+    results = [check.evaluate(readings, last_run, *_limits(args, check.option)) for check in CHECKS]
     state_error = ""
     try:
         save_state(args.state, readings)
@@ -74,7 +74,7 @@ def _check(args: Namespace) -> int:
     faults = [result.text for result in worst_first if result.severity is not Severity.OK]
     if state_error:
         faults.append(state_error)
-    summary = faults[0] if faults else f"{readings.summary}{'' if before else '; first check'}"
+    summary = faults[0] if faults else f"{readings.summary}{'' if last_run else '; first check'}"
     return _report(severity, summary, faults[1:], results)
 
 

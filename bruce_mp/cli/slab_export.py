@@ -104,7 +104,7 @@ def compare_with_books(salvage: Salvage, held: int) -> list[str]:
     """Return a sentence if the number of held records differs from the books. The daemon must not be running."""
     books = count_books(salvage.slab)
     zone = salvage.landing_zone()
-    uncounted = zone.landed - len(zone.pending)
+    uncounted = zone.landed - len(zone.pending)  # in a lane already, and not received by the books yet
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
         return []

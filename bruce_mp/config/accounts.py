@@ -99,6 +99,7 @@ def _resolve_known(names: Iterable[str], look_up: Callable[[str], int]) -> Itera
 
 def quota_limits(config: Quota) -> QuotaLimits | None:
     """Return the quotas, or None if no user has one."""
+    # in the configuration 0 stands for no limit
     users = {uid: limit or None for name, limit in config.users.items() for uid in _resolve_known((name,), uid_of)}
     limits = QuotaLimits(config.interval_ms, config.max_messages or None, config.tcp_max_messages or None, users)
     return limits if limits.default or limits.tcp or any(users.values()) else None

@@ -16,6 +16,8 @@ __all__ = ["SMALLEST_MESSAGE", "Input", "Streams", "Tcp", "UnixDatagram", "UnixS
 
 SMALLEST_MESSAGE: Final = 29
 """Size of the smallest message that a client can send, in bytes."""
+MAX_WORKERS: Final = 27
+"""The slab has 29 rows for inputs: one is the datagram input's, one the journal's."""
 
 
 class UnixDatagram(Section, frozen=True):
@@ -51,7 +53,7 @@ class UnixStream(Section, frozen=True):
 
 
 class Tcp(Section, frozen=True):
-    """The same stream over TCP. Every program that can connect can send."""
+    """The stream of `[input.unix_stream]` over TCP. Every program that can connect can send."""
 
     enable: Annotated[bool, fields.switch("Accept connections."), RESTART_TO_BIND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
@@ -68,7 +70,7 @@ class Streams(Section, frozen=True):
 
     workers: Annotated[
         int,
-        fields.count("Processes that share the connections; 0: half the cores, at most 8.", 0, 27),
+        fields.count("Processes that share the connections; 0: half the cores, at most 8.", 0, MAX_WORKERS),
         restart("the daemon divides the slab among the inputs at the start"),
     ] = 0
     when_full: Annotated[
@@ -91,7 +93,7 @@ class Streams(Section, frozen=True):
     ] = 256 * MIB
     max_unfinished_size_per_user: Annotated[
         int,
-        fields.size("The same for the connections of a user, for TCP of an address.", MIB, 64 * GIB),
+        fields.size("Memory for unfinished messages of a user's connections, for TCP of an address's.", MIB, 64 * GIB),
         LIVE,
     ] = 64 * MIB
     unfinished_timeout_s: Annotated[
@@ -99,12 +101,11 @@ class Streams(Section, frozen=True):
         fields.count("Longest time without a byte inside a message; then the connection is closed.", 1, 86_400),
         LIVE,
     ] = 60
-
     max_attempt_size: Annotated[
         int,
         fields.size(
             "Most memory of the slab for a fenced attempt; the rest goes to a spill file. Open attempts share at "
-            "most half of the slab; 0: only this limit.",
+            "most half of the slab; with 0 one attempt may have all of that half.",
             0,
             64 * GIB,
         ),
@@ -113,7 +114,7 @@ class Streams(Section, frozen=True):
     max_spill_size: Annotated[
         int,
         fields.size(
-            "Most for all spill files together; a twentieth of the file system stays free. 0: too large attempts "
+            "Disk space of all spill files together; a twentieth of the file system stays free. 0: too large attempts "
             "are discarded.",
             0,
             1024 * GIB,
@@ -151,7 +152,7 @@ class Input(Section, frozen=True):
     ] = False
     max_stream_size: Annotated[
         int,
-        fields.size("Largest message on a stream, without its Size.", SMALLEST_MESSAGE - 4, GIB),
+        fields.size("Largest message on a stream, without the 4 bytes of its length.", SMALLEST_MESSAGE - 4, GIB),
         LIVE,
     ] = 2 * MIB
     unix_datagram: UnixDatagram = UnixDatagram()

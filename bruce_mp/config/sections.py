@@ -38,6 +38,8 @@ RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its st
 Action = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
 _PARTITIONER_OF_TOPIC: str = "The partitioner of a topic."
+_ACTION: str = "Batch each topic (`per_topic`), all combined topics (`combined`), or nothing (`none`)."
+_ALPHA: str = "Memory that a topic may hold, as a multiple of the free memory (a dynamic threshold). 0: no limit."
 
 
 class Kafka(Section, frozen=True):
@@ -271,14 +273,14 @@ class CombinedBatching(Section, frozen=True):
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
-    action: Annotated[Action, fields.choice("As above."), LIVE] = "combined"
+    action: Annotated[Action, fields.choice(_ACTION), LIVE] = "combined"
     config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
-    action: Annotated[Action, fields.choice("As above."), LIVE]
+    action: Annotated[Action, fields.choice(_ACTION), LIVE]
     config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
 
 
@@ -366,7 +368,7 @@ class RateLimit(Section, frozen=True):
 class TopicAlpha(Section, frozen=True):
     """A topic with its own factor."""
 
-    alpha: Annotated[int, fields.count("As above.", 0, MAX_ALPHA), LIVE]
+    alpha: Annotated[int, fields.count(_ALPHA, 0, MAX_ALPHA), LIVE]
 
 
 class TopicShare(Section, frozen=True):
@@ -374,11 +376,7 @@ class TopicShare(Section, frozen=True):
 
     alpha: Annotated[
         int,
-        fields.count(
-            "Memory that a topic may hold, as a multiple of the free memory. 0: no limit.",
-            0,
-            MAX_ALPHA,
-        ),
+        fields.count(_ALPHA, 0, MAX_ALPHA),
         LIVE,
     ] = 16
     topics: dict[str, TopicAlpha] = field(default_factory=dict)

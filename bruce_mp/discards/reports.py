@@ -60,8 +60,8 @@ class DiscardReport:
 
     def add(self, event: Event) -> None:
         if isinstance(event, DuplicateEvent):
-            span = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
-            span.add(event.count, event.min_timestamp, event.max_timestamp)
+            times = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
+            times.add(event.count, event.min_timestamp, event.max_timestamp)
         elif isinstance(event, SenderEvent):
             self._add_sender(event)
         else:

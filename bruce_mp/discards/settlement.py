@@ -78,15 +78,15 @@ class Discards:
             self._reporter.release_copies()
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
-        span = self._span(segment)
-        self._reporter.record(reason, topic, span.earliest, count=segment.records, max_timestamp=span.latest)
+        times = self._time_range(segment)
+        self._reporter.record(reason, topic, times.earliest, count=segment.records, max_timestamp=times.latest)
         if reason is DiscardReason.LONG_MSG:
             messages = kernels.messages(self._slab, segment, topic, self._reporter.sample_size)
             self._reporter.record_oversized(topic, [message.value for message in messages[-MAX_SAMPLES:]])
         if self._reporter.keeps_copies:
             self._reporter.copy(reason, self._messages(segment, topic))
 
-    def _span(self, segment: Segment) -> kernels.TimeSpan:
+    def _time_range(self, segment: Segment) -> kernels.TimeSpan:
         """Return the range of client timestamps, or zeros for a damaged segment."""
         try:
             return kernels.time_span(self._slab, segment)
@@ -102,8 +102,8 @@ class Discards:
     def record_duplicates(self, segments: Iterable[Segment], topic: bytes) -> None:
         """Record possible duplicates: segments sent again that the broker may have kept."""
         for segment in segments:
-            span = self._span(segment)
+            times = self._time_range(segment)
             self._row.add(Counter.PossibleDuplicateMsg, segment.records)
-            self._reporter.record_duplicates(topic, segment.records, span.earliest, span.latest)
+            self._reporter.record_duplicates(topic, segment.records, times.earliest, times.latest)
             if self._reporter.keeps_copies:
                 self._reporter.copy_duplicates(self._messages(segment, topic))

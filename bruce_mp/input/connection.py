@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "admit_peer", "describe_origin", "has_input", "origin_of", "peer_of", "user_of"]
 
 _CREDENTIALS: Final = Struct("iII")
+"""Linux' `struct ucred`: pid, uid, gid."""
 _PEERGROUPS: Final = 59
 """Linux' `SO_PEERGROUPS`; Python's socket module lacks it."""
 _GROUPS_BYTES: Final = 1024

@@ -82,7 +82,7 @@ NOT_UNDERSTOOD: Final = Ending(
 
 
 class _NoHandover(HandoverTickets):
-    """Replaces the hand-over of closed runs: they stay OPEN until the attempt ends."""
+    """Hand-over of the attempt's lanes, which does nothing: closed runs stay OPEN until the attempt ends."""
 
     def hand_over(self, run_at: int) -> None:
         pass
@@ -100,16 +100,16 @@ class _AttemptThresholds:
         self.has_refused = False
 
     def allocate(self, topic: TopicKey, span: int, now_ms: int) -> int | None:
-        """See `TopicThresholds`."""
+        """Return the first of `span` neighbouring chunks; None over the topic's threshold or the attempt's limit."""
         self.has_refused = not self._thresholds.allows(topic, span, now_ms)
         return None if self.has_refused else self._attempt.allocate(span, now_ms)
 
     def allows(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """See `TopicThresholds`."""
+        """Return True if a topic may have `span` more chunks."""
         return self._thresholds.allows(topic, span, now_ms)
 
     def may_grow(self, topic: TopicKey, span: int, now_ms: int) -> bool:
-        """See `TopicThresholds`."""
+        """Return True if a refused topic may resume with `span` more chunks."""
         return self._thresholds.may_grow(topic, span, now_ms)
 
     def on_topics_changed(self) -> None:
@@ -170,15 +170,15 @@ class Attempt:
         return chunk
 
     def can_spare(self, span: int) -> bool:
-        """See `ChunkPool`; the larger span must also keep the attempt within its limit."""
+        """Return True if the pool can spare a larger span, and the attempt stays within its limit."""
         return self._attempts.allows(span, self) and self._pool.can_spare(span)
 
     def seal(self, chunk: int) -> None:
-        """See `ChunkPool`."""
+        """Close a chunk to further runs."""
         self._pool.seal(chunk)
 
     def allow_reclaim(self) -> None:
-        """See `ChunkPool`."""
+        """Let the pool inspect sealed chunks again."""
         self._pool.allow_reclaim()
 
 
@@ -327,7 +327,7 @@ class FencedAttempts:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def complete(self, client: FlushGroupOwner, attempt: Attempt) -> list[Segment] | Ending:
-        """Release a complete attempt: hand its runs over, and queue its spill file; return the runs to publish.
+        """Complete an attempt: hand its runs over, and queue its spill file; return the runs to publish.
 
         Return the reason for its end instead if its unique name prevents the completion.
         """

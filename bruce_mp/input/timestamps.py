@@ -43,15 +43,15 @@ def windows_for_streams(config: Config) -> TimestampWindows:
     return _windows(config, config.input.streams.timestamps)
 
 
-def _windows(config: Config, of_input: TimestampPolicy | None) -> TimestampWindows:
+def _windows(config: Config, input_policy: TimestampPolicy | None) -> TimestampWindows:
     by_policy = _windows_by_policy(config.timestamps)
-    return lambda topic: by_policy[config.timestamp_policy_for(topic, of_input)]
+    return lambda topic: by_policy[config.timestamp_policy_for(topic, input_policy)]
 
 
 def _windows_by_policy(timestamps: Timestamps) -> dict[TimestampPolicy, TimestampWindow | None]:
     return {
         "client": None,
-        "arrival": TimestampWindow(0, 0, is_clamp=False),
+        "arrival": TimestampWindow(0, 0, is_clamp=False),  # replaces every timestamp
         "clamp": TimestampWindow(timestamps.before_max_ms, timestamps.after_max_ms, is_clamp=True),
     }
 

@@ -53,6 +53,7 @@ def _digest(sources: Iterable[Path]) -> str:
 
 
 def _digest_when_built() -> str:
+    """Return the digest of the sources that setup.py compiled into the module `stamp`."""
     stamp = import_module("bruce_mp.kernels.compiled.stamp")
     return str(stamp.SOURCES)
 

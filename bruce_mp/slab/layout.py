@@ -93,7 +93,7 @@ ROW_VERSION: Final = 16  # u64, odd while the counters change: readers retry at 
 ROW_STARTED_MS: Final = 24  # i64, on the wall clock
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_LAST_COMPLETED: Final = 36  # u32, of a stream input: the last fenced attempt that it completed, 0 = none
-ROW_TICKET: Final = 40  # u64, of an input: the ticket of the last run that it handed over = the records handed over
+ROW_TICKET: Final = 40  # u64, of an input: the number of records that it has handed over; RUN_TICKET of the last run
 ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
 ROW_COMPLETING: Final = 56  # u32, of a stream input: the fenced attempt whose runs it is handing over, 0 = none
 ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
@@ -202,7 +202,7 @@ RUN_LARGEST: Final = 56  # the largest payload of a record
 RUN_MAGIC_AT: Final = 60
 RUN_FIRST_ARRIVAL: Final = 64
 RUN_MIN_TIMESTAMP: Final = 72  # i64, the smallest client timestamp in the run
-RUN_TICKET: Final = 80  # u64, the number of records that its input has handed over, those of this run included
+RUN_TICKET: Final = 80  # u64, the ticket: number of records that the input has handed over, this run's included
 
 # --- records ---------------------------------------------------------------------------------------------------------
 RECORD_HEADER: Final = 48

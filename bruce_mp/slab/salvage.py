@@ -106,11 +106,11 @@ class _RunLocation(NamedTuple):
 
 
 _HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
-"""Arrival number, number of the run, a record, and the rest of the run's records."""
+"""Arrival number, number of the run (for equal arrivals), a record, and the rest of the run's records."""
 
 
 class Salvage:
-    """The slab at `path`; `damage` grows during the reading.
+    """The slab at `path`, mapped privately, so that repairs stay in this process; `damage` grows during the reading.
 
     With `is_live`, a running daemon uses the slab: the copy keeps its unfinished transactions, and the result may be a
     moment old.  Otherwise they are finished, as the next daemon would do.  Raises SlabError for an

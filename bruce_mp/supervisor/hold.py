@@ -1,7 +1,7 @@
 """`bruce hold`: keep the listening sockets of a daemon open, and pass them to each daemon that starts.
 
 The datagrams in the kernel's queue survive the death of all processes of the daemon, and its clients see no error. The
-program reads nothing from the sockets. `sockets/held_sockets.py` describes its messages.
+program reads nothing from the sockets. `sockets/kept_sockets.py` describes its messages.
 
 It binds the sockets of the configuration at its start, unless a daemon runs: that one sends its own ones. It reads the
 configuration again for each daemon that starts, and opens and closes sockets as needed.
@@ -33,8 +33,8 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     bind_tcp,
     bind_unix_stream,
 )
-from bruce_mp.supervisor.sockets.held_sockets import HOLD_SOCKET, receive_message, send_sockets
 from bruce_mp.supervisor.sockets.inherited_sockets import InheritedSocket, with_file
+from bruce_mp.supervisor.sockets.kept_sockets import HOLD_SOCKET, receive_message, send_sockets
 from bruce_mp.telemetry.logs import NOTICE, set_up_logging
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from bruce_mp.supervisor.reload import ConfigSource
     from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
 
-__all__ = ["hold_sockets"]
+__all__ = ["keep_sockets"]
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def _settings_of(config: Config) -> Iterator[_SocketSetting]:
     yield _SocketSetting(HTTP_SETTING, http.address, lambda: bind_http(http))
 
 
-def hold_sockets(source: ConfigSource) -> int:
+def keep_sockets(source: ConfigSource) -> int:
     """Keep the sockets open until SIGTERM, and return the exit code. Raise BruceError if the start fails."""
     setproctitle("bruce: hold")
     config = source.read()
@@ -81,19 +81,19 @@ def hold_sockets(source: ConfigSource) -> int:
     create_run_dir(run_dir)
     listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: a daemon that starts later asks here
     try:
-        hold = _Hold(source, run_dir, listener.socket)
-        hold.open_at_start(config)
-        hold.run(SignalPipe())
+        keeper = _SocketKeeper(source, run_dir, listener.socket)
+        keeper.open_at_start(config)
+        keeper.run(SignalPipe())
     finally:
         listener.remove_file()
     return ExitCode.OK
 
 
-class _Hold:
+class _SocketKeeper:
     def __init__(self, source: ConfigSource, run_dir: Path, listener: socket.socket) -> None:
         self._source = source
         self._run_dir = run_dir
-        self._held: dict[str, BoundSocket] = {}
+        self._kept: dict[str, BoundSocket] = {}
         self._selector = DefaultSelector()
         self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
 
@@ -104,8 +104,8 @@ class _Hold:
             log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon)
             return
         for setting in _settings_of(config):
-            self._held[setting.name] = setting.bind()
-        log.log(NOTICE, "bruce hold keeps open: %s.", ", ".join(self._held))
+            self._kept[setting.name] = setting.bind()
+        log.log(NOTICE, "bruce hold keeps open: %s.", ", ".join(self._kept))
 
     def run(self, signals: SignalPipe) -> None:
         """Serve daemons until a signal ends the program."""
@@ -126,7 +126,7 @@ class _Hold:
             sockets = receive_message(connection)
             if sockets is None:
                 self._update()
-                send_sockets(connection, self._held.items())
+                send_sockets(connection, self._kept.items())
             else:
                 self._replace(sockets)
         except (EOFError, OSError, ValueError):
@@ -134,10 +134,10 @@ class _Hold:
             connection.close()
 
     def _replace(self, sockets: list[InheritedSocket]) -> None:
-        for bound in self._held.values():
+        for bound in self._kept.values():
             bound.socket.close()
-        self._held = {each.name: with_file(each.bound) for each in sockets}
-        log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._held))
+        self._kept = {each.name: with_file(each.bound) for each in sockets}
+        log.log(NOTICE, "bruce hold keeps the daemon's sockets open: %s.", ", ".join(self._kept))
 
     def _update(self) -> None:
         """Open and close sockets as the configuration now requires, before a daemon starts."""
@@ -146,20 +146,20 @@ class _Hold:
         except BruceError as error:
             log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)  # noqa: TRY400
             return
-        for name, bound in list(self._held.items()):
+        for name, bound in list(self._kept.items()):
             if name not in wanted or not _is_usable(bound, wanted[name]):
                 self._close(name)
-        for name in wanted.keys() - self._held.keys():
+        for name in wanted.keys() - self._kept.keys():
             self._open(wanted[name])
 
     def _open(self, setting: _SocketSetting) -> None:
         try:
-            self._held[setting.name] = setting.bind()
+            self._kept[setting.name] = setting.bind()
         except StartError as error:
             log.error("%s", error)  # noqa: TRY400 - the daemon binds the socket itself, or reports the same
 
     def _close(self, name: str) -> None:
-        bound = self._held.pop(name)
+        bound = self._kept.pop(name)
         bound.remove_file()
         bound.socket.close()
 
@@ -168,10 +168,10 @@ class _Hold:
         if running_daemon(self._run_dir) is not None:
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return
-        datagrams = self._held.get(DATAGRAM_SETTING)
+        datagrams = self._kept.get(DATAGRAM_SETTING)
         if datagrams is not None and _has_input(datagrams.socket):
             log.error("Datagrams wait in the socket, and are lost with it: end bruce hold before the daemon.")
-        for name in list(self._held):
+        for name in list(self._kept):
             self._close(name)
 
 

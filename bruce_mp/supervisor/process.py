@@ -54,9 +54,9 @@ from bruce_mp.supervisor.sockets.bound_sockets import (
     bind_http,
 )
 from bruce_mp.supervisor.sockets.datagram_limits import check_datagram_size, warn_of_short_queue
-from bruce_mp.supervisor.sockets.held_sockets import HoldLink, request_sockets
 from bruce_mp.supervisor.sockets.inherited_sockets import sockets_from_manager, with_file
 from bruce_mp.supervisor.sockets.input_sockets import InputSockets, input_rows, open_input_sockets
+from bruce_mp.supervisor.sockets.kept_sockets import SocketKeeperLink, request_sockets
 from bruce_mp.supervisor.upgrade.handover import Handover, PassedSocket, execute, read_handover
 from bruce_mp.supervisor.upgrade.takeover import Takeover
 from bruce_mp.supervisor.upgrade.upgrade import Upgrade, UpgradeState
@@ -231,7 +231,7 @@ class _Supervisor:
         self._manager = ServiceManager()
         self._upgrade = Upgrade(resources.run_dir, resources.slab.path)
         self._takeover = Takeover(handover, resources.run_dir) if handover else None
-        self._hold = HoldLink(resources.run_dir)
+        self._socket_keeper = SocketKeeperLink(resources.run_dir)
         self._deferred_signals: list[Signals] = []
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
@@ -243,7 +243,7 @@ class _Supervisor:
 
     def offer_sockets(self) -> bool:
         """Send the sockets to `bruce hold`. Return True if it keeps them open after the daemon has ended."""
-        return self._hold.offer(_own_sockets(self._resources))
+        return self._socket_keeper.offer(_own_sockets(self._resources))
 
     @property
     def _is_ending(self) -> bool:

@@ -32,7 +32,7 @@ _LOST_COPIES: Final = 0
 """Index of the lost copies in the counts, which follow the time of a sample; discards are at the reason's number."""
 _REASONS: Final = tuple(DiscardReason)
 _RING_SAMPLES: Final = 62
-"""Samples of a ring: one for each step of its span, the first one, and the one that is written."""
+"""Samples of a ring: one for each step of its window, the first one, and the one that is written."""
 
 
 class _Ring(NamedTuple):
@@ -84,7 +84,7 @@ class LossHistory:
         return counts
 
     def _increases(self, ring: _Ring) -> list[int]:
-        """Return the increase of each count since the oldest sample of the span; all 0 without a sample."""
+        """Return the increase of each count since the oldest sample of the window; all 0 without a sample."""
         now, now_ms, longs = self._read_counts(), self._now_ms(), self._slab.longs
         times = ((longs[at], at) for at in self._sample_offsets(ring))
         _, oldest = min(((ms, at) for ms, at in times if ms and 0 <= now_ms - ms <= ring.span_ms), default=(0, None))

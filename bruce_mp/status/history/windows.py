@@ -1,4 +1,4 @@
-"""Bounded window of timestamped counter samples: at least one step apart, none older than the span."""
+"""Bounded window of timestamped counter samples: at least one step apart, none older than its length."""
 
 from __future__ import annotations
 

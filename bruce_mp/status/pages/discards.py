@@ -1,8 +1,8 @@
 """The page `/discards`: counts and samples of the messages discarded in this period and in finished periods.
 
-Fields and lines have Dory's names; `finished_reports`, `unsupported_msg_api_key`, `culprits` (the rejected senders) and
-the `reasons` of a topic are additions. Samples, rejected senders and finished reports begin with the newest
-entry; the other lists are sorted.
+Fields and lines have the names of Dory, the C++ daemon whose tools read this page; `finished_reports`,
+`unsupported_msg_api_key`, `culprits` (the rejected senders) and the `reasons` of a topic are additions. Samples,
+rejected senders and finished reports begin with the newest entry; the other lists are sorted.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def _discard_topics(report: DiscardReport) -> list[DiscardTopic]:
 
 def _duplicate_topics(report: DiscardReport) -> list[DuplicateTopic]:
     return [
-        DuplicateTopic(topic_text(topic), span.min_timestamp, span.max_timestamp, span.count)
-        for topic, span in sorted(report.duplicates.items())
+        DuplicateTopic(topic_text(topic), times.min_timestamp, times.max_timestamp, times.count)
+        for topic, times in sorted(report.duplicates.items())
     ]
 
 

@@ -62,6 +62,7 @@ class ManagedProcess:
         self._ends_when_drained = ends_when_drained
         self._drain_message: Drain | None = None
         self.may_begin = True
+        """False between `delay_begin` and `begin`."""
         self._kill_reason = ""
         self._start_count = 0
 
@@ -197,8 +198,8 @@ class ManagedProcess:
         self.process = None
         self._close_pipe()
         self.due = None
-        finished = exit_code == 0 and self._drain_message is not None and self._ends_when_drained
-        self.state = advance(self.state, ProcessEvent.FINISHED if finished else ProcessEvent.CRASHED)
+        has_drained = exit_code == 0 and self._drain_message is not None and self._ends_when_drained
+        self.state = advance(self.state, ProcessEvent.FINISHED if has_drained else ProcessEvent.CRASHED)
         return self._describe_exit(exit_code)
 
     def _describe_exit(self, exit_code: int) -> str:

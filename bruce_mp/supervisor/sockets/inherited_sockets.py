@@ -2,7 +2,7 @@
 
 A service manager passes descriptors and their names in three environment variables:
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
-the new code (`handover.py`); these stay ours, including their files. `held_sockets.py` describes `bruce hold`.
+the new code (`handover.py`); these stay ours, including their files. `kept_sockets.py` describes `bruce hold`.
 
 A setting claims the socket with its address, or a service manager's socket also with its name. A socket of a service
 manager or of `bruce hold` that no setting claims is an error, because its clients would wait forever. A socket from
@@ -39,14 +39,14 @@ _REFUSALS: Final = {
     False: ("The service manager", "Remove it there (systemd: in the .socket unit)"),
     True: ("bruce hold", "Start it with the daemon's configuration"),
 }
-"""The program that keeps an unclaimed socket open, and the remedy, by `is_held`."""
+"""The program that keeps an unclaimed socket open, and the remedy, by `is_kept`."""
 
 
 @dataclass(frozen=True, slots=True)
 class InheritedSocket:
     """An open socket, with the name that the service manager or the replaced code gave it.
 
-    `is_ours` is False for a socket of a service manager, which keeps it open. `is_held` is True for one of `bruce
+    `is_ours` is False for a socket of a service manager, which keeps it open. `is_kept` is True for one of `bruce
     hold`: the daemon may close it, but a failed start leaves its file. `queue` is its queue length at the bind.
     """
 
@@ -54,13 +54,13 @@ class InheritedSocket:
     name: str
     is_ours: bool = False
     queue: int = 0
-    is_held: bool = False
+    is_kept: bool = False
 
     @property
     def bound(self) -> BoundSocket:
         """Return the socket as a bound one, with its socket file if the daemon may remove that."""
         address = _address_of(self.socket)
-        if not self.is_ours or self.is_held or not isinstance(address, UnixPath):
+        if not self.is_ours or self.is_kept or not isinstance(address, UnixPath):
             return BoundSocket(self.socket, is_ours=self.is_ours, queue=self.queue)
         path = Path(address.path)
         bound = BoundSocket(self.socket, path, path.lstat()) if path.is_socket() else BoundSocket(self.socket)
@@ -79,7 +79,7 @@ class InheritedSocket:
 
     def refuse(self) -> NoReturn:
         """Raise StartError, because no setting claims the socket."""
-        keeper, remedy = _REFUSALS[self.is_held]
+        keeper, remedy = _REFUSALS[self.is_kept]
         raise StartError(
             f"{keeper} passes a socket at {_address_text(self.socket)} that no setting names. {remedy}, or name its "
             "address in the configuration, as in input.unix_datagram.path."
@@ -123,7 +123,7 @@ class InheritedSockets:
     def refuse_others(self) -> None:
         """Close the remaining sockets. Raise StartError if another program keeps one of them open."""
         for inherited in self._sockets:
-            if not inherited.is_ours or inherited.is_held:
+            if not inherited.is_ours or inherited.is_kept:
                 inherited.refuse()
         self.close()
 

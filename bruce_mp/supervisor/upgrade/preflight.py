@@ -56,6 +56,7 @@ class Preflight:
     """The process that checks the installed code. `due` is its deadline on the monotonic clock."""
 
     def __init__(self) -> None:
+        # files in memory: a pipe that nothing reads until the end would block the process once it is full
         self._stdout = open(os.memfd_create("stdout"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
         self._stderr = open(os.memfd_create("stderr"), "w+b")  # noqa: PTH123, SIM115
         command = [sys.executable, *sys.orig_argv[1:], CHECK]

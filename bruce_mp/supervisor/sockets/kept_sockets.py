@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOLD_SOCKET",
-    "HoldLink",
-    "HoldMessage",
+    "SocketKeeperLink",
+    "SocketKeeperMessage",
     "receive_message",
     "request_sockets",
     "send_request",
@@ -64,7 +64,7 @@ class _Message(msgspec.Struct, frozen=True):
     sockets: tuple[_Entry, ...] | None = None
 
 
-HoldMessage = list[InheritedSocket] | None
+SocketKeeperMessage = list[InheritedSocket] | None
 """The sockets of a message; None for a request."""
 
 
@@ -80,7 +80,7 @@ def send_sockets(connection: socket.socket, sockets: Iterable[tuple[str, BoundSo
     socket.send_fds(connection, [msgspec.json.encode(message)], descriptors, socket.MSG_NOSIGNAL)
 
 
-def receive_message(connection: socket.socket) -> HoldMessage:
+def receive_message(connection: socket.socket) -> SocketKeeperMessage:
     """Receive a message. Raise EOFError at the end of the connection, and OSError or DecodeError if it is unusable."""
     data, descriptors, _, _ = socket.recv_fds(connection, _MAX_BYTES, _MAX_SOCKETS, socket.MSG_CMSG_CLOEXEC)
     sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -90,7 +90,7 @@ def receive_message(connection: socket.socket) -> HoldMessage:
     if entries is None:
         return None
     return [
-        InheritedSocket(each, entry.setting, is_ours=True, queue=entry.queue, is_held=True)
+        InheritedSocket(each, entry.setting, is_ours=True, queue=entry.queue, is_kept=True)
         for each, entry in zip(sockets, entries, strict=True)
     ]
 
@@ -128,7 +128,7 @@ def _connect(run_dir: Path, timeout_s: float) -> socket.socket:
     return connection
 
 
-class HoldLink:
+class SocketKeeperLink:
     """The connection of a running daemon to `bruce hold`; `offer` connects again after its end."""
 
     def __init__(self, run_dir: Path) -> None:
