@@ -113,7 +113,7 @@ class Holdings:
             self.add(number, holding, chunk, span)
 
     def adopt(self, slab: Slab, chunk: int, span: int) -> None:
-        """Charge a chunk of a predecessor, or of a released attempt, to the topic of its first run."""
+        """Charge a chunk of a predecessor, or of a completed attempt, to the topic of its first run."""
         topic = topic_of_chunk(slab, chunk)
         if topic is not None:
             self.add(topic, self.holding_of(topic), chunk, span)
