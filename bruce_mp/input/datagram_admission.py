@@ -46,12 +46,13 @@ if TYPE_CHECKING:
 __all__ = ["DatagramAdmission"]
 
 
-_PLAIN: Final = PlainCounters(
+_PLAIN_COUNTERS: Final = PlainCounters(
     Counter.MsgReceived,
     Counter.UnixDgInputAgentForwardMsg,
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
 )
+"""The counters of a batch without rejected or refused messages, which the kernel raises itself."""
 
 
 class DatagramAdmission:
@@ -78,7 +79,7 @@ class DatagramAdmission:
         self._senders = senders
         self._clocks = ClockWatch(lanes, row)
         self._receiver = DatagramReceiver(slab)
-        self._intake = DatagramIntake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN)
+        self._intake = DatagramIntake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN_COUNTERS)
 
     def apply_config(self, coalescing: Coalescing) -> None:
         """Apply new limits for sleeps between receives."""
@@ -153,6 +154,7 @@ class DatagramAdmission:
         self._reporter.release_copies()
 
     def _api_key(self, at: int) -> int:
+        """Return the API key, which tells the kind, of the message at a file offset."""
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:
@@ -185,4 +187,4 @@ def increments_of_datagrams(
         increments[REFUSED_COUNTERS[reason]] += 1
     for api_key in recovered:
         increments[PROCESSED_COUNTERS[api_key]] += 1
-    return +increments
+    return +increments  # without zeros

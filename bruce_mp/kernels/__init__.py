@@ -25,7 +25,7 @@ variant.
     time_span           returns the smallest and largest timestamp of a segment
     count_states               counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
-    encode              encodes the records section of a RecordBatch v2; `record_batch` adds the header
+    encode              encodes the records of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments
     produce_topics      encodes the topics of a produce request with uncompressed record batches
 """

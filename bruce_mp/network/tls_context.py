@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["TlsContexts"]
 
 _LOG: Final = logging.getLogger(__name__)
-_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 _FileVersions = tuple[tuple[int, int, int] | None, ...]
 
@@ -33,7 +33,7 @@ class TlsContexts:
         self._tls = tls
         named = (tls.ca_file, tls.certificate_file, tls.key_file, tls.key_password_file)
         self._files = [Path(name) for name in named if name is not None]
-        self._versions: _FileVersions | None = None
+        self._loaded: _FileVersions | None = None
         self._context: ssl.SSLContext | None = None
 
     def session(self, host: str, name: str) -> TlsSession:
@@ -45,11 +45,11 @@ class TlsContexts:
 
         Raises ConfigError, which names the file, until the first load succeeds.
         """
-        versions = tuple(_file_version(file) for file in self._files)
-        if self._context is not None and versions == self._versions:
+        present = tuple(_file_version(file) for file in self._files)
+        if self._context is not None and present == self._loaded:
             return self._context
         try:
-            self._context, self._versions = _create_context(self._tls), versions
+            self._context, self._loaded = _create_context(self._tls), present
         except ConfigError as error:
             if self._context is None:
                 raise
@@ -67,7 +67,7 @@ def _file_version(file: Path) -> tuple[int, int, int] | None:
 
 def _create_context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = _VERSIONS[tls.min_version]
+    context.minimum_version = _TLS_VERSIONS[tls.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.check_hostname = tls.verify_host_name
     _load_authorities(context, tls.ca_file)

@@ -17,6 +17,7 @@ AWAKE_INTERVAL_US: Final = 500_000
 MIN_MESSAGES: Final = 3
 """Smallest number of expected messages for a nap: with fewer, its timer costs as much as it saves."""
 MIN_NAP_US: Final = 400
+"""A shorter sleep saves less than its system call costs."""
 OVERHEAD_BYTES: Final = 768
 """Bytes that the kernel charges to a sender's buffer for a datagram, in addition to twice its length."""
 

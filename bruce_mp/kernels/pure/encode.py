@@ -1,4 +1,4 @@
-"""Encode segments as a Kafka RecordBatch v2: its records section, or the whole batch.
+"""Encode segments as a Kafka RecordBatch v2: its records, or the whole batch.
 
 Source of the format: the Kafka protocol guide, "Record Batch".  A record has: varint length, attributes 0, varlong
 timestamp delta, varint offset delta, key and value each with a varint length (-1 = null), varint count of headers,
@@ -36,7 +36,7 @@ NULL: Final = -1
 
 
 class Encoded(NamedTuple):
-    """The records section of a batch, and the fields of the batch header that depend on it."""
+    """The records of a batch, and the fields of the batch header that depend on it."""
 
     data: bytes
     records: int

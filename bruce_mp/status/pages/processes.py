@@ -19,7 +19,6 @@ __all__ = ["STALLED_MS", "ProcessLine", "ProcessesPage", "read_processes", "row_
 STALLED_MS: Final = 15_000
 """Heartbeat age above which a process counts as stalled. Heartbeats are sent once a second."""
 
-_FIRST_STREAM_INPUT: Final = lay.ROW_FIRST_INPUT + 1
 _SINGLE_ROWS: Final = {
     lay.ROW_SUPERVISOR: "supervisor",
     lay.ROW_ROUTER: "router",
@@ -76,7 +75,7 @@ def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
     age_ms = max(0, now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)
     line = ProcessLine(row_name(row), pid, _state(pid, process, age_ms), incarnation, incarnation - 1, age_ms)
-    if _FIRST_STREAM_INPUT <= row < lay.ROW_JOURNAL and process is not None:
+    if row in lay.STREAM_ROWS and process is not None:
         connections = slab.longs[((at + lay.ROW_COUNTERS) >> 3) + Counter.StreamConnections]
         line = msgspec.structs.replace(line, connections=connections)
     return line if process is None else _with_usage(line, process)
