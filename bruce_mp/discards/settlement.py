@@ -86,12 +86,12 @@ class Discards:
         if self._reporter.keeps_copies:
             self._reporter.copy(reason, self._messages(segment, topic))
 
-    def _time_range(self, segment: Segment) -> kernels.TimeSpan:
+    def _time_range(self, segment: Segment) -> kernels.TimeRange:
         """Return the range of client timestamps, or zeros for a damaged segment."""
         try:
-            return kernels.time_span(self._slab, segment)
+            return kernels.time_range(self._slab, segment)
         except SlabError:
-            return kernels.TimeSpan(0, 0)
+            return kernels.TimeRange(0, 0)
 
     def _messages(self, segment: Segment, topic: bytes) -> list[Message]:
         try:

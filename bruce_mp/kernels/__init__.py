@@ -22,7 +22,7 @@ variant.
     split_by_partition  splits PartitionKey runs by the partition of each key
     split_at            splits a segment at a number of records or bytes
     split_by_size             splits a segment into parts of records within and above a size limit
-    time_span           returns the smallest and largest timestamp of a segment
+    time_range          returns the smallest and largest timestamp of a segment
     count_states               counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
     encode              encodes the records of a RecordBatch v2; `record_batch` adds the header
@@ -36,7 +36,7 @@ from bruce_mp.kernels.choice import CHOICE
 from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING, Coalescing
 from bruce_mp.kernels.pure.encode import Encoded
 from bruce_mp.kernels.pure.headers import RunHeader
-from bruce_mp.kernels.pure.inspect import TimeSpan, messages
+from bruce_mp.kernels.pure.inspect import TimeRange, messages
 from bruce_mp.kernels.pure.intake import PlainCounters
 from bruce_mp.kernels.pure.lanes import Ingested, NoRoom
 from bruce_mp.kernels.pure.message_set import EncodedSet
@@ -52,7 +52,7 @@ if TYPE_CHECKING or not CHOICE.compiled:  # the types of both variants are those
     from bruce_mp.kernels.pure.chunks import ChunkPool
     from bruce_mp.kernels.pure.encode import encode, record_batch
     from bruce_mp.kernels.pure.headers import group_by_partition, read_headers
-    from bruce_mp.kernels.pure.inspect import time_span
+    from bruce_mp.kernels.pure.inspect import time_range
     from bruce_mp.kernels.pure.intake import DatagramIntake
     from bruce_mp.kernels.pure.lanes import Lanes
     from bruce_mp.kernels.pure.message_set import encode_message_set
@@ -78,7 +78,7 @@ else:
     from bruce_mp.kernels.compiled.chunks import ChunkPool
     from bruce_mp.kernels.compiled.encode import encode, record_batch
     from bruce_mp.kernels.compiled.headers import group_by_partition, read_headers
-    from bruce_mp.kernels.compiled.inspect import time_span
+    from bruce_mp.kernels.compiled.inspect import time_range
     from bruce_mp.kernels.compiled.intake import DatagramIntake
     from bruce_mp.kernels.compiled.lanes import Lanes
     from bruce_mp.kernels.compiled.message_set import encode_message_set
@@ -128,7 +128,7 @@ __all__ = [
     "StreamIntakeResult",
     "StreamSource",
     "StreamSplit",
-    "TimeSpan",
+    "TimeRange",
     "TimestampWindow",
     "TimestampWindows",
     "UncountedBatch",
@@ -149,7 +149,7 @@ __all__ = [
     "split_by_partition",
     "split_by_size",
     "split_stream",
-    "time_span",
+    "time_range",
     "wait_times",
     "write_sequence",
 ]

@@ -34,7 +34,7 @@ def quarantine(row: ProcessRow, error: SlabError) -> None:
 def is_undamaged(slab: Slab, segment: Segment) -> bool:
     """Return True if all records of a segment can be read."""
     try:
-        kernels.time_span(slab, segment)
+        kernels.time_range(slab, segment)
     except SlabError:
         return False
     return True

@@ -20,7 +20,7 @@ from bruce_mp.kernels import (
     split_at,
     split_by_partition,
     split_by_size,
-    time_span,
+    time_range,
     write_sequence,
 )
 from bruce_mp.protocol.client.messages import Message
@@ -204,7 +204,7 @@ def test_every_kernel_refuses_a_segment_of_an_older_generation(slab: Slab) -> No
         lambda: encode(slab, [old]),
         lambda: split_at(slab, old, 1, 1),
         lambda: split_by_size(slab, old, 1),
-        lambda: time_span(slab, old),
+        lambda: time_range(slab, old),
         lambda: messages(slab, old, b"t", 1),
         lambda: split_by_partition(slab, old, [1, 2]),
     ):
@@ -213,12 +213,12 @@ def test_every_kernel_refuses_a_segment_of_an_older_generation(slab: Slab) -> No
     assert claim(slab, [new], RunState.FILLED, MINE) == [new]
 
 
-def test_time_span_and_messages_read_a_segment(slab: Slab) -> None:
+def test_time_range_and_messages_read_a_segment(slab: Slab) -> None:
     sender = Input(slab)
     stamps = [5, -(2**63), 2**63 - 1]
     sender.receive([datagram(value=b"value", key=b"key", timestamp=stamp) for stamp in stamps])
     [segment] = sender.close_all()
-    assert time_span(slab, segment) == (min(stamps), max(stamps))
+    assert time_range(slab, segment) == (min(stamps), max(stamps))
     for size, key, value in ((0, b"", b""), (4, b"key", b"valu"), (100, b"key", b"value"), (None, b"key", b"value")):
         assert messages(slab, segment, b"t", size) == [Message(b"t", value, key, stamp, None) for stamp in stamps]
 

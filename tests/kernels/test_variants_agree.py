@@ -95,7 +95,7 @@ actions = st.lists(
     st.tuples(
         st.sampled_from(
             (
-                "split_at split_by_partition split_by_size time_span encode record_batch encode_message_set "
+                "split_at split_by_partition split_by_size time_range encode record_batch encode_message_set "
                 "read_headers group_by_partition wait_times claim move bind_partition write_sequence "
                 "assign_sequences settle"
             ).split()
@@ -123,7 +123,7 @@ def results(it: Variant, segments: list[Segment], action: Action) -> tuple[Any, 
         )
         return found, rest + ([segment] if found is SlabError else [part for _, part in found])
     calls: dict[str, Callable[[], Any]] = {
-        "time_span": lambda: it.call("time_span", segment),
+        "time_range": lambda: it.call("time_range", segment),
         "encode": lambda: it.call("encode", segments, keeps_empty_values=bool(amount & 1)),
         "record_batch": lambda: it.call(
             "record_batch", segments, (amount, amount & 0x7FFF, which), keeps_empty_values=bool(amount & 1)

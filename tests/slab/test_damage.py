@@ -69,7 +69,7 @@ def actions(slab: Slab, segment: Segment) -> list[Callable[[], object]]:
         lambda: kernels.split_by_size(slab, segment, 500),
         lambda: kernels.split_by_partition(slab, segment, [1, 2, 3]),
         lambda: kernels.split_at(slab, segment, 1, 1000),
-        lambda: kernels.time_span(slab, segment),
+        lambda: kernels.time_range(slab, segment),
         lambda: kernels.messages(slab, segment, b"t", 100),
         lambda: inspect_segment(slab, segment),
         lambda: is_current(slab, segment),

@@ -1,4 +1,4 @@
-"""Encode segments as a Kafka RecordBatch v2, or its records section: see `kernels/pure/encode.py`."""
+"""Encode segments as a Kafka RecordBatch v2, or its records: see `kernels/pure/encode.py`."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset

@@ -3,10 +3,10 @@
 from bruce_mp.kernels.compiled.memory cimport *
 from bruce_mp.kernels.compiled.segments cimport raise_damaged
 
-from bruce_mp.kernels.pure.inspect import TimeSpan
+from bruce_mp.kernels.pure.inspect import TimeRange
 
 
-def time_span(slab, segment):
+def time_range(slab, segment):
     cdef Memory memory
     cdef SegmentRef ref
     cdef Bounds bounds
@@ -26,6 +26,6 @@ def time_span(slab, segment):
             earliest = stamp if index == 0 or stamp < earliest else earliest
             latest = stamp if index == 0 or stamp > latest else latest
             at = fields.next
-        return TimeSpan(earliest, latest)
+        return TimeRange(earliest, latest)
     finally:
         release(&memory)

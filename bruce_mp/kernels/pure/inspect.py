@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Record, Segment
 
-__all__ = ["TimeSpan", "messages", "time_span"]
+__all__ = ["TimeRange", "messages", "time_range"]
 
 assert [*EmptyFields] == [lay.OPTION_EMPTY_KEY, lay.OPTION_NULL_VALUE, lay.OPTION_EMPTY_VALUE]
 
 
-class TimeSpan(NamedTuple):
+class TimeRange(NamedTuple):
     """The smallest and the largest timestamp of some records, in ms."""
 
     earliest: int
     latest: int
 
 
-def time_span(slab: Slab, segment: Segment) -> TimeSpan:
+def time_range(slab: Slab, segment: Segment) -> TimeRange:
     """Return the smallest and largest timestamp of a segment's records."""
     stamps = [record.timestamp for _, record in segment_records(slab, segment)]
-    return TimeSpan(min(stamps), max(stamps))
+    return TimeRange(min(stamps), max(stamps))
 
 
 def messages(slab: Slab, segment: Segment, topic: bytes, longest: int | None) -> list[Message]:
