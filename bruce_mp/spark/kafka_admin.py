@@ -49,10 +49,11 @@ def retention_of(spark: SparkSession, options: Mapping[str, str], topic: str) ->
     def read(jvm: Any, admin: Any) -> int:
         config = jvm.org.apache.kafka.common.config.ConfigResource
         resource = config(config.Type.TOPIC, topic)
-        entries = admin.describeConfigs([resource]).all().get()[resource].entries()
-        found = {entry.name(): entry.value() for entry in entries}
-        is_deleted = "delete" in found["cleanup.policy"] and found["message.timestamp.type"] == "CreateTime"
-        return int(found["retention.ms"]) if is_deleted else _FOR_EVER
+        found = admin.describeConfigs([resource]).all().get()[resource]  # Python cannot iterate over its entries
+        policy, times, age = (
+            found.get(name).value() for name in ("cleanup.policy", "message.timestamp.type", "retention.ms")
+        )
+        return int(age) if "delete" in policy and times == "CreateTime" else _FOR_EVER
 
     return _ask(spark, options, read)
 

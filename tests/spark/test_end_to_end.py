@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Final
@@ -15,6 +16,7 @@ from bruce_mp.spark.audit.report import AuditVerdict
 from bruce_mp.spark.audit.run import Audit, audit
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
+from bruce_mp.spark.pipelines.retention import RetentionCheck
 from support.daemon import Daemon
 from support.spark_commands import Command, bruce_spark, standalone_cluster
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 SINK: Final = {"timeoutMs": "120000", "connectTimeoutMs": "60000"}
 ROWS: Final = 24_000
+DAY_MS: Final = 86_400_000
 
 
 def quiet() -> Progress:
@@ -159,3 +162,56 @@ def test_planted_faults_are_named_in_batch_and_continuously(
     plant(kafka_3, "spark-planted", tmp_path / "ledger-2", [3], 0)
     verdicts = list(follow(spark, Follow(live, every_s=1, until_idle_s=3), progress=quiet()))
     assert (verdicts[-1].missing, verdicts[-1].delivered) == (0, 10), "it goes on where it was"
+
+
+@pytest.mark.parametrize(
+    ("config", "limit"),
+    [
+        ({"retention.ms": "3600000"}, "its retention.ms of 1.0 h"),
+        ({"retention.ms": str(9 * DAY_MS)}, None),
+        ({"retention.ms": "-1"}, None),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, None),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact,delete"}, "its retention.ms of 1.0 h"),
+        ({"retention.ms": "3600000", "message.timestamp.type": "LogAppendTime"}, None),
+    ],
+    ids=["short", "long", "for ever", "compacted", "both", "append time"],
+)
+def test_old_timestamps_are_compared_with_the_retention_of_the_topic(
+    spark: SparkSession, kafka_3: KafkaCluster, config: dict[str, str], limit: str | None
+) -> None:
+    topic = f"spark-retention-{'-'.join(config.values()).replace(',', '-')}"
+    kafka_3.create_topic(topic, config=config)
+    warning = RetentionCheck(spark, {"kafka.bootstrap.servers": kafka_3.bootstrap}).warning
+    now_ms = time.time_ns() // 1_000_000
+    assert warning({topic: now_ms - 60_000}) is None
+    text = warning({topic: now_ms - 8 * DAY_MS})
+    assert text is None if limit is None else text is not None and f"up to 8 days old, more than {limit}: " in text
+    assert limit is None or "--bootstrap" not in str(text), "the topic's own retention counted"
+
+
+def test_old_timestamps_of_an_unknown_topic_are_compared_with_the_default(
+    spark: SparkSession, kafka_3: KafkaCluster
+) -> None:
+    warning = RetentionCheck(spark, {"kafka.bootstrap.servers": kafka_3.bootstrap}).warning
+    now_ms = time.time_ns() // 1_000_000
+    assert warning({"spark-never-made": now_ms - 6 * DAY_MS}) is None
+    text = warning({"spark-never-made": now_ms - 8 * DAY_MS})
+    assert text is not None
+    assert "Kafka's default retention of 7 days" in text
+    assert text.endswith("The brokers did not tell the retention of the topic.")
+
+
+def test_a_backfill_warns_of_rows_that_the_topic_would_delete(
+    kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
+) -> None:
+    kafka_3.create_topic("spark-old", config={"retention.ms": "3600000"})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text(json.dumps({"at": time.time_ns() // 1_000_000 - 2 * 3_600_000}))
+    what = ["--format=json", "--timestamp=timestamp_millis(at)", "--topic=spark-old"]
+    places = [f"--socket={tmp_path}/daemon/stream", f"--checkpoint={tmp_path}/checkpoint"]
+    words = [*what, *places, f"--bootstrap={kafka_3.bootstrap}"]
+    running = bruce_spark(tmp_path, "backfill", f"{tmp_path}/in", *words)
+    assert running.wait() == 0
+    assert "timestamps of topic spark-old are up to 2.0 h old, more than its retention.ms of 1.0 h" in running.said()
+    books = daemon.wait_settled(1)
+    assert (books.received, books.delivered) == (1, 1)

@@ -36,18 +36,26 @@ class RetentionCheck:
             age = now_ms - oldest
             kept = retention_of(self.spark, self.kafka, topic) if self.kafka and topic and age > 0 else None
             if kept != _FOR_EVER and age > (_DEFAULT_MS if kept is None else kept):
-                return _text(topic, age, kept)
+                return _text(topic, age, kept) + (_advice(topic, self.kafka) if kept is None else "")
         return None
 
 
 def _text(topic: str, age: int, kept: int | None) -> str:
     limit = "Kafka's default retention of 7 days" if kept is None else f"its retention.ms of {_age(kept)}"
-    advice = " With --bootstrap the retention of the topic counts." if kept is None else ""
     return (
         f"WARNING: timestamps {f'of topic {topic} ' if topic else ''}are up to {_age(age)} old, more than {limit}: "
         "Kafka may delete these messages at once. Raise the topic's retention.ms first, or set its "
-        f"message.timestamp.type to LogAppendTime.{advice}"
+        "message.timestamp.type to LogAppendTime."
     )
+
+
+def _advice(topic: str, kafka: Mapping[str, str] | None) -> str:
+    """Return the reason for which the topic's own retention does not count, or the option for it."""
+    if kafka is None:
+        return " With --bootstrap the retention of the topic counts."
+    if not topic:
+        return " The rows have several topics: --dry-run compares those of each topic with its retention."
+    return " The brokers did not tell the retention of the topic."
 
 
 def _age(ms: int) -> str:
