@@ -47,7 +47,7 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
     ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
     ("docs/testing.md", "scripts/test                 # style, ty"): "is what runs this",
-    ("docs/testing.md", ".venv/bin/python -m pytest --hypothesis-"): "takes minutes",
+    ("docs/testing.md", ".venv/bin/python -m pytest -m hypothesis"): "takes minutes",
     ("docs/testing.md", "export PYTHONPATH=tests"): "takes half an hour; tests/chaos/test_chaos.py runs it for seconds",
     ("docs/testing.md", ".venv/bin/python -m chaos.outage --minut"): "takes an hour; tests/chaos/test_outage.py",
     ("docs/testing.md", ".venv/bin/python -m chaos.spark --minute"): "takes half an hour; tests/chaos/test_spark.py",
