@@ -96,9 +96,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a record header of the messages; NAME alone has a null value; repeatable",
     )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--value", metavar="TEXT", type=os.fsencode, help="value of the message; empty by default")
+    source.add_argument("--value", metavar="TEXT", type=os.fsencode, help="value of the message")
     source.add_argument("--null", action="store_true", help="a null value: deletes the key from a compacted topic")
-    source.add_argument("--stdin", action="store_true", help="value = all of standard input")
+    source.add_argument("--stdin", action="store_true", help="value = all of standard input; the default")
     source.add_argument(
         "--lines", metavar="FILE", nargs="*", help="one message for each line of the files; - or none: standard input"
     )
@@ -205,6 +205,11 @@ def _too_large(size: str, args: Namespace) -> MessageTooLargeError:
 def _check(args: Namespace) -> None:
     if args.null and args.seq:
         raise UsageError("--seq puts a number before the value: it cannot be combined with --null.")
+    if not args.stdin and _reads_standard_input(args) and (sys.stdin is None or sys.stdin.isatty()):
+        raise UsageError(
+            "The message has no value: give --value TEXT or --lines FILE, or pipe the value into the command. "
+            "--value '' sends an empty value, --null none."
+        )
     if args.lines is not None and args.count is not None:
         raise UsageError("--count repeats one value: it cannot be combined with --lines.")
     if args.lines and args.lines.count(_STANDARD_INPUT) > 1:
@@ -252,8 +257,14 @@ def _corrupt(message: bytes) -> bytes:
 def _values(args: Namespace) -> Iterator[bytes]:
     if args.lines is not None:
         return chain.from_iterable(map(_lines, args.lines or [_STANDARD_INPUT]))
-    value = _standard_input(args) if args.stdin else args.value or b""
+    value = _standard_input(args) if _reads_standard_input(args) else args.value or b""
     return repeat(value, 1 if args.count is None else args.count)
+
+
+def _reads_standard_input(args: Namespace) -> bool:
+    """Return True with --stdin, and without any value; with --seq the number is a value."""
+    has_value = args.value is not None or args.null or args.seq or args.lines is not None
+    return bool(args.stdin) or not has_value
 
 
 def _standard_input(args: Namespace) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import socket
 import sys
 import time
@@ -90,9 +91,34 @@ def test_send_knows_the_options_of_to_bruce(daemon: socket.socket) -> None:
     assert (message.partition_key, message.value) == (7, b"hello")
 
 
-def test_send_without_a_value_sends_an_empty_value(daemon: socket.socket, send: Callable[..., int]) -> None:
-    assert send() == 0
+def test_send_without_a_value_reads_standard_input(
+    daemon: socket.socket, send: Callable[..., int], stdin: Callable[[bytes], None]
+) -> None:
+    stdin(b"two\nlines\n")
+    assert send("--key", "k") == 0
+    assert values(daemon) == [b"two\nlines\n"]
+    assert send("--value", "") == 0
     assert values(daemon) == [b""]
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_send_without_a_value_refuses_a_terminal(
+    daemon: socket.socket,
+    send: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_closed: bool,
+) -> None:
+    """Or a closed standard input."""
+    main_end, terminal = os.openpty()
+    with open(terminal) as keyboard:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr(sys, "stdin", None if is_closed else keyboard)
+        assert send() == 2
+        assert "The message has no value: give --value TEXT or --lines FILE, or pipe" in capsys.readouterr().err
+        assert send("--seq") == 0
+    os.close(main_end)
+    assert values(daemon) == [b"1 "]
 
 
 def test_null_sends_a_tombstone(daemon: socket.socket, send: Callable[..., int]) -> None:
@@ -235,14 +261,14 @@ def test_bad_option_sends_malformed_messages(
 def test_print_reports_every_nth_message(
     daemon: socket.socket, send: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert send("--count", "5", "--print", "2") == 0
+    assert send("--value", "", "--count", "5", "--print", "2") == 0
     assert capsys.readouterr().out == "2 messages written\n4 messages written\n"
     assert len(values(daemon)) == 5
 
 
 def test_interval_delays_each_message(daemon: socket.socket, send: Callable[..., int]) -> None:
     started = time.monotonic()
-    assert send("--count", "3", "--interval", "20000") == 0
+    assert send("--value", "", "--count", "3", "--interval", "20000") == 0
     assert time.monotonic() - started >= 0.04
     assert len(values(daemon)) == 3
 
