@@ -1,6 +1,8 @@
 """`bruce check-config`: validate a configuration file and print a summary of its settings.
 
-Exit status: 0 for a valid configuration, 1 for an invalid one.
+With `--connect` it also asks the brokers, and looks at this host.
+
+Exit status: 0 for a valid configuration, 1 for an invalid one, or if a check of `--connect` failed.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from argparse import ArgumentParser
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
     """Validate the file and print a summary."""
     parser = ArgumentParser(prog="bruce check-config", description="Check a configuration file.")
     parser.add_argument("file", type=Path, metavar="FILE", help="the configuration")
+    parser.add_argument("--connect", action="store_true", help="also ask the brokers, and check this host's limits")
     add_overrides(parser)
     args = parser.parse_args(argv)
     config = load_config(args.file, args.overrides)
@@ -44,7 +48,21 @@ def main(argv: Sequence[str]) -> int:
     files = (*missing_files(config), *exposed_files(config))
     for warning in (*risk_warnings(config), *files, *directory_warnings(config)):
         print(f"Note: {warning}")
-    return ExitCode.OK
+    return _connect(config) if args.connect else ExitCode.OK
+
+
+def _connect(config: Config) -> ExitCode:
+    """Print a line for each check, as it ends. Imported here: the other checks need neither TLS nor the network."""
+    from bruce_mp.cli.connection_check import CheckLevel, broker_findings  # noqa: PLC0415
+    from bruce_mp.cli.host_check import host_findings  # noqa: PLC0415
+
+    status = ExitCode.OK
+    for finding in chain(broker_findings(config), host_findings(config)):
+        print(f"{finding.level:9}{finding.subject}: {finding.text}", flush=True)
+        if finding.level is CheckLevel.FAILED:
+            status = ExitCode.SETUP
+    print("Not checked: clocks, because brokers do not tell their time.")
+    return status
 
 
 def directory_warnings(config: Config) -> Iterator[str]:

@@ -83,7 +83,9 @@ def _look_up(host: str, port: int) -> tuple[list[Address], str]:
     """Return the addresses of a name and an empty string, or no address and the reason."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM) if host else []
-    except (OSError, ValueError, OverflowError) as error:  # ValueError: an invalid name
-        return [], str(error)
+    except OSError as error:
+        return [], f"its name cannot be resolved ({error.strerror})"
+    except (ValueError, OverflowError):  # UnicodeError is a ValueError
+        return [], "its name is not valid"
     addresses = [(int(family), str(address[0]), port) for family, _, _, _, address in found]
     return addresses, "" if addresses else "it has no address"

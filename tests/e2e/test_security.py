@@ -18,6 +18,7 @@ from confluent_kafka.admin._resource import ResourceType
 from bruce_mp.client import DatagramClient
 from bruce_mp.telemetry.counters import Counter
 from support.certificates import Authority
+from support.config_checks import Site
 from support.daemon import Daemon
 from support.kafka_dist import NEWEST
 from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
@@ -234,3 +235,80 @@ def test_a_reload_switches_credentials_and_authorities(tmp_path: Path, kafka: Se
         assert daemon.counters()[Counter.ConnectorConnectSuccess.name] > connected  # accepted connections log in again
         assert daemon.books().possible_duplicates == 0
         assert "wrong-but-hidden" not in everything_said(daemon)
+
+
+# --- bruce check-config --connect ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Site:
+    (tmp_path / "password").write_text(PASSWORDS["bob"])
+    return Site(tmp_path, capsys)
+
+
+def sasl_of(tmp_path: Path, mechanism: str = "SCRAM-SHA-512") -> str:
+    file = tmp_path / "password"
+    return f'[kafka.sasl]\nmechanism = "{mechanism}"\nusername = "bob"\npassword_file = "{file}"\n'
+
+
+def tls_of(kafka: SecureKafka) -> str:
+    return f'[kafka.tls]\nenable = true\nca_file = "{kafka.authority.certificate}"\n'
+
+
+def rule_of(topic: str) -> str:
+    return f'[partitioner.topics]\n{topic} = "murmur2"\n'
+
+
+def test_the_check_of_a_secure_cluster_is_ok(site: Site, tmp_path: Path, kafka: SecureKafka) -> None:
+    kafka.create_topic("checked", 2)
+    deadline = time.monotonic() + TIMEOUT_S
+    settings = sasl_of(tmp_path) + rule_of("checked")
+    while "Run this check again" in (done := site.check(kafka.server("SASL_PLAIN"), settings)).line("broker "):
+        assert time.monotonic() < deadline  # a new cluster has no producer ids for a moment
+    assert done.line("broker ").endswith("connected, login by SCRAM-SHA-512, metadata")
+    assert (done.line("topic checked"), done.status) == ("ok       topic checked: 2 partitions, may be written", 0)
+    done = site.check(kafka.server("SASL_SSL"), settings + tls_of(kafka))
+    assert "its certificate expires at 20" in done.line("broker ")  # it is valid for two days
+    assert done.line("topic checked") == "ok       topic checked: 2 partitions, may be written"
+    assert done.status == 0
+
+
+@pytest.mark.parametrize("may_describe", [True, False])
+def test_the_check_names_a_missing_permission(
+    site: Site, tmp_path: Path, kafka: SecureKafka, *, may_describe: bool
+) -> None:
+    topic = f"checked-{may_describe}"
+    kafka.create_topic(topic, 2)
+    rules: list[tuple[AclPermissionType, Acl]] = [
+        (AclPermissionType.DENY, (ResourceType.TOPIC, "*", AclOperation.WRITE)),
+        (AclPermissionType.DENY, (ResourceType.BROKER, "kafka-cluster", AclOperation.IDEMPOTENT_WRITE)),
+    ]
+    if may_describe:
+        rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
+    with kafka.ruled("bob", rules):
+        done = site.check(kafka.server("SASL_PLAIN"), sasl_of(tmp_path) + rule_of(topic))
+    assert "refuses a producer id (CLUSTER_AUTHORIZATION_FAILED)" in done.line("broker ")
+    text = "may not write to it. Allow the user WRITE" if may_describe else "may not see it. Allow the user DESCRIBE"
+    assert text in done.line(f"topic {topic}")
+    assert (done.line(f"topic {topic}")[:6], done.status) == ("failed", 1)
+
+
+def test_the_check_names_each_fault_of_tls_and_login(site: Site, tmp_path: Path, kafka: SecureKafka) -> None:
+    other = Authority(tmp_path, "other")
+    login, tls, wrong = sasl_of(tmp_path), tls_of(kafka), sasl_of(tmp_path).replace("bob", "mallory")
+    faults = {
+        ("SASL_PLAIN", wrong): "refused the login. It refuses the login of",
+        ("SASL_PLAIN", login.replace("SCRAM-SHA-512", "PLAIN").replace("bob", "alice")): "SASL_AUTHENTICATION_FAILED",
+        ("SASL_PLAIN", ""): "expect a login on this port",
+        ("SASL_PLAIN", tls + login): "speaks plain text on this port",
+        ("SSL", ""): "expects TLS on this port",
+        ("SSL", tls + login): "It expects no login on this port",
+        ("SSL", tls.replace(str(kafka.authority.certificate), str(other.certificate))): "does not trust",
+        ("EXPIRED", tls): "has expired",
+        ("ELSEWHERE", tls): "has a certificate for other hosts",
+        ("MTLS", tls): "kafka.tls.certificate_file",
+    }
+    for (listener, text), words in faults.items():
+        done = site.check(kafka.server(listener), text)
+        assert words in done.line("broker ")
+        assert done.status == 1

@@ -225,7 +225,12 @@ class BrokerConnection:
         return SentRequest(correlation_id, buffers)
 
     def request_metadata(
-        self, topics: Sequence[bytes] | None, now: float, *, allow_auto_topic_creation: bool = False
+        self,
+        topics: Sequence[bytes] | None,
+        now: float,
+        *,
+        allow_auto_topic_creation: bool = False,
+        with_operations: bool = False,
     ) -> SentRequest:
         """Request metadata, of all topics if `topics` is None; MetadataReceived follows.
 
@@ -234,7 +239,12 @@ class BrokerConnection:
         self._step(ConnectionStep.SEND)
         version, correlation_id = self.capabilities.metadata_version, self._next_id()
         data = kafka_api.encode_metadata(
-            version, correlation_id, self._client_id, topics, allow_auto_topic_creation=allow_auto_topic_creation
+            version,
+            correlation_id,
+            self._client_id,
+            topics,
+            allow_auto_topic_creation=allow_auto_topic_creation,
+            with_operations=with_operations,
         )
         self._expect(correlation_id, now, partial(self._on_metadata, correlation_id, version))
         return SentRequest(correlation_id, [data])

@@ -65,6 +65,8 @@ UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
 RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and the error code of an ApiVersions response
 
+_NOT_ASKED: Final = 31
+
 ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each of these bytes continues the number
 
 K = TypeVar("K")
@@ -117,10 +119,12 @@ def encode_metadata(
     topics: Sequence[bytes] | None = None,
     *,
     allow_auto_topic_creation: bool = False,
+    with_operations: bool = False,
 ) -> bytes:
     """Encode a Metadata request, for all topics if `topics` is None.
 
-    Before version 4 the broker ignores `allow_auto_topic_creation`; its own setting applies.
+    Before version 4 the broker ignores `allow_auto_topic_creation`; its own setting applies. With `with_operations`, a
+    broker with version 8 or later tells the operations that the user may do on each topic.
     Raises LocalProtocolError for a name that is not UTF-8, and for an empty list before version 1, which would mean
     all topics.
     """
@@ -130,7 +134,11 @@ def encode_metadata(
         raise LocalProtocolError("Metadata v0 cannot request no topics: an empty list requests all of them.")
     wanted = None if names is None else [_METADATA.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
     request = _build(
-        _METADATA.MetadataRequest, version, topics=wanted, allow_auto_topic_creation=allow_auto_topic_creation
+        _METADATA.MetadataRequest,
+        version,
+        topics=wanted,
+        allow_auto_topic_creation=allow_auto_topic_creation,
+        include_topic_authorized_operations=with_operations,
     )
     return _encode(request, correlation_id, client_id)
 
@@ -296,7 +304,8 @@ class _ClusterReader:
 
     def _topic(self, topic: Any) -> TopicMetadata:
         partitions = ((got.partition_index, self._partition(got)) for got in topic.partitions)
-        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), _id_bytes(topic.topic_id))
+        operations = _operations(topic.authorized_operations)
+        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), _id_bytes(topic.topic_id), operations)
 
     def _partition(self, got: Any) -> PartitionMetadata:
         if got.partition_index < 0 or got.leader_id < NO_BROKER:
@@ -308,6 +317,11 @@ class _ClusterReader:
             self._unknown_leaders += 1
             leader = NO_BROKER
         return PartitionMetadata(got.error_code, leader, got.leader_epoch)
+
+
+def _operations(codes: set[int] | None) -> frozenset[int] | None:
+    """Return the codes of a bit field; brokers that are not asked set only bit 31, and older ones none."""
+    return None if codes is None or _NOT_ASKED in codes else frozenset(codes)
 
 
 def _id_bytes(topic_id: UUID | None) -> bytes:

@@ -14,6 +14,8 @@ from bruce_mp.errors import RemoteProtocolError
 
 __all__ = [
     "NO_BROKER",
+    "TRANSIENT_PRODUCER_ID_ERRORS",
+    "WRITE_OPERATION",
     "ApiRange",
     "ApiVersions",
     "BrokerAddress",
@@ -33,6 +35,9 @@ NO_BROKER: Final = -1
 MAX_PORT: Final = 65535
 USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
 """9, REPLICA_NOT_AVAILABLE, concerns a follower; the leader accepts messages (seen on 0.8 to 4.3)."""
+
+WRITE_OPERATION: Final = 4
+"""Kafka's code of the ACL operation that a producer needs."""
 
 TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({7, 8, 13, 14, 15, 16, 51})
 """Timeout, broker or network failure; coordinator loading, unavailable or moved; transaction under way."""
@@ -87,6 +92,8 @@ class TopicMetadata(Struct, frozen=True):
     partitions: dict[int, PartitionMetadata]
     topic_id: bytes = b""
     """Kafka's id of the topic (version 10 and later), which changes if the topic is created again; else zeros."""
+    operations: frozenset[int] | None = None
+    """The operations that the daemon's user may do, by Kafka's codes; None if the response does not tell."""
 
 
 class ClusterMetadata(Struct, frozen=True):

@@ -1,0 +1,317 @@
+"""The part of `bruce check-config --connect` that asks the brokers, with the daemon's own connections.
+
+For each broker: its name, the connection, TLS, the login, metadata, and the right to get a producer id. For each topic
+that the configuration names: its existence, and the right to write. Nothing is created and no message is sent; the
+brokers assign a producer id that stays unused.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.config.addresses import HostPort
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.ipc.loop import Loop
+from bruce_mp.network.broker_socket import BrokerSocket
+from bruce_mp.network.connection_security import Security, create_security
+from bruce_mp.network.resolver import Resolver
+from bruce_mp.network.version_probe import VersionProbes
+from bruce_mp.protocol.kafka.connection_events import (
+    Closed,
+    ConnectionReady,
+    Failed,
+    FailureCause,
+    MetadataReceived,
+    ProducerIdReceived,
+)
+from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.kafka_types import TRANSIENT_PRODUCER_ID_ERRORS, WRITE_OPERATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from bruce_mp.config.model import Config
+    from bruce_mp.protocol.kafka.connection_events import Event
+    from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata, TopicMetadata
+
+__all__ = ["CheckLevel", "Finding", "broker_findings", "configured_topics"]
+
+MAX_TIMEOUT_S: Final = 10.0
+FIRST_WITHOUT_TOPIC_CREATION: Final = 4
+"""The first version of the Metadata request that can name a topic without creating it on the broker."""
+_CLOSED: Final = RemoteProtocolError("The broker closed the connection.")
+_ACKS_ALL: Final = -1
+_TRANSIENT: Final = TRANSIENT_PRODUCER_ID_ERRORS | {-1}
+"""Errors of a producer id that pass; -1 comes from brokers that lost their coordination service."""
+_UNKNOWN_TOPIC: Final = 3
+_FORBIDDEN_TOPIC: Final = 29
+_DAY_S: Final = 86_400
+_SOON_S: Final = 14 * _DAY_S
+_UNREACHABLE: Final = (
+    "Check the address, that the broker runs, and the firewalls between this host and the broker. A broker's address "
+    "is in kafka.bootstrap_servers, or in advertised.listeners on the broker"
+)
+_NO_KAFKA: Final = "Another service, or a listener for TLS or for other clients, may have this port: check the port"
+_REMEDIES: Final = {
+    FailureCause.CLOSED_BY_BROKER: _UNREACHABLE,
+    FailureCause.TIMED_OUT: _UNREACHABLE,
+    FailureCause.NO_API_VERSIONS: _NO_KAFKA,
+    FailureCause.BAD_DATA: _NO_KAFKA,
+    FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
+}
+"""What to do about failures whose text names no setting."""
+_NOT_OF_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
+
+
+@unique
+class CheckLevel(StrEnum):
+    """The result of a check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+class Finding(NamedTuple):
+    """A line of the output; a text that is not OK has its remedy."""
+
+    level: CheckLevel
+    subject: str
+    text: str
+
+
+class BrokerAnswer(NamedTuple):
+    """The answer of a broker: a failure, or metadata, error code of the producer id, and expiry of the certificate."""
+
+    failure: Failed | None = None
+    metadata: ClusterMetadata | None = None
+    producer_error: int = 0
+    certificate_ends_s: float | None = None
+
+
+class _Probe:
+    """One connection; `on_done` gets the answer. With `topics` None, the probe ends when the connection is ready."""
+
+    def __init__(
+        self,
+        create_socket: Callable[[Callable[[Event], None]], BrokerSocket],
+        topics: Sequence[bytes] | None,
+        on_done: Callable[[BrokerAnswer], None],
+        *,
+        wants_producer_id: bool,
+    ) -> None:
+        self._topics = topics
+        self._on_done = on_done
+        self._wants_producer_id = wants_producer_id
+        self._metadata: ClusterMetadata | None = None
+        self._socket = create_socket(self._on_event)
+        self._socket.open()
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case ConnectionReady():
+                self._on_ready(event)
+            case MetadataReceived(metadata=metadata):
+                self._metadata = metadata
+                self._request_producer_id()
+            case ProducerIdReceived(response=response):
+                self._finish(BrokerAnswer(None, self._metadata, response.error))
+            case Failed():
+                self._on_done(BrokerAnswer(event))
+            case Closed():
+                self._on_done(BrokerAnswer(Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
+            case _:
+                pass
+
+    def _on_ready(self, event: ConnectionReady) -> None:
+        if self._topics is None:
+            self._finish(BrokerAnswer())
+            return
+        may_name_topics = event.capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION
+        self._wants_producer_id &= event.capabilities.idempotence
+        request = self._socket.connection.request_metadata(
+            self._topics if may_name_topics else None, time.monotonic(), with_operations=True
+        )
+        self._socket.send(request.buffers)
+
+    def _request_producer_id(self) -> None:
+        if self._wants_producer_id:
+            self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
+        else:
+            self._finish(BrokerAnswer(None, self._metadata))
+
+    def _finish(self, answer: BrokerAnswer) -> None:
+        ends_s = self._socket.certificate_ends_s
+        self._socket.close()
+        self._on_done(answer._replace(certificate_ends_s=ends_s))
+
+
+class BrokerCheck:
+    """Connections with the configured settings, on a loop of their own."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._loop = Loop()
+        self._resolver = Resolver(self._loop)
+        self._security = create_security(config.kafka, self._loop)
+        self._topics = configured_topics(config)
+
+    def close(self) -> None:
+        self._resolver.close()
+
+    def ask(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerAnswer]:
+        """Ask all servers at the same time for what the daemon needs."""
+        return self._ask_all(servers, self._topics, self._security)
+
+    def speaks_plain_text(self, server: HostPort) -> bool:
+        """Return True if the server answers a Kafka client without TLS."""
+        return self._ask_all([server], None, Security())[server].failure is None
+
+    def _ask_all(
+        self, servers: Sequence[HostPort], topics: Sequence[bytes] | None, security: Security
+    ) -> dict[HostPort, BrokerAnswer]:
+        answers: dict[HostPort, BrokerAnswer] = {}
+
+        def on_done(server: HostPort, answer: BrokerAnswer) -> None:
+            answers[server] = answer
+            if len(answers) == len(servers):
+                self._loop.stop()
+
+        for server in servers:
+            _Probe(
+                lambda on_event, server=server: self._create_socket(server, security, on_event),  # type: ignore[misc]
+                topics,
+                lambda answer, server=server: on_done(server, answer),  # type: ignore[misc]
+                wants_producer_id=self._config.kafka.required_acks == _ACKS_ALL,
+            )
+        if len(answers) < len(servers):
+            self._loop.run()
+        return answers
+
+    def _create_socket(self, server: HostPort, security: Security, on_event: Callable[[Event], None]) -> BrokerSocket:
+        kafka = self._config.kafka
+        return BrokerSocket(
+            self._loop,
+            self._resolver,
+            host=server.host,
+            port=server.port,
+            client_id=kafka.client_id,
+            timeout_s=min(self._config.delivery.kafka_socket_timeout_s, MAX_TIMEOUT_S),
+            on_event=on_event,
+            probes=VersionProbes(kafka.broker_version, logs_in=security.logins is not None),
+            security=security,
+        )
+
+
+def configured_topics(config: Config) -> list[bytes]:
+    """Return the topics that the configuration names, sorted."""
+    named: set[str] = set()
+    for section in (
+        config.partitioner, config.batching, config.compression, config.rate_limit, config.topic_share,
+        config.timestamps,
+    ):  # fmt: skip
+        named.update(section.topics)
+    return sorted(name.encode() for name in named | {config.discards.topic} if name)
+
+
+def broker_findings(config: Config) -> Iterator[Finding]:
+    """Yield a finding for each bootstrap server, each further broker of the cluster, and each configured topic."""
+    check = BrokerCheck(config)
+    try:
+        answers = check.ask(list(dict.fromkeys(config.kafka.servers)))
+        for server, answer in answers.items():
+            yield _of_broker(check, config, server, answer, "")
+        clusters = [answer.metadata for answer in answers.values() if answer.metadata is not None]
+        if not clusters:
+            return
+        advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - answers.keys()
+        others = check.ask(sorted(advertised)) if advertised else {}
+        for server, answer in others.items():
+            yield _of_broker(check, config, server, answer, " (named by the cluster)")
+        if len({cluster.cluster_id for cluster in clusters}) > 1:
+            text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
+            yield Finding(CheckLevel.FAILED, "cluster", text)
+        yield from _of_topics(config, clusters[0])
+    finally:
+        check.close()
+
+
+def _of_broker(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerAnswer, origin: str) -> Finding:
+    subject = f"broker {server}{origin}"
+    if answer.failure is not None:
+        return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, answer.failure))
+    if answer.producer_error in _TRANSIENT:
+        name = action_for(answer.producer_error).name
+        text = (
+            f"has no producer id at the moment ({name}): the cluster may be starting. Run this check again in a minute."
+        )
+        return Finding(CheckLevel.WARNING, subject, text)
+    if answer.producer_error:
+        name = action_for(answer.producer_error).name
+        text = (
+            f"refuses a producer id ({name}): messages would be delivered at least once, not once. Allow the daemon's "
+            "user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic."
+        )
+        return Finding(CheckLevel.WARNING, subject, text)
+    ends_s = answer.certificate_ends_s
+    if ends_s is not None and ends_s - time.time() < _SOON_S:
+        ends = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends_s))
+        return Finding(CheckLevel.WARNING, subject, f"its certificate expires at {ends}. Renew it on the broker.")
+    return Finding(CheckLevel.OK, subject, ", ".join(_steps(config)))
+
+
+def _steps(config: Config) -> Iterator[str]:
+    yield "connected"
+    if config.kafka.tls.enable:
+        yield "TLS"
+    if config.kafka.sasl.mechanism is not None:
+        yield f"login by {config.kafka.sasl.mechanism}"
+    yield "metadata"
+
+
+def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure: Failed) -> str:
+    if config.kafka.tls.enable and failure.cause not in _NOT_OF_TLS and check.speaks_plain_text(server):
+        return "speaks plain text on this port. Set kafka.tls.enable = false, or name the port of its TLS listener."
+    if failure.cause is FailureCause.BAD_DATA:
+        return f"answers, but not as a Kafka broker. {_NO_KAFKA}."
+    remedy = _REMEDIES.get(failure.cause)
+    return f"{str(failure.error).rstrip('.')}." + (f" {remedy}." if remedy else "")
+
+
+def _of_topics(config: Config, cluster: ClusterMetadata) -> Iterator[Finding]:
+    for name in configured_topics(config):
+        level, text = _of_topic(config, cluster.topics.get(name))
+        yield Finding(level, f"topic {name.decode()}", text)
+
+
+def _of_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
+    if topic is None or topic.error == _UNKNOWN_TOPIC:
+        if config.delivery.topic_autocreate:
+            return (
+                CheckLevel.WARNING,
+                "does not exist; the daemon will ask the brokers to create it at the first message.",
+            )
+        return (
+            CheckLevel.FAILED,
+            "does not exist, or the daemon's user may not see it. Create it, or allow DESCRIBE on it.",
+        )
+    if topic.error == _FORBIDDEN_TOPIC:
+        return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user DESCRIBE and WRITE on it."
+    return _of_known_topic(topic)
+
+
+def _of_known_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
+    if topic.error:
+        return (
+            CheckLevel.WARNING,
+            f"the brokers report {action_for(topic.error).name}. Run this check again in a minute.",
+        )
+    if topic.operations is not None and WRITE_OPERATION not in topic.operations:
+        return CheckLevel.FAILED, "the daemon's user may not write to it. Allow the user WRITE on it."
+    missing = sum(not partition.is_available for partition in topic.partitions.values())
+    if missing:
+        return CheckLevel.WARNING, f"{missing} of {len(topic.partitions)} partitions have no leader. Check its brokers."
+    rights = "may be written" if topic.operations is not None else "its brokers are too old to report rights"
+    return CheckLevel.OK, f"{len(topic.partitions)} partitions, {rights}"

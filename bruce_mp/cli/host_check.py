@@ -1,0 +1,113 @@
+"""The part of `bruce check-config --connect` that looks at this host: free space, and limits of the kernel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.cli.connection_check import CheckLevel, Finding
+from bruce_mp.config.sizes import MIB
+from bruce_mp.errors import StartError
+from bruce_mp.slab.file import Geometry
+from bruce_mp.supervisor.sockets.datagram_limits import MIN_QUEUE_LENGTH, check_datagram_size, queue_length
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.config.model import Config
+
+__all__ = ["host_findings"]
+
+_SHM: Final = Path("/dev/shm")  # noqa: S108 - only compared
+
+
+def host_findings(config: Config) -> Iterator[Finding]:
+    """Yield a finding for each of the daemon's large files, and for each limit of the kernel."""
+    yield from _files(config)
+    if config.input.unix_datagram.enable:
+        yield _queue_length()
+        yield _datagram_size(config)
+
+
+# --- free space ------------------------------------------------------------------------------------------------------
+
+
+def _files(config: Config) -> Iterator[Finding]:
+    slab = Path(config.slab_path)
+    size = Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size
+    remedy = "lower slab.size, or set slab.path to a larger file system"
+    if _SHM in slab.parents:
+        remedy += ", or enlarge /dev/shm (mount -o remount,size=..., of a container --shm-size)"
+    yield _space("slab", slab, size, CheckLevel.FAILED, remedy)
+    if config.slab.sync != "off":
+        remedy = "make room there, or set slab.journal_dir to a larger file system"
+        yield _space("journal", Path(config.journal_path), size, CheckLevel.FAILED, remedy)
+    if (config.input.unix_stream.enable or config.input.tcp.enable) and config.input.streams.max_spill_size:
+        remedy = (
+            "large attempts wait while it is full: lower input.streams.max_spill_size, or set input.streams.spill_dir"
+        )
+        path = Path(config.spill_path)
+        yield _space("spill files", path, config.input.streams.max_spill_size, CheckLevel.WARNING, remedy)
+    log = config.discard_log
+    if log.enable:
+        remedy = "the file lacks lines while the disk is full: make room, or lower discard_log.max_archive_size"
+        path = Path(log.path)
+        yield _space("discard file", path, log.max_file_size + log.max_archive_size, CheckLevel.WARNING, remedy)
+
+
+def _space(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
+    """Compare a size with the free space and the space that the files of the path have already."""
+    directory = next(each for each in (path.parent, *path.parents) if os.access(each, os.F_OK))
+    state = os.statvfs(directory)
+    free = state.f_bavail * state.f_frsize + sum(_used(each) for each in _present(path))
+    text = f"{path}: up to {_mib(size)} MiB, {_mib(free)} MiB free"
+    if free >= size:
+        return Finding(CheckLevel.OK, subject, text)
+    return Finding(level, subject, f"{text}; {remedy}.")
+
+
+def _present(path: Path) -> list[Path]:
+    """Return the files of a path: itself, its rotated files, or the content of a directory."""
+    try:
+        return [*path.parent.glob(f"{path.name}*"), *(path.iterdir() if path.is_dir() else ())]
+    except OSError:
+        return []
+
+
+def _used(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _mib(size: int) -> str:
+    return f"{size // MIB:,}"
+
+
+# --- the kernel ------------------------------------------------------------------------------------------------------
+
+
+def _queue_length() -> Finding:
+    length, subject = queue_length(), "kernel net.unix.max_dgram_qlen"
+    if length is None:
+        return Finding(CheckLevel.WARNING, subject, "cannot be read on this host. Look there, if bursts are refused.")
+    if length < MIN_QUEUE_LENGTH:
+        text = (
+            f"{length}: a burst of more datagrams blocks its sender, or is refused. Before the daemon starts: "
+            f"sysctl -w net.unix.max_dgram_qlen={MIN_QUEUE_LENGTH}"
+        )
+        return Finding(CheckLevel.WARNING, subject, text)
+    return Finding(CheckLevel.OK, subject, str(length))
+
+
+def _datagram_size(config: Config) -> Finding:
+    size, subject = config.input.max_datagram_size, "kernel datagram size"
+    try:
+        check_datagram_size(size, allow_large=False)
+    except StartError as error:
+        return Finding(
+            CheckLevel.WARNING if config.input.allow_large_datagrams else CheckLevel.FAILED, subject, str(error)
+        )
+    return Finding(CheckLevel.OK, subject, f"clients can send {size:,} bytes")
