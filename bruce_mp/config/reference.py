@@ -32,6 +32,7 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 | command or file | use |
 |---|---|
 | `bruce check-config FILE` | list the faults of the file, and of its users, groups, secrets and directories |
+| `bruce check-config FILE --connect` | the same, and [ask the brokers](operating.md#before-the-first-start) |
 | `bruce run --config FILE` | start; checks addresses, too |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
