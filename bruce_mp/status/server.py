@@ -1,8 +1,8 @@
 """The HTTP server: waitress on a listening socket that the supervisor owns.
 
 The server runs in threads beside the event loop of the process. It stops in two steps, because a worker thread wakes
-the server thread after each response: first the worker threads end, then the server thread closes the connections. The
-listening socket stays open in the supervisor, so new connections wait for the next status process.
+the server thread after each response: first the worker threads end, then the server thread, and then the connections
+close. The listening socket stays open in the supervisor, so new connections wait for the next status process.
 
 Slow clients cannot keep others out. A request must be complete, and a response read, within a time limit, however often
 bytes move. The server always accepts a new connection: at the limit it closes another one, the oldest without a running
@@ -82,6 +82,7 @@ class HttpServer:
         on_exhausted: Callable[[], None] = lambda: None,
     ) -> None:
         self._map: dict[int, Any] = {}
+        self._open_at_end: dict[int, Any] = {}
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         settings = {**_SETTINGS, "connection_limit": limits.connections + _UNLIMITED_CONNECTIONS}
@@ -103,8 +104,9 @@ class HttpServer:
     def stop(self) -> None:
         """Finish the responses in progress, then close the connections."""
         self._server.task_dispatcher.shutdown(timeout=_STOP_S)
-        self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map))
+        self._server.trigger.pull_trigger(self._end_loop)
         self._thread.join(_STOP_S)
+        wasyncore.close_all(self._open_at_end)
 
     def enforce_limits(self) -> None:
         """Let the server thread close connections over a time limit, and accept again after a failure."""
@@ -112,6 +114,14 @@ class HttpServer:
             self._server.trigger.pull_trigger(self._sweep)
 
     # --- in the server thread ----------------------------------------------------------------------------------------
+
+    def _end_loop(self) -> None:
+        """Leave the loop nothing to wait for.
+
+        `stop` closes the connections: waitress may run this before `pull_trigger` has written to its pipe.
+        """
+        self._open_at_end = dict(self._map)
+        self._map.clear()
 
     def _accept(self) -> Any:
         """Accept a connection. Without descriptors or memory, pause until the next `enforce_limits`."""

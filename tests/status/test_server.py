@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from flask import Flask
+from waitress.trigger import trigger
 
 from bruce_mp.status.server import HttpLimits, HttpServer
 from support.processes import wait_until
@@ -59,6 +60,24 @@ def test_the_server_answers_pending_requests_before_it_stops() -> None:
     stopping.set()
     server.stop()
     assert client.getresponse().read() == b"done"
+    client.close()
+
+
+def test_the_server_stops_although_its_thread_wakes_before_the_byte_that_wakes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pull = trigger._physical_pull
+
+    def pull_late(self: trigger) -> None:
+        time.sleep(0.1)
+        pull(self)
+
+    with serving() as (server, listener):
+        client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=TIMEOUT_S)
+        monkeypatch.setattr(trigger, "_physical_pull", pull_late)
+        client.request("GET", "/")  # its worker wakes the server thread 0.1 s after the response
+        assert client.getresponse().read() == b"here"
+    assert not server.is_alive()
     client.close()
 
 
