@@ -304,7 +304,7 @@ class Daemon:
         began = time.monotonic()
         while not (books := read()).consistent:
             if processes.is_over(began, CONSISTENT_S):
-                raise AssertionError(f"The books moved for {CONSISTENT_S} s: {books}\n{self.log()[-6000:]}")
+                raise processes.NotInTimeError(f"The books moved for {CONSISTENT_S} s: {books}\n{self.log()[-6000:]}")
             time.sleep(0.02)
         return books
 
