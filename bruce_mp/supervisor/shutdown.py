@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Phase", "Shutdown"]
 
 INPUT_TIMEOUT_S: Final = 2.0
-"""Time limit for the inputs to receive the waiting messages."""
+"""Time limit for running inputs to receive the waiting messages."""
 COUNT_INTERVAL_S: Final = 0.05
 """Shortest interval of the counts of held messages, which end the wait."""
 COUNT_TIME_FACTOR: Final = 4
@@ -67,7 +67,7 @@ class Shutdown:
         if self.phase is Phase.RUNNING:
             log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self.max_delay_s)
             self._deadline = now + self.max_delay_s
-            self._input_deadline = min(now + INPUT_TIMEOUT_S, self._deadline)
+            self._input_deadline = self._limit_input(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
             self._group.drain_inputs(sockets_stay_open=keeps_sockets or self._input_sockets.stays_open)
@@ -90,11 +90,16 @@ class Shutdown:
                 self._wait_for_ends()
 
     def _wait_for_inputs(self) -> None:
+        if not self._group.inputs_run:  # the time limit begins when all inputs can receive
+            self._input_deadline = self._limit_input(time.monotonic())
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
             self._group.drain_others()
             self.phase = Phase.DELIVERY
             self._wait_for_deliveries()
+
+    def _limit_input(self, now: float) -> float:
+        return min(now + INPUT_TIMEOUT_S, self._deadline)
 
     @property
     def _input_timeout_is_over(self) -> bool:

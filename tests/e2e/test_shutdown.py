@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import psutil
 import pytest
 
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.supervisor.shutdown import INPUT_TIMEOUT_S
 from support.daemon import Daemon
 from support.daemon_runs import Sender, run_until_exit
 from support.read_back import read_back
@@ -117,6 +121,25 @@ def test_shutdown_ends_in_time_and_keeps_messages_when_the_broker_is_down(tmp_pa
     assert not daemon.slab_path.exists()
     assert sum(map(len, broker.fetch("red"))) == 20
     assert sum(map(len, broker.fetch("green"))) == 10
+
+
+def test_shutdown_waits_for_an_input_that_starts_slowly(tmp_path: Path, broker: DevBroker) -> None:
+    """The time limit for a hung input begins when the input can receive."""
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        os.kill(daemon.pids()["input"], signal.SIGKILL)
+        daemon.wait_for(lambda: "input (loading)" in daemon.pids(), "the next input", 20)
+        starting = psutil.Process(daemon.pids()["input (loading)"])
+        starting.suspend()
+        with DatagramClient(daemon.socket_path) as client:
+            client.send("red", b"waits in the kernel")
+        os.kill(daemon.pid, signal.SIGTERM)
+        daemon.wait_for(lambda: "Shutting down" in daemon.log(), "the shutdown to begin", 20)
+        time.sleep(INPUT_TIMEOUT_S + 0.5)
+        starting.resume()
+        assert psutil.Process(daemon.pid).wait(40) in {0, None}
+        assert "received 1 = delivered 1 + discarded 0 + held 0" in daemon.log()
+    assert not daemon.slab_path.exists()
+    assert [seen.value for seen in read_back(broker, ("red",))["red"]] == [b"waits in the kernel"]
 
 
 # --- involuntary ends ------------------------------------------------------------------------------------------------
