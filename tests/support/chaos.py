@@ -54,6 +54,7 @@ OF_STREAMS: Final = DiscardReason.UNCLEAN_DISCONNECT.name
 IN_DOUBT: Final = DiscardReason.POSSIBLY_DELIVERED.name
 REASONS: Final[Mapping[FaultKind, frozenset[str]]] = {
     FaultKind.STUCK: frozenset({DiscardReason.TOPIC_OVER_SHARE.name}),
+    FaultKind.RESTART: frozenset({DiscardReason.NO_MEM.name}),  # a shutdown reads the queue, though the slab is full
 }
 LIMIT_REASONS: Final = frozenset({DiscardReason.DELIVERY_ATTEMPT_LIMIT.name, IN_DOUBT})
 
