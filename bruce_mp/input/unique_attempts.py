@@ -1,6 +1,6 @@
 """Unique attempts: the daemon remembers their names, and completes no second attempt of a name.
 
-A worker stores in the journal (`slab/attempt_journal.py`) that an attempt is prepared, completed and settled, and
+A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, completed and settled, and
 answers the inquiries of clients from it.  A unique attempt has a flush group of its own, which counts its outcomes.
 Names of different users are different.
 """
@@ -19,7 +19,7 @@ from bruce_mp.protocol.client.inquiry import (
     decode_inquiry,
     encode_inquiry_answer,
 )
-from bruce_mp.slab.attempt_journal import AttemptState, RememberedAttempt
+from bruce_mp.slab.attempt_registry import AttemptState, RememberedAttempt
 
 if TYPE_CHECKING:
     from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner, FlushGroups
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.protocol.client.fence import AttemptBegin
     from bruce_mp.protocol.client.inquiry import Inquiry
-    from bruce_mp.slab.attempt_journal import AttemptId
+    from bruce_mp.slab.attempt_registry import AttemptId
     from bruce_mp.slab.spill import SpillDirectory
 
 __all__ = ["MessageLimits", "SettlementTimer", "UniqueAttempts"]
@@ -75,7 +75,7 @@ class UniqueAttempts:
     ) -> None:
         self._row = row
         self._slab_id = directory.slab_id
-        self._journal = directory.journal
+        self._registry = directory.registry
         self._outcomes = outcomes
         self._flush_groups = flush_groups
         self._limits = limits
@@ -105,7 +105,7 @@ class UniqueAttempts:
         if not attempt.is_unique or not attempt.flush_group.received:
             return None
         try:
-            earlier = self._journal.prepare(
+            earlier = self._registry.prepare(
                 RememberedAttempt(
                     _key(client, attempt.name), self._id(attempt), AttemptState.PREPARED, attempt.flush_group.received
                 )
@@ -126,7 +126,7 @@ class UniqueAttempts:
             return
         self._flush_groups.start_next(client)
         with suppress(OSError, SlabError):  # its settlement is stored later, and the recovery knows the completion
-            self._journal.store(self._id(attempt), AttemptState.COMPLETED)
+            self._registry.store(self._id(attempt), AttemptState.COMPLETED)
         self._unsettled[self._id(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
@@ -135,7 +135,7 @@ class UniqueAttempts:
         finished = [found for found in self._unsettled.items() if not found[1].outstanding]
         for number, flush_group in finished:
             try:
-                self._journal.store(number, AttemptState.SETTLED, flush_group.delivered, flush_group.discards)
+                self._registry.store(number, AttemptState.SETTLED, flush_group.delivered, flush_group.discards)
             except (OSError, SlabError) as error:
                 _log_error("written", error)
                 return False
@@ -153,8 +153,8 @@ class UniqueAttempts:
         if inquiry is None:
             return None
         try:
-            found = self._journal.find(_key(client, inquiry.name)) if inquiry.name else None
-            return encode_inquiry_answer(self._answer(inquiry, found, self._journal.since_ms()))
+            found = self._registry.find(_key(client, inquiry.name)) if inquiry.name else None
+            return encode_inquiry_answer(self._answer(inquiry, found, self._registry.since_ms()))
         except (OSError, SlabError) as error:
             _log_error("read", error)
             unavailable = InquiryAnswer(
@@ -165,7 +165,7 @@ class UniqueAttempts:
     def _answer(self, inquiry: Inquiry, found: RememberedAttempt | None, since_ms: int) -> InquiryAnswer:
         if found is None:
             return InquiryAnswer(inquiry.token, AttemptOutcome.NONE, since_ms, *self._limits, features=_FEATURES)
-        outcome = AttemptOutcome.LOST if self._journal.is_lost(found) else _OUTCOMES[found.state]
+        outcome = AttemptOutcome.LOST if self._registry.is_lost(found) else _OUTCOMES[found.state]
         return InquiryAnswer(
             inquiry.token,
             outcome,
@@ -179,11 +179,13 @@ class UniqueAttempts:
 
 
 def _log_error(act: str, error: Exception) -> None:
-    _LOG.error("The journal of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "journal"})
+    _LOG.error(
+        "The registry of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "attempt registry"}
+    )
 
 
 def _key(client: FlushGroupOwner, name: bytes) -> str:
-    """Return the name in the journal: users cannot use up each other's names."""
+    """Return the key of a name in the registry: users cannot use up each other's names."""
     return f"{client.user}:{name.decode('latin-1')}"
 
 

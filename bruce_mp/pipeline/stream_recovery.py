@@ -58,10 +58,10 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
     """Store the state of the dead worker's unique attempts; its last completion decides about the prepared one."""
     try:
-        if directory.journal.exists:
-            directory.journal.resolve(index, last_completed(slab, index))
+        if directory.registry.exists:
+            directory.registry.resolve(index, last_completed(slab, index))
     except (OSError, SlabError) as error:
-        _LOG.error("The journal of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
+        _LOG.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
         clear_last_completed(slab, index)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.attempt_journal import AttemptJournal
+from bruce_mp.slab.attempt_registry import AttemptRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -212,7 +212,7 @@ class SpillDirectory:
     def __init__(self, path: Path, slab_id: int) -> None:
         self.path = path
         self.slab_id = slab_id
-        self.journal = AttemptJournal(path, slab_id, self.ensure)
+        self.registry = AttemptRegistry(path, slab_id, self.ensure)
 
     @classmethod
     def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
@@ -254,13 +254,13 @@ class SpillDirectory:
     def remove(self) -> None:
         """Remove all files and the directory, for an empty slab that is about to be removed.
 
-        A journal of attempts stays, because clients may ask for them later.
+        The registry of attempts stays, because clients may ask for its attempts later.
         """
         for file in self._open_all():
             file.remove()
         with suppress(OSError, SlabError):
-            if self.journal.exists:
-                self.journal.end_slab()
+            if self.registry.exists:
+                self.registry.end_slab()
         with suppress(OSError):
             self.path.rmdir()
 

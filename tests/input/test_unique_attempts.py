@@ -121,7 +121,7 @@ def test_a_name_is_free_for_other_users_and_after_an_abandoned_attempt(slab: Sla
     assert ask(worker, worker.connect(user=2)).outcome is AttemptOutcome.PENDING
 
 
-def test_an_unwritable_journal_ends_the_attempt_and_keeps_the_limits(slab: Slab) -> None:
+def test_an_unwritable_registry_ends_the_attempt_and_keeps_the_limits(slab: Slab) -> None:
     worker = worker_of(slab)
     place = Path(f"{slab.path}.spill")
     place.write_text("not a directory")

@@ -16,7 +16,7 @@ from bruce_mp import kernels
 from bruce_mp.errors import StartError
 from bruce_mp.journal.journal_file import read_journal
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
-from bruce_mp.journal.restore import restore
+from bruce_mp.journal.restorer import restore
 from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.fences import assign_chunk

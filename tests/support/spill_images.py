@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.slab.attempt_journal import AttemptJournal
+from bruce_mp.slab.attempt_registry import AttemptRegistry
 from bruce_mp.slab.spill import SpillFile
 from support.crash_images import CrashImages, Recorder
 
@@ -50,7 +50,7 @@ def spill_images(
         for name in _METHODS:
             patch.setattr(SpillFile, name, recording(getattr(SpillFile, name)))
         patch.setattr(SpillFile, "create", recording(SpillFile.create))
-        patch.setattr(AttemptJournal, "_append", recording(AttemptJournal._append))
+        patch.setattr(AttemptRegistry, "_append", recording(AttemptRegistry._append))
         previous = sys.gettrace()
         sys.settrace(recorder.trace)
         try:

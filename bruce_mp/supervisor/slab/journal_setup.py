@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read_journal, sync_directory
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
-from bruce_mp.journal.restore import restore
+from bruce_mp.journal.restorer import restore
 from bruce_mp.slab import layout as lay
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.log_lines import plural

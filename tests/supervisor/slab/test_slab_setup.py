@@ -11,7 +11,7 @@ import pytest
 from bruce_mp.errors import SlabError, StartError
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.attempt_journal import AttemptState, RememberedAttempt
+from bruce_mp.slab.attempt_registry import AttemptState, RememberedAttempt
 from bruce_mp.slab.chunks import ChunkPool
 from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.file import lock_exclusive as take_lock
@@ -87,11 +87,11 @@ def test_the_attempts_of_a_replaced_slab_are_not_lost(path: Path) -> None:
     spills = path.with_name("spill")
     create_slab(path, Geometry.for_size(8 << 20, 2000), now_ms=1)
     attempt = RememberedAttempt("name", (1, WORKER_ROW, 1), AttemptState.PREPARED, 3)
-    old = SpillDirectory(spills, 1).journal
+    old = SpillDirectory(spills, 1).registry
     old.prepare(attempt)
     old.store(attempt.id, AttemptState.COMPLETED)
     slab, lock = acquire_slab(path, 16 << 20, 2000, spill_path=spills)
-    new = SpillDirectory.for_slab(slab, spills).journal
+    new = SpillDirectory.for_slab(slab, spills).registry
     found = new.find("name")
     os.close(lock)
     slab.close()

@@ -1,19 +1,20 @@
-"""The journal of named attempts: the outcome of each fenced attempt that its client wants remembered.
+"""The registry of unique attempts: the outcome of each fenced attempt whose name the daemon remembers.
 
 A client that does not know if its attempt was delivered asks for the name, instead of sending the messages twice.  All
-stream workers append to one file in the directory of the spill files, so that any worker can answer.
+stream workers append to one file in the directory of the spill files, so that any worker can answer.  (The journal of
+`slab.sync` is another file; this one keeps the name `attempts.journal` of earlier releases.)
 
     PREPARED ──▶ COMPLETED ──▶ SETTLED
        │            └───────▶ UNCOUNTED
        └──▶ CANCELLED
 
 A worker prepares an attempt before it stores the number of the attempt in its row, which is the commit point.  After
-the death of the worker, that word decides if a prepared attempt is completed or cancelled.  An attempt becomes
+the death of the worker, that number decides if a prepared attempt is completed or cancelled.  An attempt becomes
 UNCOUNTED if its worker dies before all its messages have outcomes: the daemon still delivers or discards each of them.
 
 Each entry is one line of JSON in one `write()` to a file opened with O_APPEND.  A kill within a write can leave a part
-of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  The journal has
-two generations.  It drops the older one when the younger is a day old or too large.
+of a line, so each entry begins and ends with a newline, and readers skip lines that they cannot parse.  A file
+that is a day old or too large is renamed, and replaces the previous renamed file.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from bruce_mp.errors import DiscardReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["AttemptId", "AttemptJournal", "AttemptState", "RememberedAttempt"]
+__all__ = ["AttemptId", "AttemptRegistry", "AttemptState", "RememberedAttempt"]
 
-GENERATION_BYTES: Final = 8 << 20
-"""Size at which a generation ends; it has about 30,000 attempts."""
-GENERATION_MS: Final = 86_400_000
-"""Age at which a generation ends: a day."""
-_JOURNAL: Final = "attempts.journal"
-_OLDER: Final = "attempts.journal.1"
+MAX_FILE_BYTES: Final = 8 << 20
+"""Size at which a file is replaced; it has about 30,000 attempts."""
+MAX_FILE_AGE_MS: Final = 86_400_000
+"""Age at which a file is replaced: a day, as the documentation promises."""
+_FILE: Final = "attempts.journal"
+_PREVIOUS_FILE: Final = "attempts.journal.1"
 _LOCK: Final = "attempts.lock"
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @unique
 class AttemptState(Enum):
-    """The state of a named attempt; the value is the first item of its entry."""
+    """The state of a unique attempt; the value is the first item of its entry."""
 
     PREPARED = "prepared"
     CANCELLED = "cancelled"
@@ -70,7 +71,7 @@ AttemptId = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class RememberedAttempt:
-    """An attempt in the journal.  `delivered` and `discards` are final in state SETTLED."""
+    """An attempt in the registry.  `delivered` and `discards` are final in state SETTLED."""
 
     name: str
     id: AttemptId
@@ -80,24 +81,28 @@ class RememberedAttempt:
     discards: Mapping[DiscardReason | int, int] = field(default_factory=dict)
 
 
-class AttemptJournal:
-    """The journal in `directory`, which `ensure` creates.  `slab_id` is the creation time of the slab in ms.
+class AttemptRegistry:
+    """The registry in `directory`, which `create_directory` creates; `slab_id` is the creation time of the slab in ms.
 
-    Its methods raise OSError and SlabError.
+    Its methods raise OSError for the files, and SlabError for a directory that other users can access.
     """
 
     def __init__(
-        self, directory: Path, slab_id: int, ensure: Callable[[], None], clock_ms: Callable[[], int] | None = None
+        self,
+        directory: Path,
+        slab_id: int,
+        create_directory: Callable[[], None],
+        clock_ms: Callable[[], int] | None = None,
     ) -> None:
         self._slab_id = slab_id
-        self._ensure = ensure
-        self._path = directory / _JOURNAL
+        self._create_directory = create_directory
+        self._path = directory / _FILE
         self._clock_ms = clock_ms or _wall_clock_ms
         self._descriptor = -1
         self._clear()
 
     def _clear(self) -> None:
-        """Drop what was read, because the generations have changed."""
+        """Close the file and forget its entries, because a new file replaces it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -111,7 +116,7 @@ class AttemptJournal:
 
     @property
     def exists(self) -> bool:
-        """Return True if a journal file exists."""
+        """Return True if an attempt was ever registered."""
         return self._path.exists()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -129,7 +134,7 @@ class AttemptJournal:
         return is_open and slab != self._slab_id and slab not in self._ended_slabs
 
     def since_ms(self) -> int:
-        """Return the time from which on the journal has all attempts, in ms since 1970.
+        """Return the time from which on the registry has all attempts, in ms since 1970.
 
         A power failure may take the last entries of a file, so no time before the boot of the host counts.
         """
@@ -190,9 +195,9 @@ class AttemptJournal:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock of the journal, with all entries read."""
-        self._ensure()
-        lock = os.open(self._path.with_name(_LOCK), _FLAGS, 0o600)
+        """Hold the lock of the registry, with all entries read."""
+        self._create_directory()
+        lock = os.open(self._path.with_name(_LOCK), _OPEN_FLAGS, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._open()
@@ -202,27 +207,28 @@ class AttemptJournal:
             os.close(lock)
 
     def _open(self) -> None:
-        """Open the present generation, and begin a new one when it is full or old."""
-        if self._descriptor >= 0 and not self._is_present():
+        """Open the file, and replace it if it is full or old."""
+        if self._descriptor >= 0 and not self._is_current():
             self._clear()
         if self._descriptor < 0:
-            self._read_generations()
-        too_old = self._clock_ms() - self._created_ms >= GENERATION_MS
-        if too_old or os.fstat(self._descriptor).st_size >= GENERATION_BYTES:
-            self._path.rename(self._path.with_name(_OLDER))
+            self._read_files()
+        too_old = self._clock_ms() - self._created_ms >= MAX_FILE_AGE_MS
+        if too_old or os.fstat(self._descriptor).st_size >= MAX_FILE_BYTES:
+            self._path.rename(self._path.with_name(_PREVIOUS_FILE))
             self._clear()
-            self._read_generations()
+            self._read_files()
 
-    def _is_present(self) -> bool:
+    def _is_current(self) -> bool:
+        """Return False if another worker has replaced the open file."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
 
-    def _read_generations(self) -> None:
+    def _read_files(self) -> None:
         with suppress(FileNotFoundError):
-            self._parse(self._path.with_name(_OLDER).read_bytes())
-        self._descriptor = os.open(self._path, _FLAGS, 0o600)
+            self._parse(self._path.with_name(_PREVIOUS_FILE).read_bytes())
+        self._descriptor = os.open(self._path, _OPEN_FLAGS, 0o600)
         self._refresh()
         if not self._read_to:
             self._append(_CREATED, self._clock_ms())
@@ -274,11 +280,13 @@ _RESOLUTIONS: Final[Mapping[tuple[AttemptState, bool], AttemptState]] = {
     (AttemptState.COMPLETED, False): AttemptState.UNCOUNTED,
     (AttemptState.COMPLETED, True): AttemptState.UNCOUNTED,
 }
-"""The state of a dead worker's attempt after the recovery, by its state and if it was completed last."""
+"""The new state of a dead worker's attempt, by its state; True if the row names it as the last completed attempt.
+
+A completion stores its number in the row before its entry here, so a PREPARED attempt with that number is complete."""
 
 
 def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """Split behind the last newline."""
+    """Split after the last newline: another process may be writing the rest."""
     end = data.rfind(b"\n") + 1
     return data[:end], data[end:]
 

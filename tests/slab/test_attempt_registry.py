@@ -1,4 +1,4 @@
-"""The journal of named attempts: states, other processes, broken lines, generations and lost slabs."""
+"""The registry of named attempts: states, other processes, broken lines, replaced files and lost slabs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.slab import attempt_journal
-from bruce_mp.slab.attempt_journal import AttemptJournal, AttemptState, RememberedAttempt
+from bruce_mp.slab import attempt_registry
+from bruce_mp.slab.attempt_registry import AttemptRegistry, AttemptState, RememberedAttempt
 from bruce_mp.slab.spill import SpillDirectory
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ def directory(tmp_path: Path) -> SpillDirectory:
     return SpillDirectory(tmp_path / "spill", SLAB)
 
 
-def journal_in(directory: SpillDirectory, clock_ms: Callable[[], int] | None = None) -> AttemptJournal:
-    return AttemptJournal(directory.path, directory.slab_id, directory.ensure, clock_ms)
+def registry_in(directory: SpillDirectory, clock_ms: Callable[[], int] | None = None) -> AttemptRegistry:
+    return AttemptRegistry(directory.path, directory.slab_id, directory.ensure, clock_ms)
 
 
 def prepared(name: str, number: int, messages: int = 3, slab: int = SLAB) -> RememberedAttempt:
     return RememberedAttempt(name, (slab, ROW, number), AttemptState.PREPARED, messages)
 
 
-def state_of(journal: AttemptJournal, name: str) -> AttemptState | None:
-    found = journal.find(name)
+def state_of(registry: AttemptRegistry, name: str) -> AttemptState | None:
+    found = registry.find(name)
     return None if found is None else found.state
 
 
-def test_a_journal_shows_each_state_to_other_processes(directory: SpillDirectory) -> None:
-    writer, reader = journal_in(directory), journal_in(directory)
+def test_a_registry_shows_each_state_to_other_processes(directory: SpillDirectory) -> None:
+    writer, reader = registry_in(directory), registry_in(directory)
     assert reader.find("a") is None
     assert writer.prepare(prepared("a", 1)) is None
     assert state_of(reader, "a") is AttemptState.PREPARED
@@ -48,11 +48,11 @@ def test_a_journal_shows_each_state_to_other_processes(directory: SpillDirectory
     found = reader.find("a")
     assert found is not None
     assert (found.messages, found.delivered, found.discards) == (3, 2, {DiscardReason.BAD_TOPIC: 1})
-    assert journal_in(directory).find("a") == found
+    assert registry_in(directory).find("a") == found
 
 
 def test_a_name_is_prepared_once_by_all_workers(directory: SpillDirectory) -> None:
-    one, two = journal_in(directory), journal_in(directory)
+    one, two = registry_in(directory), registry_in(directory)
     assert one.prepare(prepared("a", 1)) is None
     earlier = two.prepare(prepared("a", 2))
     assert earlier is not None
@@ -65,60 +65,60 @@ def test_a_name_is_prepared_once_by_all_workers(directory: SpillDirectory) -> No
 def test_the_recovery_decides_by_the_last_completion(
     directory: SpillDirectory, completed: int, states: tuple[str | None, str]
 ) -> None:
-    journal = journal_in(directory)
-    journal.prepare(prepared("earlier", 1))
-    journal.store((SLAB, ROW, 1), AttemptState.COMPLETED)
-    journal.prepare(prepared("last", 2))
-    journal.prepare(RememberedAttempt("other", (SLAB, ROW + 1, 2), AttemptState.PREPARED, 1))
+    registry = registry_in(directory)
+    registry.prepare(prepared("earlier", 1))
+    registry.store((SLAB, ROW, 1), AttemptState.COMPLETED)
+    registry.prepare(prepared("last", 2))
+    registry.prepare(RememberedAttempt("other", (SLAB, ROW + 1, 2), AttemptState.PREPARED, 1))
     for _ in range(2):  # the recovery may run twice
-        journal_in(directory).resolve(ROW, completed)
+        registry_in(directory).resolve(ROW, completed)
         completed = 0
-    found = [state_of(journal, name) for name in ("last", "earlier")]
+    found = [state_of(registry, name) for name in ("last", "earlier")]
     assert found == [AttemptState.UNCOUNTED if state else None for state in states]
-    assert state_of(journal, "other") is AttemptState.PREPARED
+    assert state_of(registry, "other") is AttemptState.PREPARED
 
 
 def test_a_partial_line_of_a_killed_process_hides_no_other_entry(directory: SpillDirectory) -> None:
-    journal = journal_in(directory)
-    journal.prepare(prepared("a", 1))
+    registry = registry_in(directory)
+    registry.prepare(prepared("a", 1))
     with (directory.path / "attempts.journal").open("ab") as file:
         file.write(b'\n["prepared", 17000')
-    assert journal_in(directory).prepare(prepared("b", 2)) is None
-    assert [state_of(journal, name) for name in "ab"] == [AttemptState.PREPARED] * 2
+    assert registry_in(directory).prepare(prepared("b", 2)) is None
+    assert [state_of(registry, name) for name in "ab"] == [AttemptState.PREPARED] * 2
 
 
 def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> None:
     before, gone, now = (SpillDirectory(tmp_path / "spill", SLAB + number) for number in range(3))
     for directory, name in ((before, "before"), (gone, "gone"), (gone, "settled")):
         attempt = prepared(name, hash(name), slab=directory.slab_id)
-        directory.journal.prepare(attempt)
+        directory.registry.prepare(attempt)
         state = AttemptState.SETTLED if name == "settled" else AttemptState.UNCOUNTED
-        directory.journal.store(attempt.id, state)
+        directory.registry.store(attempt.id, state)
     before.remove()  # the daemon had delivered everything, and removed its slab
-    found = {name: now.journal.find(name) for name in ("before", "gone", "settled")}
-    lost = {name: each is not None and now.journal.is_lost(each) for name, each in found.items()}
+    found = {name: now.registry.find(name) for name in ("before", "gone", "settled")}
+    lost = {name: each is not None and now.registry.is_lost(each) for name, each in found.items()}
     assert lost == {"before": False, "gone": True, "settled": False}
 
 
 def test_an_attempt_without_counts_at_the_end_of_its_slab_is_pending_no_longer(tmp_path: Path) -> None:
     ended, now = (SpillDirectory(tmp_path / "spill", SLAB + number) for number in range(2))
     for number, name in enumerate(("prepared", "released", "cancelled", "settled"), 1):
-        ended.journal.prepare(prepared(name, number))
+        ended.registry.prepare(prepared(name, number))
         if number > 1:
-            ended.journal.store((SLAB, ROW, number), AttemptState(name))
+            ended.registry.store((SLAB, ROW, number), AttemptState(name))
     ended.remove()  # the dispatchers delivered the rest after the workers had ended
-    states = {name: state_of(now.journal, name) for name in ("prepared", "released", "cancelled", "settled")}
+    states = {name: state_of(now.registry, name) for name in ("prepared", "released", "cancelled", "settled")}
     uncounted = AttemptState.UNCOUNTED
     assert states == {
         "prepared": uncounted, "released": uncounted, "cancelled": None, "settled": AttemptState.SETTLED,
     }  # fmt: skip
 
 
-def test_a_journal_remembers_for_a_day_and_is_bounded(
+def test_a_registry_remembers_for_a_day_and_is_bounded(
     directory: SpillDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [attempt_journal._boot_time_ms() + 1000]
-    writer, other = (journal_in(directory, lambda: now[0]) for _ in range(2))
+    now = [attempt_registry._boot_time_ms() + 1000]
+    writer, other = (registry_in(directory, lambda: now[0]) for _ in range(2))
     began = now[0]
     for hours in range(0, 73, 3):
         now[0] = began + hours * 3_600_000
@@ -127,8 +127,8 @@ def test_a_journal_remembers_for_a_day_and_is_bounded(
         assert set(range(max(0, hours - 24), hours + 1, 3)) <= set(kept)
         assert min(kept) >= hours - 48
         assert writer.since_ms() <= began + min(kept) * 3_600_000
-    assert writer.since_ms() > began, "the first generation was dropped"
-    monkeypatch.setattr(attempt_journal, "GENERATION_BYTES", 10_000)
+    assert writer.since_ms() > began, "the first file was dropped"
+    monkeypatch.setattr(attempt_registry, "MAX_FILE_BYTES", 10_000)
     for number in range(1000):
         writer.prepare(prepared(f"many-{number}", 1000 + number))
     sizes = [path.stat().st_size for path in directory.path.iterdir()]
@@ -141,7 +141,7 @@ def test_the_memory_begins_at_the_boot_at_the_earliest(
     directory: SpillDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power failure may have taken entries from the file."""
-    journal = journal_in(directory, lambda: 1_000_000)
-    assert journal.since_ms() == attempt_journal._boot_time_ms() > 1_000_000
-    monkeypatch.setattr(attempt_journal, "_boot_time_ms", lambda: 0)
-    assert journal.since_ms() == 1_000_000
+    registry = registry_in(directory, lambda: 1_000_000)
+    assert registry.since_ms() == attempt_registry._boot_time_ms() > 1_000_000
+    monkeypatch.setattr(attempt_registry, "_boot_time_ms", lambda: 0)
+    assert registry.since_ms() == 1_000_000
