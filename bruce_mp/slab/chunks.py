@@ -3,7 +3,7 @@
 Only the input that owns a chunk changes its state, so this module needs no lock.  `shares.py`, which uses a lock,
 decides which chunks an input may use.  The pool may free a sealed chunk when all its runs are settled.  It detects that
 lazily: when it needs memory, it inspects a few of the oldest sealed chunks.  Each allocation gets a generation that is
-unique in the life of the slab, so that a reader recognises a segment of an earlier one as stale.
+unique in the life of the slab, so that a reader recognises a segment of an earlier allocation as stale.
 
 A chunk that is not settled some seconds after its opening is *stuck*, for example because its partitions have no
 leader.  The pool inspects stuck chunks less often than the others, which are likely to be settled soon.
@@ -36,28 +36,30 @@ __all__ = [
     "used_chunk_headers",
 ]
 
-_Queue = OrderedDict[int, None]
+_Queue = OrderedDict[int, None]  # chunks, the next one to inspect first
 
 INSPECTIONS_PER_ALLOCATION: Final = 4
-"""Sealed chunks that each allocation inspects, so that reclaiming keeps pace with use."""
-INSPECTIONS_WHEN_EMPTY: Final = 256
-"""The same for each chunk needed, without a free one."""
+"""Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
+INSPECTIONS_WHEN_FULL: Final = 256
+"""Chunks that an allocation inspects for each chunk that it needs and does not find; 1 to 4 ms in pure Python."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
-"""Bound for one call of `reclaim`, and for the chunks that it frees."""
+"""Bound for one call of `reclaim`, so that receiving continues; also for the stuck chunks that one search frees."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
-"""Bound for `reclaim_idle`, which runs once a second beside the traffic."""
+"""Bound for `reclaim_idle`, which runs once a second beside the traffic: a few percent of a CPU in pure Python."""
 SEARCH_PAUSE_MS: Final = 5
 """Pause after a search without success, because settling takes milliseconds."""
 STUCK_AFTER_MS: Final = 5000
 """Age after which an unsettled chunk is inspected rarely."""
 STUCK_DIVISOR: Final = 8
-"""The part of the inspections that stuck chunks get, as a divisor, while there are other sealed chunks."""
-_SPARE_PART: Final = 0.1
-_SLACK: Final = 1.25
-"""Surplus over the size of the spans needed, because not all free chunks are neighbours."""
-_GENERATION_STEP: Final = 32  # more than there are inputs
+"""One in this many inspections is of a stuck chunk while there are other sealed chunks."""
+_KEPT_FREE_PART: Final = 0.1
+"""Part of the usable chunks that optional larger spans leave free for other topics."""
+_FRAGMENTATION_FACTOR: Final = 1.25
+"""Factor for the free chunks in which to look for spans, because not all free chunks are neighbours."""
+_GENERATION_STEP: Final = 32
+"""More than the rows of inputs: the remainder of a generation names its input, so no two inputs use the same one."""
 
 
 class ChunkWatcher(Protocol):
@@ -92,6 +94,7 @@ class ChunkPool:
         self._now_ms = 0
         """Time of the last `allocate`."""
         self._unreclaimable: list[int] = []
+        """Sealed chunks that the pool must not reclaim before the next `allow_reclaim`."""
         self._search_pause_ends_ms = 0
         self._reserved, self._reserved_span = 0, 1
         self.own_free = 0
@@ -126,22 +129,23 @@ class ChunkPool:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
         self._next_generation = self._generation_after(last or found)
-        self._allow_reclaim_of_older()
+        self._queue_adopted()
         self._refill()
 
-    def _allow_reclaim_of_older(self) -> None:
-        """Delay the reclaim of adopted chunks with records of the present landing zone until `allow_reclaim`."""
-        base = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
+    def _queue_adopted(self) -> None:
+        """Allow the reclaim of the adopted chunks, except those with records of the batch in the landing zone."""
+        first_landed = self._slab.longs[landing_zone.base_at(self._slab) >> 3]
         adopted, self._unreclaimable = self._unreclaimable, []
         for chunk in adopted:
-            if last_arrival(self._slab, chunk) >= base:
+            if last_arrival(self._slab, chunk) >= first_landed:
                 self._unreclaimable.append(chunk)
             else:
                 self._sealed[chunk] = None
 
     def _set_used(self, chunk: int, span: int, used: int) -> None:
         """Set chunks to used or free, and adjust the count of free chunks by the changes."""
-        self.own_free += self._used.count(used ^ 1, chunk, chunk + span) * (-1 if used else 1)
+        changed = self._used.count(not used, chunk, chunk + span)
+        self.own_free += -changed if used else changed
         self._used[chunk : chunk + span] = bytes([used]) * span
 
     def _add_share(self, share: int) -> None:
@@ -167,13 +171,16 @@ class ChunkPool:
         return share is not None
 
     def _claim_shares_for_span(self, span: int) -> bool:
+        """Claim the free shares that, with our free chunks, form the first possible span; False if there is none."""
         free, used = self._shares.free, bytearray(self._used)
         for share in free:
             chunks = self._shares.chunks_of(share)
             used[chunks.start : chunks.stop] = bytes(len(chunks))
         at = used.find(bytes(span))
-        size = self._shares.size
-        wanted = sorted(set(range(at // size, (at + span - 1) // size + 1)).intersection(free)) if at >= 0 else []
+        if at < 0:
+            return False
+        last = at + span - 1
+        wanted = [share for share in free if at // self._shares.size <= share <= last // self._shares.size]
         if not wanted or not self._shares.claim(wanted):
             return False
         for share in wanted:
@@ -181,6 +188,7 @@ class ChunkPool:
         return True
 
     def _refill(self) -> None:
+        """List the free chunks, the last one first, because `_find_one` pops from the end."""
         own = (chunk for share in reversed(self._shares.own) for chunk in reversed(self._shares.chunks_of(share)))
         self._free = [chunk for chunk in own if not self._used[chunk]]
 
@@ -202,7 +210,7 @@ class ChunkPool:
         """Inspect more chunks, with a pause after a failure, so that a full slab does not consume the CPU."""
         if now_ms < self._search_pause_ends_ms:
             return None
-        self._reclaim(INSPECTIONS_WHEN_EMPTY * span)
+        self._reclaim(INSPECTIONS_WHEN_FULL * span)
         chunk = self._find_or_extend(span)
         if chunk is None:
             self._search_pause_ends_ms = now_ms + SEARCH_PAUSE_MS
@@ -211,7 +219,9 @@ class ChunkPool:
     def _find_or_extend(self, span: int) -> int | None:
         """Find a free span, if necessary with chunks of newly claimed shares."""
         chunk = self._find(span)
-        return self._find(span) if chunk is None and self._claim_share(span) else chunk
+        if chunk is None and self._claim_share(span):
+            chunk = self._find(span)
+        return chunk
 
     def _find(self, span: int) -> int | None:
         if span == 1:
@@ -234,8 +244,10 @@ class ChunkPool:
         at = self._slab.chunk_at(chunk)
         generation, self._next_generation = self._next_generation, self._generation_after(self._next_generation)
         self._slab.words[self._generation_at >> 2] = generation
-        header = (lay.CHUNK_MAGIC, generation, ChunkState.FREE, self.owner, 0, span, 0, 0, now_ms, 0)
-        lay.CHUNK.pack_into(self._slab.view, at, *header)
+        runs = attempt = last_arrival = 0
+        # The chunk stays FREE until its header is complete, because a crash may leave a part of the header.
+        fields = (generation, ChunkState.FREE, self.owner, 0, span, runs, attempt, now_ms, last_arrival)
+        lay.CHUNK.pack_into(self._slab.view, at, lay.CHUNK_MAGIC, *fields)
         self._slab.view[at + lay.CHUNK_STATE] = ChunkState.OPEN
 
     def seal(self, chunk: int) -> None:
@@ -291,9 +303,9 @@ class ChunkPool:
     def can_spare(self, span: int) -> bool:
         """Return True if an optional larger span would leave the reserved chunks and a tenth of the usable chunks free.
 
-        If a span was reserved, only neighbouring chunks count for it.
+        Chunks reserved as spans of neighbours are left free only where they are neighbours.
         """
-        if self.free_count - span < self.usable * _SPARE_PART:
+        if self.free_count - span < self.usable * _KEPT_FREE_PART:
             return False
         if self._reserved_span > 1:
             return self._can_spare_neighbours(span)
@@ -302,9 +314,9 @@ class ChunkPool:
     def _can_spare_neighbours(self, span: int) -> bool:
         """Return True if the reserved spans stay free wherever the pool allocates a span of this size."""
         size = self._reserved_span
-        touched = (span - 2) // size + 2
+        touched = (span - 2) // size + 2  # the most spans of `size` chunks that this span can overlap
         spans = self._reserved // size + touched
-        return self._obtain(int(spans * size * _SLACK)) and self.free_spans(size, spans) == spans
+        return self._obtain(int(spans * size * _FRAGMENTATION_FACTOR)) and self.free_spans(size, spans) == spans
 
     def _obtain(self, chunks: int) -> bool:
         """Claim shares until `chunks` chunks are free; False if too few are obtainable."""
@@ -316,16 +328,16 @@ class ChunkPool:
         """Count the disjoint spans of neighbouring free chunks in our shares, up to `limit`."""
         wanted, found, at = bytes(span), 0, 0
         while found < limit and (at := self._used.find(wanted, at)) >= 0:
-            end = min(at + span * (limit - found), len(self._used))
-            used = self._used.find(1, at, end)
-            end = end if used < 0 else used
+            farthest = min(at + span * (limit - found), len(self._used))
+            first_used = self._used.find(1, at, farthest)
+            end = farthest if first_used < 0 else first_used
             found, at = found + (end - at) // span, end
         return found
 
     def _reclaim(self, inspections: int) -> int:
         """Inspect the oldest sealed and stuck chunks, free the settled ones and return their number."""
-        young = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
-        return self._inspect_queue(self._sealed, young) + self._inspect_stuck(inspections - young)
+        not_stuck = min(len(self._sealed), inspections - inspections // STUCK_DIVISOR)
+        return self._inspect_queue(self._sealed, not_stuck) + self._inspect_stuck(inspections - not_stuck)
 
     def _inspect_stuck(self, inspections: int) -> int:
         """Inspect the first stuck chunks, free the settled ones and return their number.
@@ -386,9 +398,10 @@ class ChunkPool:
                     self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:
-        """Return the next generation that belongs to this input."""
+        """Return the next generation that belongs to this input; never 0, which means none."""
         step = generation // _GENERATION_STEP + 1
-        return (step * _GENERATION_STEP + self.owner % _GENERATION_STEP) & 0xFFFFFFFF or _GENERATION_STEP
+        following = step * _GENERATION_STEP + self.owner % _GENERATION_STEP
+        return following & 0xFFFFFFFF or _GENERATION_STEP
 
 
 def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
