@@ -215,7 +215,7 @@ class Assignments:
         self._outbox.post_flush(topic)
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
-        """Request metadata, because the fetch that began at `started_ms` named no leader."""
+        """Request metadata, because the view at `started_ms`, the start of a fetch or now, names no usable leader."""
         self._refresh.request(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
 
     def _set_holder(self, route: Route, slot: int | None) -> None:

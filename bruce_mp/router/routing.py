@@ -1,8 +1,8 @@
 """Routing of runs: topic, limits, partition, dispatcher.
 
-A run is *plain* if its topic is plain (`Topic.is_plain`), all its messages fit into Kafka's limit, and message
-debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.  A
-`_RoutedSegments` keeps them in order, so that each dispatcher gets all segments of a call in one parcel.
+A run is *plain* if its topic is plain (`Topic.is_plain`), all its messages are within `message_max_bytes`, and
+message debugging is off.  `_route` decides this once for each run; only runs that are not plain pass through `_admit`.
+`_RoutedSegments` collects the segments that one call routes, so that each dispatcher gets them in one frame.
 
 The router *parks* messages: it holds them in memory while no partition is open for them.
 """
@@ -63,10 +63,11 @@ class _RoutedSegments:
         self.max_plain_payload = max_plain_payload
         """The largest message payload, in bytes, of a plain run."""
         self.any_records = 0
+        """Routed records without a partition key; only `RunRouter.route` adds both numbers to the counters."""
         self.keyed_records = 0
-        """Routed records without and with a partition key; only `RunRouter.route` adds them to the counters."""
+        """Routed records with a partition key."""
         self.queued: _SegmentsByPartition = {}
-        """Segments to send as QUEUE after `sends`; all segments of a dispatcher share a parcel."""
+        """Segments to send as QUEUE after `sends`."""
         self.sends: list[tuple[ParcelKind, _SegmentsByPartition]] = []
 
     def queue(self, topic: Topic, partition: int, segment: Segment) -> None:
@@ -108,7 +109,7 @@ class RunRouter:
         self._discards = discards
         self._tap = tap
         self._limits = RateLimits(slab, discards, config.rate_limit_for)
-        self._max_payload = config.batching.message_max_bytes - SIZE_OVERHEAD
+        self._max_payload = _max_payload_of(config)
         self._numbered = topics.numbered
         self._is_open = assignments.is_open
         self._awaiting_metadata: list[Segment] = []
@@ -117,10 +118,10 @@ class RunRouter:
 
     def apply_config(self, config: Config, now_ms: int) -> None:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
-        self._max_payload = config.batching.message_max_bytes - SIZE_OVERHEAD
+        self._max_payload = _max_payload_of(config)
         self._limits.apply_config(config.rate_limit_for)
         for topic in self._numbered.values():
-            topic.is_plain = False
+            topic.is_plain = False  # so that `_admit` looks for a rate limit again
             topic.apply_keys_wait(keys_wait=config.keys_wait_for(topic.name))
             rule = config.batching_for(topic.name)
             if rule != topic.rule:
@@ -169,7 +170,7 @@ class RunRouter:
 
     def _admit(self, topic: Topic, segment: Segment, header: RunHeader, now_ms: int) -> Sequence[Segment]:
         """Discard messages that are too long or over the rate limit; copy the others for debugging and return them."""
-        topic.is_plain = not self._limits.has_limit(topic.number, topic.name)
+        topic.is_plain = not self._limits.has_limit(topic.number, topic.name)  # for its next runs
         parts = [segment] if header.largest <= self._max_payload else self._discard_long(topic, segment)
         admitted = self._limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_open:
@@ -190,7 +191,7 @@ class RunRouter:
         if header.flags & _HAS_KEY:
             routed.keyed_records += segment.records
             partition = topic.partition_of_lane(header.partition_index, header.partition_count)
-            if partition is None:
+            if partition is None:  # the lane is shared, or the topic has fewer partitions than the input knew
                 self._split_by_keys(topic, segment, header.partition_count, routed)
         elif topic.batch is None:
             routed.any_records += segment.records
@@ -208,7 +209,8 @@ class RunRouter:
             topic.parked_keyed.append(segment)
             self._assignments.request_leader(routed.now_ms, routed.now_ms)
             return
-        # Keep the input's count after an increase of partitions: another count would merge lanes and reorder messages.
+        # After an increase of partitions the input's count still decides: runs of a key in another partition would
+        # overtake the ones that wait in this one.
         key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)
@@ -246,9 +248,11 @@ class RunRouter:
         """Send the segments; discard those of partitions for which the slab's partition table has no room."""
         if routed.queued:
             routed.sends.append((ParcelKind.QUEUE, routed.queued))
-        for kind, runs in routed.sends:
-            for (number, _), segments in self._assignments.send(kind, runs, routed.now_ms).items():
+        for kind, parcels in routed.sends:
+            without_entry = self._assignments.send(kind, parcels, routed.now_ms)
+            for (number, _), segments in without_entry.items():
                 self._tables.report_full("partitions", "messages for further partitions are discarded.", routed.now_ms)
+                # New metadata lets the tables free the entries of deleted topics, at most once in this interval.
                 self._refresh.request(routed.now_ms + SWEEP_INTERVAL_MS)
                 reason, counter = DiscardReason.NO_AVAILABLE_PARTITIONS, Counter.DiscardNoAvailablePartition
                 undamaged = without_damaged(self._slab, self._row, segments)
@@ -301,7 +305,7 @@ class RunRouter:
         """Route parked messages again, because metadata or a dispatcher's frame may have opened their partitions."""
         routed = _RoutedSegments(now_ms)
         for topic in self._numbered.values():
-            if topic.has_waiting and topic.view is not None:
+            if topic.has_parked and topic.view is not None:
                 self._unpark_keyed(topic, routed)
                 self._unpark_any(topic, routed)
         self._send(routed)
@@ -319,7 +323,7 @@ class RunRouter:
             return
         parked, topic.parked = topic.parked, []
         for portion in portions_of(parked):
-            topic.advance_partition()
+            topic.advance_partition()  # so that all partitions share the backlog
             self._add_together(topic, portion, ParcelKind.WAITED, routed)
 
     def _awaits_dispatchers(self, topic: Topic, now_ms: int) -> bool:
@@ -332,11 +336,14 @@ class RunRouter:
 
     def leaderless_topics(self) -> list[_TopicPartition]:
         """Return (topic, `ALL_PARTITIONS`) for each topic with parked messages and no leader for any partition."""
-        parked = (topic for topic in self._numbered.values() if topic.has_waiting and topic.view is not None)
+        parked = (topic for topic in self._numbered.values() if topic.has_parked and topic.view is not None)
         return [(topic.number, ALL_PARTITIONS) for topic in parked if not topic.key_partitions]
 
     def waiting(self) -> Iterator[tuple[bytes, list[Segment]]]:
-        """Yield topic and segments of parked messages, and of messages that arrived before the first metadata."""
+        """Yield topic and segments of parked messages, and of messages that arrived before the first metadata.
+
+        Of the two kinds of parked messages, either one shows that the topic waits.
+        """
         yield b"", self._awaiting_metadata
         for topic in self._numbered.values():
             yield topic.name, topic.parked or topic.parked_keyed
@@ -352,7 +359,12 @@ class RunRouter:
         self._limits.remove(number)
 
 
+def _max_payload_of(config: Config) -> int:
+    """Return the most bytes of key, value and headers in a message, because Kafka's limit counts its overhead, too."""
+    return config.batching.message_max_bytes - SIZE_OVERHEAD
+
+
 def _raise_damaged(slab: Slab, segment: Segment) -> NoReturn:
     """Raise SlabError for a segment with damaged headers."""
-    read_run(slab, segment.chunk, segment.run)
+    read_run(slab, segment.chunk, segment.run)  # raises the error if the header of the run is damaged
     raise_damage(slab, [segment])

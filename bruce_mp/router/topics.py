@@ -166,7 +166,7 @@ class Topic:
         self._sticks_until_ms = 0
 
     @property
-    def has_waiting(self) -> bool:
+    def has_parked(self) -> bool:
         return bool(self.parked or self.parked_keyed)
 
 
