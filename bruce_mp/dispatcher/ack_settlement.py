@@ -1,6 +1,7 @@
 """Settlement of acknowledged record batches, several in one transaction.
 
-A transaction settles whole batches with the counters of delivered messages and delays.  The sums by topic follow it.
+A transaction marks the records of whole batches as delivered, and raises the counters of messages and delays.  The
+sums by topic are no part of it: a crash may lose the last ones.
 Records that were damaged after sending are quarantined, and the others are settled without them.
 """
 
@@ -50,7 +51,8 @@ class AckSettler:
         """Settle batches in one transaction; raise SlabError for a damaged segment and settle nothing."""
         total, by_topic = kernels.wait_times(self._slab, batches, BOUNDS_MS, steady_ms())
         # Read the names first: the router may remove a topic once its messages are settled.
-        names = [self._clear_refusal(topic) for topic in by_topic]
+        names = [self._topics.name_of(topic) for topic in by_topic]
+        self._clear_refusals(by_topic)
         segments = [segment for batch in batches for segment in batch.segments]
         increments = {Counter.MsgDelivered: total.messages, **increments_of(total.delays, total.waited_ms)}
         self._row.settle(segments, RunState.DELIVERED, 0, increments)
@@ -64,11 +66,11 @@ class AckSettler:
             if undamaged:
                 self._settle([batch._replace(segments=tuple(undamaged))])
 
-    def _clear_refusal(self, topic: int) -> bytes:
-        """Clear the refusal that the topic table records, and return the topic's name."""
-        if self._topics.refusal_of(topic):
-            self._topics.store_refusal(topic, 0)
-        return self._topics.name_of(topic)
+    def _clear_refusals(self, topics: Iterable[int]) -> None:
+        """Clear the fatal error codes in the topic table, because the broker accepts the topics again."""
+        for topic in topics:
+            if self._topics.refusal_of(topic):
+                self._topics.store_refusal(topic, 0)
 
 
 def _transactions(batches: Iterable[SentBatch]) -> Iterator[list[SentBatch]]:

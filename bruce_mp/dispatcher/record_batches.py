@@ -47,7 +47,7 @@ class BatchPlan(NamedTuple):
     topic: int
     partition: int
     segments: tuple[Segment, ...]
-    payload: int
+    payload: int  # bytes of keys, values and record headers
 
 
 class BatchBuilder:
@@ -77,8 +77,8 @@ class BatchBuilder:
         batches = [(entry_at(topic, partition), partition, segments) for topic, partition, segments, _ in plans]
         numbers = kernels.assign_sequences(self._slab, self._row, batches, self._build, is_numbered=self.idempotent)
         return [
-            SentBatch(plan.topic, plan.partition, *found, plan.segments) if found else None
-            for plan, found in zip(plans, numbers, strict=True)
+            SentBatch(plan.topic, plan.partition, *epoch_and_sequence, plan.segments) if epoch_and_sequence else None
+            for plan, epoch_and_sequence in zip(plans, numbers, strict=True)
         ]
 
     def return_to_router(self, segments: Sequence[Segment], *, sent: bool) -> None:
@@ -100,12 +100,12 @@ class BatchBuilder:
         segments: list[Segment] = []
         left, total = self.max_bytes, 0
         while ready and room and len(segments) < MAX_SETTLED_SEGMENTS:
-            _, _, _, _, records, payload = ready[0]
-            left -= payload + SIZE_OVERHEAD * records
-            if left < 0 or total + payload > room:
+            segment = ready[0]
+            left -= segment.payload + SIZE_OVERHEAD * segment.records
+            if left < 0 or total + segment.payload > room:
                 break
             segments.append(ready.popleft())
-            total += payload
+            total += segment.payload
         if not segments:
             segments.append(self._split_first(ready, room))
             total = segments[0].payload
@@ -114,10 +114,12 @@ class BatchBuilder:
     def _split_first(self, ready: deque[Segment], room: int) -> Segment:
         """Remove the part of the first segment that fits, at least one record."""
         segment = ready.popleft()
-        fitting = self.max_bytes * segment.records // (segment.payload + SIZE_OVERHEAD * segment.records)
-        records = max(1, fitting) if room else 1
-        head, rest = kernels.split_at(self._slab, segment, records, min(room, self.max_bytes - SIZE_OVERHEAD * records))
-        if head is None:
+        # `split_at` bounds the payload only, so the overhead is computed for as many records of average size as fit.
+        size = segment.payload + SIZE_OVERHEAD * segment.records
+        records = max(1, segment.records * self.max_bytes // size) if room else 1
+        max_payload = min(room, self.max_bytes - SIZE_OVERHEAD * records)
+        head, rest = kernels.split_at(self._slab, segment, records, max_payload)
+        if head is None:  # the first record is larger than the limit
             head, rest = kernels.split_at(self._slab, segment, 1, _ANY_SIZE)
         assert head is not None
         if rest is not None:
@@ -125,6 +127,7 @@ class BatchBuilder:
         return head
 
     def _write_sequences(self, batch: SentBatch) -> None:
+        """Write the batch's numbers to its headers; its first header gets the mark that a batch begins there."""
         numbers = (batch.partition, batch.base_sequence, batch.epoch)
         kernels.write_sequence(self._slab, batch.segments, *numbers, opens_batch=True)
 
@@ -149,17 +152,18 @@ class BatchBuilder:
     def remove_records(self, batch: SentBatch, indices: Iterable[int]) -> tuple[SentBatch | None, list[Segment]]:
         """Remove records from a batch by index; return (the remaining batch or None, the removed segments).
 
-        The caller calls `close_gap` for the remaining batch before it settles the removed records.
+        Before the caller settles the removed records, it numbers the rest with `close_gap`: a recovery must not find
+        a batch with a gap in its numbers.
         """
         kept: list[Segment] = []
         removed: list[Segment] = []
-        rest, at = list(batch.segments), 0
+        rest, rest_start = list(batch.segments), 0
         for start, stop in _ranges(indices, batch.records):
-            heads, rest = self._split_after(rest, start - at)
-            cut, rest = self._split_after(rest, stop - start)
-            kept += heads
-            removed += cut
-            at = stop
+            before, rest = self._split_after(rest, start - rest_start)
+            between, rest = self._split_after(rest, stop - start)
+            kept += before
+            removed += between
+            rest_start = stop
         kept += rest
         return (batch._replace(segments=tuple(kept)) if kept else None), removed
 
@@ -219,7 +223,8 @@ class BatchBuilder:
         epoch, following = self._next_numbers(batch.topic, batch.partition)
         if batch.base_sequence >= 0 and epoch == batch.epoch:
             end = next_sequence(batch.base_sequence, batch.records)
-            if (end - following) & 0x7FFFFFFF < 1 << 30:  # `end` is ahead; sequence numbers wrap at 2**31
+            distance = (end - following) & 0x7FFFFFFF  # sequence numbers wrap at 2**31
+            if distance < 1 << 30:  # `end` is ahead
                 self._sequences.store_next_sequence(batch.topic, batch.partition, end, epoch)
 
     # --- the first header of a batch ---------------------------------------------------------------------------------
