@@ -1,8 +1,8 @@
-"""Recording of held runs: the journal gets each run that its input has handed over, once, until it is settled.
+"""Recording of held runs: a copy of each run goes to the journal once, after the input has handed over the run.
 
-A recording has all runs of a fenced attempt or none: it leaves out those of an attempt that its input is just handing
-over, and all runs handed over since the recording began.  Its COMMIT makes them one unit for the reader.  An attempt
-with a spill file is no such unit, because the journal lacks the messages in the file.
+The runs of a fenced attempt are recorded together.  A recording leaves out the attempt that an input is handing over,
+and all runs handed over after the recording began.  A COMMIT ends it, without which a reader leaves out its
+attempts.  Of an attempt with a spill file the journal has only a part, because it lacks the messages in the file.
 
 A run is recorded whole.  It counts as held until its last message is settled, so a power failure repeats the settled
 messages of a split run, and those that were settled since the last recording.
@@ -36,10 +36,13 @@ __all__ = ["JOURNAL", "JournalRecorder"]
 JOURNAL: Final = "journal"
 """The name of the file in its directory."""
 _MAX_GARBAGE: Final = 64 << 20
-"""Bytes of settled runs, beyond those of held ones, at which the journal is written again without them."""
+"""A journal is written again without its settled runs when these take this much more bytes than the held ones.
+
+The bound for the file is twice the held bytes and this constant, which spares small journals frequent rewrites."""
 _PART_RUNS: Final = 20_000
+"""Runs after which `on_progress` is called; a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
-"""Size of a part of the work; a slow disk writes 64 MiB in a few seconds."""
+"""Unsynced bytes after which it is called; a slow disk writes 64 MiB in a few seconds."""
 
 
 class JournalRecorder:
@@ -63,7 +66,8 @@ class JournalRecorder:
     def record(self) -> None:
         """Write all changes to the disk; then store in the slab how far the journal has come."""
         try:
-            if self._journal is None or self._journal.size > 2 * sum(self._recorded.values()) + _MAX_GARBAGE:
+            held_bytes = sum(self._recorded.values())
+            if self._journal is None or self._journal.size - held_bytes > held_bytes + _MAX_GARBAGE:
                 self.rewrite()
             else:
                 self._add_changes(self._journal)
@@ -71,7 +75,7 @@ class JournalRecorder:
         except OSError:
             self._close_journal()
             raise
-        store_journaled(self._slab, {row: at.ticket for row, at in self._progress.items()})
+        store_journaled(self._slab, {row: progress.ticket for row, progress in self._progress.items()})
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
@@ -101,7 +105,7 @@ class JournalRecorder:
         self._progress = input_progress(self._slab)
         found: dict[RunKey, int] = {}
         for number, (key, run) in enumerate(read_each(self._slab, self._held_runs)):
-            if number % _PART_RUNS == _PART_RUNS - 1 or journal.unsynced >= _PART_BYTES:
+            if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
                 if journal is not self._journal:  # a new file, which nothing reads before it is complete
                     journal.sync()
                 self._on_progress()
@@ -120,13 +124,14 @@ class JournalRecorder:
         attempt = AttemptKey(row, number) if number else None
         try:
             progress = self._progress[row]
-            last = progress.ticket if not number or number != progress.attempt else 0
+            is_incomplete = number != 0 and number == progress.attempt
+            last_ticket = 0 if is_incomplete else progress.ticket
             for offset, run in runs_of(self._slab, chunk):
                 key = RunKey(chunk, run.generation, offset)
-                # A recorded run stays: an earlier worker's attempt may have the number of the one in its release.
-                if (key in self._recorded or run.ticket <= last) and self._is_held(chunk, offset, run):
+                # A recorded run stays: the attempt under way may have the number of an earlier worker's attempt.
+                if (key in self._recorded or run.ticket <= last_ticket) and self._is_held(chunk, offset, run):
                     yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
-        except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed
+        except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed: its copies stay
             yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
     def _is_held(self, chunk: int, offset: int, run: Run) -> bool:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["restore"]
 
-_ROW: Final = lay.ROW_FIRST_INPUT
-_SLICE: Final = 4096
-"""Number of messages that are appended at once."""
+_DATAGRAM_INPUT: Final = lay.ROW_FIRST_INPUT
+_BATCH_MESSAGES: Final = 4096
+"""Messages appended at once: few calls, and at most a few MB of memory at usual sizes."""
 _NO_LINGER: Final = 0
 
 
@@ -42,21 +42,21 @@ def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners
     Raises StartError if the slab is too small for them.
     """
     appender = _Appender(slab, partitioners)
-    for record, frame in merge(*map(_frames, runs), key=lambda pair: pair[0].arrival):
-        appender.add(record, frame)
+    for record, message in merge(*map(_messages, runs), key=lambda pair: pair[0].arrival):
+        appender.add(record, message)
     return appender.finish()
 
 
-def _frames(run: JournaledRun) -> Iterator[tuple[Record, bytes]]:
-    """Yield each record with the frame in which a client would send it."""
+def _messages(run: JournaledRun) -> Iterator[tuple[Record, bytes]]:
+    """Yield each record of a run with the bytes of the message as a client sends them."""
     at = 0
     for _ in range(run.records):
         record = Record._make(lay.RECORD.unpack_from(run.data, at))
-        yield record, _frame(run.topic, record, run.data[at + lay.RECORD_HEADER : at + record.size])
+        yield record, _encode(run.topic, record, run.data[at + lay.RECORD_HEADER : at + record.size])
         at += record.size
 
 
-def _frame(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
+def _encode(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
     value_at, headers_at = record.key_length, record.key_length + record.value_length
     key, value = bytes(body[:value_at]), bytes(body[value_at:headers_at])
     headers = decode_headers(bytes(body[headers_at : headers_at + record.headers_length])) or ()
@@ -66,45 +66,46 @@ def _frame(topic: bytes, record: Record, body: bytes | memoryview) -> bytes:
 
 
 class _Appender:
-    """Appends messages to the lanes of the datagram input, slice by slice."""
+    """Appends messages to the lanes of the datagram input, batch by batch."""
 
     def __init__(self, slab: Slab, partitioners: Partitioners | None) -> None:
         self._slab = slab
-        pool, topics = ChunkPool(slab, _ROW), TopicTable(slab)
+        pool, topics = ChunkPool(slab, _DATAGRAM_INPUT), TopicTable(slab)
         self._lanes = Lanes(slab, pool, topics, lambda _: _NO_LINGER, partitioners=partitioners)
-        self._slice: list[bytes] = []
+        self._batch: list[bytes] = []
         self._keeps_timestamps = False
+        """Common to the messages of a batch."""
         self._any_partition = self._partition_key = 0
 
-    def add(self, record: Record, frame: bytes) -> None:
+    def add(self, record: Record, message: bytes) -> None:
         keeps_timestamps = bool(record.options & lay.OPTION_KEEPS_TIMESTAMP)
-        if len(self._slice) >= _SLICE or keeps_timestamps != self._keeps_timestamps:
+        if len(self._batch) >= _BATCH_MESSAGES or keeps_timestamps != self._keeps_timestamps:
             self._append()
         self._keeps_timestamps = keeps_timestamps
-        self._slice.append(frame)
+        self._batch.append(message)
 
     def _append(self) -> None:
-        base_at = landing_zone.base_at(self._slab) >> 3
+        next_arrival = landing_zone.base_at(self._slab) >> 3
         extents, at = [], 0
-        for frame in self._slice:
-            extents.append((at, len(frame)))
-            at += len(frame)
+        for message in self._batch:
+            extents.append((at, len(message)))
+            at += len(message)
         ingested = self._lanes.ingest(
-            memoryview(b"".join(self._slice)),
+            memoryview(b"".join(self._batch)),
             extents,
-            self._slab.longs[base_at],
+            self._slab.longs[next_arrival],
             steady_ms(),
             keeps_timestamps=self._keeps_timestamps,
         )
         if ingested.no_room:
             raise StartError(
                 f"The messages of the journal do not fit into the slab {self._slab.path}: raise slab.size by a quarter "
-                "above the value that it had when they were received. A full slab had its messages closer together."
+                "above the value that it had when they were received. Restored messages may need more room than before."
             )
-        self._slab.longs[base_at] += len(extents)
+        self._slab.longs[next_arrival] += len(extents)
         self._any_partition += ingested.any_partition
         self._partition_key += ingested.partition_key
-        self._slice = []
+        self._batch = []
 
     def finish(self) -> int:
         """Hand all runs over to the router, and count their messages as received."""
@@ -116,5 +117,6 @@ class _Appender:
             Counter.InputAgentProcessAnyPartitionMsg: self._any_partition,
             Counter.InputAgentProcessPartitionKeyMsg: self._partition_key,
         }
-        ProcessRow(self._slab, _ROW).settle((), RunState.DELIVERED, 0, increments)
+        no_segments = ()  # the transaction only raises the counters
+        ProcessRow(self._slab, _DATAGRAM_INPUT).settle(no_segments, RunState.DELIVERED, 0, increments)
         return total
