@@ -1,7 +1,8 @@
 """Lanes: the open chunks of an input, one for each busy topic, or topic and partition index of PartitionKey messages.
 
 `Lanes` appends a parsed batch group by group to the lanes' open runs.  It closes a run when its chunk is full, or when
-its linger ends, on a tick that all lanes share.  The input publishes a run that filled its chunk at the same tick.
+its linger ends.  Lingers end on *ticks*, times that all lanes share (`closed_runs.tick_after`), so that the input
+publishes the runs of many topics together.  A run that filled its chunk also waits for the tick.
 
 Topics that the router has not numbered use a *shared* lane, and so does any topic when there are too many lanes.  The
 runs of a shared lane carry the topic's name.  They are closed at the end of the batch, so that the input hands them
@@ -42,12 +43,19 @@ IDLE_MS: Final = 1000
 """Idle time after which a lane without unsettled messages releases its chunk."""
 MAX_SHARED_LANES: Final = 64
 """Number of shared lanes; fewer in a small slab, so that their open chunks take at most a 64th of it."""
+_ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed message (`parse.Item`)
 WAKE_SLACK_MS: Final = 12
-"""`close_due` also closes runs that are due within this time, because each frame wakes the router."""
+"""`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
 _LEEWAY_MS: Final = 4
-_MAX_LINGER_MS: Final = 250
+"""Time by which `next_due_ms` is early, so that a late wake-up does not delay a run."""
 _LEEWAY_DIVISOR: Final = 6
-"""A run may be handed over earlier or later by its linger divided by this number."""
+"""The leeway is 0 if early and late wake-ups together could exceed the shortest linger divided by this number."""
+_MAX_LINGER_MS: Final = 250
+"""The shortest linger before any is known."""
+
+
+_UNUSED_HEADER: Final = LaneHeader(0, b"", 0, -1, 0)
+"""The header of a shared lane before its first use."""
 
 
 class NoRoom(NamedTuple):
@@ -102,15 +110,15 @@ class Lanes:
         self._windows_by_topic: dict[int, TimestampWindow | None] = {}
         self._replaced = ReplacedCounts()
         self.wall_offset_ms = 0
-        """Lead of the wall clock over the steady clock."""
+        """Milliseconds that the wall clock is ahead of the steady clock."""
         self._set_leeway(_MAX_LINGER_MS)
-        self._partitions: dict[int, int] = {}
+        self._partition_counts: dict[int, int] = {}
         self._restored_counts: Mapping[int, int] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // 64))
-        self._shared = tuple(self.lane_type(slab, LaneHeader(0, b"", 0, -1, 0)) for _ in range(shared))
+        self._shared = tuple(self.lane_type(slab, _UNUSED_HEADER) for _ in range(shared))
         self._is_shared = frozenset(self._shared).__contains__
-        self._max_lanes = max(1, slab.geometry.chunks // 4)
+        self._max_lanes = max(1, slab.geometry.chunks // 4)  # open chunks of idle lanes must not fill the slab
         self._closed = ClosedRuns(slab.geometry.chunks * lay.CHUNK_BYTES)
         self._tickets = tickets or HandoverTickets(slab, pool.owner)
         self._next_due_ms: int | None = None
@@ -119,7 +127,7 @@ class Lanes:
             pool,
             thresholds=thresholds,
             lanes=self._lanes,
-            partitions=self._partitions,
+            partitions=self._partition_counts,
             close_run=self._close_full_run,
             request_publish=self._closed.request_publish,
         )
@@ -146,7 +154,7 @@ class Lanes:
     ) -> Ingested:
         """Parse and append a batch of messages; see `parse` for the arguments.
 
-        `now_ms` is the time on the steady clock.  With `keeps_timestamps` clamping replaces no timestamps.
+        `now_ms` is the time on the steady clock.  With `keeps_timestamps` windows of kind clamp replace no timestamps.
         """
         self._refresh_topics()
         batch = parse(buffer, extents, first_arrival, skip, sources=sources, partitioners=self.partitioners)
@@ -156,11 +164,10 @@ class Lanes:
                 stamped, replaced = self._apply_window(lane, members, now_ms, keeps_timestamps=keeps_timestamps)
                 dropped = self._append(lane, buffer, stamped, now_ms)
                 self._count_replaced(topic, replaced, dropped)
-                no_room += [NoRoom(topic, item[1], item[0], reason) for item, reason in dropped]
+                no_room += [NoRoom(topic, item[_TIMESTAMP], item[_ARRIVAL], reason) for item, reason in dropped]
                 self._schedule_close(lane, topic, now_ms)
-        keyed_count = sum(
-            not item[3] & lay.OPTION_HASHED for (_, keyed), items in batch.groups.items() if keyed for item in items
-        )
+        keyed_items = chain.from_iterable(items for (_, keyed), items in batch.groups.items() if keyed)
+        keyed_count = sum(not item[_OPTIONS] & lay.OPTION_HASHED for item in keyed_items)  # hashed: AnyPartition
         valid = sum(map(len, batch.groups.values()))
         return Ingested(valid - keyed_count, keyed_count, batch.rejections, no_room)
 
@@ -182,7 +189,7 @@ class Lanes:
         if self._topics.version != self._topics_version:
             self._topics_version = self._topics.version
             self._topics.refresh()
-            self._partitions.clear()
+            self._partition_counts.clear()
             self.close_runs()
             self._chunks.on_topics_changed()
 
@@ -192,24 +199,25 @@ class Lanes:
         if not number:
             return [(self._shared_lane(0, topic, keyed=keyed), items)]
         if not keyed:
-            return [(self._lane_for(topic, number, -1, 0), items)]
+            return [(self._lane_for(topic, number, index=-1, count=0), items)]  # the key of AnyPartition lanes
         count = self._partitions_of(number)
         if not count:
             return [(self._shared_lane(number, topic, keyed=True), items)]
         members: dict[int, list[Item]] = {}
         for item in items:
-            members.setdefault(item[2] % count, []).append(item)
+            members.setdefault(item[_PARTITION_KEY] % count, []).append(item)
         return [(self._lane_for(topic, number, index, count), some) for index, some in members.items()]
 
     def _partitions_of(self, topic: int) -> int:
         """Return a topic's partition count, cached until the topic table changes.
 
-        A count that changed earlier would put a key into two lanes, whose messages could overtake each other.
+        The change closes all runs first.  A new count before that would put the messages of a key into a second lane,
+        where they could overtake the earlier ones.
         """
-        count = self._partitions.get(topic)
+        count = self._partition_counts.get(topic)
         if count is None:
             count = self._restored_counts.get(topic) or self._topics.partitions_of(topic)
-            self._partitions[topic] = count
+            self._partition_counts[topic] = count
         return count
 
     def restore_partition_counts(self, counts: Mapping[int, int]) -> None:
@@ -302,7 +310,7 @@ class Lanes:
     def _apply_window(
         self, lane: Lane, items: list[Item], now_ms: int, *, keeps_timestamps: bool
     ) -> tuple[list[Item], list[Item]]:
-        """Return the messages with their records' timestamps, and the originals of the clamped ones."""
+        """Return the messages with the timestamps to store, and those with replaced ones as the clients sent them."""
         window, lane.keeps_timestamps = lane.window, keeps_timestamps
         if window is None or (keeps_timestamps and window.is_clamp):
             return items, []
@@ -312,10 +320,11 @@ class Lanes:
     def _count_replaced(self, topic: bytes, outside: list[Item], dropped: list[tuple[Item, DiscardReason]]) -> None:
         """Count replaced timestamps of appended messages only, because a message without room may come again."""
         if outside and dropped:
-            lost = {item[0] for item, _ in dropped}
-            outside = [item for item in outside if item[0] not in lost]
+            lost = {item[_ARRIVAL] for item, _ in dropped}
+            outside = [item for item in outside if item[_ARRIVAL] not in lost]
         if outside:
-            self._replaced.add(topic, outside[0][1], outside[0][0], len(outside))
+            first = outside[0]
+            self._replaced.add(topic, first[_TIMESTAMP], first[_ARRIVAL], len(outside))
 
     @property
     def has_replaced(self) -> bool:
@@ -331,7 +340,10 @@ class Lanes:
     def _append(
         self, lane: Lane, buffer: memoryview, items: list[Item], now_ms: int
     ) -> list[tuple[Item, DiscardReason]]:
-        """Append messages to a lane; return those without room, with the reason."""
+        """Append messages to a lane; return those without room, with the reason.
+
+        A message without room may be followed by shorter ones that find some, unless `refuses_rest`.
+        """
         dropped: list[tuple[Item, DiscardReason]] = []
         at = 0
         while at < len(items):
@@ -368,7 +380,7 @@ class Lanes:
                 self._close_if_due(shared, now_ms)
         for key in self._close_due_lanes(now_ms):
             del self._lanes[key]
-        self._closed.request_publish()
+        self._closed.request_publish()  # runs that filled their chunks waited for this tick
 
     def _close_due_lanes(self, now_ms: int) -> list[LaneKey]:
         """Close due runs in the lanes of numbered topics; return the keys of idle lanes that released their chunks."""
@@ -411,7 +423,7 @@ class Lanes:
         for lane in self._all_lanes():
             self._chunks.seal_lane(lane)
         self._lanes.clear()
-        self._partitions.clear()
+        self._partition_counts.clear()
         self._chunks.clear_donors()
         self._restored_counts = {}
 
@@ -430,12 +442,12 @@ class Lanes:
         return self._next_due_ms
 
     def drain_closed(self) -> list[Segment]:
-        """Return the runs closed since the last call, in order.  The caller must have landed the last batch."""
+        """Return the runs closed since the last call, in order; the caller has committed the last batch."""
         self._pool.allow_reclaim()
         return self._closed.drain()
 
     def drain_ready(self, now_ms: int) -> list[Segment]:
-        """Return the closed runs if their publication is due.  The caller must have landed the last batch."""
+        """Return the closed runs if their publication is due; the caller has committed the last batch."""
         if now_ms >= self.publish_ms:
             return self.drain_closed()
         self._pool.allow_reclaim()
