@@ -1,10 +1,11 @@
 """Run one connection to a broker: a non-blocking socket on an event loop around the sans-IO `BrokerConnection`.
 
-The dispatchers use it, and so do the router's metadata requests. The socket tries all addresses of the host in turn.
-Each address gets an equal share of the timeout. For a broker that does not report its API versions, the socket opens
-one connection for each fallback (`protocol.kafka.version_negotiation`). TLS lies between the socket and the Kafka
-protocol, which starts after the handshake. A login with a lifetime is renewed before it expires. The owner receives all
-other events of `protocol.kafka.connection_events` through one callback; `Failed` also reports an unreachable broker.
+The dispatchers use it, and so do the router's metadata requests. The socket tries all addresses of the host in turn. An
+address before the last gets the timeout divided by the number of addresses that remain. For a broker that does not
+report its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS
+lies between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed
+before it expires. The owner receives all other events of `protocol.kafka.connection_events` through one callback;
+`Failed` also reports an unreachable broker.
 """
 
 from __future__ import annotations
@@ -52,20 +53,22 @@ _READ_BYTES: Final = 64 * 1024
 _MAX_BUFFERS: Final = 64
 """Buffers of one `sendmsg()`, far below Linux' limit of 1,024."""
 _RENEWAL_SHARE: Final = 0.8
-"""Fraction of a login's lifetime after which it is renewed. The broker closes the connection when the login expires."""
+"""Fraction of a login's lifetime after which it is renewed, as `sasl.login.refresh.window.factor` of the Java client.
+
+The broker closes the connection when the login expires."""
 _RETRY_SHARE: Final = 0.05
-"""Fraction of a login's lifetime between two attempts to renew it."""
-_CLOSED_BY_RESET: Final = frozenset(
-    {ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN}
-)
-"""States in which a connection reset counts as an end of stream: some systems close a connection with a reset."""
+"""Fraction of a login's lifetime between two tries to renew it, so that three more fit before it expires."""
+_MIN_RETRY_S: Final = 1.0
+_BEFORE_READY: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.NEGOTIATING, ConnectionState.LOGGING_IN})
+"""States in which a reset counts as an end of stream: a broker that closes with unread requests sends one."""
 
 
 class BrokerSocket:
     """One connection, from `open` to `Failed`, `Closed` or `close`; it cannot be opened a second time.
 
-    `probes` caches the negotiations of the process's brokers; None starts with the version request. Without `security`,
-    the connection is plain text. With `renews_login`, the owner must check `is_blocked` before it sends.
+    `probes` caches, for all sockets of a process, how each broker negotiates versions; without it, each socket starts
+    with a version request. Without `security`, the connection is plain text. With `renews_login`, the owner must check
+    `is_blocked` before it sends, because no request may be sent during a renewal.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class BrokerSocket:
         self._addresses: deque[Address] = deque()
         self._unsent: deque[memoryview] = deque()
         self._alarm: Timer | None = None
+        """The timer for the connection's next deadline."""
         self._alarm_at = 0.0
         self._address_timer: Timer | None = None
         self._is_closed = False
@@ -193,7 +197,7 @@ class BrokerSocket:
             try:
                 self._start_connect(self._addresses.popleft())
             except (OSError, OverflowError) as error:  # no IPv6 on this host, a port out of range, ...
-                last_error = (isinstance(error, OSError) and error.strerror) or str(error)
+                last_error = getattr(error, "strerror", None) or str(error)
                 self._drop_socket()
                 continue
             if self._addresses:
@@ -289,7 +293,7 @@ class BrokerSocket:
         except BlockingIOError:
             return
         except OSError as error:
-            if self.connection.state not in _CLOSED_BY_RESET:
+            if self.connection.state not in _BEFORE_READY:
                 self._fail(
                     f"The connection to broker {self._name} broke: {error.strerror}.", FailureCause.CLOSED_BY_BROKER
                 )
@@ -310,7 +314,7 @@ class BrokerSocket:
         self._flush_tls(tls)
         if self._is_closed or not tls.is_open:
             return
-        if self.connection.state is ConnectionState.CONNECTING:
+        if self.connection.state is ConnectionState.CONNECTING:  # the handshake has ended just now
             self._start_protocol()
         if plain:
             self._feed_protocol(plain, is_end=False)
@@ -381,7 +385,7 @@ class BrokerSocket:
             return
         _LOG.error("The login at broker %s cannot be renewed, and will expire. %s", self._name, reason)
         self._renewal = self._loop.call_later(
-            max(1.0, lifetime_s * _RETRY_SHARE), lambda: self._request_renewal(lifetime_s)
+            max(_MIN_RETRY_S, lifetime_s * _RETRY_SHARE), lambda: self._request_renewal(lifetime_s)
         )
 
     # --- deadlines ---------------------------------------------------------------------------------------------------
