@@ -51,9 +51,9 @@ def run_task(
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
     task = _Task(options, attempt, time_zone)
-    earlier = task.find_delivered()
-    if earlier is not None:
-        return task.adopt(earlier, batches)
+    delivered = task.find_delivered()
+    if delivered is not None:
+        return task.adopt(delivered, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
         DeadLetters(options.dead_letter_path, attempt) as dead,
@@ -64,7 +64,7 @@ def run_task(
             task.send(channel, dead, batch)
         task.finish(channel, dead.count)
         answer = _request_answer(channel, options) if options.acks in _LEVELS else None
-    return task.close(answer, dead.count)
+    return task.check_and_store(answer, dead.count)
 
 
 class _Task:
@@ -80,6 +80,7 @@ class _Task:
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
         self._earlier = None if self._ledger is None else self._ledger.find(attempt)
+        """The ledger's entry of an earlier attempt of this task, delivered or not."""
         self._digest = RowsDigest()
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
@@ -91,7 +92,7 @@ class _Task:
         self._validator = RowValidator(self._encoder, limits)
 
     def find_delivered(self) -> TaskEntry | None:
-        """Return the delivered attempt of an earlier run of this task, with its outcome."""
+        """Return the entry of an earlier attempt of this task that was delivered, with its outcome."""
         return None if self._earlier is None else find_delivered(self._earlier, self._options)
 
     def adopt(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
@@ -117,23 +118,25 @@ class _Task:
             return
         self._has_begun = True
         if self._options.fence or keeps_timestamps:
-            name = self._attempt.writer if self._ledger is None else self._attempt.task
-            channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=self._ledger is not None))
+            # A unique name is the same in all attempts of the task, so that the daemon completes only one of them.
+            is_unique = self._ledger is not None
+            name = self._attempt.task if is_unique else self._attempt.writer
+            channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=is_unique))
         if keeps_timestamps and not self._options.fence:
-            channel.send(encode_end())
+            channel.send(encode_end())  # without fences the begin frame only announces that timestamps are kept
 
     def finish(self, channel: Channel, dead_letters: int) -> None:
         """Send the frame that completes the attempt, and before it the opening frames if there was no row.
 
-        The ledger has the intent before that.
+        The ledger first gets an entry that is not done: after a crash, the next attempt asks the daemon about this one.
         """
         self.start(channel, keeps_timestamps=False)
         if self._ledger is not None:
-            self._store_intent(self._ledger, dead_letters)
+            self._store_unfinished(self._ledger, dead_letters)
         if self._options.fence:
             channel.send(encode_end())
 
-    def _store_intent(self, ledger: TaskLedger, dead_letters: int) -> None:
+    def _store_unfinished(self, ledger: TaskLedger, dead_letters: int) -> None:
         if ledger.find(self._attempt) != self._earlier:
             raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
         self._store(ledger, self._result(dead_letters), is_done=False)
@@ -151,10 +154,11 @@ class _Task:
             self._sent += part.count
             self._rows.update(count_rows(part, self._options, now_ms))
 
-    def close(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
-        """Return the task's result.  Raise `TaskError` if the daemon's answer does not meet the options."""
+    def check_and_store(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
+        """Return the result, and store it in the ledger; raise `TaskError` if the answer does not meet the options."""
         if answer is None:
             return self._result(dead_letters)
+        # A newer daemon may send a reason that is a number only here.
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
@@ -231,7 +235,7 @@ def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
 
 
 def _slices(rows: Rows, most: int) -> Iterator[Rows]:
-    """Yield slices of at most `most` rows and about 4 MiB; a larger row is a slice alone."""
+    """Yield slices of at most `most` rows and about `_SLICE_BYTES`; a larger row is a slice alone."""
     ends = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:
@@ -245,7 +249,8 @@ def _slices(rows: Rows, most: int) -> Iterator[Rows]:
 def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
     """Count messages by topic and minute.
 
-    The minute is that of the timestamp, or with stamps that of the stamp's time, which no broker replaces.
+    The minute is that of the message's timestamp.  A stamp also has a time, which no broker replaces; with stamps, its
+    minute counts.
     """
     is_one_minute = options.stamp or rows.timestamp is None
     if rows.topic is None and is_one_minute:
@@ -311,6 +316,7 @@ class DeadLetters:
 # --- rate ------------------------------------------------------------------------------------------------------------
 
 _BURSTS_PER_SECOND: Final = 10
+"""So that the daemon gets the rows of a limited task evenly, in sends of 0.1 s."""
 _NO_LIMIT: Final = 2**31
 
 
