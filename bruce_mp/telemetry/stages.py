@@ -1,4 +1,4 @@
-"""Held messages by stage, computed from the process rows: no other memory is read, whatever is held.
+"""Held messages by stage, computed from the process rows alone, so that the cost does not depend on their number.
 
 Each process counts the messages that it moves to another stage, in the transaction that stores their state words.  The
 messages in a stage are the messages that came in, less the messages that went out:
@@ -8,9 +8,9 @@ messages in a stage are the messages that came in, less the messages that went o
     queued     assigned - sent - returned
     in_flight  sent - returned - delivered - discarded
 
-A row is read between two of its transactions.  A transaction changes both sides of the books, so their equation holds
-for rows that are read at different times.  A slab of a release without these counts gets a base for each stage from its
-state words (`pipeline/stage_counts.py`).
+A row is read between two of its transactions.  A transaction changes both sides of *received = delivered + discarded +
+held*, so the equation holds for rows that are read at different times.  A slab of a release without these counts gets a
+base for each stage from its state words (`pipeline/stage_counts.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAGES: Final[dict[RunState, str]] = {
     RunState.QUEUED: "queued",
     RunState.IN_FLIGHT: "in_flight",
 }
-"""Stage of a record in each state; the names stand for input, router, and the dispatcher's two stages."""
+"""Stage of a record in each state; *queued* and *in_flight* are the two stages of a dispatcher."""
 SPILLED: Final = "spill"
 """Stage of messages in spill files, which are not in the slab."""
 
@@ -77,8 +77,9 @@ class RowReading(NamedTuple):
 
 
 _UNUSED: Final = RowReading([0] * BOOK_COUNTERS, 0, 0, 0, has_open_batch=False, is_consistent=True)
-"""The reading of each row without a process; most rows have none, so sums leave it out."""
-_ZEROS: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTERS)
+"""The reading of each row that never had a process: most rows of a slab, which `in_use` leaves out of sums."""
+_UNUSED_BYTES: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTERS)
+"""The beginning of such a row, up to the counters of the books."""
 
 
 def in_use(rows: Iterable[RowReading]) -> list[RowReading]:
@@ -94,23 +95,24 @@ def read_rows(slab: Slab) -> list[RowReading]:
 
 def _read_row(slab: Slab, row: int) -> RowReading:
     for _ in range(_READING_TRIES):
-        before = _transaction(slab, row)
-        if before == (0, 0) and _is_unused(slab, row):
+        before = version, redo_word = _version_and_redo_word(slab, row)
+        if version == redo_word == 0 and _is_unused(slab, row):
             return _UNUSED
-        reading = _read_once(slab, row, is_open=before[1] != 0)
-        if _transaction(slab, row) == before:
+        reading = _read_once(slab, row, is_open=redo_word != 0)
+        if _version_and_redo_word(slab, row) == before:
             return reading
     return reading._replace(is_consistent=False)
 
 
 def _is_unused(slab: Slab, row: int) -> bool:
     at = slab.geometry.rows_at + row * lay.ROW_BYTES
-    spill = (at + lay.ROW_COUNTERS >> 3) + lay.SPILL_IN
-    return bytes(slab.view[at : at + len(_ZEROS)]) == _ZEROS and slab.longs[spill] == slab.longs[spill + 1] == 0
+    first = (at + lay.ROW_COUNTERS) >> 3
+    has_spilled = slab.longs[first + lay.SPILL_IN] or slab.longs[first + lay.SPILL_OUT]
+    return not has_spilled and bytes(slab.view[at : at + len(_UNUSED_BYTES)]) == _UNUSED_BYTES
 
 
-def _transaction(slab: Slab, row: int) -> tuple[int, int]:
-    """Return the row's version, and the word that is not 0 while its redo record is valid."""
+def _version_and_redo_word(slab: Slab, row: int) -> tuple[int, int]:
+    """Return the row's version, and the word that is not 0 while the row's redo record is valid."""
     at = slab.geometry.rows_at + row * lay.ROW_BYTES
     return slab.longs[(at + lay.ROW_VERSION) >> 3], slab.words[(at + lay.ROW_REDO) >> 2]
 
@@ -127,14 +129,15 @@ def _read_once(slab: Slab, row: int, *, is_open: bool) -> RowReading:
     spill_in, spill_out = (
         changed.get(counter, slab.longs[first + counter]) for counter in (lay.SPILL_IN, lay.SPILL_OUT)
     )
+    # Outside a transaction, an odd version means that an input appends a batch that it has not counted yet.
     has_open_batch = not is_open and slab.longs[(at + lay.ROW_VERSION) >> 3] & 1 != 0
     return RowReading(counters, slab.longs[(at + lay.ROW_TICKET) >> 3], spill_in, spill_out, has_open_batch, True)
 
 
 def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
     """Return the number of held messages by stage."""
-    base = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
-    stages = [_signed(flow + added) for flow, added in zip(flows(rows), base, strict=True)]
+    bases = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
+    stages = [_signed(flow + base) for flow, base in zip(flows(rows), bases, strict=True)]
     spilled = sum(row.spilled for row in in_use(rows))
     return {**dict(zip(STAGE_NAMES, _without_debts(stages), strict=True)), SPILLED: spilled}
 
@@ -142,6 +145,7 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
 def flows(rows: Sequence[RowReading]) -> list[int]:
     """Return the messages that came into each stage less the messages that went out, without the bases."""
     router, dispatchers = rows[lay.ROW_ROUTER], in_use(rows[row] for row in _DISPATCHERS)
+    # Every row that is not the router's or a dispatcher's; of these, only inputs usually have messages.
     inputs = in_use(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *_INPUTS))
     received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
     handed_over = sum(row.ticket for row in inputs)
@@ -159,7 +163,7 @@ def flows(rows: Sequence[RowReading]) -> list[int]:
 
 
 def _signed(number: int) -> int:
-    """Return the signed 64-bit integer that is equal to `number` modulo 2^64."""
+    """Return the signed 64-bit integer that is equal to `number` modulo 2^64: bases are stored unsigned."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
