@@ -95,10 +95,10 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         log.warning("%s", warning, extra={"about": warning})
     handover = read_handover()
     try:
-        if handover and handover.processes:
+        if handover and handover.processes:  # an upgrade while the replaced code's processes run
             resources = _take_over_resources(config, handover)
         else:
-            resources = _acquire_resources(config, handover.inherited_sockets if handover else None)
+            resources = _acquire_resources(config, passed=handover.inherited_sockets if handover else None)
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         if is_on_stderr(config.logging):
@@ -112,17 +112,18 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
         supervisor.execute_new_code()
+        # The new code cannot be executed, so no process reads the sockets before a service manager starts the daemon.
         resources.input_sockets.remove_files()
         resources.http.remove_file()
-        return ExitCode.SETUP  # a failure status makes a service manager restart the daemon
+        return ExitCode.SETUP  # a failure status makes the service manager do so
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
 def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resources:
     """Acquire all resources at a start without running processes.
 
-    The sockets come from the replaced code (`passed`), or else from the service manager and `bruce hold`; the others
-    are bound. Raise BruceError if a resource is not available.
+    Sockets are inherited from the replaced code (`passed`), or else from the service manager and `bruce hold`; sockets
+    that none of them has are bound. Raise BruceError if a resource is not available.
     """
     if config.input.unix_datagram.enable:
         check_datagram_size(config.input.max_datagram_size, allow_large=config.input.allow_large_datagrams)
@@ -153,7 +154,8 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         run_dir,
         slab,
         (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
-        InputSockets(*(bound and with_file(bound) for bound in input_sockets)),  # a failed start leaves held files
+        # Only now, because after a failed start the inherited sockets stay in use elsewhere, with their files.
+        InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
         with_file(http),
         inputs,
     )
@@ -235,7 +237,7 @@ class _Supervisor:
         self._deferred_signals: list[Signals] = []
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
-        row.start_heartbeat(self._call_later, steady_ms)
+        row.start_heartbeat(self._schedule_heartbeat, steady_ms)  # calls it now and at each heartbeat
 
     @property
     def config(self) -> Config:
@@ -252,7 +254,7 @@ class _Supervisor:
     def _apply_config(self, config: Config) -> None:
         self._shutdown.max_delay_s = _max_delay_s(config)
 
-    def _call_later(self, seconds: float, heartbeat: Callable[[], None]) -> None:
+    def _schedule_heartbeat(self, seconds: float, heartbeat: Callable[[], None]) -> None:
         self._heartbeat_due, self._store_heartbeat = time.monotonic() + seconds, heartbeat
 
     def run_event_loop(self) -> str | None:
@@ -261,7 +263,7 @@ class _Supervisor:
         Return the reason why the daemon cannot continue, or None after a shutdown or before an upgrade.
         """
         if self._takeover:
-            self._manager.notify_alive(time.monotonic())
+            self._manager.notify_alive(time.monotonic())  # the takeover may take as long as the watchdog allows
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
             self._takeover.carry_out(self._group, self._resources.slab, self._resources.inputs, spills)
             self._remove_old_journal()
@@ -306,6 +308,7 @@ class _Supervisor:
         """Replace this process by the installed code with `execve`. Return only if that fails."""
         resources = self._resources
         group = self._group.processes_to_pass()
+        # Without processes the new code starts as usual, and acquires the locks itself.
         locks = tuple(lock.descriptor for lock in resources.locks) if group else ()
         handover = Handover(__version__, self._upgrade.since, tuple(_sockets_to_pass(resources)), locks, group)
         self._manager.notify_alive(time.monotonic())
@@ -333,7 +336,7 @@ class _Supervisor:
             self._signals.fileno(): self._on_signals,
         }
         for ready in wait(list(sources), self._timeout()):
-            sources[cast("int", ready)]()
+            sources[cast("int", ready)]()  # all sources are file descriptors, as `wait` cannot tell
 
     def _timeout(self) -> float:
         dues = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
