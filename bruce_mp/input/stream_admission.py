@@ -32,7 +32,7 @@ from bruce_mp.input.ingest_counters import (
     unappended_count,
 )
 from bruce_mp.input.spills import SpillRoom
-from bruce_mp.input.stream_batch import StreamBatch
+from bruce_mp.input.stream_batch import StreamBatch, index_in_batch, remove_over_share
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
@@ -59,7 +59,7 @@ __all__ = ["StreamAdmission"]
 _LOG: Final = logging.getLogger(__name__)
 _length: Final = itemgetter(1)
 _SPILL_RETRY_MS: Final = 20
-"""Interval of retries for a client that waits for room in spill files, or for the feed of its last spill file."""
+"""Interval of retries for a client that waits for spill files: no event tells when they have room or are fed back."""
 
 
 class StreamAdmission:
@@ -97,7 +97,8 @@ class StreamAdmission:
     def apply_limits(self, longest: int, *, blocks: bool) -> None:
         """Apply a reloaded size limit; `blocks` makes clients wait for room."""
         self._longest = longest
-        self._blocks = self._lanes.caller_retries = blocks  # a postponed message goes before later ones
+        self._blocks = blocks
+        self._lanes.caller_retries = blocks  # later messages of a topic must not overtake its postponed ones
 
     def admit(self, buffer: memoryview, portions: Collection[Portion], now_ms: int) -> None:
         """Append the whole messages of each portion; the remaining bytes become its client's `unprocessed`."""
@@ -117,7 +118,7 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Return True if the intake may serve a client: its next messages depend on no state of it and on no quota."""
+        """Return True if the intake may serve a client: its messages depend on no state of the client and no quota."""
         has_state = client.attempt or client.completed_spill or client.unprocessed or client.counted_in_quota
         is_special = client.is_blocked or client.must_close or client.keeps_timestamps
         return not (has_state or is_special or (self._senders is not None and self._senders.are_active))
@@ -140,15 +141,15 @@ class StreamAdmission:
             found = split_stream(buffer, at, end, self._longest)
             if self._pause_behind_spill(client, found, now_ms):
                 break
-            within = self._within_quota(client, len(found.extents), now_ms)
-            batch, added = self._add_to_batch(buffer, batch, client, found.extents[:within], now_ms)
+            allowed = self._allowed_by_quota(client, len(found.extents), now_ms)
+            batch, added = self._add_to_batch(buffer, batch, client, found.extents[:allowed], now_ms)
             self._count_in_quota(client, added, now_ms)
             if added < len(found.extents):
-                if added == within and not client.must_close and not client.postponed:
+                if added == allowed and not client.must_close and not client.postponed:
                     self._pause_for_quota(client, now_ms)
                 at, client.wanted, client.is_blocked = found.extents[added][0], 0, True
                 break
-            at, client.wanted = found.at, found.size
+            at, client.wanted = found.at, found.size  # of the frame or incomplete message behind the whole ones
             if found.stop not in {SplitStop.BARRIER, SplitStop.FENCE}:
                 break
             self._append_batch(buffer, batch, now_ms)
@@ -187,9 +188,10 @@ class StreamAdmission:
         """Handle a barrier, begin or end frame after all earlier messages; return False if it is misplaced or waits."""
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
-        if stop is SplitStop.BARRIER and not client.must_close:
+        if client.must_close:
+            return True
+        if stop is SplitStop.BARRIER:
             self._on_barrier(client, frame)
-        if stop is SplitStop.BARRIER or client.must_close:
             return True
         begin, attempt = decode_begin(frame), client.attempt
         if attempt is None and begin is not None:
@@ -227,10 +229,12 @@ class StreamAdmission:
         client.must_close = True
         self.abandon(client, ending)
 
-    def _within_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
-        """Return how many of `count` messages the user's quota admits in this interval."""
-        left = None if self._senders is None or not count else self._senders.remaining(client.user, now_ms)
-        return count if left is None else min(left + client.counted_in_quota, count)
+    def _allowed_by_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
+        """Return how many of `count` messages the user's quota allows in this interval, counted ones included."""
+        if self._senders is None or not count:
+            return count
+        remaining = self._senders.remaining(client.user, now_ms)
+        return count if remaining is None else min(remaining + client.counted_in_quota, count)
 
     def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
         """Count added messages in the user's quota, except for the ones that it counts already."""
@@ -266,7 +270,7 @@ class StreamAdmission:
             more = extents[added:] if added else extents
             largest = max(map(_length, more))
             room = self._room(batch, more, largest)
-            if not room and batch.extents:  # the batch may take less room than the estimate
+            if not room and batch.extents:  # appending shows the room that is left, which was a cautious estimate
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
                 if client.must_close or client.postponed:
@@ -289,26 +293,27 @@ class StreamAdmission:
         """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
-        room = self._attempts.find_room(attempt, batch.size + sum(map(_length, extents)), now_ms) if extents else None
-        if room in {None, SpillRoom.GRANTED}:
+        size = batch.size + sum(map(_length, extents))
+        result = self._attempts.find_room(attempt, size, now_ms) if extents else SpillRoom.GRANTED
+        if result is SpillRoom.GRANTED:
             batch.add(client, extents)
             return batch, len(extents)
         self._append_batch(buffer, batch, now_ms)
-        if isinstance(room, Ending):
-            self._end_attempt(client, room)
+        if isinstance(result, Ending):
+            self._end_attempt(client, result)
         client.paused_until_ms = now_ms + _SPILL_RETRY_MS
         return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps), 0
 
     def _room(self, batch: StreamBatch, more: list[tuple[int, int]], largest: int) -> int:
-        """Return how many of `more`, with at most `largest` bytes each, find room behind the batch's messages."""
+        """Return how many of `more`, with at most `largest` bytes each, find room in addition to the batch."""
         if chunks_for(largest) > self._pool.capacity:
             return self._room_before_oversized(batch, more)
-        _, first = (batch.extents or more)[0]
+        _, first_size = (batch.extents or more)[0]
         count, largest = len(batch.extents) + len(more), max(largest, batch.largest)
-        return max(0, messages_that_fit(self._pool, count, largest, first) - len(batch.extents))
+        return max(0, messages_that_fit(self._pool, count, largest, first_size) - len(batch.extents))
 
     def _room_before_oversized(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
-        """Return the room before a message larger than the pool; 1 if it is the first, because no wait can help it."""
+        """Return the room before a message larger than the pool; 1 if it is the first: a wait cannot give it room."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
         return self._room(batch, more[:at], max(map(_length, more[:at]))) if at else 1
 
@@ -344,7 +349,7 @@ class StreamAdmission:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
         first = self._row.counted
         if ingested.no_room:
-            self._lanes.request_publish()  # delivery frees room; an attempt's lanes publish only their own runs
+            self._lanes.request_publish()  # delivery frees room; also if only an attempt's separate lanes lack it
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)
         else:
             ending = None
@@ -352,7 +357,8 @@ class StreamAdmission:
         if replaced := lanes.drain_replaced():
             self._record_replaced(replaced, batch, first)
         if ending is not None:
-            self._end_attempt(batch.sender(0)[0], ending)
+            client, _ = batch.sender(0)  # an attempt's batch has one client
+            self._end_attempt(client, ending)
 
     def _count_partly_appended(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
@@ -362,7 +368,7 @@ class StreamAdmission:
         Return the reason why the batch's attempt ends, or None.
         """
         ingested, spilled, ending = self._spill_rest(buffer, batch, ingested, first, now_ms)
-        postponed = self._extract_postponed(ingested)
+        postponed = remove_over_share(ingested) if self._blocks else []
         increments = self._increments_of(batch, ingested)
         increments[lay.SPILL_IN] = len(spilled)
         # The feed of the spill file counts these messages as processed.
@@ -385,7 +391,8 @@ class StreamAdmission:
         """Report the discarded messages of a batch, and count the batch."""
         if unappended_count(ingested):
             self._report_discarded(buffer, batch, ingested, increments, first)
-        self._row.commit_counted(first + len(batch.extents), +increments | self._reporter.staged_copies())
+        positive = +increments
+        self._row.commit_counted(first + len(batch.extents), positive | self._reporter.staged_copies())
         self._reporter.release_copies()
 
     def _spill_rest(
@@ -402,7 +409,7 @@ class StreamAdmission:
             self._attempts.spill_if_possible(batch.attempt)
         if not batch.is_spilling:
             return ingested, [], None
-        indexes = sorted(lay.stream_number(dropped.arrival) - first for dropped in ingested.no_room)
+        indexes = sorted(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
         extents = [batch.extents[index] for index in indexes]
         arrived_ms = now_ms + self._lanes.wall_offset_ms
         ending = self._attempts.spill(batch.attempt, contiguous(buffer, extents), len(extents), arrived_ms)
@@ -429,24 +436,15 @@ class StreamAdmission:
         """Count replaced timestamps, and log their senders."""
         for found in replaced:
             self._row.add(Counter.InputAgentReplaceTimestamp, found.messages)
-            client, _ = batch.sender(lay.stream_number(found.arrival) - first)
+            client, _ = batch.sender(index_in_batch(found.arrival, first))
             warn_about_clock(found, client.peer, unknown_sender="a TCP connection")
-
-    def _extract_postponed(self, ingested: Ingested) -> list[NoRoom]:
-        """Remove and return the messages of topics over their shares, if clients wait for room."""
-        if not self._blocks:
-            return []
-        over_share = DiscardReason.TOPIC_OVER_SHARE
-        postponed = [dropped for dropped in ingested.no_room if dropped.reason is over_share]
-        ingested.no_room[:] = [dropped for dropped in ingested.no_room if dropped.reason is not over_share]
-        return postponed
 
     def _return_postponed(
         self, buffer: memoryview, batch: StreamBatch, postponed: list[NoRoom], increments: Tally[int], first: int
     ) -> None:
         """Return messages to their clients, and subtract them from the counters, as if they had not been received."""
         for dropped in sorted(postponed, key=lambda each: each.arrival):
-            index = lay.stream_number(dropped.arrival) - first
+            index = index_in_batch(dropped.arrival, first)
             client, flush_group = batch.sender(index)
             at, length = batch.extents[index]
             client.stuck_topic = client.stuck_topic or dropped.topic
@@ -466,7 +464,7 @@ class StreamAdmission:
             flush_group.discard(DiscardReason(rejection.failure))
             increments[client.kind.forwarded] -= 1
         for dropped in ingested.no_room:
-            index = lay.stream_number(dropped.arrival) - first
+            index = index_in_batch(dropped.arrival, first)
             client, flush_group = batch.sender(index)
             reason = batch.discard_reason(dropped)
             report_no_room(self._reporter, dropped, buffer, batch.extents[index], reason)
@@ -494,7 +492,7 @@ class StreamAdmission:
         client.unprocessed = bytearray()
         client.flush_group.received += 1
         client.flush_group.discard(reason)
-        number = self._row.counted + 1  # each counted message uses an arrival number
+        next_number = self._row.counted + 1  # each counted message uses an arrival number, also without a record
         increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.staged_copies()
-        self._row.commit_counted(number, increments)
+        self._row.commit_counted(next_number, increments)
         self._reporter.release_copies()

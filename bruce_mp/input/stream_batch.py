@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.input.flush_groups import FlushGroup
-    from bruce_mp.kernels import NoRoom
+    from bruce_mp.kernels import Ingested, NoRoom
 
-__all__ = ["Part", "Portion", "StreamBatch"]
+__all__ = ["Part", "Portion", "StreamBatch", "index_in_batch", "remove_over_share"]
 
 _length: Final = itemgetter(1)
 
@@ -82,3 +83,16 @@ class StreamBatch:
         ends = [*self._starts[1:], len(self.extents)]
         for (client, flush_group), start, end in zip(self._senders, self._starts, ends, strict=True):
             yield client, flush_group, end - start
+
+
+def index_in_batch(arrival: int, first: int) -> int:
+    """Return the index of a message, by its arrival number, in a batch whose first message has the number `first`."""
+    return lay.stream_number(arrival) - first
+
+
+def remove_over_share(ingested: Ingested) -> list[NoRoom]:
+    """Remove from a result the messages without room whose topics are over their shares, and return them."""
+    over_share = DiscardReason.TOPIC_OVER_SHARE
+    removed = [dropped for dropped in ingested.no_room if dropped.reason is over_share]
+    ingested.no_room[:] = [dropped for dropped in ingested.no_room if dropped.reason is not over_share]
+    return removed
