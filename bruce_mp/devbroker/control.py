@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CommandError", "ControlChannel", "DevBroker"]
 
 RESPONSE_TIMEOUT_S: Final = 30.0  # seconds; on a busy machine longer than any command except the wait takes
-STOP_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 10.0  # then the process is killed
 
 Result = TypeVar("Result")
 

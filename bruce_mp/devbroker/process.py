@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-CONTROL_LINE_MAX: Final = 1 << 20
+CONTROL_LINE_MAX: Final = 1 << 20  # bytes of a command; the longest name many partitions
 STDIN_CHUNK: Final = 4096
 
 

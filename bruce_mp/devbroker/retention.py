@@ -14,7 +14,7 @@ from typing import Final, Protocol
 __all__ = ["Retained", "Retention"]
 
 OVERHEAD: Final = 320  # cost of the objects of a batch: measured 250 to 310 bytes on CPython 3.11
-TRIM_SHARE: Final = 16
+TRIM_SHARE: Final = 16  # a log over its limit is trimmed below it by this part, so that not each batch trims
 
 
 class Retained(Protocol):

@@ -37,6 +37,7 @@ __all__ = ["BarrierWatch", "Barriers"]
 
 _MIN_INTERVAL_MS: Final = 1
 _MAX_INTERVAL_MS: Final = 20
+"""Bounds of the interval between two polls for outcomes; it doubles while none comes."""
 _INTERVAL_FACTOR: Final = 4
 """Minimum ratio of the interval to the duration of a poll."""
 _FLUSH_RETRY_MS: Final = 100

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.kernels import Failure
-from bruce_mp.protocol.client.messages import Message, parse_message
+from bruce_mp.protocol.client.messages import ApiKey, Message, parse_message
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ __all__ = [
     "unappended_count",
 ]
 
-_ANY_PARTITION: Final = 256
-_PARTITION_KEY: Final = 257
+_ANY_PARTITION: Final = int(ApiKey.ANY_PARTITION)
+_PARTITION_KEY: Final = int(ApiKey.PARTITION_KEY)
 _REJECTED_COUNTERS: Final[Mapping[Failure, Counter]] = {
     Failure.MALFORMED: Counter.InputAgentDiscardMsgMalformed,
     Failure.UNSUPPORTED_API_KEY: Counter.InputAgentDiscardMsgUnsupportedApiKey,

@@ -48,7 +48,7 @@ __all__ = [
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
 """magic, kind, length of the body, checksum of the body, checksum of these fields"""
-_CHECKED: Final = 16
+_CHECKED: Final = 16  # bytes of an entry that the last checksum covers
 _BEGIN: Final = Struct("<q36s")
 _RUN: Final = Struct("<IIIIH")
 """chunk, generation, offset, records, length of the topic; topic and records follow"""

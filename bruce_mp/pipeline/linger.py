@@ -25,6 +25,7 @@ __all__ = ["linger_ms", "lingers_of", "shortest_linger_ms"]
 
 MAX_LINGER_MS: Final = 250
 SHORT_LINGER_MS: Final = 25
+"""The longest linger for the two cases above, in which a run must be recent."""
 TRANSIT_MS: Final = 10
 """Upper bound of the time between the tick of a run and its addition to a batch."""
 LONG_BATCH_MS: Final = 50

@@ -56,11 +56,12 @@ _PROGRESS: Final = Struct("<QQQ")
 _PROGRESS_AT: Final = 128
 _LANDED_AT: Final = 1024
 _DATA_AT: Final = 4096
+"""Offsets of seal, progress, bits of landed messages, and blocks: the first page is all but the blocks."""
 _BLOCK: Final = Struct("<qQ")
 """arrival time of the messages in ms since 1970, bytes of their frames, which follow"""
 _SUFFIX: Final = ".spill"
 _MASK: Final = (1 << 64) - 1
-_GROUP_AND_OTHERS: Final = 0o077
+_GROUP_AND_OTHERS: Final = 0o077  # permission bits
 
 BLOCK_HEADER: Final = _BLOCK.size
 MAX_SLICE_MESSAGES: Final = 8 * (_DATA_AT - _LANDED_AT)

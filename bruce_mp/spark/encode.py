@@ -44,7 +44,7 @@ _MICROSECONDS: Final = 1000
 _SHORT_HEADER_KEY: Final = 255
 _STAMP_BYTES: Final = 31
 """Size of a stamp without its writer."""
-_EIGHT_DIGITS: Final = 100_000_000
+_EIGHT_DIGITS: Final = 100_000_000  # two groups of `_FOUR_DIGITS`
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
 _EMPTY_SEPARATOR: Final = pa.scalar(b"", pa.binary())
 """Separator of the pieces, created once: Arrow searches the disk for pandas at each conversion of a Python object."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MINIMUM_JAVA", "find_java", "java_home", "java_major"]
 
 MINIMUM_JAVA: Final = 17
-_VERSION_TIMEOUT_S: Final = 60
+_VERSION_TIMEOUT_S: Final = 60  # far more than a `java -version` needs
 _WRAPPER_SCRIPT: Final = """#!/bin/sh
 # Runs a Java that has no module jdk.incubator.vector, which Spark's launcher asks for.
 for argument do

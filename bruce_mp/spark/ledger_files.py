@@ -29,7 +29,7 @@ __all__ = ["SPANS", "Merged", "merge_ledger", "visible_files"]
 
 SPANS: Final = (256, 65_536)
 """Batches, or minutes of batch jobs, in a merged file."""
-_KEEP_S: Final = 3600
+_KEEP_S: Final = 3600  # an audit that began before the merge may still read the merged files
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
 _JOBS: Final = "jobs"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_directory", "ensure_jars"]
 
-_TIMEOUT_S: Final = 900
+_TIMEOUT_S: Final = 900  # a first download of all JARs over a slow line
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>bruce</groupId><artifactId>jars</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies>

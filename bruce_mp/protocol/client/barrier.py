@@ -40,10 +40,10 @@ __all__ = [
     "encode_barrier",
 ]
 
-BARRIER_KEY: Final = 258
+BARRIER_KEY: Final = 258  # API keys of our frames continue Dory's 256 and 257 (`messages.ApiKey`)
 ANSWER_KEY: Final = 259
 API_VERSION: Final = 0
-TOKEN_BYTES: Final = 8
+TOKEN_BYTES: Final = 8  # chosen by the client, to tell its answers apart
 MAX_LIMIT_MS: Final = 2**31 - 1
 """The largest 32-bit number of the frame's field."""
 

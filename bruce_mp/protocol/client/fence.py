@@ -40,7 +40,7 @@ __all__ = [
     "is_end",
 ]
 
-BEGIN_KEY: Final = 260
+BEGIN_KEY: Final = 260  # API keys continue those of `barrier.py`
 END_KEY: Final = 261
 ENDED_KEY: Final = 262
 API_VERSION: Final = 0

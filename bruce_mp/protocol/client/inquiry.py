@@ -19,6 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol.client.fence import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +37,8 @@ __all__ = [
 ]
 
 API_VERSION: Final = 1
-_BARRIER_KEY: Final = 258
+_BARRIER_KEY: Final = 258  # an inquiry is a barrier frame of version 1, as in `barrier.py`
 _ANSWER_KEY: Final = 259
-_MAX_NAME_BYTES: Final = 255
 _HEADER: Final = Struct(">ihh")
 _REQUEST: Final = Struct(">ihhh8sh")
 _ANSWER: Final = Struct(">ihh8shqiiqqhh")
@@ -91,8 +91,8 @@ class InquiryAnswer:
 
 def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
     """Encode a request; raise LocalProtocolError for a name of more than 255 bytes."""
-    if len(name) > _MAX_NAME_BYTES:
-        raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {_MAX_NAME_BYTES} fit.")
+    if len(name) > MAX_NAME_BYTES:
+        raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {MAX_NAME_BYTES} fit.")
     return _REQUEST.pack(_REQUEST.size + len(name), _BARRIER_KEY, API_VERSION, 0, token, len(name)) + name
 
 
@@ -108,7 +108,7 @@ def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
         return None
     _, _, _, flags, token, length = _REQUEST.unpack_from(data)
     name = bytes(data[_REQUEST.size :])
-    return None if flags or length != len(name) or length > _MAX_NAME_BYTES else Inquiry(token, name)
+    return None if flags or length != len(name) or length > MAX_NAME_BYTES else Inquiry(token, name)
 
 
 def encode_inquiry_answer(answer: InquiryAnswer) -> bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_ITERATIONS", "MIN_ITERATIONS", "SCRAM_HASHES", "Scram"]
 
 SCRAM_HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MIN_ITERATIONS: Final = 4096
+MIN_ITERATIONS: Final = 4096  # RFC 5802 and 7677; also Kafka's default
 MAX_ITERATIONS: Final = 500_000
 _SERVER_FIRST: Final = re.compile(rb"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,.*)?", re.DOTALL)
 _SERVER_FINAL: Final = re.compile(rb"v=([A-Za-z0-9+/=]+)(?:,.*)?", re.DOTALL)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["certificate_validity", "read_validities"]
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----\s*([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
-_SEQUENCE: Final = 0x30
+_SEQUENCE: Final = 0x30  # these are tags of DER; the version has the context tag 0
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18

@@ -35,11 +35,11 @@ SCHEMA: Final = (
 the broker stamps the topic. `first` and `last` are numbers of the run, `copies` the count of its messages.
 `from_offset` and `to_offset` are the offsets of its first and last message.
 """
-_LOG_APPEND_TIME: Final = 1
+_LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
 _LAST: Final = "try_element_at(headers, -1)"
 """The stamp: a message's last header."""
 _RUN_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
-_WORD: Final = 64
+_WORD: Final = 64  # numbers of messages as bits of one 64-bit integer
 _NUMBERS: Final = {"shift": "place - first", "first": "first", "last": "last"}
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 

@@ -29,6 +29,7 @@ __all__ = ["COUNTS", "AuditVerdict", "Summary", "summarise", "write_report"]
 _TOPICS: Final = 50
 _RANGES: Final = 100
 _REASONS: Final = 20
+"""Rows of each table in the report; the tables of the audit have all."""
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
 COUNTS: Final = ("sent", *_SERIES, "unknown")
 """The counts of a verdict."""

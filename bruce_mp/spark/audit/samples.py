@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_samples", "sample_messages"]
 
-_MOST_TEXT: Final = 200
+_MOST_TEXT: Final = 200  # bytes of a key or value in the report
 _COLUMNS: Final = (
     "problem string, topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key:string,value:binary>>"

@@ -37,8 +37,8 @@ ROW: Final = "since bigint, kind string, topic string, name string, period bigin
 
 `since` is the start of the daemon: its periods are numbered from there.
 """
-_TIMEOUT_S: Final = 10
-_MAX_ROWS: Final = 20
+_TIMEOUT_S: Final = 10  # for one daemon; the others are read all the same
+_MAX_ROWS: Final = 20  # of each printed table
 _ABANDONED: Final = "ABANDONED_ATTEMPT"
 _NO_TOPIC: Final = "(no topic)"
 """Discards that reports do not list by topic, such as those of malformed messages."""

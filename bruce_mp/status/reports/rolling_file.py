@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileWriteError", "RollingFile", "open_private"]
 
-_MODE: Final = 0o660
+_MODE: Final = 0o660  # the files have message contents, so only the user and the group may read them
 _DIRECTORY_MODE: Final = 0o750
 _OTHERS: Final = 0o007
 _CUT: Final = b" cut\n"
