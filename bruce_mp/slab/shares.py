@@ -44,7 +44,7 @@ class Shares:
     def __init__(self, slab: Slab, owner: int, peers: Sequence[int] = ()) -> None:
         chunks = slab.geometry.chunks
         self.size = share_size(chunks)
-        self.count = -(-chunks // self.size)
+        self.count = _divide_up(chunks, self.size)
         self._last_size = chunks - (self.count - 1) * self.size
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
         self._owner = owner
@@ -55,7 +55,7 @@ class Shares:
         """Cached `obtainable`, used only without other inputs, until this input claims or releases a share."""
 
     def __del__(self) -> None:
-        if getattr(self, "_lock_file", -1) >= 0:
+        if getattr(self, "_lock_file", -1) >= 0:  # missing if the constructor failed
             os.close(self._lock_file)
 
     def chunks_of(self, share: int) -> range:
@@ -76,9 +76,9 @@ class Shares:
             others = sum(self._guaranteed_to(table.count(other)) for other in self._others)
         return (self.count - 1) * self.size + self._last_size - others * self.size
 
-    def _guaranteed_to(self, has: int) -> int:
-        """Return the number of shares that an input with `has` shares can count on."""
-        return self._guaranteed if has else -(-self._guaranteed // _IDLE_DIVISOR)
+    def _guaranteed_to(self, shares: int) -> int:
+        """Return the number of shares that an input with `shares` shares can count on."""
+        return self._guaranteed if shares else _divide_up(self._guaranteed, _IDLE_DIVISOR)
 
     @property
     def obtainable(self) -> int:
@@ -86,16 +86,17 @@ class Shares:
         if self._known_obtainable is not None:
             return self._known_obtainable
         table = bytes(self._table)
-        free = self._claimable(table)
-        missing = self.size - self._last_size if free > 0 and not table[-1] else 0
-        obtainable = max(0, free * self.size - missing)
+        claimable = self._claimable(table)
+        is_last_free = claimable > 0 and not table[-1]
+        obtainable = max(0, claimable * self.size - (self.size - self._last_size if is_last_free else 0))
         if not self._others:
             self._known_obtainable = obtainable
         return obtainable
 
     def _claimable(self, table: bytes) -> int:
-        have = [table.count(other) for other in self._others]
-        return table.count(0) - sum(max(0, self._guaranteed_to(has) - has) for has in have)
+        """Return the free shares less those that the other inputs lack of their guarantees."""
+        counts = [table.count(other) for other in self._others]
+        return table.count(0) - sum(max(0, self._guaranteed_to(count) - count) for count in counts)
 
     @property
     def are_scarce(self) -> bool:
@@ -161,7 +162,12 @@ class Shares:
 
 def share_size(chunks: int) -> int:
     """Return the number of chunks in a share of a slab with this number of chunks."""
-    return -(-chunks // lay.SHARES_MAX)
+    return _divide_up(chunks, lay.SHARES_MAX)
+
+
+def _divide_up(number: int, divisor: int) -> int:
+    """Divide, and round up."""
+    return -(-number // divisor)
 
 
 def claimed_chunks(slab: Slab) -> list[range]:
@@ -173,7 +179,7 @@ def claimed_chunks(slab: Slab) -> list[range]:
     if slab.is_private:
         return [range(chunks)]
     size = share_size(chunks)
-    table = bytes(slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + -(-chunks // size)])
+    table = bytes(slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + _divide_up(chunks, size)])
     return [range(found.start() * size, min(found.end() * size, chunks)) for found in _CLAIMED.finditer(table)]
 
 
