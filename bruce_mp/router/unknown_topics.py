@@ -44,7 +44,7 @@ MAX_REFUSED: Final = 10_000
 FORBIDDEN_RETRY_MS: Final = 5_000
 """The interval of metadata requests for forbidden topics."""
 MAX_FORBIDDEN: Final = 100
-"""The most topics to request by name, because clients may invent names and brokers hide which of them exist."""
+"""The most topics to request by name: a broker refuses hidden and invented names alike, and clients may invent many."""
 MAX_CREATED_AT_ONCE: Final = 100
 """The most topics in one creation request."""
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
@@ -59,6 +59,7 @@ RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
 """REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION, NOT_CONTROLLER, THROTTLING_QUOTA_EXCEEDED."""
 
 _VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
+_NOT_REFUSED: Final = (0, DiscardReason.BAD_TOPIC)  # until 1970; the reason is never used
 _COUNTERS: Final = {
     DiscardReason.BAD_TOPIC: Counter.DiscardBadTopicMsgOnRoute,
     DiscardReason.TOPIC_AUTOCREATE_FAIL: Counter.DiscardOnTopicAutocreateFail,
@@ -116,8 +117,8 @@ class UnknownTopics:
 
     def park(self, name: bytes, segment: Segment, now_ms: int) -> None:
         """Hold messages of an unknown topic, or discard them if the topic is refused."""
-        until, reason = self._refused.get(name, (0, DiscardReason.BAD_TOPIC))
-        if until > now_ms:
+        until_ms, reason = self._refused.get(name, _NOT_REFUSED)
+        if until_ms > now_ms:
             self._discards.settle([segment], reason, name, _COUNTERS[reason])
             return
         topic = self._topics.setdefault(name, _UnknownTopic(now_ms))
@@ -159,7 +160,9 @@ class UnknownTopics:
         return known
 
     def _decide_state(self, name: bytes, topic: _UnknownTopic, started_ms: int, now_ms: int) -> None:
+        """Decide about a topic that metadata lacks: fetch again, create it, or refuse it."""
         assert self._trusted_from_ms is not None
+        # With automatic creation no topic is refused here: a broker that knows it answers TOPIC_ALREADY_EXISTS.
         if not self._autocreate and started_ms < self._trusted_from_ms:
             self._refresh.request(self._trusted_from_ms)
         elif topic.fetch_after_ms > started_ms:
@@ -189,7 +192,9 @@ class UnknownTopics:
     def names_to_create(self) -> list[bytes]:
         """Topics to create now, at most as many as the slab's topic table has room for."""
         wanted = [name for name, topic in self._topics.items() if topic.state is UnknownTopicState.TO_CREATE]
-        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._room()))] if wanted else []
+        if not wanted:  # spares the router's loop the count of free entries
+            return []
+        return wanted[: min(MAX_CREATED_AT_ONCE, max(0, self._room()))]
 
     def on_creation_started(self, names: Iterable[bytes]) -> None:
         """Record that a creation request for these topics was sent."""
