@@ -52,7 +52,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
     Counter.InputAgentProcessAnyPartitionMsg,
     Counter.InputAgentProcessPartitionKeyMsg,
 )
-"""The counters of a batch without rejected or refused messages, which the kernel raises itself."""
+"""The counters of a batch without rejected or refused messages, which `DatagramIntake` raises itself."""
 
 
 class DatagramAdmission:
@@ -82,7 +82,7 @@ class DatagramAdmission:
         self._intake = DatagramIntake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN_COUNTERS)
 
     def apply_config(self, coalescing: Coalescing) -> None:
-        """Apply new limits for sleeps between receives."""
+        """Apply new limits for naps."""
         self._intake.apply_config(coalescing)
 
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
@@ -92,11 +92,12 @@ class DatagramAdmission:
         """
         if (self._senders is not None and self._senders.are_active) or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
-        landed, count, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
-        if ingested is not None:
-            self._land(count, ingested)
-        self._clocks.record_replaced(lambda _: None, now_ms)
-        return landed + count
+        committed, uncommitted, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
+        if ingested is not None:  # the intake left the last batch to us
+            self._commit(uncommitted, ingested)
+        no_peer = None  # without credentials no sender is known
+        self._clocks.record_replaced(lambda _: no_peer, now_ms)
+        return committed + uncommitted
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
         """Receive one batch with the credentials of its senders."""
@@ -119,7 +120,7 @@ class DatagramAdmission:
         elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(base + slot for slot in decision.refused)
-        self._land(count, self._lanes.ingest_landed(count, self._longest, now_ms, omitted), skip, decision)
+        self._commit(count, self._lanes.ingest_landed(count, self._longest, now_ms, omitted), skip, decision)
         if self._senders is not None:
             decision.record(self._senders, now_ms)
         self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)
@@ -129,7 +130,7 @@ class DatagramAdmission:
         """Return the arrival number of the first datagram in the landing zone."""
         return self._slab.longs[landing_zone.base_at(self._slab) >> 3]
 
-    def _land(
+    def _commit(
         self,
         count: int,
         ingested: Ingested,
@@ -139,9 +140,8 @@ class DatagramAdmission:
         """Report the discarded messages of a batch, then count it and empty the landing zone in one transaction."""
         decision = decision or AdmissionDecision()
         view, base = self._slab.view, self._base
-        landed = (
-            landing_zone.landed_extents(self._slab) if unappended_count(ingested) or skip or decision.refused else []
-        )
+        needs_extents = unappended_count(ingested) or skip or decision.refused
+        landed = landing_zone.landed_extents(self._slab) if needs_extents else []
         for rejection in ingested.rejections:
             report_rejected(self._reporter, rejection, view, landed[rejection.slot], decision.peer(rejection.slot))
         for dropped in ingested.no_room:
@@ -168,7 +168,7 @@ class DatagramAdmission:
             self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._base))
             self.admit(landed, now_ms, copied_arrivals(self._slab, self._base))
         self._lanes.close_all()
-        self._lanes.drain_closed()
+        self._lanes.drain_closed()  # the sweep finds these runs, too, and those of the predecessor
         return [found.segment for found in sweep_filled(self._slab)]
 
 
