@@ -48,6 +48,7 @@ class ReconnectingLink:
         self._send_buffer = send_buffer
         self._socket: socket.socket | None = None
         self._read_from: socket.socket | None = None
+        """The connection from which a thread reads without the lock."""
         self._answers = AnswerReader()
         self._next_try = 0.0
         self._backoff_s = FIRST_BACKOFF_S
@@ -95,7 +96,7 @@ class ReconnectingLink:
         return opened
 
     def _unreachable(self, error: OSError) -> SendError:
-        if isinstance(error, (TimeoutError, BlockingIOError)):
+        if isinstance(error, (TimeoutError, BlockingIOError)):  # BlockingIOError: a UNIX socket with a full backlog
             return DaemonUnreachableError(
                 f"{self._destination}: the daemon accepts no connection now. Try again later."
             )

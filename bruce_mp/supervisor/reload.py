@@ -88,6 +88,7 @@ class Reloads:
         self._in_progress: list[ReloadRequest | None] = []
         self._changed: list[Change] = []
         self._number = 0
+        """The number of the last configuration, which the processes' confirmations repeat."""
         self._active_config = ActiveConfig(str(source.path), wall_ms())
         group.on_reload_request = self.request
         group.publish_config_status(self._active_config)
@@ -178,13 +179,14 @@ class Reloads:
     def _refuse(self, reason: str) -> None:
         before = self._active_config
         self._active_config = ActiveConfig(
-            before.path, before.since_ms, before.reloads, reason.replace("\n", " "), wall_ms()
+            before.path, before.since_ms, before.reloads, refused=reason.replace("\n", " "), refused_ms=wall_ms()
         )
         text = "Reload refused: {} The old configuration stays in force."
         log.error(text.format(self._active_config.refused), extra={"about": self._active_config})
         self._answer(ReloadOutcome(0, accepted=False, text=text.format(reason)))
 
     def _answer(self, outcome: ReloadOutcome) -> None:
+        """Send the outcome to all requests that this reload served, each with its own number."""
         finished, self._in_progress = self._in_progress, []
         self._group.publish_config_status(self._active_config)
         for request in finished:
