@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamAdmission"]
 
 _LOG: Final = logging.getLogger(__name__)
-_length: Final = itemgetter(1)
+_length: Final = itemgetter(1)  # of an extent
 _SPILL_RETRY_MS: Final = 20
 """Interval of retries for a client that waits for spill files: no event tells when they have room or are fed back."""
 
@@ -324,7 +324,7 @@ class StreamAdmission:
         if batch.is_spilling:
             self._spill(buffer, batch, now_ms)
             return
-        first = self._row.counted
+        first = self._row.counted  # the number of the batch's first message
         self._row.begin_batch()
         lanes = self._lanes if batch.attempt is None else batch.attempt.lanes
         lanes.wall_offset_ms = self._lanes.wall_offset_ms  # an attempt has its own lanes, which nothing else updates
@@ -347,7 +347,7 @@ class StreamAdmission:
         self, buffer: memoryview, batch: StreamBatch, lanes: Lanes, ingested: Ingested, now_ms: int
     ) -> None:
         """Count a batch, and handle its messages without room and its replaced timestamps."""
-        first = self._row.counted
+        first = self._row.counted  # the number of the batch's first message
         if ingested.no_room:
             self._lanes.request_publish()  # delivery frees room; also if only an attempt's separate lanes lack it
             ending = self._count_partly_appended(buffer, batch, ingested, first, now_ms)

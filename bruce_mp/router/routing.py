@@ -211,6 +211,7 @@ class RunRouter:
             return
         # After an increase of partitions the input's count still decides: runs of a key in another partition would
         # overtake the ones that wait in this one.
+        # Without such a count, or if a topic that was created again has fewer partitions, the present count decides.
         key_partitions = topic.key_partitions_for(count) or self._topics.key_partitions_in_use(topic)
         for partition, part in kernels.split_by_partition(self._slab, segment, key_partitions):
             routed.queue(topic, partition, part)

@@ -108,6 +108,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
+    # The new code or `bruce hold` has the sockets from here on.
     keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:

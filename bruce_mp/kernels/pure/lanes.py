@@ -117,7 +117,7 @@ class Lanes:
         self._lanes: dict[LaneKey, Lane] = {}
         shared = min(MAX_SHARED_LANES, max(1, slab.geometry.chunks // 64))
         self._shared = tuple(self.lane_type(slab, _UNUSED_HEADER) for _ in range(shared))
-        self._is_shared = frozenset(self._shared).__contains__
+        self._is_shared = frozenset(self._shared).__contains__  # called for each group of a batch
         self._max_lanes = max(1, slab.geometry.chunks // 4)  # open chunks of idle lanes must not fill the slab
         self._closed = ClosedRuns(slab.geometry.chunks * lay.CHUNK_BYTES)
         self._tickets = tickets or HandoverTickets(slab, pool.owner)
@@ -424,7 +424,7 @@ class Lanes:
             self._chunks.seal_lane(lane)
         self._lanes.clear()
         self._partition_counts.clear()
-        self._chunks.clear_donors()
+        self._chunks.clear_donors()  # which are keys of these lanes
         self._restored_counts = {}
 
     def request_publish(self) -> None:
