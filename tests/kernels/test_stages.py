@@ -132,7 +132,7 @@ def test_an_open_transaction_counts_as_complete(slab: Slab) -> None:
 def test_a_reading_of_a_row_that_always_changes_is_inconsistent(slab: Slab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_books(slab).consistent
     numbers = iter(range(10**6))
-    monkeypatch.setattr("bruce_mp.telemetry.stages._transaction", lambda *_: (next(numbers), 0))
+    monkeypatch.setattr("bruce_mp.telemetry.stages._version_and_redo_word", lambda *_: (next(numbers), 0))
     assert not read_books(slab).consistent
 
 
