@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+from configparser import ConfigParser
 from pathlib import Path
+from textwrap import dedent
 from typing import Final
 
 import pytest
@@ -19,6 +22,12 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 UNIT: Final = DEPLOY / "systemd" / "bruce.service"
 SOCKET_UNIT: Final = DEPLOY / "systemd" / "bruce.socket"
 HOLD_UNIT: Final = DEPLOY / "systemd" / "bruce-hold.service"
+TEMPLATES: Final = {
+    UNIT: DEPLOY / "systemd" / "bruce@.service",
+    HOLD_UNIT: DEPLOY / "systemd" / "bruce-hold@.service",
+}
+KUBERNETES: Final = DEPLOY / "kubernetes" / "bruce.yaml"
+OPERATING: Final = DEPLOY.parent / "docs" / "operating.md"
 
 
 def setting(text: str, name: str) -> str:
@@ -32,9 +41,10 @@ def test_systemd_analyze_accepts_the_units(tmp_path: Path) -> None:
     verify = shutil.which("systemd-analyze")
     if verify is None:
         pytest.skip("systemd-analyze is not installed")
-    for unit in (UNIT, SOCKET_UNIT, HOLD_UNIT):
-        (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
-    units = [tmp_path / unit.name for unit in (UNIT, SOCKET_UNIT, HOLD_UNIT)]
+    names = {unit: unit.name.replace("@", "@east") for unit in (UNIT, SOCKET_UNIT, HOLD_UNIT, *TEMPLATES.values())}
+    for unit, name in names.items():
+        (tmp_path / name).write_text(unit.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
+    units = [tmp_path / name for name in names.values()]
     told = subprocess.run([verify, "verify", *units], capture_output=True, text=True, timeout=60, check=False)
     assert (told.returncode, told.stderr) == (0, "")
 
@@ -45,8 +55,58 @@ def test_every_service_manager_waits_for_the_end_of_a_shutdown() -> None:
         setting(UNIT.read_text(), "TimeoutStopSec"),
         setting((DEPLOY / "supervisord" / "bruce.conf").read_text(), "stopwaitsecs"),
         re.findall(r"--stop-timeout=(\d+)", (DEPLOY / "container" / "Containerfile").read_text())[0],
+        re.findall(r"terminationGracePeriodSeconds: (\d+)", KUBERNETES.read_text())[0],
     )
     assert [wait for wait in waits if int(wait) <= least] == []
+
+
+def settings_of_unit(unit: Path) -> list[str]:
+    return [line for line in unit.read_text().splitlines() if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("unit", TEMPLATES, ids=lambda unit: unit.stem)
+def test_the_template_unit_differs_only_in_the_names_of_its_instance(unit: Path) -> None:
+    own = [line for line in settings_of_unit(unit) if not line.startswith("Conflicts=")]
+    renamed = [re.sub(r"/etc/bruce/bruce|Directory=bruce$", r"\g<0>@", line) for line in own]
+    expected = [line.replace("bruce/bruce@", "bruce/%i").replace("=bruce@", "=bruce/%i") for line in renamed]
+    described = [line.replace("Description=bruce", "Description=bruce %i") for line in expected]
+    assert settings_of_unit(TEMPLATES[unit]) == described
+
+
+@pytest.mark.process
+def test_the_documented_command_adapts_the_programs_of_supervisord_to_a_cluster() -> None:
+    command = re.search(r"^sed (.*?) *\\\n *deploy/supervisord/bruce.conf", OPERATING.read_text(), re.MULTILINE)
+    assert command is not None
+    source = DEPLOY / "supervisord" / "bruce.conf"
+    done = subprocess.run(["sed", *shlex.split(command[1]), source], capture_output=True, timeout=10, check=True)
+    adapted = ConfigParser(interpolation=None, inline_comment_prefixes=";")
+    adapted.read_string(done.stdout.decode())
+    assert adapted.sections() == ["program:bruce-east", "program:bruce-east-hold"]
+    for program in adapted.values():
+        assert program.get("command", "/etc/bruce/east.toml").endswith("--config /etc/bruce/east.toml") or not program
+        assert program.get("stdout_logfile", "/var/log/bruce/east/").startswith("/var/log/bruce/east/")
+
+
+def test_the_manifest_for_kubernetes_has_a_configuration_that_fits_its_mounts(tmp_path: Path) -> None:
+    text = KUBERNETES.read_text()
+    block = re.search(r"^  bruce\.toml: \|\n((?:    .*\n|\n)+)", text, re.MULTILINE)
+    assert block is not None
+    (tmp_path / "bruce.toml").write_text(dedent(block[1]))
+    config = load_config(tmp_path / "bruce.toml")
+    mounts = set(re.findall(r"mountPath: ([\w/-]+)", text))
+    assert {str(Path(config.input.unix_datagram.path).parent), str(Path(config.slab_path).parent)} <= mounts
+    assert config.http.listen.endswith(":" + re.findall(r"containerPort: (\d+)", text)[0])
+
+
+@pytest.mark.process
+def test_helm_makes_the_manifest_for_kubernetes_of_the_chart() -> None:
+    helm = shutil.which("helm")
+    if helm is None:
+        pytest.skip("helm is not installed")
+    chart = KUBERNETES.with_name("bruce")
+    subprocess.run([helm, "lint", "--strict", chart], timeout=60, check=True)
+    made = subprocess.run([helm, "template", "bruce", chart], capture_output=True, text=True, timeout=60, check=True)
+    assert KUBERNETES.read_text().partition("---\n")[2] == made.stdout.partition("---\n")[2]
 
 
 def test_the_packaged_configuration_fits_the_unit() -> None:
@@ -74,9 +134,11 @@ def test_the_sysctl_setting_matches_the_daemons_advice() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("script", ["build", "postinst", "prerm", "postrm"])
+@pytest.mark.parametrize(
+    "script", ["stage", "debian/build", "debian/postinst", "debian/prerm", "debian/postrm", "rpm/build"]
+)
 def test_package_scripts_are_executable_and_have_valid_syntax(script: str) -> None:
-    path = DEPLOY / "debian" / script
+    path = DEPLOY / script
     assert path.stat().st_mode & 0o111 == 0o111
     shell = path.read_text().splitlines()[0].removeprefix("#!")
     subprocess.run([shell, "-n", path], timeout=10, check=True)

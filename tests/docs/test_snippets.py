@@ -30,6 +30,9 @@ ELSEWHERE: Final[dict[Key, str]] = {
     ("README.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
     ("docs/spark.md", "import bruce_mp.spark"): WITH_SPARK,
+    ("docs/operating.md", "sed -e 's/^\\[program:bruce/&-east/' -e '"): (
+        "tests/deploy/test_files.py::test_the_documented_command_adapts_the_programs_of_supervisord_to_a_cluster"
+    ),
     ("docs/status.md", "def topic_bytes(text: str) -> bytes:"): (
         "tests/status/pages/test_text.py::test_the_documented_inverse_of_topic_text_works"
     ),
@@ -45,6 +48,7 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/clients/README.md", "int32 Size | int16 256 | int16 0 | int16"): "a layout: test_client_wire.py",
     ("docs/operating.md", "/opt/bruce-1.0   /opt/bruce-1.1   /opt/b"): "a drawing of directories",
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
+    ("docs/operating.md", "helm install bruce deploy/kubernetes/bru"): "needs a cluster; tests/deploy/test_files.py",
     ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
     ("docs/testing.md", "scripts/test                 # style, ty"): "is what runs this",
     ("docs/testing.md", ".venv/bin/python -m pytest -m hypothesis"): "takes minutes",
