@@ -403,6 +403,9 @@ class Http(Section, frozen=True):
         LIVE,
     ] = 5
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
+    metrics_topics: Annotated[
+        int, fields.count("Topics with series of their own on `/metrics`; the others are summed.", 0, 5000), LIVE
+    ] = 100
     mode: (
         Annotated[
             int, fields.mode("Mode of a UNIX socket; readers need write. Absent: the umask decides."), RESTART_TO_BIND

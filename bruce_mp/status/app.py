@@ -24,7 +24,7 @@ from bruce_mp.status.pages.compression import compression_plain
 from bruce_mp.status.pages.counters import counters_plain, read_counters
 from bruce_mp.status.pages.debug_pages import add_debug_pages
 from bruce_mp.status.pages.discards import discards_plain
-from bruce_mp.status.pages.exposition import CONTENT_TYPE, render_families
+from bruce_mp.status.pages.exposition import CONTENT_TYPES, choose_format, render_families
 from bruce_mp.status.pages.front_page import add_front_page
 from bruce_mp.status.pages.header import Page, read_header, read_server_info, server_info_plain
 from bruce_mp.status.pages.health import assess_health, collect_evidence
@@ -35,7 +35,7 @@ from bruce_mp.status.pages.overview import Histories, read_overview, with_topics
 from bruce_mp.status.pages.processes import read_processes
 from bruce_mp.status.pages.queues import queues_plain, read_queues
 from bruce_mp.status.pages.senders import read_senders_page, senders_plain
-from bruce_mp.status.pages.text import stamp
+from bruce_mp.status.pages.text import stamp, topic_bytes
 from bruce_mp.status.pages.topics import TopicSelection
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.status.request_guard import guard_change, guard_host
@@ -146,7 +146,13 @@ class DaemonView:
         guard_change(self.settings().http)
 
     def held(self) -> HeldPage:
-        return read_held(self.slab, self.now_ms(), self.steady_ms())
+        """Count the held messages, also for the totals by topic."""
+        totals = self.histories.totals
+        settled = totals.settled()
+        page = read_held(self.slab, self.now_ms(), self.steady_ms())
+        held = [(topic_bytes(line.topic), line.messages) for line in page.topics]
+        totals.observe_held(settled, held, self.steady_ms())
+        return page
 
 
 class BooksPage(Page, frozen=True, kw_only=True):
@@ -243,8 +249,10 @@ def _healthz(daemon: DaemonView) -> Response:
 
 
 def _metrics(daemon: DaemonView, evidence: Evidence, held: HeldPage) -> Response:
-    families = read_metrics(daemon.slab, evidence, daemon.compression.page(daemon.now_ms()), held)
-    return Response(render_families(families), content_type=CONTENT_TYPE)
+    compression, totals = daemon.compression.page(daemon.now_ms()), daemon.histories.totals
+    form = choose_format(request.accept_mimetypes)
+    text = render_families(read_metrics(daemon.slab, evidence, compression, held, totals), form)
+    return Response(text, headers={"Vary": "Accept"}, content_type=CONTENT_TYPES[form])
 
 
 def _read_snapshot(daemon: DaemonView, evidence: Evidence) -> OverviewSnapshot:

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.events import Event
+from bruce_mp.discards.events import DiscardEvent, Event
 from bruce_mp.errors import BruceError, RemoteProtocolError
 from bruce_mp.ipc.control_messages import AcceptCluster, ActiveConfig, DebugTopics, RefreshMetadata, ReloadOutcome
 from bruce_mp.ipc.links import COPIES, REPORTS
@@ -26,6 +26,7 @@ from bruce_mp.status.event_hook import EventHook
 from bruce_mp.status.history.broker_traffic import BrokerHistory
 from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.rates import RateHistory
+from bruce_mp.status.history.topic_totals import TopicTotals
 from bruce_mp.status.history.topic_traffic import TrafficTable
 from bruce_mp.status.page_settings import NOT_REPORTED, PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
@@ -76,7 +77,11 @@ class _Status(ProcessShell):
         self._broker_status = BrokerStatusStore()
         losses = LossHistory(slab, monotonic_ms)
         self._histories = Histories(
-            RateHistory(slab, wall_ms()), losses, BrokerHistory(slab), TrafficTable(steady_ms())
+            RateHistory(slab, wall_ms()),
+            losses,
+            BrokerHistory(slab),
+            TrafficTable(steady_ms()),
+            TopicTotals(slab, start.config.http.metrics_topics),
         )
         self._reports = DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
@@ -100,6 +105,7 @@ class _Status(ProcessShell):
     def apply_config(self, config: Config, before: Config) -> None:
         self._settings = PageSettings.of(config, self._settings.active_config)
         self._reports.apply_interval(config.http.discard_report_interval_s)
+        self._histories.totals.apply_limit(config.http.metrics_topics)
         self._debug.apply_config(config.msg_debug)
         self._hook.apply_config(config.events)
         if (config.discard_log, config.discards) != (before.discard_log, before.discards):
@@ -176,6 +182,9 @@ class _Status(ProcessShell):
         self._reports.record([item for item in events if isinstance(item, Event)], wall_ms())
         self._compression.record([item for item in events if isinstance(item, CompressionEvent)])
         self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], now_ms)
+        self._histories.totals.record(
+            [item for item in events if isinstance(item, TrafficEvent | DiscardEvent)], now_ms
+        )
         for item in events:
             if isinstance(item, RouterStatus):
                 self._pauses.record(item.paused, is_complete=len(item.paused) == item.paused_count)

@@ -49,6 +49,25 @@ def test_systemd_analyze_accepts_the_units(tmp_path: Path) -> None:
     assert (told.returncode, told.stderr) == (0, "")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["check", "test"])
+def test_promtool_accepts_the_alert_rules(tmp_path: Path, command: str) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; Debian has it in the package prometheus")
+    files = {"check": DEPLOY / "prometheus" / "bruce.rules.yml", "test": Path(__file__).with_name("alerts.test.yml")}
+    for path in files.values():
+        shutil.copy(path, tmp_path)
+    told = subprocess.run(
+        [promtool, command, "rules", tmp_path / files[command].name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
 def test_every_service_manager_waits_for_the_end_of_a_shutdown() -> None:
     least = Delivery().shutdown_max_delay_ms / 1000 + 10
     waits = (

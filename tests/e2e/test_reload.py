@@ -162,6 +162,7 @@ def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
         "http.stalled_after_s": 10,
         "http.discard_report_interval_s": 300,
         "http.bad_msg_prefix_size": 10,
+        "http.metrics_topics": 20,
         "discards.topic": "dead-letters",
         "discard_log.enable": True,
         "discard_log.path": f"{directory}/discards",

@@ -16,6 +16,7 @@ from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.history.broker_traffic import BrokerHistory
 from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.rates import RateHistory
+from bruce_mp.status.history.topic_totals import TopicTotals
 from bruce_mp.status.history.topic_traffic import TrafficTable
 from bruce_mp.status.page_settings import PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
@@ -55,7 +56,11 @@ class OfflineStatusPages:
         self.accepted_clusters: list[str] = []
         self.broker_status = BrokerStatusStore()
         self.histories = Histories(
-            RateHistory(self.slab, NOW_MS), self.losses(), BrokerHistory(self.slab), TrafficTable(NOW_MS)
+            RateHistory(self.slab, NOW_MS),
+            self.losses(),
+            BrokerHistory(self.slab),
+            TrafficTable(NOW_MS),
+            TopicTotals(self.slab, 100),
         )
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)

@@ -1,6 +1,7 @@
-"""Prometheus' text exposition format, version 0.0.4.
+"""The two formats of metrics: Prometheus' text format 0.0.4, and OpenMetrics 1.0.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
+https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 """
 
 from __future__ import annotations
@@ -8,12 +9,31 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from werkzeug.http import parse_options_header
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["CONTENT_TYPE", "Family", "Kind", "Sample", "histogram", "limit_series", "render_families"]
+    from werkzeug.datastructures import MIMEAccept
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = [
+    "CONTENT_TYPES",
+    "OTHER",
+    "Family",
+    "Format",
+    "Kind",
+    "Sample",
+    "choose_format",
+    "histogram",
+    "limit_series",
+    "render_families",
+]
+
+Format = Literal["prometheus", "openmetrics"]
+CONTENT_TYPES: Final[Mapping[Format, str]] = {
+    "prometheus": "text/plain; version=0.0.4; charset=utf-8",
+    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+}
 OTHER: Final = "(other)"
 """Label value for all topics without a series of their own. Kafka allows no topic of this name."""
 
@@ -38,14 +58,31 @@ class Family(NamedTuple):
     samples: list[Sample]
 
 
-def render_families(families: Iterable[Family]) -> str:
+def choose_format(accept: MIMEAccept) -> Format:
+    """Choose OpenMetrics if a scraper's Accept header names it and prefers it to plain text."""
+    preferences = {"openmetrics": 0.0, "prometheus": 0.0}
+    for value, quality in accept:
+        media_type, options = parse_options_header(value)
+        if media_type == "application/openmetrics-text" and options.get("version", "1.0.0") == "1.0.0":
+            preferences["openmetrics"] = max(preferences["openmetrics"], quality)
+        elif media_type == "text/plain":
+            preferences["prometheus"] = max(preferences["prometheus"], quality)
+    is_preferred = preferences["openmetrics"] >= preferences["prometheus"]
+    return "openmetrics" if preferences["openmetrics"] and is_preferred else "prometheus"
+
+
+def render_families(families: Iterable[Family], form: Format = "prometheus") -> str:
     """Return the text of the families."""
-    return "".join(f"{line}\n" for family in families for line in _lines(family))
+    text = "".join(f"{line}\n" for family in families for line in _lines(family, form))
+    return f"{text}# EOF\n" if form == "openmetrics" else text
 
 
-def _lines(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {_escape(family.help, quotes=False)}"
-    yield f"# TYPE {family.name} {family.kind}"
+def _lines(family: Family, form: Format) -> Iterator[str]:
+    is_open = form == "openmetrics"
+    # OpenMetrics names a counter's family without the suffix of its samples.
+    name = family.name.removesuffix("_total") if is_open and family.kind == "counter" else family.name
+    yield f"# HELP {name} {_escape(family.help, quotes=is_open)}"
+    yield f"# TYPE {name} {family.kind}"
     for sample in family.samples:
         labels = ",".join(f'{name}="{_escape(value)}"' for name, value in sample.labels.items())
         yield f"{family.name}{sample.suffix}{'{' + labels + '}' if labels else ''} {sample.value!r}"

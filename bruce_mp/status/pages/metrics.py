@@ -1,8 +1,8 @@
 """The page `/metrics` for Prometheus.
 
-All values come from the slab and from the last reports of dispatchers and router. `MAX_TOPICS` bounds the series by
-topic, and the tables of the slab bound all others. Counters survive restarts of single processes, and restarts of the
-daemon that adopt the slab.
+All values come from the slab and from the reports of other processes. `http.metrics_topics` bounds the series by topic,
+and the tables of the slab bound all others. Counters survive restarts of single processes, and restarts of the daemon
+that adopt the slab, except those by topic and codec, which begin with the status process.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
-from bruce_mp.status.pages.exposition import Family, Sample, histogram, limit_series
+from bruce_mp.status.pages.exposition import OTHER, Family, Sample, histogram, limit_series
 from bruce_mp.status.pages.health import assess_health
+from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_delays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
+    from bruce_mp.status.history.topic_totals import TopicTotal, TopicTotals
     from bruce_mp.status.pages.compression import CompressionPage
     from bruce_mp.status.pages.exposition import Kind
     from bruce_mp.status.pages.health import Evidence
@@ -31,10 +33,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.pages.stalls import Stalls
     from bruce_mp.telemetry.books import Books
 
-__all__ = ["MAX_TOPICS", "read_metrics"]
-
-MAX_TOPICS: Final = 100
-"""Topics with series of their own, because Prometheus keeps each series; the others are summed."""
+__all__ = ["read_metrics"]
 
 SIMPLE: Final[Mapping[str, tuple[Counter, str]]] = {
     "bruce_pauses_total": (Counter.PauseStarted, "Pauses of a partition or of a broker's dispatcher."),
@@ -95,12 +94,26 @@ LABELLED: Final[Mapping[str, tuple[str, str, Mapping[str, Counter]]]] = {
 }
 """Families with one counter for each value of a label."""
 
+TOPIC_COUNTERS: Final[Mapping[str, tuple[str, Callable[[TopicTotal], int]]]] = {
+    "bruce_topic_messages_received_total": ("Messages received.", lambda total: total.received),
+    "bruce_topic_messages_delivered_total": ("Messages that Kafka acknowledged.", lambda total: total.delivered),
+    "bruce_topic_messages_discarded_total": ("Messages discarded.", lambda total: total.discarded),
+    "bruce_topic_delivered_bytes_total": (
+        "Bytes of keys, values and headers that Kafka acknowledged.",
+        lambda total: total.size,
+    ),
+}
+"""Families with a series for each topic."""
 
-def read_metrics(slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage) -> Iterator[Family]:
-    """Yield all metric families."""
+
+def read_metrics(
+    slab: Slab, evidence: Evidence, compression: CompressionPage, held: HeldPage, totals: TopicTotals
+) -> Iterator[Family]:
+    """Yield all metric families. `totals` must have observed `held`."""
     yield from _daemon(evidence)
     yield from _books(slab, evidence.books)
-    yield from _held(held)
+    yield from _held(held, totals.limit)
+    yield from _topics(totals)
     yield _delays(slab)
     yield from _processes(evidence.processes.processes)
     yield from _brokers(evidence.cluster)
@@ -155,13 +168,20 @@ def _labelled(name: str, kind: Kind, meaning: str, label: str, values: Mapping[s
     return Family(name, kind, meaning, [Sample(value, {label: text}) for text, value in values.items()])
 
 
-def _held(page: HeldPage) -> Iterator[Family]:
-    messages = limit_series(((held.topic, held.messages) for held in page.topics), MAX_TOPICS, combine="sum")
-    ages = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), MAX_TOPICS, combine="max")
+def _held(page: HeldPage, limit: int) -> Iterator[Family]:
+    messages = limit_series(((held.topic, held.messages) for held in page.topics), limit, combine="sum")
+    ages = limit_series(((held.topic, held.oldest_ms / 1000) for held in page.topics), limit, combine="max")
     yield Family("bruce_topic_messages_held", "gauge", "Messages held, for the topics with the most.", messages)
     yield Family("bruce_topic_oldest_held_seconds", "gauge", "Age of the topic's oldest held message.", ages)
     yield _gauge("bruce_oldest_held_seconds", "Age of the oldest held message; 0 without any.", page.oldest_ms / 1000)
     yield _gauge("bruce_slab_in_use_ratio", "Ratio of the slab that cannot be reclaimed.", page.slab_in_use)
+
+
+def _topics(totals: TopicTotals) -> Iterator[Family]:
+    topics, other = totals.read()
+    rows = {**{topic_text(name): total for name, total in topics.items()}, OTHER: other}
+    for name, (meaning, value_of) in TOPIC_COUNTERS.items():
+        yield _labelled(name, "counter", meaning, "topic", {topic: value_of(total) for topic, total in rows.items()})
 
 
 def _delays(slab: Slab) -> Family:

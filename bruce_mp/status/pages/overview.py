@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.status.history.broker_traffic import BrokerHistory
     from bruce_mp.status.history.losses import LossHistory
     from bruce_mp.status.history.rates import Latency, RateHistory, Series
+    from bruce_mp.status.history.topic_totals import TopicTotals
     from bruce_mp.status.history.topic_traffic import TrafficTable
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionPage
@@ -48,6 +49,7 @@ class Histories(msgspec.Struct, frozen=True):
     losses: LossHistory
     brokers: BrokerHistory
     traffic: TrafficTable
+    totals: TopicTotals
 
 
 class HealthPart(msgspec.Struct, frozen=True):

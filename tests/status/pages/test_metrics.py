@@ -10,19 +10,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
+from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.pipeline.stage_counts import recount
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.status.pages import metrics
-from bruce_mp.status.pages.exposition import OTHER, Family, Sample, limit_series, render_families
+from bruce_mp.status.pages.exposition import (
+    OTHER,
+    Family,
+    Sample,
+    choose_format,
+    histogram,
+    limit_series,
+    render_families,
+)
 from bruce_mp.telemetry.broker_status import CONNECTED, BrokerStatus
 from bruce_mp.telemetry.compression import CompressionEvent
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, increments_of
+from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -30,6 +42,11 @@ if TYPE_CHECKING:
 
 DEPLOY: Final = Path(__file__).parents[3] / "deploy"
 DOCS: Final = Path(__file__).parents[3] / "docs"
+TOPIC_TOTALS: Final = ("messages_received", "messages_delivered", "messages_discarded", "delivered_bytes")
+PROMETHEUS_2: Final = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -111,8 +128,27 @@ def test_topics_have_series_and_an_age(daemon: OfflineStatusPages) -> None:
     assert value(found, "bruce_slab_in_use_ratio") > 0
 
 
-def test_excess_topics_share_one_series(daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MAX_TOPICS", 3)
+def test_the_totals_of_a_topic_balance_with_its_held_messages(daemon: OfflineStatusPages) -> None:
+    daemon.filled.receive(b"news", 5)
+    daemon.filled.receive(b"invented", 2)
+    daemon.histories.totals.record(
+        [
+            TrafficEvent(b"news", 3, 700, {0: 3}, 0, ""),
+            DiscardEvent(DiscardReason.RATE_LIMIT, b"news", 4, 0, 0),
+            DiscardEvent(DiscardReason.MALFORMED, b"", 6, 0, 0),
+        ],
+        daemon.steady_ms,
+    )
+    found = parsed(read(daemon))
+    totals = {
+        topic: [value(found, f"bruce_topic_{name}_total", topic=topic) for name in TOPIC_TOTALS]
+        for topic in ("news", OTHER)
+    }
+    assert totals == {"news": [12, 3, 4, 700], OTHER: [8, 0, 6, 0]}
+
+
+def test_excess_topics_share_one_series(daemon: OfflineStatusPages) -> None:
+    daemon.histories.totals.apply_limit(3)
     for number in range(8):
         daemon.filled.receive(b"t%d" % number, 1 if number else 9)
     found = parsed(read(daemon))
@@ -159,6 +195,60 @@ def test_label_values_from_clients_cannot_forge_a_sample() -> None:
     family = Family("a_total", "counter", 'Says "a\\b".\n', [Sample(1, {"topic": 'x"} 1\na_total 2\\'})])
     (read_back,) = text_string_to_metric_families(render_families([family]))
     assert [(sample.value, sample.labels) for sample in read_back.samples] == [(1, {"topic": 'x"} 1\na_total 2\\'})]
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", "prometheus"),
+        ("*/*", "prometheus"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "prometheus"),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "prometheus"),
+        (PROMETHEUS_2, "openmetrics"),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.2", "openmetrics"),
+        ("application/openmetrics-text", "openmetrics"),
+        ("application/openmetrics-text;version=0.0.1", "prometheus"),
+        ("application/openmetrics-text;q=0", "prometheus"),
+        ("application/openmetrics-text;version=1.0.0;q=0.2,text/plain;q=0.9", "prometheus"),
+    ],
+)
+def test_the_accept_header_chooses_the_format(accept: str, form: str) -> None:
+    assert choose_format(parse_accept_header(accept, MIMEAccept)) == form
+
+
+def test_openmetrics_has_the_same_samples(daemon: OfflineStatusPages) -> None:
+    daemon.filled.receive(b"news", 5)
+    response = daemon.client.get("/metrics", headers={"Accept": PROMETHEUS_2})
+    assert response.content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert response.headers["Vary"] == "Accept"
+    text = response.get_data(as_text=True)
+    assert text.endswith("\n# EOF\n")
+    found = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in openmetrics_families(text)  # type: ignore[no-untyped-call]
+        for sample in family.samples
+    }
+    assert found.keys() == parsed(read(daemon)).keys()
+    assert value(found, "bruce_topic_messages_received_total", topic="news") == 5
+
+
+def test_openmetrics_names_a_counter_without_its_suffix() -> None:
+    families = [
+        Family("a_total", "counter", 'Says "a".', [Sample(1)]),
+        histogram("b_seconds", "Time.", [0.5], [1, 2], 3.5),
+    ]
+    assert render_families(families, "openmetrics").splitlines() == [
+        r"# HELP a Says \"a\".",
+        "# TYPE a counter",
+        "a_total 1",
+        "# HELP b_seconds Time.",
+        "# TYPE b_seconds histogram",
+        'b_seconds_bucket{le="0.5"} 1',
+        'b_seconds_bucket{le="+Inf"} 3',
+        "b_seconds_sum 3.5",
+        "b_seconds_count 3",
+        "# EOF",
+    ]
 
 
 # --- dashboard and alert rules ----------------------------------------------------------------------------------------

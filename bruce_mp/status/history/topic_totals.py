@@ -1,0 +1,137 @@
+"""Totals by topic for `/metrics`: messages received, delivered and discarded, and bytes delivered.
+
+The loop adds the events of other processes, and HTTP threads read. `/held` counts the messages that a topic holds;
+with the settled ones they give the received ones, so no input counts by topic. The totals begin with the status
+process.
+
+A topic keeps its series: if topics changed places with `(other)`, its counters would fall, and Prometheus would take
+each fall for a restart. Only topics of Kafka get one, because clients may invent names.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bruce_mp.discards.events import DiscardEvent
+from bruce_mp.slab.tables import TopicTable
+from bruce_mp.status.history.windows import HOUR_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from bruce_mp.slab.file import Slab
+    from bruce_mp.telemetry.traffic import TrafficEvent
+
+__all__ = ["TopicTotal", "TopicTotals"]
+
+_OTHER: Final = b""
+"""Key of the sum of all topics without a series; senders of events sum topics beyond their bound under it, too."""
+_IDLE_MS: Final = HOUR_MS
+"""Time without a message after which a topic gives its series to another one, if all are in use."""
+
+
+class TopicTotal(msgspec.Struct):
+    """Totals of a topic. `size` is delivered bytes of keys, values and headers; `active_ms` is the last change."""
+
+    received: int = 0
+    delivered: int = 0
+    discarded: int = 0
+    size: int = 0
+    active_ms: int = 0
+
+    @property
+    def settled(self) -> int:
+        return self.delivered + self.discarded
+
+
+class TopicTotals:
+    """Totals of at most `limit` topics, and one sum of all others. Times are in ms on a monotonic clock."""
+
+    def __init__(self, slab: Slab, limit: int) -> None:
+        self._known = TopicTable(slab)
+        self._limit = limit
+        self._lock = Lock()
+        self._topics: dict[bytes, TopicTotal] = {}
+        self._other = TopicTotal()
+
+    @property
+    def limit(self) -> int:
+        """Return the number of topics with series of their own."""
+        return self._limit
+
+    def apply_limit(self, limit: int) -> None:
+        """Change the number of topics. Topics over a smaller limit lose their series, the longest idle first."""
+        with self._lock:
+            self._limit = limit
+            by_activity = sorted(self._topics, key=lambda name: -self._topics[name].active_ms)
+            for name in by_activity[limit:]:
+                del self._topics[name]
+
+    def record(self, events: Iterable[TrafficEvent | DiscardEvent], now_ms: int) -> None:
+        """Add the events that a process reported."""
+        with self._lock:
+            for event in events:
+                if isinstance(event, DiscardEvent):
+                    self._total_of(event.topic, now_ms).discarded += event.count
+                elif event.messages:
+                    total = self._total_of(event.topic, now_ms)
+                    total.delivered += event.messages
+                    total.size += event.size
+
+    def _total_of(self, name: bytes, now_ms: int) -> TopicTotal:
+        """Return the topic's totals as active. A new topic of Kafka gets a series if one is free."""
+        total = self._topics.get(name)
+        if total is None:
+            if not self._is_known(name) or not self._has_room(now_ms):
+                return self._other
+            total = self._topics[name] = TopicTotal()
+        total.active_ms = now_ms
+        return total
+
+    def _is_known(self, name: bytes) -> bool:
+        if name != _OTHER and not self._known.id_of(name):
+            self._known.refresh()
+        return self._known.id_of(name) != 0
+
+    def _has_room(self, now_ms: int) -> bool:
+        if len(self._topics) >= self._limit:
+            idle = [name for name, total in self._topics.items() if now_ms - total.active_ms > _IDLE_MS]
+            for name in idle:
+                del self._topics[name]
+        return len(self._topics) < self._limit
+
+    def settled(self) -> dict[bytes, int]:
+        """Return the settled messages of each topic, to pass to `observe_held`."""
+        with self._lock:
+            return {name: total.settled for name, total in self._items()}
+
+    def observe_held(self, settled: Mapping[bytes, int], held: Iterable[tuple[bytes, int]], now_ms: int) -> None:
+        """Derive the received messages from a count of the held ones.
+
+        `settled` must be older than the count. A message that is settled in between is then missing in both, until the
+        next count; it is never counted twice. So the received messages never have to fall.
+        """
+        with self._lock:
+            sums = dict(settled)
+            for name, messages in held:
+                self._total_of(name, now_ms)
+                key = name if name in self._topics else _OTHER
+                sums[key] = sums.get(key, 0) + messages
+            for name, total in self._items():
+                total.received = max(total.received, sums.get(name, 0))
+
+    def _items(self) -> list[tuple[bytes, TopicTotal]]:
+        return [*self._topics.items(), (_OTHER, self._other)]
+
+    def read(self) -> tuple[dict[bytes, TopicTotal], TopicTotal]:
+        """Return the totals of each topic, and those of all others. A settled message counts as received."""
+        with self._lock:
+            read = {name: _coherent(total) for name, total in self._topics.items()}
+            return read, _coherent(self._other)
+
+
+def _coherent(total: TopicTotal) -> TopicTotal:
+    return msgspec.structs.replace(total, received=max(total.received, total.settled))
