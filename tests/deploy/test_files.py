@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from bruce_mp import __version__
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Delivery
 from bruce_mp.supervisor.sockets.datagram_limits import MIN_QUEUE_LENGTH
@@ -101,9 +102,9 @@ def test_the_documented_command_adapts_the_programs_of_supervisord_to_a_cluster(
     adapted = ConfigParser(interpolation=None, inline_comment_prefixes=";")
     adapted.read_string(done.stdout.decode())
     assert adapted.sections() == ["program:bruce-east", "program:bruce-east-hold"]
-    for program in adapted.values():
-        assert program.get("command", "/etc/bruce/east.toml").endswith("--config /etc/bruce/east.toml") or not program
-        assert program.get("stdout_logfile", "/var/log/bruce/east/").startswith("/var/log/bruce/east/")
+    for name in adapted.sections():
+        assert adapted[name]["command"].endswith(" --config /etc/bruce/east.toml")
+        assert adapted[name]["stdout_logfile"].startswith("/var/log/bruce/east/")
 
 
 def test_the_manifest_for_kubernetes_has_a_configuration_that_fits_its_mounts(tmp_path: Path) -> None:
@@ -115,6 +116,13 @@ def test_the_manifest_for_kubernetes_has_a_configuration_that_fits_its_mounts(tm
     mounts = set(re.findall(r"mountPath: ([\w/-]+)", text))
     assert {str(Path(config.input.unix_datagram.path).parent), str(Path(config.slab_path).parent)} <= mounts
     assert config.http.listen.endswith(":" + re.findall(r"containerPort: (\d+)", text)[0])
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = KUBERNETES.with_name("bruce")
+    versions = re.findall(r"^(?:version|appVersion): (.*)$", (chart / "Chart.yaml").read_text(), re.MULTILINE)
+    images = re.findall(r"^image: (.*)$", (chart / "values.yaml").read_text(), re.MULTILINE)
+    assert (versions, images) == ([__version__] * 2, [f"bruce:{__version__}"])
 
 
 @pytest.mark.process
@@ -154,13 +162,43 @@ def test_the_sysctl_setting_matches_the_daemons_advice() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "script", ["stage", "debian/build", "debian/postinst", "debian/prerm", "debian/postrm", "rpm/build"]
+    "script", ["stage", "services", "debian/build", "debian/postinst", "debian/prerm", "debian/postrm", "rpm/build"]
 )
 def test_package_scripts_are_executable_and_have_valid_syntax(script: str) -> None:
     path = DEPLOY / script
     assert path.stat().st_mode & 0o111 == 0o111
     shell = path.read_text().splitlines()[0].removeprefix("#!")
     subprocess.run([shell, "-n", path], timeout=10, check=True)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("word", "calls"),
+    [
+        ("upgrade", ["bruce upgrade --config /etc/bruce/bruce.toml", "bruce upgrade --config /etc/bruce/east.toml"]),
+        (
+            "stop",
+            [
+                "systemctl --no-reload disable --now bruce-hold.service bruce.socket bruce.service",
+                "systemctl --no-reload disable --now bruce.service",
+                "systemctl --no-reload disable --now bruce@east.service",
+            ],
+        ),
+    ],
+)
+def test_the_packages_upgrade_and_stop_each_daemon(tmp_path: Path, word: str, calls: list[str]) -> None:
+    """Programs that record their calls stand in for systemctl, which lists two units, and for bruce."""
+    record = f'echo "$(basename $0) $*" >> {tmp_path}/calls\n'
+    listing = 'if [ "$1" = list-units ]; then printf "%s loaded\\n" bruce.service bruce@east.service; exit; fi\n'
+    for name, script in (("systemctl", listing + record), ("bruce", record + "exit 1\n")):
+        (tmp_path / name).write_text("#!/bin/sh\n" + script)
+        (tmp_path / name).chmod(0o755)
+    services = shutil.copy(DEPLOY / "services", tmp_path)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SYSTEMD_DIR": str(tmp_path)}
+    done = subprocess.run([services, word], env=env, capture_output=True, text=True, timeout=10, check=True)
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+    refused = ["bruce.service", "bruce@east.service"] if word == "upgrade" else []
+    assert done.stdout.splitlines() == [f"bruce: solve that, then run: systemctl restart {unit}" for unit in refused]
 
 
 def test_the_package_removes_the_slab_of_its_configuration() -> None:
