@@ -41,13 +41,13 @@ _Queue = OrderedDict[int, None]  # chunks, the next one to inspect first
 INSPECTIONS_PER_ALLOCATION: Final = 4
 """Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_FULL: Final = 256
-"""Chunks that an allocation inspects for each chunk that it needs and does not find; 1 to 4 ms in pure Python."""
+"""Chunks that an allocation inspects for each chunk that it lacks; the input receives nothing meanwhile."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
 """Bound for one call of `reclaim`, so that receiving continues; also for the stuck chunks that one search frees."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
-"""Bound for `reclaim_idle`, which runs once a second beside the traffic: a few percent of a CPU in pure Python."""
+"""Bound for `reclaim_idle`, which runs once a second beside the traffic."""
 SEARCH_PAUSE_MS: Final = 5
 """Pause after a search without success, because settling takes milliseconds."""
 STUCK_AFTER_MS: Final = 5000

@@ -67,7 +67,7 @@ class Shutdown:
         if self.phase is Phase.RUNNING:
             log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self.max_delay_s)
             self._deadline = now + self.max_delay_s
-            self._input_deadline = self._limit_input(now)
+            self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
             self._group.drain_inputs(sockets_stay_open=keeps_sockets or self._input_sockets.stays_open)
@@ -91,14 +91,14 @@ class Shutdown:
 
     def _wait_for_inputs(self) -> None:
         if not self._group.inputs_run:  # the time limit begins when all inputs can receive
-            self._input_deadline = self._limit_input(time.monotonic())
+            self._input_deadline = self._input_deadline_from(time.monotonic())
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
             self._group.drain_others()
             self.phase = Phase.DELIVERY
             self._wait_for_deliveries()
 
-    def _limit_input(self, now: float) -> float:
+    def _input_deadline_from(self, now: float) -> float:
         return min(now + INPUT_TIMEOUT_S, self._deadline)
 
     @property

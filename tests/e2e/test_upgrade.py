@@ -34,8 +34,6 @@ pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green")
 BLOCKING: Final = {"input.unix_datagram.when_full": "block"}
-PATIENT: Final = BLOCKING | {"delivery.shutdown_max_delay_ms": 90_000}
-"""No shutdown gives up messages because the machine is slow."""
 ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
 PACKAGE: Final = Path(bruce_mp.__file__).parent
 WITHIN_S: Final = 90
@@ -88,7 +86,7 @@ def installed(tmp_path: Path) -> Installation:
 
 @pytest.fixture
 def daemon(tmp_path: Path, broker: DevBroker, installed: Installation) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path, broker.bootstrap, PATIENT)
+    daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
     daemon.start(installed.path)
     with daemon.kept():
         yield daemon
