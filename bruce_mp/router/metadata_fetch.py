@@ -1,7 +1,8 @@
 """Metadata fetches: a fetch tries the known brokers and the bootstrap servers until one responds.
 
-While batches have no sequence numbers, a fetch also requests a producer id: the brokers may have been upgraded, or a
-slow broker may have been mistaken for an old one.
+While batches have no sequence numbers, a fetch also requests a producer id, because the brokers may have been upgraded.
+A slow broker can look like one before Kafka 0.10, which has no producer ids (see `protocol.kafka.version_negotiation`).
+So the fetcher accepts that only if other brokers look the same or do not respond.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
@@ -19,6 +21,7 @@ from bruce_mp.protocol.kafka.connection_events import (
 )
 from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.router.broker_rotation import BrokerRotation
+from bruce_mp.router.cluster import Address
 from bruce_mp.slab.producer_id import foreign_cluster_sentence, same_cluster
 
 if TYPE_CHECKING:
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.connection_events import Event, FailureCause
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
     from bruce_mp.router.broker_rotation import SocketFactory
-    from bruce_mp.router.cluster import Address
 
 __all__ = ["FetchAttempt", "FetchResult", "MetadataFetcher"]
 
@@ -36,6 +38,8 @@ _LOG = logging.getLogger(__name__)
 FIRST_WITHOUT_TOPIC_CREATION: Final = 4
 """The first version of the Metadata request that can name a topic without creating it on the broker."""
 _TOPIC_AUTHORIZATION_FAILED: Final = 29
+_OLD_BROKERS: Final = 3
+"""Number of brokers that must look old; the first contact with a Kafka 0.9 takes four seconds."""
 _UNKNOWN_SERVER_ERROR: Final = -1  # temporary: from brokers that lost their coordination service
 
 
@@ -89,11 +93,13 @@ class MetadataFetcher:
         self._failed: set[Address] = set()
         """Brokers that failed before, which a fetch tries last."""
         self._wants_producer_id = False
-        self._broker_is_idempotent = False
+        self._capabilities = BEFORE_API_VERSIONS
+        """Those of the current broker."""
+        self._unconfirmed: list[FetchResult] = []
+        """The results of brokers that look older than Kafka 0.10, the first of which counts if no broker differs."""
         self._metadata: ClusterMetadata | None = None
         self._requested_names: Sequence[bytes] = ()
         self._forbidden: frozenset[bytes] = frozenset()
-        self._may_request_by_name = False
 
     @property
     def is_busy(self) -> bool:
@@ -132,6 +138,7 @@ class MetadataFetcher:
         self._brokers.start(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
         self._failed.intersection_update(self._brokers.untried)
         self._wants_producer_id = wants_producer_id
+        self._unconfirmed = []
         self.last_error, self.needs_operator, self.foreign_cluster = "", False, ""
         self._try_next()
 
@@ -139,12 +146,11 @@ class MetadataFetcher:
         self._metadata = None
         self._forbidden = frozenset()
         if not self._brokers.connect_next():
-            self._finish(None)
+            self._finish(self._unconfirmed[0] if self._unconfirmed else None)
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionReady):
-            self._broker_is_idempotent = event.capabilities.idempotence
-            self._may_request_by_name = event.capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION
+            self._capabilities = event.capabilities
             self._request_metadata(None)
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata)
@@ -180,7 +186,7 @@ class MetadataFetcher:
         if self._metadata is None:
             self._metadata = metadata
             missing = [name for name in self._requested_names if name not in metadata.topics]
-            if missing and self._may_request_by_name:
+            if missing and self._capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION:
                 self._request_metadata(missing)
                 return
         else:
@@ -197,11 +203,24 @@ class MetadataFetcher:
         self._next_after_failure()
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
-        if self._wants_producer_id and self._broker_is_idempotent:
+        if self._wants_producer_id and self._capabilities.idempotence:
             connection = self._brokers.socket.connection
             self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
+        elif self._wants_producer_id and self._capabilities == BEFORE_API_VERSIONS:
+            self._confirm_age(metadata)
         else:
             self._finish(self._result(metadata, None))
+
+    def _confirm_age(self, metadata: ClusterMetadata) -> None:
+        """Ask another broker for a producer id, unless enough brokers look old."""
+        self._unconfirmed.append(self._result(metadata, None))
+        if len(self._unconfirmed) >= _OLD_BROKERS:
+            self._brokers.untried = []
+        elif len(self._unconfirmed) == 1:
+            listed = (Address(broker.host, broker.port) for broker in metadata.brokers.values())
+            known = {self._brokers.current, *self._brokers.untried}
+            self._brokers.untried += [address for address in listed if address not in known]
+        self._try_next()
 
     def _result(self, metadata: ClusterMetadata, producer_id: int | None, producer_error: int = 0) -> FetchResult:
         return FetchResult(metadata, producer_id, producer_error, self._forbidden)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.api_versions import BrokerCapabilities
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, BrokerCapabilities
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
@@ -38,6 +38,7 @@ METADATA: Final = ClusterMetadata({1: BrokerAddress("one", 9092)}, {})
 REFUSED: Final = Failed(RemoteProtocolError("Broker one:9092 cannot be reached."), FailureCause.CLOSED_BY_BROKER, ())
 READY: Final = ConnectionReady(BrokerCapabilities(9, 9, 4))
 TOO_OLD: Final = ConnectionReady(BrokerCapabilities(2, 1, None))
+LOOKS_OLD: Final = ConnectionReady(BEFORE_API_VERSIONS)
 ANSWERED: Final = MetadataReceived(1, METADATA)
 
 
@@ -126,6 +127,30 @@ def test_a_fetch_without_a_producer_id_ends_with_metadata(results: list[FetchRes
 
 def test_brokers_without_producer_ids_are_not_asked_for_one(results: list[FetchResult | None]) -> None:
     play(results, [TOO_OLD, ANSWERED])
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
+
+
+def test_a_slow_broker_that_looks_old_does_not_end_exactly_once(results: list[FetchResult | None]) -> None:
+    """A frozen or starting broker responds to Metadata, but perhaps too late to ApiVersions."""
+    assert play(results, [LOOKS_OLD, ANSWERED], [READY, ANSWERED, producer(0)]) == ["seed", "one"]
+    assert results == [metadata_fetch.FetchResult(METADATA, 7)]
+
+
+def test_brokers_are_old_if_three_of_them_look_so(results: list[FetchResult | None]) -> None:
+    known = tuple(Address(name, 1) for name in "abcd")
+    story: list[Event] = [LOOKS_OLD, ANSWERED]
+    assert len(play(results, story, story, story, known=known)) == 3
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
+
+
+@pytest.mark.parametrize("other", [[REFUSED], [LOOKS_OLD, REFUSED], [LOOKS_OLD, ANSWERED]])
+def test_a_broker_is_old_if_no_other_differs(results: list[FetchResult | None], other: list[Event]) -> None:
+    assert play(results, [LOOKS_OLD, ANSWERED], other) == ["seed", "one"]
+    assert results == [metadata_fetch.FetchResult(METADATA, None)]
+
+
+def test_the_age_of_a_broker_matters_only_for_a_producer_id(results: list[FetchResult | None]) -> None:
+    assert play(results, [LOOKS_OLD, ANSWERED], wants_producer_id=False) == ["seed"]
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
