@@ -13,7 +13,7 @@ from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import connection_settings, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
-from bruce_mp.protocol.kafka.api_versions import FIRST_WITH_CLUSTER_ID
+from bruce_mp.protocol.kafka.api_versions import BEFORE_API_VERSIONS, FIRST_WITH_CLUSTER_ID
 from bruce_mp.protocol.kafka.connection_events import (
     Closed,
     ConnectionReady,
@@ -22,7 +22,13 @@ from bruce_mp.protocol.kafka.connection_events import (
     MetadataReceived,
     ProduceAcked,
 )
-from bruce_mp.slab.producer_id import cluster_changes, cluster_of, foreign_cluster_sentence, same_cluster
+from bruce_mp.slab.producer_id import (
+    cluster_changes,
+    cluster_of,
+    foreign_cluster_sentence,
+    is_idempotent,
+    same_cluster,
+)
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.message_copies import Target
@@ -55,6 +61,8 @@ _FAILURE_COUNTERS: Final = {
 """The counters for failures of a ready connection, by cause."""
 _MAX_THROTTLE_S: Final = 60.0
 """The longest throttle time that the dispatcher obeys; a broker's default quota windows are far shorter."""
+_OLD_CONNECTIONS: Final = 3
+"""Number of connections at which a broker must look old, in a cluster whose other brokers are not."""
 
 
 class ProduceSession:
@@ -87,6 +95,8 @@ class ProduceSession:
         self._is_ready = False
         self._cluster_changes = 0
         """The number of cluster changes when the connection was opened."""
+        self._old_connections = 0
+        """Number of the last connections in a row at which the broker looked older than Kafka 0.10."""
         self._is_outdated = False
         """True if the settings of the connection have changed since it was opened."""
         self._requests: dict[int, list[SentBatch]] = {}
@@ -241,11 +251,29 @@ class ProduceSession:
     def _on_connected(self, capabilities: BrokerCapabilities) -> None:
         """Ask the broker for its cluster first, because another one may have taken over its address."""
         assert self._socket is not None
+        if self._is_probably_slow(capabilities):
+            self._socket.close()
+            self._version_probes.on_failed((self._broker.host, self._broker.port))
+            error = RemoteProtocolError(
+                f"Broker {self._broker.host}:{self._broker.port} was too slow to tell its versions."
+            )
+            self._on_failed(Failed(error, FailureCause.NO_API_VERSIONS, ()))
+            return
         self._core.on_connected(broker_deduplicates=capabilities.idempotence)
         if capabilities.metadata_version >= FIRST_WITH_CLUSTER_ID and cluster_of(self._slab):
             self._socket.send(self._socket.connection.request_metadata([], time.monotonic()).buffers)
         else:
             self._on_usable()
+
+    def _is_probably_slow(self, capabilities: BrokerCapabilities) -> bool:
+        """Return True for a broker that looks older than Kafka 0.10, although its cluster has producer ids.
+
+        Old brokers get no sequence numbers and no record headers.  During an upgrade a cluster may really have one, so
+        the dispatcher accepts that in the end.
+        """
+        looks_old = capabilities == BEFORE_API_VERSIONS and is_idempotent(self._slab)
+        self._old_connections = self._old_connections + 1 if looks_old else 0
+        return looks_old and self._old_connections < _OLD_CONNECTIONS and self._config.kafka.broker_version is None
 
     def _on_metadata(self, cluster_id: str) -> None:
         known = cluster_of(self._slab)

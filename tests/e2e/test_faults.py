@@ -200,6 +200,18 @@ def test_a_closed_idle_connection_is_opened_again_without_a_pause(stage: Stage) 
     assert stage.grown(Counter.ConnectorConnectSuccess) > 0
 
 
+def test_a_broker_slow_to_tell_its_versions_is_no_reason_for_duplicates(tmp_path: Path) -> None:
+    """It looks like a broker before Kafka 0.10, which has no sequence numbers."""
+    with DevBroker(brokers=3) as broker:
+        slow = Fault(action=FaultAction.DELAY, api=ApiKey.API_VERSIONS, broker=1, ms=4000, times=4)
+        broker.inject(slow)  # two requests of the router, two of the dispatcher
+        with a_stage(tmp_path, broker) as stage:
+            stage.daemon.wait_for(lambda: stage.idempotence() > 0, "metadata", 20)
+            assert stage.idempotence() == IDEMPOTENT
+            stage.delivered(stage.load())
+            assert "was too slow to tell its versions" in stage.daemon.log()
+
+
 # --- error codes ------------------------------------------------------------------------------------------------------
 def test_written_batches_with_a_resend_error_are_resent(stage: Stage) -> None:
     load = stage.load()
