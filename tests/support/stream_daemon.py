@@ -81,9 +81,10 @@ class StreamDaemon:
         self._listener.close()
 
     def cut(self) -> None:
-        """Close all connections at any point of their data."""
-        while self._connections:
-            connection = self._connections.pop()
+        """Close all present connections at any point of their data."""
+        with self._changed:  # a client that reconnects at once keeps its new connection
+            present, self._connections = self._connections, []
+        for connection in present:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
