@@ -45,7 +45,7 @@ _FLUSH_RETRY_MS: Final = 100
 
 
 @dataclass(slots=True, eq=False)
-class _Pending:
+class _PendingBarrier:
     client: StreamClientState
     token: bytes
     due_ms: int
@@ -54,7 +54,7 @@ class _Pending:
     is_durable: bool
     """True if the journal's copy of the messages suffices."""
     ticket: int | None = None
-    """The ticket of the last run with these messages, of a durable barrier; None before their handover."""
+    """For a durable barrier: the ticket of the last run with these messages; None before their handover."""
 
 
 class Barriers:
@@ -74,7 +74,7 @@ class Barriers:
         self._outcomes = outcomes
         self._flush_groups = flush_groups
         self._answer = answer
-        self._pending: list[_Pending] = []
+        self._pending: list[_PendingBarrier] = []
         self.has_new = False
         """True after a new barrier, until `BarrierWatch.start` resets it."""
 
@@ -87,12 +87,12 @@ class Barriers:
         return min((each.due_ms for each in self._pending), default=None)
 
     @property
-    def wants_delivery(self) -> bool:
+    def has_delivery_barrier(self) -> bool:
         """Return True if a barrier waits for more than the journal."""
         return any(not each.is_durable for each in self._pending)
 
     @property
-    def awaits_handover(self) -> bool:
+    def has_unpublished(self) -> bool:
         """Return True if a barrier waits for the journal, and its messages may not all be handed over."""
         return any(each.is_durable and each.ticket is None for each in self._pending)
 
@@ -121,13 +121,13 @@ class Barriers:
             return
         self._flush_groups.start_next(client)
         last, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
-        self._pending.append(_Pending(client, request.token, due_ms, last, request.level is Level.DURABLE))
+        self._pending.append(_PendingBarrier(client, request.token, due_ms, last, request.level is Level.DURABLE))
         self.has_new = True
 
     def on_handed_over(self) -> bool:
         """Record the handover of all messages before the present barriers; return True if one waits for the journal.
 
-        Messages in spill files are not: the barriers of their clients wait until the slab has them.
+        Except messages in spill files: they are handed over once the feed has put them back into the slab.
         """
         durable = [each for each in self._pending if each.is_durable]
         for each in durable:
@@ -135,9 +135,9 @@ class Barriers:
                 each.ticket = self._journal.last
         return bool(durable)
 
-    def _is_finished(self, each: _Pending) -> bool:
-        is_journaled = each.ticket is not None and self._journal is not None and self._journal.has(each.ticket)
-        return is_journaled or not _outstanding(each.client, each.last)
+    def _is_finished(self, barrier: _PendingBarrier) -> bool:
+        is_journaled = barrier.ticket is not None and self._journal is not None and self._journal.has(barrier.ticket)
+        return is_journaled or not _outstanding(barrier.client, barrier.last)
 
     def answer_finished(self, now_ms: int) -> bool:
         """Answer finished and overdue barriers; return True if any new outcome was found."""
@@ -201,7 +201,7 @@ def _flush_groups_of(client: StreamClientState, last: FlushGroup) -> Iterator[Fl
         yield flush_group
         if flush_group is last:
             return
-    yield client.flush_group
+    yield client.flush_group  # `last` is the client's present group
 
 
 def _is_spilled(client: StreamClientState, last: FlushGroup) -> bool:
@@ -215,8 +215,8 @@ def _outstanding(client: StreamClientState, last: FlushGroup) -> int:
 class BarrierWatch:
     """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
 
-    The interval is 1 ms while outcomes arrive, and doubles up to 20 ms while none does.  `wake_journal`
-    asks for a durable copy of all runs now, if the configuration says so.
+    The interval is 1 ms while outcomes arrive, and doubles up to 20 ms while none does.  `wake_journal` requests a
+    durable copy of all runs, if the configuration says so.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ class BarrierWatch:
         self._timer = self._loop.call_later(_MIN_INTERVAL_MS / 1000, self._poll)
 
     def _flush(self) -> None:
-        """Ask the router to flush the topics of unsettled messages; repeated each 100 ms, as a frame may be lost."""
+        """Ask the router to flush the topics of unsettled messages, unless the journal's copy suffices."""
         self._flush_retry_ms = steady_ms() + _FLUSH_RETRY_MS
-        if self._barriers.wants_delivery:
-            self._publisher.flush(self._outcomes.topics())
+        if self._barriers.has_delivery_barrier:
+            self._publisher.flush(self._outcomes.unsettled_topics())
 
     def _request_journal(self) -> None:
         if self._barriers.on_handed_over():
@@ -269,7 +269,7 @@ class BarrierWatch:
         if not len(self._barriers):
             return
         if steady_ms() >= self._flush_retry_ms:
-            if self._barriers.awaits_handover:  # lanes may have open runs with messages from spill files
+            if self._barriers.has_unpublished:  # lanes may have open runs with messages from spill files
                 self._publisher.publish_open_runs()
             self._flush()
             self._request_journal()

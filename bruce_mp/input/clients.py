@@ -56,7 +56,7 @@ TCP: Final = StreamKind(
 class StreamClientState:
     """The state of one client.
 
-    `unprocessed` has the start of a message of `wanted` bytes (0 = length unknown), or paused messages.
+    `unprocessed` has the start of a message of `wanted` bytes (0 = length unknown), or messages of a paused client.
     """
 
     kind: StreamKind
@@ -75,7 +75,7 @@ class StreamClientState:
     stuck_topic: bytes = b""
     """The topic of the first message of `unprocessed`, if it waits because the topic holds its share of the slab."""
     postponed: bytearray = field(default_factory=bytearray)
-    """Messages of such topics that were removed from a batch; they precede `unprocessed`."""
+    """Messages of stuck topics that were removed from a batch; they precede `unprocessed`."""
     counted_in_quota: int = 0
     """Number of messages at the beginning of `unprocessed` that the user's quota counts already."""
     must_close: bool = False

@@ -15,7 +15,7 @@ from bruce_mp.slab.sender_usage import SenderSums
 
 if TYPE_CHECKING:
     from bruce_mp.input.clients import StreamClientState
-    from bruce_mp.input.user_quotas import SenderQuotas
+    from bruce_mp.input.sender_quotas import SenderQuotas
 
 __all__ = ["Connection", "admit_peer", "describe_origin", "has_input", "origin_of", "peer_of", "user_of"]
 
@@ -91,15 +91,15 @@ def has_input(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def admit_peer(connection: socket.socket, senders: SenderQuotas, now_ms: int) -> bool:
+def admit_peer(connection: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
     """Check the peer's user and groups against the allow list. Log and count a refusal, and return False."""
-    if connection.family != socket.AF_UNIX or senders.rules.allowed is None:
+    if connection.family != socket.AF_UNIX or quotas.rules.allowed is None:
         return True
     pid, uid, gid = _credentials_of(connection)
-    if senders.admits(uid, (gid, *_groups_of(connection))):
+    if quotas.admits(uid, (gid, *_groups_of(connection))):
         return True
-    senders.add_sums(uid, SenderSums(refused=1), now_ms)
-    senders.warn_refused(uid, pid, "A connection")
+    quotas.add_sums(uid, SenderSums(refused=1), now_ms)
+    quotas.warn_refused(uid, pid, "A connection")
     return False
 
 

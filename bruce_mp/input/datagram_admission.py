@@ -25,8 +25,8 @@ from bruce_mp.input.ingest_counters import (
     report_rejected,
     unappended_count,
 )
+from bruce_mp.input.sender_quotas import AdmissionDecision, decide_admission
 from bruce_mp.input.timestamps import ClockWatch
-from bruce_mp.input.user_quotas import AdmissionDecision, decide_admission
 from bruce_mp.kernels import DatagramIntake, DatagramReceiver, PlainCounters
 from bruce_mp.slab import landing_zone
 from bruce_mp.slab.recovery import close_open_runs, copied_arrivals, partition_counts_from, sweep_filled
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.user_quotas import SenderQuotas
+    from bruce_mp.input.sender_quotas import SenderQuotas
     from bruce_mp.kernels import Coalescing, Ingested, Lanes
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
@@ -58,7 +58,7 @@ _PLAIN_COUNTERS: Final = PlainCounters(
 class DatagramAdmission:
     """Admits datagrams from the landing zone to the lanes.
 
-    `longest` is the largest size of a datagram.  Without `senders` there are no allow lists and no quotas.
+    `longest` is the largest size of a datagram.  Without `quotas` there are no allow lists and no quotas.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class DatagramAdmission:
         reporter: DiscardReporter,
         *,
         longest: int,
-        senders: SenderQuotas | None = None,
+        quotas: SenderQuotas | None = None,
     ) -> None:
         self._slab = slab
         self._row = row
         self._lanes = lanes
         self._reporter = reporter
         self._longest = min(longest, slab.geometry.landing_slot_size)
-        self._senders = senders
+        self._quotas = quotas
         self._clocks = ClockWatch(lanes, row)
         self._receiver = DatagramReceiver(slab)
         self._intake = DatagramIntake(slab, self._receiver, lanes, row, longest=self._longest, counters=_PLAIN_COUNTERS)
@@ -90,7 +90,7 @@ class DatagramAdmission:
 
         The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raises OSError for a broken socket.
         """
-        if (self._senders is not None and self._senders.are_active) or self._clocks.needs_credentials(now_ms):
+        if (self._quotas is not None and self._quotas.is_active) or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
         committed, uncommitted, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
         if ingested is not None:  # the intake left the last batch to us
@@ -115,14 +115,14 @@ class DatagramAdmission:
         self._row.begin_batch()
         base = self._base
         decision = AdmissionDecision()
-        if self._senders is not None and self._senders.are_active:
-            decision = decide_admission(self._senders, self._slab, count, now_ms, {each - base for each in skip})
+        if self._quotas is not None and self._quotas.is_active:
+            decision = decide_admission(self._quotas, self._slab, count, now_ms, {each - base for each in skip})
         elif self._clocks.needs_credentials(now_ms):
             decision = AdmissionDecision(landing_zone.senders_of(self._slab, count))
         omitted = skip.union(base + slot for slot in decision.refused)
         self._commit(count, self._lanes.ingest_landed(count, self._longest, now_ms, omitted), skip, decision)
-        if self._senders is not None:
-            decision.record(self._senders, now_ms)
+        if self._quotas is not None:
+            decision.record(self._quotas, now_ms)
         self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)
 
     @property
@@ -154,7 +154,7 @@ class DatagramAdmission:
         self._reporter.release_copies()
 
     def _api_key(self, at: int) -> int:
-        """Return the API key, which tells the kind, of the message at a file offset."""
+        """Return the API key of the message at a file offset."""
         return int.from_bytes(self._slab.view[at + 4 : at + 6], "big")
 
     def recover(self, owner: int, now_ms: int) -> list[Segment]:

@@ -20,8 +20,8 @@ from bruce_mp.input.backpressure import MAX_PAUSE_S, NO_ALLOWANCE, Allowance, Ba
 from bruce_mp.input.datagram_admission import DatagramAdmission
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.receive_coalescing import coalescing_for
+from bruce_mp.input.sender_quotas import rules_for_datagrams
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_datagrams
-from bruce_mp.input.user_quotas import rules_for_datagrams
 from bruce_mp.slab.landing_zone import SO_TIMESTAMP
 from bruce_mp.slab.topic_thresholds import TRIAL_MESSAGES
 from bruce_mp.telemetry.clock import steady_ms
@@ -74,12 +74,12 @@ class _DatagramInput(InputShell):
             self._lanes,
             self._reporter,
             longest=start.config.input.max_datagram_size,
-            senders=self._senders,
+            quotas=self._quotas,
         )
         self._socket.setblocking(True)  # a service manager's socket may be non-blocking; MSG_DONTWAIT is set per call
         self._socket.setsockopt(SOL_SOCKET, SO_PASSCRED, 1)
         self._socket.setsockopt(SOL_SOCKET, SO_TIMESTAMP, 0)  # timestamps would take the credentials' place
-        self._draining = False
+        self._is_draining = False
         self._apply_input(start.config)
 
     def recover(self) -> None:
@@ -101,7 +101,7 @@ class _DatagramInput(InputShell):
         self._admission.apply_config(coalescing_for(config, self._queue_length))
 
     def drain(self, message: Drain) -> None:
-        self._draining = True
+        self._is_draining = True
         self._on_datagrams()
         if message.stays_open:
             self._finish()
@@ -117,30 +117,34 @@ class _DatagramInput(InputShell):
 
     def _on_datagrams(self) -> None:
         """Receive a bounded number of messages; pause when the slab fills up."""
-        until_ms = 0 if self._draining or self._blocks else steady_ms() + _MAX_ROUND_MS
+        until_ms = 0 if self._is_draining or self._blocks else steady_ms() + _MAX_ROUND_MS  # 0 = without waiting
         for _ in range(_MAX_TURNS):
             size = self._peek_size() if self._blocks else 0
-            allowed = NO_ALLOWANCE if size is None else self._allowance(size)
-            if size is None or (allowed.messages and not self._receive(allowed.messages, until_ms)):
-                if self._draining:
+            allowance = NO_ALLOWANCE if size is None else self._next_allowance(size)
+            is_empty = size is None or (allowance.messages > 0 and not self._receive(allowance.messages, until_ms))
+            if is_empty:
+                if self._is_draining:
                     self._finish()
                 return
-            if allowed.pause_s:
-                self._pause(allowed.pause_s)
+            if allowance.pause_s:
+                self._pause(allowance.pause_s)
                 return
             if until_ms and steady_ms() >= until_ms:
                 return
 
-    def _allowance(self, size: int) -> Allowance:
-        """Return the allowance for the next turn; call it just before the receive, for which it reserves chunks."""
+    def _next_allowance(self, size: int) -> Allowance:
+        """Return the allowance for the next turn, and reserve chunks for it.
+
+        `size` is the length of the first waiting datagram; 0 = unknown.
+        """
         if not self._blocks:
             return self._backpressure.allowance(size)
         if self._thresholds.must_pause(steady_ms()):
             return Allowance(0, MAX_PAUSE_S)
-        allowed = self._backpressure.allowance(size)
+        allowance = self._backpressure.allowance(size)
         if not self._thresholds.is_on_trial:
-            return allowed
-        return Allowance(min(allowed.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
+            return allowance
+        return Allowance(min(allowance.messages, TRIAL_MESSAGES), MAX_PAUSE_S)
 
     def _pause(self, seconds: float) -> None:
         self._loop.unwatch(self._socket)

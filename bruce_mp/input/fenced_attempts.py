@@ -25,8 +25,6 @@ from bruce_mp.telemetry.books import counter_by_row
 from bruce_mp.telemetry.counters import Counter, discarded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.discards.settlement import Discards
     from bruce_mp.input.flush_groups import FlushGroup, FlushGroupOwner
@@ -50,7 +48,6 @@ __all__ = [
     "Attempt",
     "Ending",
     "FencedAttempts",
-    "contiguous",
 ]
 
 _LOG: Final = logging.getLogger(__name__)
@@ -380,11 +377,3 @@ class FencedAttempts:
             return self.topics.name_of(run.topic)
         except KeyError:
             return b""
-
-
-def contiguous(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
-    """Return the bytes of messages at `extents`, in order; without a copy if the messages are adjacent."""
-    start, (last, length) = extents[0][0], extents[-1]
-    if last + length - start == sum(size for _, size in extents):
-        return buffer[start : last + length]
-    return b"".join([buffer[at : at + size] for at, size in extents])

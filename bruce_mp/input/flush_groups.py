@@ -66,13 +66,13 @@ class FlushGroups:
         return self._by_number.get(number)
 
     @property
-    def are_exhausted(self) -> bool:
+    def is_full(self) -> bool:
         """Return True if all flush group numbers are in use."""
         return len(self) >= _MAX_NUMBER
 
     def open(self) -> FlushGroup:
-        """Create a flush group; without a free number, return one with number 0, for which no outcomes are counted."""
-        if self.are_exhausted:
+        """Create a flush group.  Without a free number it gets number 0, for which no outcomes are counted."""
+        if self.is_full:
             return FlushGroup(0)
         self._last = self._last % _MAX_NUMBER + 1
         while self._last in self._by_number:

@@ -70,12 +70,16 @@ def report_rejected(
     peer: PeerCredentials | None = None,
 ) -> None:
     """Report the discard of an invalid message at `extent`, an offset and a length."""
-    at, length = extent
-    size = reporter.sample_size
-    sample = bytes(buffer[at : at + (length if size is None else min(length, size))])
     version = rejection.version if rejection.failure is Failure.UNSUPPORTED_VERSION else None
     api_key = rejection.api_key if rejection.failure is Failure.UNSUPPORTED_API_KEY else None
+    sample = _sample(reporter, buffer, extent)
     reporter.record(DiscardReason(rejection.failure), sample=sample, version=version, api_key=api_key, peer=peer)
+
+
+def _sample(reporter: DiscardReporter, buffer: memoryview, extent: tuple[int, int]) -> bytes:
+    """Return the beginning of a message, as long as the configuration allows."""
+    at, length = extent
+    return bytes(buffer[at : at + length][: reporter.sample_size])
 
 
 def report_refused(
@@ -86,12 +90,11 @@ def report_refused(
     extent: tuple[int, int],
 ) -> None:
     """Report the discard of a message from a sender that an allow list or a quota refuses."""
-    at, length = extent
     if reason is DiscardReason.OVER_QUOTA:
+        at, length = extent
         _report_over_quota(reporter, peer, bytes(buffer[at : at + length]))
-        return
-    size = reporter.sample_size
-    reporter.record(reason, sample=bytes(buffer[at : at + (length if size is None else min(length, size))]), peer=peer)
+    else:
+        reporter.record(reason, sample=_sample(reporter, buffer, extent), peer=peer)
 
 
 def _report_over_quota(reporter: DiscardReporter, peer: PeerCredentials | None, data: bytes) -> None:

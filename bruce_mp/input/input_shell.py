@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.discards.settlement import ProcessReporter
 from bruce_mp.input.run_publisher import RunPublisher
-from bruce_mp.input.user_quotas import SenderQuotas
+from bruce_mp.input.sender_quotas import SenderQuotas
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipeline.key_partitioners import partitioners_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.inputs import Input
     from bruce_mp.config.model import Config
-    from bruce_mp.input.user_quotas import SenderRules
+    from bruce_mp.input.sender_quotas import SenderRules
     from bruce_mp.ipc.control_messages import Control
     from bruce_mp.ipc.start import Start
     from bruce_mp.kernels import TimestampWindows
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InputShell"]
 
-_TIDY_EVERY_S: Final = 1.0
+_RECLAIM_IDLE_S: Final = 1.0
 """Interval of the return of idle chunks to the slab."""
 _FLUSH_MS: Final = 2000
 """Time that an ending input gives the router to receive the last frames."""
@@ -68,13 +68,13 @@ class InputShell(ProcessShell):
             partitioners=partitioners_of(config),
             thresholds=self._thresholds,
         )
-        self._senders = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
+        self._quotas = SenderQuotas(rules_for(config.input), slab, start.row, start.inputs)
         self._router = self._links.sender(ROUTER_FROM_INPUTS)
         self._publisher = RunPublisher(self._lanes, self._router, self._row)
         self._is_replaced = False
 
     def start(self) -> None:
-        self.repeat(_TIDY_EVERY_S, self._pool.reclaim_idle)  # another input may need the memory
+        self.repeat(_RECLAIM_IDLE_S, self._pool.reclaim_idle)  # another input may need the memory
 
     def after_round(self, now_ms: int) -> int | None:
         self._lanes.close_due(now_ms)
@@ -87,7 +87,7 @@ class InputShell(ProcessShell):
         self._lanes.apply_windows(self._windows_for(config))
         self._lanes.partitioners = partitioners_of(config)
         self._thresholds.apply_config(config.alpha_for)
-        self._senders.apply_config(self._rules_for(config.input))
+        self._quotas.apply_config(self._rules_for(config.input))
 
     def stop(self) -> None:
         self._finish()

@@ -47,7 +47,7 @@ class Listeners:
         return descriptor in self._sockets
 
     def listen(self) -> None:
-        """Report waiting connections to the epoll set."""
+        """Add the sockets to the epoll set, which then reports waiting connections."""
         for listener in self._sockets.values():
             listener.setblocking(False)
             self._epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)

@@ -56,7 +56,7 @@ class Outcomes:
         self._counted[chunk] = position
         for (number, state, reason), count in counts.items():
             flush_group = self._flush_groups.find(number)
-            if flush_group is None:  # 0, without a flush group; others only in damaged memory
+            if flush_group is None:  # the number is 0, for messages without a flush group, or damaged
                 continue
             if state == RunState.DELIVERED:
                 flush_group.delivered += count
@@ -65,7 +65,7 @@ class Outcomes:
             self._flush_groups.remove_if_finished(flush_group)
         return bool(counts)
 
-    def topics(self) -> set[int]:
+    def unsettled_topics(self) -> set[int]:
         """Return the numbers of topics with unsettled messages, from a bounded number of chunks."""
         found: set[int] = set()
         words = self._slab.words

@@ -115,7 +115,7 @@ class PausedConnections:
     def retry_soon(self) -> None:
         """Let all connections retry at once, because quotas may have changed."""
         for client in self._clients.values():
-            client.paused_until_ms = min(client.paused_until_ms, 1)
+            client.paused_until_ms = min(client.paused_until_ms, 1)  # in the past, but not 0: that is a wait for room
         if self._clients:
             self._schedule(steady_ms())
 

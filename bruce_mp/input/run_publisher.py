@@ -37,7 +37,10 @@ class RunPublisher:
         self._router.send([Parcel(ParcelKind.FLUSH, topic) for topic in topics])
 
     def publish_closed(self) -> None:
-        """Publish all closed runs.  The caller must have landed or counted the last batch."""
+        """Publish all closed runs.
+
+        The row must have counted their records, else the books could show more delivered than received messages.
+        """
         self.publish(self._lanes.drain_closed())
 
     def publish_ready(self, now_ms: int) -> None:

@@ -17,11 +17,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter as Tally
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.ingest_counters import increments_of_batch, processed_counter, report_no_room, report_rejected
+from bruce_mp.input.stream_batch import index_in_batch, length_of
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.flush_groups import FlushGroups
     from bruce_mp.input.spills import CompletedSpill, Spills
+    from bruce_mp.input.stream_batch import Extents
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.kernels import Ingested, Lanes, NoRoom
     from bruce_mp.slab.chunks import ChunkPool
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["SpillFeed", "SpillPump"]
 
 _LOG: Final = logging.getLogger(__name__)
-_SLICE: Final = 256 << 10
+_SLICE_BYTES: Final = 256 << 10
 """Bytes that a turn reads from a file, so that other clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
 """The feed pauses while fewer chunks are free than the usable ones divided by this number."""
@@ -55,8 +58,6 @@ _RETRY_S: Final = 0.003
 """Interval of retries while the slab has no room."""
 _ANY_SIZE: Final = (1 << 31) - 1
 """No limit of a message's size: the file has only messages that were admitted."""
-
-Extents = list[tuple[int, int]]
 
 
 class _StuckTopic(NamedTuple):
@@ -110,7 +111,7 @@ class SpillFeed:
         self._reporter = reporter
         self._spills = spills
         self._flush_groups = flush_groups
-        self._buffer = bytearray(_SLICE)
+        self._buffer = bytearray(_SLICE_BYTES)
         self._stuck: dict[SpillFile, _StuckTopic] = {}
 
     def __len__(self) -> int:
@@ -160,11 +161,15 @@ class SpillFeed:
         return count > 0 and self._ingest(completed, view, extents[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
-        """Read the next messages of a file; return no extents if it is damaged."""
+        """Read the next messages of a file; return no extents if it is damaged.
+
+        The buffer grows to the size of a message that is longer than a slice, if the file can have one of this size.
+        """
         while True:
             view = memoryview(self._buffer)
             found = split_stream(view, 0, file.read(view), _ANY_SIZE)
-            if found.extents or not _SLICE <= found.size <= file.end - file.offset or found.size <= len(self._buffer):
+            is_possible = _SLICE_BYTES <= found.size <= file.end - file.offset
+            if found.extents or not is_possible or found.size <= len(self._buffer):
                 return view, found.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(found.size)
 
@@ -172,10 +177,10 @@ class SpillFeed:
         """Return how many messages of a slice find room; the ones in `landed` are in lanes and need none."""
         every = range(len(extents))
         missing = [index for index in every if index not in landed] if landed else every
-        fitting = self._fitting([extents[index][1] for index in missing]) if missing else 0
+        fitting = self._count_fitting([length_of(extents[index]) for index in missing]) if missing else 0
         return len(extents) if fitting == len(missing) else missing[fitting]
 
-    def _fitting(self, lengths: list[int]) -> int:
+    def _count_fitting(self, lengths: list[int]) -> int:
         """Return how many messages certainly find room; 1 for a message too large for the pool, which is discarded."""
         capacity, largest = self._pool.capacity, max(lengths)
         if chunks_for(largest) > capacity:
@@ -191,6 +196,7 @@ class SpillFeed:
         self._row.counters[lay.SPILL_FEEDING] = file.number
         self._row.begin_batch()
         ingested = self._append(completed, view, extents, now_ms)
+        # The lanes return these messages to their caller (`caller_retries`), so they are not discarded.
         waiting = [dropped for dropped in ingested.no_room if dropped.reason is DiscardReason.TOPIC_OVER_SHARE]
         self._record_stuck(file, waiting, extents, first)
         if waiting or len(extents) <= max(file.landed, default=-1):
@@ -198,7 +204,7 @@ class SpillFeed:
         increments = increments_of_batch(0, ingested, [dropped.reason for dropped in ingested.no_room])
         at, length = extents[-1]
         offset, fed, count = file.offset + at + length, file.fed + len(extents), len(extents) - len(file.landed)
-        self._count(file, len(extents), count, {**+increments, **self._progress(file, offset, fed)})
+        self._count(file, len(extents), count, {**+increments, **self._progress_increments(file, offset, fed)})
         file.advance_to(offset, fed)
         self._report_discarded(completed, view, extents, ingested, first)
         return True
@@ -233,8 +239,9 @@ class SpillFeed:
         """Record the topic that a file waits for: the topic of its first waiting message."""
         self._stuck.pop(file, None)
         if waiting:
-            topic = min(waiting, key=_arrival).topic
-            sizes = [extents[_index(dropped, first)][1] for dropped in waiting if dropped.topic == topic]
+            topic = min(waiting, key=attrgetter("arrival")).topic
+            stuck = [index_in_batch(dropped.arrival, first) for dropped in waiting if dropped.topic == topic]
+            sizes = [length_of(extents[index]) for index in stuck]
             self._stuck[file] = _StuckTopic(topic, chunks_for(sum(sizes)))
 
     def _advance_partly(self, file: SpillFile, view: memoryview, extents: Extents, ingested: Ingested) -> bool:
@@ -244,7 +251,7 @@ class SpillFeed:
         """
         first = self._row.counted
         others = {rejection.slot for rejection in ingested.rejections}
-        others.update(_index(dropped, first) for dropped in ingested.no_room)
+        others.update(index_in_batch(dropped.arrival, first) for dropped in ingested.no_room)
         landed = [index for index in range(len(extents)) if index not in others and index not in file.landed]
         if landed:
             # Before the count: a successor that repeats this finds the same messages in lanes.
@@ -264,7 +271,8 @@ class SpillFeed:
         }
         self._row.commit_counted(self._row.counted + numbers, {**increments, **out})
 
-    def _progress(self, file: SpillFile, offset: int, fed: int) -> dict[int, int]:
+    def _progress_increments(self, file: SpillFile, offset: int, fed: int) -> dict[int, int]:
+        """Return the increments that set the row's counters of the feed to this progress."""
         counters = self._row.counters
         return {
             lay.SPILL_FED_ATTEMPT: wrapping_delta(file.number - counters[lay.SPILL_FED_ATTEMPT]),
@@ -279,7 +287,8 @@ class SpillFeed:
             report_rejected(self._reporter, rejection, view, extents[rejection.slot])
             self._discard(completed, DiscardReason(rejection.failure), 1)
         for dropped in ingested.no_room:
-            report_no_room(self._reporter, dropped, view, extents[_index(dropped, first)], dropped.reason)
+            extent = extents[index_in_batch(dropped.arrival, first)]
+            report_no_room(self._reporter, dropped, view, extent, dropped.reason)
             self._discard(completed, dropped.reason, 1)
 
     def _discard(self, completed: CompletedSpill, reason: DiscardReason, count: int) -> None:
@@ -302,12 +311,3 @@ class SpillFeed:
         self._reporter.record(reason, count=lost)
         self._discard(completed, reason, lost)
         file.advance_to(file.end, file.messages)
-
-
-def _arrival(dropped: NoRoom) -> int:
-    return lay.stream_number(dropped.arrival)
-
-
-def _index(dropped: NoRoom, first: int) -> int:
-    """Return the index of a message in a slice with `first` as first arrival number."""
-    return lay.stream_number(dropped.arrival) - first

@@ -17,13 +17,12 @@ it stays in the client's `unprocessed`, in order, and the worker stops reading t
 from __future__ import annotations
 
 import logging
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.clients import TCP
-from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending, contiguous
+from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending
 from bruce_mp.input.ingest_counters import (
     increments_of_batch,
     processed_counter,
@@ -32,7 +31,7 @@ from bruce_mp.input.ingest_counters import (
     unappended_count,
 )
 from bruce_mp.input.spills import SpillRoom
-from bruce_mp.input.stream_batch import StreamBatch, index_in_batch, remove_over_share
+from bruce_mp.input.stream_batch import StreamBatch, contiguous, index_in_batch, length_of, remove_over_share
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import DiscardReporter
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt, FencedAttempts
-    from bruce_mp.input.stream_batch import Part, Portion
-    from bruce_mp.input.user_quotas import SenderQuotas
+    from bruce_mp.input.sender_quotas import SenderQuotas
+    from bruce_mp.input.stream_batch import Extents, Part, Portion
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["StreamAdmission"]
 
 _LOG: Final = logging.getLogger(__name__)
-_length: Final = itemgetter(1)  # of an extent
 _SPILL_RETRY_MS: Final = 20
 """Interval of retries for a client that waits for spill files: no event tells when they have room or are fed back."""
 
@@ -67,7 +65,7 @@ class StreamAdmission:
 
     `longest` is the largest size of a message.  The admission calls `on_barrier(client, data)` for each barrier after
     it has appended all earlier messages, and `on_completed(runs)` with the runs of a complete attempt.  Without
-    `senders` there are no quotas.
+    `quotas` there are no quotas.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class StreamAdmission:
         on_completed: Callable[[list[Segment]], None],
         longest: int,
         blocks: bool,
-        senders: SenderQuotas | None = None,
+        quotas: SenderQuotas | None = None,
     ) -> None:
         self._row = row
         self._lanes = lanes
@@ -91,7 +89,7 @@ class StreamAdmission:
         self._on_barrier = on_barrier
         self._attempts = attempts
         self._on_completed = on_completed
-        self._senders = senders
+        self._quotas = quotas
         self.apply_limits(longest, blocks=blocks)
 
     def apply_limits(self, longest: int, *, blocks: bool) -> None:
@@ -121,7 +119,7 @@ class StreamAdmission:
         """Return True if the intake may serve a client: its messages depend on no state of the client and no quota."""
         has_state = client.attempt or client.completed_spill or client.unprocessed or client.counted_in_quota
         is_special = client.is_blocked or client.must_close or client.keeps_timestamps
-        return not (has_state or is_special or (self._senders is not None and self._senders.are_active))
+        return not (has_state or is_special or (self._quotas is not None and self._quotas.is_active))
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
         """Return True if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
@@ -231,24 +229,24 @@ class StreamAdmission:
 
     def _allowed_by_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
         """Return how many of `count` messages the user's quota allows in this interval, counted ones included."""
-        if self._senders is None or not count:
+        if self._quotas is None or not count:
             return count
-        remaining = self._senders.remaining(client.user, now_ms)
+        remaining = self._quotas.remaining(client.user, now_ms)
         return count if remaining is None else min(remaining + client.counted_in_quota, count)
 
     def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
         """Count added messages in the user's quota, except for the ones that it counts already."""
         counted = min(added, client.counted_in_quota)
         client.counted_in_quota -= counted
-        if added > counted and self._senders is not None and self._senders.are_active:
-            self._senders.record_received(client.user, added - counted, now_ms)
+        if added > counted and self._quotas is not None and self._quotas.is_active:
+            self._quotas.record_received(client.user, added - counted, now_ms)
 
     def _pause_for_quota(self, client: StreamClientState, now_ms: int) -> None:
         """Pause a client until the next interval of its user's quota."""
-        assert self._senders is not None  # without them there are no quotas
-        client.paused_until_ms = self._senders.next_interval_ms(now_ms)
-        self._senders.warn_over_quota(client.user, "connections are not read before the next interval")
-        self._senders.add_sums(client.user, SenderSums(waited=1), now_ms)
+        assert self._quotas is not None  # without them there are no quotas
+        client.paused_until_ms = self._quotas.next_interval_ms(now_ms)
+        self._quotas.warn_over_quota(client.user, "connections are not read before the next interval")
+        self._quotas.add_sums(client.user, SenderSums(waited=1), now_ms)
         self._row.add(Counter.StreamInputOverQuota)
 
     def _add_to_batch(
@@ -256,7 +254,7 @@ class StreamAdmission:
         buffer: memoryview,
         batch: StreamBatch,
         client: StreamClientState,
-        extents: list[tuple[int, int]],
+        extents: Extents,
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
         """Add messages while they find room; return the batch for the next messages, and how many were added."""
@@ -268,7 +266,7 @@ class StreamAdmission:
         added = 0
         while added < len(extents):
             more = extents[added:] if added else extents
-            largest = max(map(_length, more))
+            largest = max(map(length_of, more))
             room = self._room(batch, more, largest)
             if not room and batch.extents:  # appending shows the room that is left, which was a cautious estimate
                 self._append_batch(buffer, batch, now_ms)
@@ -287,13 +285,13 @@ class StreamAdmission:
         buffer: memoryview,
         batch: StreamBatch,
         client: StreamClientState,
-        extents: list[tuple[int, int]],
+        extents: Extents,
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
         """Add all messages to a batch for a spill file, or none: without room the client waits, or its attempt ends."""
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
-        size = batch.size + sum(map(_length, extents))
+        size = batch.size + sum(map(length_of, extents))
         result = self._attempts.find_room(attempt, size, now_ms) if extents else SpillRoom.GRANTED
         if result is SpillRoom.GRANTED:
             batch.add(client, extents)
@@ -304,7 +302,7 @@ class StreamAdmission:
         client.paused_until_ms = now_ms + _SPILL_RETRY_MS
         return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps), 0
 
-    def _room(self, batch: StreamBatch, more: list[tuple[int, int]], largest: int) -> int:
+    def _room(self, batch: StreamBatch, more: Extents, largest: int) -> int:
         """Return how many of `more`, with at most `largest` bytes each, find room in addition to the batch."""
         if chunks_for(largest) > self._pool.capacity:
             return self._room_before_oversized(batch, more)
@@ -312,10 +310,10 @@ class StreamAdmission:
         count, largest = len(batch.extents) + len(more), max(largest, batch.largest)
         return max(0, messages_that_fit(self._pool, count, largest, first_size) - len(batch.extents))
 
-    def _room_before_oversized(self, batch: StreamBatch, more: list[tuple[int, int]]) -> int:
+    def _room_before_oversized(self, batch: StreamBatch, more: Extents) -> int:
         """Return the room before a message larger than the pool; 1 if it is the first: a wait cannot give it room."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
-        return self._room(batch, more[:at], max(map(_length, more[:at]))) if at else 1
+        return self._room(batch, more[:at], max(map(length_of, more[:at]))) if at else 1
 
     def _append_batch(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Append a batch to lanes, or write it to its attempt's spill file, and count it."""
@@ -397,7 +395,7 @@ class StreamAdmission:
 
     def _spill_rest(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
-    ) -> tuple[Ingested, list[tuple[int, int]], Ending | None]:
+    ) -> tuple[Ingested, Extents, Ending | None]:
         """Spill the messages of an attempt that found no room in its part of the slab.
 
         Return three values: `ingested` less the spilled messages; their extents; the end of the attempt if the file

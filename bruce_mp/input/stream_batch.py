@@ -10,16 +10,28 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.input.flush_groups import FlushGroup
     from bruce_mp.kernels import Ingested, NoRoom
 
-__all__ = ["Part", "Portion", "StreamBatch", "index_in_batch", "remove_over_share"]
+__all__ = [
+    "Extents",
+    "Part",
+    "Portion",
+    "StreamBatch",
+    "contiguous",
+    "index_in_batch",
+    "length_of",
+    "remove_over_share",
+]
 
-_length: Final = itemgetter(1)
+Extents = list[tuple[int, int]]
+"""The offset and length of each message in a buffer."""
+length_of: Final = itemgetter(1)
+"""Return the length of an extent."""
 
 
 class Portion(NamedTuple):
@@ -30,8 +42,8 @@ class Portion(NamedTuple):
     end: int
 
 
-Part = tuple["StreamClientState", list[tuple[int, int]]]
-"""The offset and length of each message of a client."""
+Part = tuple["StreamClientState", Extents]
+"""A client and its messages in the buffer."""
 
 
 class StreamBatch:
@@ -43,16 +55,17 @@ class StreamBatch:
     def __init__(self, attempt: Attempt | None = None, *, keeps_timestamps: bool = False) -> None:
         self.attempt = attempt
         self.keeps_timestamps = keeps_timestamps
-        self.extents: list[tuple[int, int]] = []
-        """Offset and length of each message in the buffer."""
+        self.extents: Extents = []
         self.sources: list[int] = []
         """Flush group number of each message."""
         self.largest = 0
         """Upper bound of the messages' sizes in bytes; 0 if no caller of `add` gave one."""
         self._starts: list[int] = []
+        """Index of the first message of each group."""
         self._senders: list[tuple[StreamClientState, FlushGroup]] = []
+        """Client and flush group of each group."""
 
-    def add(self, client: StreamClientState, extents: list[tuple[int, int]], largest: int = 0) -> None:
+    def add(self, client: StreamClientState, extents: Extents, largest: int = 0) -> None:
         """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
         if extents:
             self._starts.append(len(self.extents))
@@ -62,6 +75,7 @@ class StreamBatch:
             self.largest = max(self.largest, largest)
 
     def sender(self, index: int) -> tuple[StreamClientState, FlushGroup]:
+        """Return the client and the flush group of a message."""
         return self._senders[bisect_right(self._starts, index) - 1]
 
     def discard_reason(self, dropped: NoRoom) -> DiscardReason:
@@ -76,7 +90,7 @@ class StreamBatch:
     @property
     def size(self) -> int:
         """Return the bytes of all messages."""
-        return sum(map(_length, self.extents))
+        return sum(map(length_of, self.extents))
 
     def counts_by_flush_group(self) -> Iterable[tuple[StreamClientState, FlushGroup, int]]:
         """Yield the client, the flush group and the number of messages of each group."""
@@ -88,6 +102,14 @@ class StreamBatch:
 def index_in_batch(arrival: int, first: int) -> int:
     """Return the index of a message, by its arrival number, in a batch whose first message has the number `first`."""
     return lay.stream_number(arrival) - first
+
+
+def contiguous(buffer: memoryview, extents: Sequence[tuple[int, int]]) -> memoryview | bytes:
+    """Return the bytes of messages at `extents`, in order; without a copy if the messages are adjacent."""
+    start, (last, length) = extents[0][0], extents[-1]
+    if last + length - start == sum(map(length_of, extents)):
+        return buffer[start : last + length]
+    return b"".join([buffer[at : at + size] for at, size in extents])
 
 
 def remove_over_share(ingested: Ingested) -> list[NoRoom]:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from bruce_mp.discards.reporter import PeerCredentials
     from bruce_mp.input.barriers import Barriers
     from bruce_mp.input.flush_groups import FlushGroups
+    from bruce_mp.input.sender_quotas import SenderQuotas
     from bruce_mp.input.stream_admission import StreamAdmission
-    from bruce_mp.input.user_quotas import SenderQuotas
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.kernels import Coalescing, Lanes, StreamIntakeResult, UncountedBatch
     from bruce_mp.slab.chunks import ChunkPool
@@ -87,7 +87,7 @@ class StreamConnections:
         on_admitted: Callable[[], None],
         barriers: Barriers,
         flush_groups: FlushGroups,
-        senders: SenderQuotas,
+        quotas: SenderQuotas,
         lanes: Lanes,
         config: Input,
     ) -> None:
@@ -99,7 +99,7 @@ class StreamConnections:
         self._on_admitted = on_admitted
         self._barriers = barriers
         self._flush_groups = flush_groups
-        self._senders = senders
+        self._quotas = quotas
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[StreamClientState, int] = {}
         self._closing: set[int] = set()
@@ -155,7 +155,7 @@ class StreamConnections:
     # --- accepting ---------------------------------------------------------------------------------------------------
 
     def _add_connection(self, connection: socket.socket) -> None:
-        if self._flush_groups.are_exhausted:  # all flush group numbers, about a million, have outstanding messages
+        if self._flush_groups.is_full:  # all flush group numbers, about a million, have outstanding messages
             connection.close()
             return
         peer = peer_of(connection)
@@ -178,7 +178,7 @@ class StreamConnections:
 
     def _admit_peer(self, connection: socket.socket) -> bool:
         """Check the allow list; count a refusal, and return False."""
-        if not (is_admitted := admit_peer(connection, self._senders, steady_ms())):
+        if not (is_admitted := admit_peer(connection, self._quotas, steady_ms())):
             self._row.add(Counter.UnixStreamInputNotAllowed)
         return is_admitted
 

@@ -16,13 +16,13 @@ from bruce_mp.input.flush_groups import FlushGroups
 from bruce_mp.input.input_shell import InputShell
 from bruce_mp.input.outcomes import Outcomes
 from bruce_mp.input.receive_coalescing import stream_coalescing_for
+from bruce_mp.input.sender_quotas import rules_for_streams
 from bruce_mp.input.spill_feed import SpillFeed, SpillPump
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_connections import StreamConnections
 from bruce_mp.input.timestamps import wall_offset_ms, windows_for_streams
 from bruce_mp.input.unique_attempts import MessageLimits, SettlementTimer, UniqueAttempts
-from bruce_mp.input.user_quotas import rules_for_streams
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
 from bruce_mp.pipeline.pending_batch import SIZE_OVERHEAD
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_REQUEST: Final = b"\0"
 _DRAIN_POLL_S: Final = 0.02
 """Interval of the check for pending barriers during a drain."""
 _MAX_DRAIN_S: Final = 1.5
@@ -89,7 +88,7 @@ class _StreamWorker(InputShell):
             self._answer,
             None if config.slab.sync == "off" else JournaledTickets(slab, start.row),
         )
-        self._attempt_parts = _FencedAttemptParts(
+        self._attempt_parts = _AttemptParts(
             start,
             slab,
             self._row,
@@ -113,7 +112,7 @@ class _StreamWorker(InputShell):
             on_completed=self._on_completed,
             longest=_longest_message(config),
             blocks=_blocks(config),
-            senders=self._senders,
+            quotas=self._quotas,
         )
         self._connections = StreamConnections(
             (start.unix_stream, start.tcp),
@@ -125,7 +124,7 @@ class _StreamWorker(InputShell):
             on_admitted=self._watch_new_barriers,
             barriers=self._barriers,
             flush_groups=self._flush_groups,
-            senders=self._senders,
+            quotas=self._quotas,
             lanes=self._lanes,
             config=config.input,
         )
@@ -146,7 +145,7 @@ class _StreamWorker(InputShell):
         link = self._links.sender(JOURNAL_REQUESTS)
 
         def request() -> None:
-            link.send_bytes(_REQUEST)
+            link.send_bytes(b"\0")  # the journal reads no content, only that a frame came
 
         return request
 
@@ -229,7 +228,7 @@ def _blocks(config: Config) -> bool:
     return config.input.streams.when_full == "block"
 
 
-class _FencedAttemptParts:
+class _AttemptParts:
     """The worker's objects for fenced attempts: open attempts, spill files, and the pump that feeds them to lanes."""
 
     def __init__(

@@ -28,9 +28,9 @@ __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_data
 
 _LOG: Final = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
-"""Time for which the input requests credentials, which cost CPU time, to find a sender with a wrong clock."""
+"""Time for which the input requests credentials, to find a sender with a wrong clock."""
 _SEARCH_EVERY_MS: Final = 30_000
-"""Interval of these searches, because credentials cost CPU time for each datagram."""
+"""Shortest interval between two such searches."""
 
 
 def windows_for_datagrams(config: Config) -> TimestampWindows:
@@ -91,7 +91,8 @@ class _Sender(NamedTuple):
 class ClockWatch:
     """Counts the replaced timestamps of datagrams, and finds their sender.
 
-    Credentials cost CPU time, so the input requests them only for a second after a timestamp was replaced.
+    Credentials cost CPU time for each datagram, so the input requests them only for a second after a timestamp was
+    replaced.
     """
 
     def __init__(self, lanes: Lanes, row: ProcessRow) -> None:

@@ -57,6 +57,7 @@ class _Usage:
     size: int
     is_granted: bool
     active_ms: int
+    """Time of the last received byte."""
 
 
 class UnfinishedMessages:
@@ -66,9 +67,11 @@ class UnfinishedMessages:
         self._limits = limits
         self._usages: dict[StreamClientState, _Usage] = {}
         self._waiting: dict[StreamClientState, None] = {}
+        """Clients that wait for a grant, in order; a dictionary, because sets have no order."""
         self._totals: Tally[bool] = Tally()
-        """Bytes with and without a grant."""
+        """Bytes with a grant (True), and without one (False)."""
         self._by_user: Tally[tuple[bool, int | str]] = Tally()
+        """Such bytes of each user, or address of a TCP client."""
 
     def apply_config(self, limits: UnfinishedLimits) -> None:
         """Apply reloaded limits to further messages."""

@@ -34,6 +34,7 @@ __all__ = ["MessageLimits", "SettlementTimer", "UniqueAttempts"]
 
 _LOG: Final = logging.getLogger(__name__)
 _FEATURES: Final = frozenset({"headers", "unique"})
+"""The optional parts of the protocol that this daemon understands; a client learns them from an answer."""
 _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
 """Interval of the check for settled attempts; it doubles while none settles."""
@@ -100,7 +101,7 @@ class UniqueAttempts:
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
         """Store that an attempt is about to be completed; return the reason for its end if it must not be.
 
-        An attempt without messages needs no memory.
+        The registry stores no attempt without messages, because repeating it does no harm.
         """
         if not attempt.is_unique or not attempt.flush_group.received:
             return None
@@ -125,21 +126,22 @@ class UniqueAttempts:
         if not attempt.is_unique or not attempt.flush_group.received:
             return
         self._flush_groups.start_next(client)
-        with suppress(OSError, SlabError):  # its settlement is stored later, and the recovery knows the completion
+        # A failure loses nothing: the settlement is stored later, and recovery finds the completion in the row.
+        with suppress(OSError, SlabError):
             self._registry.store(self._id(attempt), AttemptState.COMPLETED)
         self._unsettled[self._id(attempt)] = attempt.flush_group
 
     def settle_finished(self) -> bool:
-        """Store the outcomes of the attempts that have all of them; return True if any has."""
+        """Store the counts of the attempts whose messages all have outcomes; return True if there are any."""
         self._outcomes.count_outcomes()
-        finished = [found for found in self._unsettled.items() if not found[1].outstanding]
-        for number, flush_group in finished:
+        finished = [(attempt, group) for attempt, group in self._unsettled.items() if not group.outstanding]
+        for attempt, group in finished:
             try:
-                self._registry.store(number, AttemptState.SETTLED, flush_group.delivered, flush_group.discards)
+                self._registry.store(attempt, AttemptState.SETTLED, group.delivered, group.discards)
             except (OSError, SlabError) as error:
                 _log_error("written", error)
                 return False
-            del self._unsettled[number]
+            del self._unsettled[attempt]
         return bool(finished)
 
     def _id(self, attempt: NamedAttempt) -> AttemptId:

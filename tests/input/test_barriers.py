@@ -184,7 +184,7 @@ def test_flush_group_numbers_are_reused(monkeypatch: pytest.MonkeyPatch) -> None
     flush_groups = FlushGroups()
     first, second, third = (flush_groups.open() for _ in range(3))
     assert [flush_group.number for flush_group in (first, second, third)] == [1, 2, 3]
-    assert flush_groups.are_exhausted
+    assert flush_groups.is_full
     second.received = 1
     flush_groups.close(first)
     flush_groups.close(second)

@@ -13,7 +13,7 @@ from bruce_mp.discards.events import DiscardEvent, SenderEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.datagram_admission import DatagramAdmission
-from bruce_mp.input.user_quotas import SenderQuotas, SenderRules
+from bruce_mp.input.sender_quotas import SenderQuotas, SenderRules
 from bruce_mp.kernels import DatagramIntake, Lanes
 from bruce_mp.kernels.pure.intake import DatagramIntake as PureIntake
 from bruce_mp.kernels.pure.lanes import Lanes as PureLanes
@@ -96,7 +96,7 @@ class Life:
         self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
         senders = None if rules is None else SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])
-        self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, longest=longest, senders=senders)
+        self.admission = DatagramAdmission(slab, self.row, self.lanes, self.reporter, longest=longest, quotas=senders)
 
     def receive(self, *datagrams: bytes) -> None:
         put_in_landing_zone(self.slab, datagrams)

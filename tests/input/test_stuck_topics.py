@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.config.accounts import QuotaLimits
-from bruce_mp.input.user_quotas import SenderRules
+from bruce_mp.input.sender_quotas import SenderRules
 from bruce_mp.kernels import ChunkPool, TimestampWindow
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier

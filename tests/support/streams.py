@@ -12,12 +12,12 @@ from bruce_mp.input.clients import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.flush_groups import FlushGroups
 from bruce_mp.input.outcomes import Outcomes
+from bruce_mp.input.sender_quotas import SenderQuotas
 from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_batch import Portion
 from bruce_mp.input.unique_attempts import MessageLimits, UniqueAttempts
-from bruce_mp.input.user_quotas import SenderQuotas
 from bruce_mp.kernels import Lanes
 from bruce_mp.pipeline.stream_recovery import recover_stream_input
 from bruce_mp.protocol.client.barrier import BarrierAnswer, decode_answer
@@ -34,7 +34,7 @@ from bruce_mp.status.event_decoder import decode_events
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bruce_mp.input.user_quotas import SenderRules
+    from bruce_mp.input.sender_quotas import SenderRules
     from bruce_mp.kernels import TimestampWindows
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
@@ -125,7 +125,7 @@ class StreamInput:
             on_completed=self.completed.extend,
             longest=longest,
             blocks=blocks,
-            senders=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
+            quotas=None if rules is None else SenderQuotas(rules, slab, row, [row, *peers]),
         )
         self.now_ms = 1
         recover_stream_input(slab, self.row, row, self.spill_directory)

@@ -64,10 +64,7 @@ def rules_for_streams(config: Input) -> SenderRules:
 
 
 class SenderQuotas:
-    """Applies the rules of the input with row `owner`.  Times are in ms of the steady clock.
-
-    `are_active` is False without rules: then the input requests no credentials from the kernel.
-    """
+    """Applies the rules of the input with row `owner`, if `is_active`.  Times are in ms of the steady clock."""
 
     def __init__(self, rules: SenderRules, slab: Slab, owner: int, inputs: Sequence[int]) -> None:
         self.apply_config(rules)
@@ -76,7 +73,7 @@ class SenderQuotas:
     def apply_config(self, rules: SenderRules) -> None:
         """Replace the rules."""
         self.rules = rules
-        self.are_active = rules.is_active
+        self.is_active = rules.is_active
 
     def admits(self, uid: int, gids: Iterable[int]) -> bool:
         """Return True if the allow list admits a process of this user and these groups."""
@@ -107,16 +104,18 @@ class SenderQuotas:
     def _interval_ms(self) -> int:
         return _DEFAULT_INTERVAL_MS if self.rules.limits is None else self.rules.limits.interval_ms
 
-    def warn_refused(self, uid: int, pid: int, what: str) -> None:
+    def warn_refused(self, uid: int, pid: int, subject: str) -> None:
         """Log the refusal of a user that no allow list names; the log limits repetitions for each user."""
         section = self.rules.section
         text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
-        _LOG.warning(text, what, uid, pid, section, section, extra={"about": (section, uid)})
+        _LOG.warning(text, subject, uid, pid, section, section, extra={"about": (section, uid)})
 
-    def warn_over_quota(self, user: int, what: str) -> None:
+    def warn_over_quota(self, user: int, consequence: str) -> None:
         """Log that a user exceeds its quota; the log limits repetitions for each user."""
-        who = "TCP connections" if user == TCP_USER else f"user {user}"
-        _LOG.warning("There are more messages of %s than input.quota allows: %s.", who, what, extra={"about": user})
+        sender = "TCP connections" if user == TCP_USER else f"user {user}"
+        _LOG.warning(
+            "There are more messages of %s than input.quota allows: %s.", sender, consequence, extra={"about": user}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ def decide_admission(
     if senders is None:
         return AdmissionDecision()
     decision = AdmissionDecision(senders)
-    for (uid, gid), slots in _by_account(senders, count, skip).items():
+    for (uid, gid), slots in _slots_by_account(senders, count, skip).items():
         if quotas.admits(uid, (gid,)):
             _apply_quota(quotas, decision, uid, slots, now_ms)
         else:
@@ -165,7 +164,7 @@ def decide_admission(
     return decision
 
 
-def _by_account(
+def _slots_by_account(
     senders: landing_zone.DatagramSenders, count: int, skip: Collection[int]
 ) -> dict[tuple[int, int], Sequence[int]]:
     """Return the slots of each user and group, in order."""
