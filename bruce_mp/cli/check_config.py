@@ -52,7 +52,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _connect(config: Config) -> ExitCode:
-    """Print a line for each check, as it ends. Imported here: the other checks need neither TLS nor the network."""
+    """Print a line for each check, as it ends."""
+    # Imported here, because a check without --connect needs neither TLS nor the network.
     from bruce_mp.cli.connection_check import CheckLevel, broker_findings  # noqa: PLC0415
     from bruce_mp.cli.host_check import host_findings  # noqa: PLC0415
 

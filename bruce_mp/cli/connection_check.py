@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["CheckLevel", "Finding", "broker_findings", "configured_topics"]
 
 MAX_TIMEOUT_S: Final = 10.0
+"""Bound of the time limit, because a person waits for the result."""
 FIRST_WITHOUT_TOPIC_CREATION: Final = 4
 """The first version of the Metadata request that can name a topic without creating it on the broker."""
 _CLOSED: Final = RemoteProtocolError("The broker closed the connection.")
@@ -47,8 +48,9 @@ _TRANSIENT: Final = TRANSIENT_PRODUCER_ID_ERRORS | {-1}
 """Errors of a producer id that pass; -1 comes from brokers that lost their coordination service."""
 _UNKNOWN_TOPIC: Final = 3
 _FORBIDDEN_TOPIC: Final = 29
+"""Kafka's UNKNOWN_TOPIC_OR_PARTITION and TOPIC_AUTHORIZATION_FAILED."""
 _DAY_S: Final = 86_400
-_SOON_S: Final = 14 * _DAY_S
+_EXPIRES_SOON_S: Final = 14 * _DAY_S
 _UNREACHABLE: Final = (
     "Check the address, that the broker runs, and the firewalls between this host and the broker. A broker's address "
     "is in kafka.bootstrap_servers, or in advertised.listeners on the broker"
@@ -61,8 +63,9 @@ _REMEDIES: Final = {
     FailureCause.BAD_DATA: _NO_KAFKA,
     FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
 }
-"""What to do about failures whose text names no setting."""
-_NOT_OF_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
+"""The remedies of failures whose text names no setting."""
+_AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
+"""Failures that show that TLS succeeded."""
 
 
 @unique
@@ -100,11 +103,11 @@ class _Probe:
         topics: Sequence[bytes] | None,
         on_done: Callable[[BrokerAnswer], None],
         *,
-        wants_producer_id: bool,
+        needs_producer_id: bool,
     ) -> None:
         self._topics = topics
         self._on_done = on_done
-        self._wants_producer_id = wants_producer_id
+        self._needs_producer_id = needs_producer_id
         self._metadata: ClusterMetadata | None = None
         self._socket = create_socket(self._on_event)
         self._socket.open()
@@ -130,14 +133,14 @@ class _Probe:
             self._finish(BrokerAnswer())
             return
         may_name_topics = event.capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION
-        self._wants_producer_id &= event.capabilities.idempotence
+        self._needs_producer_id &= event.capabilities.idempotence
         request = self._socket.connection.request_metadata(
             self._topics if may_name_topics else None, time.monotonic(), with_operations=True
         )
         self._socket.send(request.buffers)
 
     def _request_producer_id(self) -> None:
-        if self._wants_producer_id:
+        if self._needs_producer_id:
             self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
         else:
             self._finish(BrokerAnswer(None, self._metadata))
@@ -149,21 +152,21 @@ class _Probe:
 
 
 class BrokerCheck:
-    """Connections with the configured settings, on a loop of their own."""
+    """Connections with the configured settings, on a separate loop."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._loop = Loop()
         self._resolver = Resolver(self._loop)
         self._security = create_security(config.kafka, self._loop)
-        self._topics = configured_topics(config)
+        self.topics = configured_topics(config)
 
     def close(self) -> None:
         self._resolver.close()
 
     def ask(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerAnswer]:
         """Ask all servers at the same time for what the daemon needs."""
-        return self._ask_all(servers, self._topics, self._security)
+        return self._ask_all(servers, self.topics, self._security)
 
     def speaks_plain_text(self, server: HostPort) -> bool:
         """Return True if the server answers a Kafka client without TLS."""
@@ -184,7 +187,7 @@ class BrokerCheck:
                 lambda on_event, server=server: self._create_socket(server, security, on_event),  # type: ignore[misc]
                 topics,
                 lambda answer, server=server: on_done(server, answer),  # type: ignore[misc]
-                wants_producer_id=self._config.kafka.required_acks == _ACKS_ALL,
+                needs_producer_id=self._config.kafka.required_acks == _ACKS_ALL,
             )
         if len(answers) < len(servers):
             self._loop.run()
@@ -222,23 +225,26 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     try:
         answers = check.ask(list(dict.fromkeys(config.kafka.servers)))
         for server, answer in answers.items():
-            yield _of_broker(check, config, server, answer, "")
+            yield _broker_finding(check, config, server, answer, "")
         clusters = [answer.metadata for answer in answers.values() if answer.metadata is not None]
         if not clusters:
             return
         advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - answers.keys()
         others = check.ask(sorted(advertised)) if advertised else {}
         for server, answer in others.items():
-            yield _of_broker(check, config, server, answer, " (named by the cluster)")
+            yield _broker_finding(check, config, server, answer, " (named by the cluster)")
         if len({cluster.cluster_id for cluster in clusters}) > 1:
             text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
             yield Finding(CheckLevel.FAILED, "cluster", text)
-        yield from _of_topics(config, clusters[0])
+        for name in check.topics:
+            level, text = _assess_topic(config, clusters[0].topics.get(name))
+            yield Finding(level, f"topic {name.decode()}", text)
     finally:
         check.close()
 
 
-def _of_broker(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerAnswer, origin: str) -> Finding:
+def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerAnswer, origin: str) -> Finding:
+    """Return the finding for an answer; `origin` follows the broker's name."""
     subject = f"broker {server}{origin}"
     if answer.failure is not None:
         return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, answer.failure))
@@ -256,13 +262,13 @@ def _of_broker(check: BrokerCheck, config: Config, server: HostPort, answer: Bro
         )
         return Finding(CheckLevel.WARNING, subject, text)
     ends_s = answer.certificate_ends_s
-    if ends_s is not None and ends_s - time.time() < _SOON_S:
+    if ends_s is not None and ends_s - time.time() < _EXPIRES_SOON_S:
         ends = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends_s))
         return Finding(CheckLevel.WARNING, subject, f"its certificate expires at {ends}. Renew it on the broker.")
-    return Finding(CheckLevel.OK, subject, ", ".join(_steps(config)))
+    return Finding(CheckLevel.OK, subject, ", ".join(_completed_steps(config)))
 
 
-def _steps(config: Config) -> Iterator[str]:
+def _completed_steps(config: Config) -> Iterator[str]:
     yield "connected"
     if config.kafka.tls.enable:
         yield "TLS"
@@ -272,7 +278,7 @@ def _steps(config: Config) -> Iterator[str]:
 
 
 def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure: Failed) -> str:
-    if config.kafka.tls.enable and failure.cause not in _NOT_OF_TLS and check.speaks_plain_text(server):
+    if config.kafka.tls.enable and failure.cause not in _AFTER_TLS and check.speaks_plain_text(server):
         return "speaks plain text on this port. Set kafka.tls.enable = false, or name the port of its TLS listener."
     if failure.cause is FailureCause.BAD_DATA:
         return f"answers, but not as a Kafka broker. {_NO_KAFKA}."
@@ -280,13 +286,7 @@ def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure:
     return f"{str(failure.error).rstrip('.')}." + (f" {remedy}." if remedy else "")
 
 
-def _of_topics(config: Config, cluster: ClusterMetadata) -> Iterator[Finding]:
-    for name in configured_topics(config):
-        level, text = _of_topic(config, cluster.topics.get(name))
-        yield Finding(level, f"topic {name.decode()}", text)
-
-
-def _of_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
+def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
     if topic is None or topic.error == _UNKNOWN_TOPIC:
         if config.delivery.topic_autocreate:
             return (
@@ -299,10 +299,10 @@ def _of_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, 
         )
     if topic.error == _FORBIDDEN_TOPIC:
         return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user DESCRIBE and WRITE on it."
-    return _of_known_topic(topic)
+    return _assess_known_topic(topic)
 
 
-def _of_known_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
+def _assess_known_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
     if topic.error:
         return (
             CheckLevel.WARNING,

@@ -19,55 +19,55 @@ if TYPE_CHECKING:
 
 __all__ = ["host_findings"]
 
-_SHM: Final = Path("/dev/shm")  # noqa: S108 - only compared
+_SHM: Final = Path("/dev/shm")  # noqa: S108 - this module creates nothing in it
 
 
 def host_findings(config: Config) -> Iterator[Finding]:
     """Yield a finding for each of the daemon's large files, and for each limit of the kernel."""
-    yield from _files(config)
+    yield from _file_findings(config)
     if config.input.unix_datagram.enable:
-        yield _queue_length()
-        yield _datagram_size(config)
+        yield _queue_finding()
+        yield _datagram_finding(config)
 
 
 # --- free space ------------------------------------------------------------------------------------------------------
 
 
-def _files(config: Config) -> Iterator[Finding]:
+def _file_findings(config: Config) -> Iterator[Finding]:
     slab = Path(config.slab_path)
     size = Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size
     remedy = "lower slab.size, or set slab.path to a larger file system"
     if _SHM in slab.parents:
         remedy += ", or enlarge /dev/shm (mount -o remount,size=..., of a container --shm-size)"
-    yield _space("slab", slab, size, CheckLevel.FAILED, remedy)
+    yield _space_finding("slab", slab, size, CheckLevel.FAILED, remedy)
     if config.slab.sync != "off":
         remedy = "make room there, or set slab.journal_dir to a larger file system"
-        yield _space("journal", Path(config.journal_path), size, CheckLevel.FAILED, remedy)
+        yield _space_finding("journal", Path(config.journal_path), size, CheckLevel.FAILED, remedy)
     if (config.input.unix_stream.enable or config.input.tcp.enable) and config.input.streams.max_spill_size:
         remedy = (
             "large attempts wait while it is full: lower input.streams.max_spill_size, or set input.streams.spill_dir"
         )
-        path = Path(config.spill_path)
-        yield _space("spill files", path, config.input.streams.max_spill_size, CheckLevel.WARNING, remedy)
+        path, size = Path(config.spill_path), config.input.streams.max_spill_size
+        yield _space_finding("spill files", path, size, CheckLevel.WARNING, remedy)
     log = config.discard_log
     if log.enable:
         remedy = "the file lacks lines while the disk is full: make room, or lower discard_log.max_archive_size"
-        path = Path(log.path)
-        yield _space("discard file", path, log.max_file_size + log.max_archive_size, CheckLevel.WARNING, remedy)
+        path, size = Path(log.path), log.max_file_size + log.max_archive_size
+        yield _space_finding("discard file", path, size, CheckLevel.WARNING, remedy)
 
 
-def _space(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
-    """Compare a size with the free space and the space that the files of the path have already."""
-    directory = next(each for each in (path.parent, *path.parents) if os.access(each, os.F_OK))
+def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
+    """Compare a size with the free space, and the space that the files of the path occupy already."""
+    directory = next(each for each in path.parents if os.access(each, os.F_OK))
     state = os.statvfs(directory)
-    free = state.f_bavail * state.f_frsize + sum(_used(each) for each in _present(path))
+    free = state.f_bavail * state.f_frsize + sum(map(_bytes_on_disk, _files_of(path)))
     text = f"{path}: up to {_mib(size)} MiB, {_mib(free)} MiB free"
     if free >= size:
         return Finding(CheckLevel.OK, subject, text)
     return Finding(level, subject, f"{text}; {remedy}.")
 
 
-def _present(path: Path) -> list[Path]:
+def _files_of(path: Path) -> list[Path]:
     """Return the files of a path: itself, its rotated files, or the content of a directory."""
     try:
         return [*path.parent.glob(f"{path.name}*"), *(path.iterdir() if path.is_dir() else ())]
@@ -75,9 +75,9 @@ def _present(path: Path) -> list[Path]:
         return []
 
 
-def _used(path: Path) -> int:
+def _bytes_on_disk(path: Path) -> int:
     try:
-        return path.stat().st_blocks * 512
+        return path.stat().st_blocks * 512  # the unit of st_blocks on every file system
     except OSError:
         return 0
 
@@ -89,7 +89,7 @@ def _mib(size: int) -> str:
 # --- the kernel ------------------------------------------------------------------------------------------------------
 
 
-def _queue_length() -> Finding:
+def _queue_finding() -> Finding:
     length, subject = queue_length(), "kernel net.unix.max_dgram_qlen"
     if length is None:
         return Finding(CheckLevel.WARNING, subject, "cannot be read on this host. Look there, if bursts are refused.")
@@ -102,7 +102,7 @@ def _queue_length() -> Finding:
     return Finding(CheckLevel.OK, subject, str(length))
 
 
-def _datagram_size(config: Config) -> Finding:
+def _datagram_finding(config: Config) -> Finding:
     size, subject = config.input.max_datagram_size, "kernel datagram size"
     try:
         check_datagram_size(size, allow_large=False)

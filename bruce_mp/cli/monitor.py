@@ -89,6 +89,7 @@ def _rank(severity: Severity) -> int:
 
 
 def _report(severity: Severity, summary: str, more: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
+    """Print the lines that Nagios expects, and return the exit status; a `|` in a text would begin the values."""
     values = " ".join(result.performance for result in results)
     lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *more)]
     lines[0] += f" | {values}" if values else ""

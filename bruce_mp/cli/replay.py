@@ -30,7 +30,8 @@ from uuid import uuid4
 from bruce_mp.cli.replay_state import LineKey, ReplayState, UnconfirmedChunk
 from bruce_mp.client import SendError, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, LocalProtocolError
-from bruce_mp.protocol.client.barrier import TOKEN_BYTES, AnswerReader
+from bruce_mp.protocol.client.answer_reader import AnswerReader
+from bruce_mp.protocol.client.barrier import TOKEN_BYTES
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer, encode_inquiry
 from bruce_mp.protocol.client.messages import encode_message
 from bruce_mp.protocol.client.replay_rules import (
@@ -55,13 +56,19 @@ __all__ = ["main"]
 
 CHUNK_MESSAGES: Final = 1000
 CHUNK_BYTES: Final = 1 << 20
+"""A chunk ends with the message that reaches one of these numbers: a kill leaves at most one chunk in doubt."""
 LINGER_S: Final = 0.01
+"""Time that the client collects messages for one write."""
 TRIES: Final = 5
+"""Attempts for a chunk that the daemon discards unfinished, such as during its restarts."""
 POLL_S: Final = 0.1
+"""Interval of inquiries while messages have no outcome."""
 ANSWER_BYTES: Final = 8192
+"""The largest part of an answer that one receive returns."""
 ROTATED: Final = re.compile(r"\.\d{13}\Z")
 """End of the name of a rotated file: the time in ms since the epoch."""
 LEFT_OUT: Final = {
+    # The count that a line of each fate raises; lines of other fates are sent.
     LineFate.NO_MESSAGE: Replayed(no_message=1),
     LineFate.FILTERED: Replayed(filtered=1),
     LineFate.IN_KAFKA: Replayed(in_kafka=1),
@@ -133,7 +140,7 @@ class ReplayDaemon:
             raise ReplayError(f"{self.address}: the daemon is too old for a replay. Update it.")
         return answer
 
-    def settled(self, name: str) -> InquiryAnswer:
+    def await_settled(self, name: str) -> InquiryAnswer:
         """Wait for the outcome of all messages of an attempt. Raise ReplayError after the time limit."""
         deadline = time.monotonic() + self._timeout_s
         while (answer := self.inquire(name)).outcome is AttemptOutcome.PENDING:
@@ -183,9 +190,13 @@ class ReplayRun:
         self.copies = 0
         self.uncounted = 0
         self._files: set[tuple[int, int]] = set()
+        """Device and inode of each file that this run has read."""
         self._equal_lines: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
+        """Number of equal lines in the files of each log, by the hash of the line."""
         self._seen: Counter[bytes] = Counter()
+        """The largest of these numbers among all logs: a line up to it is a copy."""
         self._incomplete: dict[LineKey, IncompleteChunk] = {}
+        """The chunks of killed runs that are to be sent again, by each of their unread lines."""
 
     def resolve(self) -> None:
         """Decide about the chunks of killed runs. Raise ReplayError if the user has to decide."""
@@ -212,6 +223,7 @@ class ReplayRun:
             self.counts += Replayed(sent=len(messages))
 
     def _new_lines(self, path: Path, limit: int | None) -> Iterator[tuple[LineKey, bytes]]:
+        """Yield the lines to send, with their messages; count the others, and continue the chunks of killed runs."""
         resolved = path.resolve()
         equal = self._equal_lines[resolved.with_name(ROTATED.sub("", resolved.name))]
         with path.open("rb") as file:
@@ -274,11 +286,11 @@ class ReplayRun:
         """Ask for the outcome of a chunk without an answer."""
         if chunk.daemon != self._daemon.identity:
             return self._decide(chunk, f"they went to {chunk.daemon}, not to {self._daemon.identity}")
-        answer = self._daemon.settled(chunk.name)
+        answer = self._daemon.await_settled(chunk.name)
         if answer.outcome in COMPLETE:
             if answer.outcome is AttemptOutcome.UNCOUNTED:
                 self.uncounted += len(self._state.lines_of(chunk.name))
-            self.discarded += Counter({_name(reason): count for reason, count in answer.reasons.items()})
+            self.discarded += Counter({_reason_name(reason): count for reason, count in answer.reasons.items()})
             self._state.confirm(chunk.name)
             return ChunkFate.CONFIRMED
         if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= chunk.started_ms:
@@ -286,6 +298,7 @@ class ReplayRun:
         return self._decide(chunk, "the daemon does not remember them")
 
     def _decide(self, chunk: UnconfirmedChunk, reason: str) -> ChunkFate:
+        """Apply the user's choice to a chunk that the daemon cannot answer for. Raise ReplayError without a choice."""
         if self._doubtful is Doubtful.REFUSE:
             raise ReplayError(
                 f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "
@@ -299,13 +312,14 @@ class ReplayRun:
 
 
 def _encoded(line: DiscardLine) -> bytes | None:
+    """Return the message of a line; None if it is larger than the protocol allows."""
     try:
         return encode_message(message_of(line))
     except LocalProtocolError:
         return None
 
 
-def _name(reason: DiscardReason | int) -> str:
+def _reason_name(reason: DiscardReason | int) -> str:
     return reason.name if isinstance(reason, DiscardReason) else f"REASON_{reason}"
 
 
@@ -341,12 +355,12 @@ def main(argv: Sequence[str]) -> int:
         except OSError as error:
             raise ReplayError(f"{error.filename}: {error.strerror}.") from error
         finally:
-            _print(run, args)
+            _print_outcome(run, args)
     is_incomplete = run.discarded or run.too_large or run.cut_lines or run.uncounted
     return ExitCode.SETUP if is_incomplete else ExitCode.OK
 
 
-def _print(run: ReplayRun, args: Namespace) -> None:
+def _print_outcome(run: ReplayRun, args: Namespace) -> None:
     counts = run.counts
     print(
         f"{counts.sent:,} {'to send' if args.dry_run else 'sent'}, {counts.already:,} replayed before, "

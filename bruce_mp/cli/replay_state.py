@@ -1,7 +1,7 @@
 """The record of `bruce replay`: a SQLite file with each line that was sent, by chunk.
 
-Separate because only this module knows the file. A chunk is written before any of its messages is sent, and confirmed
-when the daemon has answered for all of them. So an unconfirmed chunk is in doubt after a kill.
+A chunk is written before any of its messages is sent, and confirmed when the daemon has answered for all of them. So an
+unconfirmed chunk is in doubt after a kill. Separate because no other module uses the database.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from bruce_mp.cli.slab_inspect import inspect
 from bruce_mp.errors import SlabError
 
 if TYPE_CHECKING:
-    from argparse import Namespace
     from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -28,12 +27,10 @@ def main(argv: Sequence[str]) -> int:
     path: Path = args.file
     if path.exists() and not path.is_file():
         raise SlabError(f"{path} is not a file; give the slab's own path.")
-    return inspect(path, as_json=args.json) if args.command == "inspect" else _export(args)
-
-
-def _export(args: Namespace) -> int:
-    options = ExportOptions(args.file, args.output, frozenset(args.topic), settled=args.all, force=args.force)
-    return export(options)
+    if args.command == "inspect":
+        return inspect(path, as_json=args.json)
+    topics = frozenset(args.topic)
+    return export(ExportOptions(path, args.output, topics, includes_settled=args.all, ignores_lock=args.force))
 
 
 def _parser() -> ArgumentParser:

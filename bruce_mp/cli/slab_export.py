@@ -49,22 +49,20 @@ class OutputError(BruceError):
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options of an export.
-
-    Empty `topics` means all; `settled` adds settled messages; `force` ignores the lock.
-    """
+    """Options of an export; empty `topics` means all."""
 
     file: Path
     output: str
     topics: frozenset[str]
-    settled: bool
-    force: bool
+    includes_settled: bool
+    ignores_lock: bool
+    """Export the slab of a running daemon."""
 
 
 def export(options: ExportOptions) -> int:
     """Write the lines, print the count and the damage to standard error, and return the exit status."""
     descriptor = lock_shared(options.file)
-    if descriptor is None and not options.force:
+    if descriptor is None and not options.ignores_lock:
         raise SlabError(
             f"The slab {options.file} belongs to a daemon that is running and delivers its messages: sent again from "
             "an export, they would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
@@ -83,7 +81,7 @@ def export(options: ExportOptions) -> int:
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     lines = _Lines(salvage, options, wall_ms())
     salvage.chunks()  # reads all chunk headers, so that `damage` has theirs
-    with _output(options.output) as output:
+    with _open_output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
     damage = [
@@ -95,7 +93,7 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
         sys.stderr.write(f"bruce: {text}\n")
     skipped = f"; {len(damage)} parts of the slab are damaged or inconsistent" if damage else ""
     sys.stderr.write(
-        f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_name(options.output)}{skipped}.\n"
+        f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_shown(options.output)}{skipped}.\n"
     )
     return ExitCode.SETUP if damage else ExitCode.OK
 
@@ -124,19 +122,20 @@ class _Lines:
     def __init__(self, salvage: Salvage, options: ExportOptions, now_ms: int) -> None:
         self._salvage = salvage
         self._topics = frozenset(map(os.fsencode, options.topics))
-        self._settled = options.settled
+        self._includes_settled = options.includes_settled
         self._now_ms = now_ms
         self.found = self.written = self.held = 0
 
     def __iter__(self) -> Iterator[DiscardLine]:
-        for line in self._all():
+        for line in self._lines():
             self.found += 1
             if not self._topics or line.topic in self._topics:
                 self.written += 1
                 yield line
 
-    def _all(self) -> Iterator[DiscardLine]:
-        for record in self._salvage.records(settled=self._settled):
+    def _lines(self) -> Iterator[DiscardLine]:
+        """Yield a line for each message, of any topic."""
+        for record in self._salvage.records(settled=self._includes_settled):
             self.held += record.state not in SETTLED
             line = self._of_record(record)
             if line is not None:
@@ -183,6 +182,7 @@ class _Lines:
 
 
 def _info(record: SalvagedRecord) -> str:
+    """Return the info of a record's line; see the table at the top."""
     if record.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
     if record.state is RunState.DISCARDED:
@@ -197,22 +197,22 @@ def _rejection_info(rejection: Rejection) -> str:
 
 
 @contextmanager
-def _output(where: str) -> Iterator[BinaryIO]:
+def _open_output(name: str) -> Iterator[BinaryIO]:
     """Open the destination: standard output, or a new file of mode 0600 that is synced at the end of the block."""
     try:
-        if where == STANDARD_OUTPUT:
+        if name == STANDARD_OUTPUT:
             with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
                 yield stream
             return
-        with open(where, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        with open(name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:
-        raise OutputError(f"{where} exists already; it is not overwritten. Give another --output.") from error
+        raise OutputError(f"{name} exists already; it is not overwritten. Give another --output.") from error
     except OSError as error:
-        raise OutputError(f"{_name(where)}: {error.strerror}; the export is not complete.") from error
+        raise OutputError(f"{_shown(name)}: {error.strerror}; the export is not complete.") from error
 
 
-def _name(output: str) -> str:
+def _shown(output: str) -> str:
     return "standard output" if output == STANDARD_OUTPUT else output

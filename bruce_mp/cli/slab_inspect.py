@@ -64,7 +64,7 @@ class LastProcess(msgspec.Struct, frozen=True):
     heartbeat_ms: int
 
 
-class Landing(msgspec.Struct, frozen=True):
+class LandingUsage(msgspec.Struct, frozen=True):
     """State of the landing zone. `pending` datagrams are not in a record yet, and `bytes` counts these."""
 
     datagrams: int
@@ -100,7 +100,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     books: Books
     chunks: ChunkUsage
     topics: list[TopicHeld]
-    landing: Landing
+    landing: LandingUsage
     damage: list[str]
 
 
@@ -112,11 +112,11 @@ def inspect(path: Path, *, as_json: bool) -> int:
 
 
 def _inspect(path: Path) -> Inspection:
-    before = _is_in_use(path)
-    salvage = Salvage(path, is_live=before)
+    was_in_use = _is_in_use(path)
+    salvage = Salvage(path, is_live=was_in_use)
     try:
         inspection = _read(salvage)
-        in_use = before or _is_in_use(path)
+        in_use = was_in_use or _is_in_use(path)
         damage = [
             *salvage.damage,
             *([] if in_use else compare_with_books(salvage, sum(item.messages for item in inspection.topics))),
@@ -191,9 +191,9 @@ def _add(topic: TopicHeld, record: SalvagedRecord) -> None:
     topic.newest_ms = record.timestamp if topic.newest_ms is None else max(topic.newest_ms, record.timestamp)
 
 
-def _landing(salvage: Salvage) -> Landing:
+def _landing(salvage: Salvage) -> LandingUsage:
     zone = salvage.landing_zone()
-    return Landing(zone.landed, len(zone.pending), sum(item.length for item in zone.pending))
+    return LandingUsage(zone.landed, len(zone.pending), sum(item.length for item in zone.pending))
 
 
 # --- the report ------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bruce_mp.client.deadline import Deadline
-    from bruce_mp.protocol.client.barrier import AnswerReader
+    from bruce_mp.protocol.client.answer_reader import AnswerReader
 
 __all__ = ["FlushError", "FlushLedger", "FlushRequest", "LevelName", "Outcome", "read_answer"]
 

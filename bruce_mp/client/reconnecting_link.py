@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import new_socket
 from bruce_mp.client.errors import ClientClosedError, DaemonUnreachableError, SendError, SendTimeoutError, error_for
-from bruce_mp.protocol.client.barrier import AnswerReader
+from bruce_mp.protocol.client.answer_reader import AnswerReader
 
 if TYPE_CHECKING:
     from bruce_mp.client.deadline import Deadline

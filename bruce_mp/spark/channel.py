@@ -15,7 +15,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
-from bruce_mp.protocol.client.barrier import TOKEN_BYTES, AnswerReader, BarrierAnswer, encode_barrier
+from bruce_mp.protocol.client.answer_reader import AnswerReader
+from bruce_mp.protocol.client.barrier import TOKEN_BYTES, BarrierAnswer, encode_barrier
 from bruce_mp.protocol.client.inquiry import InquiryAnswer, encode_inquiry
 from bruce_mp.spark.errors import TaskError
 

@@ -57,7 +57,7 @@ class FakeDaemon:
         outcome = self.outcome if name in self.attempts else AttemptOutcome.NONE
         return InquiryAnswer(b"", outcome, self.since_ms, LIMIT, LIMIT, reasons=self.reasons)
 
-    settled = inquire
+    await_settled = inquire
 
     def read_late(self) -> None:
         """Complete the late attempts with unused names."""

@@ -88,18 +88,18 @@ def _severity_of(value: float | None, warning: float | None, critical: float | N
 # --- values of the checks ---------------------------------------------------------------------------------------------
 
 
-def _discards(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
+def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
     return tuple("MsgDiscarded" + reason.name.title().replace("_", "") for reason in reasons)
 
 
-def _imbalance(readings: Readings) -> float | None:
+def _unaccounted(readings: Readings) -> float | None:
     books = readings.books
     if not books.consistent:
         return None
     return abs(books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values()))
 
 
-def _processes(readings: Readings) -> float:
+def _dead_or_stalled(readings: Readings) -> float:
     return sum(line.state in {"dead", "stalled"} for line in readings.processes.processes)
 
 
@@ -145,7 +145,7 @@ CHECKS: Final = (
     Check(
         "imbalance",
         "messages unaccounted for are",
-        _imbalance,
+        _unaccounted,
         (),
         "{} messages are unaccounted for: a bug; keep /books/json and the log, and report it.",
         None,
@@ -155,7 +155,7 @@ CHECKS: Final = (
         "discards",
         "good messages discarded since the last check are",
         None,
-        _discards(BY_FAULT),
+        _discard_counters(BY_FAULT),
         "{} messages were discarded since the last check; /discards and the log say why.",
         None,
         0,
@@ -164,7 +164,7 @@ CHECKS: Final = (
         "client-discards",
         "messages discarded through client errors since the last check are",
         None,
-        _discards(BY_CLIENTS),
+        _discard_counters(BY_CLIENTS),
         "{} invalid messages came from clients since the last check; /discards shows them.",
         0,
         None,
@@ -172,7 +172,7 @@ CHECKS: Final = (
     Check(
         "processes",
         "dead or stalled processes are",
-        _processes,
+        _dead_or_stalled,
         (),
         "{} processes are dead or stalled; /processes lists them, and the log says why.",
         None,

@@ -19,7 +19,7 @@ __all__ = ["Readings", "read_daemon"]
 
 TRIES: Final = 5
 PAUSE_S: Final = 0.1
-"""Readings of changing books, and the pause between two of them."""
+"""Number of readings of books that change, and the pause between two of them."""
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -33,6 +33,7 @@ class Readings(msgspec.Struct, frozen=True):
 
     @property
     def summary(self) -> str:
+        """Return the first line of a check without faults."""
         return balance_line(self.books)
 
 

@@ -17,10 +17,7 @@ from enum import IntEnum, unique
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import AttemptEndedError, DiscardReason, LocalProtocolError, RemoteProtocolError
-from bruce_mp.protocol.client.fence import ENDED_KEY, decode_ended
-from bruce_mp.protocol.client.inquiry import API_VERSION as INQUIRY_VERSION
-from bruce_mp.protocol.client.inquiry import InquiryAnswer, decode_inquiry_answer
+from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,16 +25,22 @@ if TYPE_CHECKING:
 __all__ = [
     "ANSWER_KEY",
     "BARRIER_KEY",
+    "HEADER",
+    "MAX_ANSWER_BYTES",
+    "MIN_ANSWER_BYTES",
+    "NOT_ANSWER",
+    "REASON",
     "TOKEN_BYTES",
-    "AnswerReader",
     "Barrier",
     "BarrierAnswer",
     "BarrierStatus",
     "Level",
     "decode_answer",
     "decode_barrier",
+    "decode_reasons",
     "encode_answer",
     "encode_barrier",
+    "encode_reasons",
 ]
 
 BARRIER_KEY: Final = 258  # API keys of our frames continue Dory's 256 and 257 (`messages.ApiKey`)
@@ -49,11 +52,14 @@ MAX_LIMIT_MS: Final = 2**31 - 1
 
 _REQUEST: Final = Struct(">ihhh8shi")
 _ANSWER: Final = Struct(">ihh8shqqqh")
-_REASON: Final = Struct(">hq")
-_HEADER: Final = Struct(">ihh")
+REASON: Final = Struct(">hq")
+"""Reason, Count"""
+HEADER: Final = Struct(">ihh")
+"""Size, ApiKey, ApiVersion"""
 _TOKEN_AT: Final = 10
-_NOT_ANSWER: Final = "The bytes are no answer to a barrier; check that the socket is the daemon's."
-_MAX_ANSWER_BYTES: Final = _ANSWER.size + _REASON.size * (2**15 - 1)
+NOT_ANSWER: Final = "The bytes are no answer to a barrier; check that the socket is the daemon's."
+MIN_ANSWER_BYTES: Final = _ANSWER.size
+MAX_ANSWER_BYTES: Final = _ANSWER.size + REASON.size * (2**15 - 1)
 
 
 @unique
@@ -125,7 +131,7 @@ def encode_barrier(token: bytes, level: Level, limit_ms: int) -> bytes:
 
 def decode_barrier(data: bytes | bytearray | memoryview) -> Barrier | BarrierAnswer:
     """Decode a whole request; for a malformed or unsupported one, return the answer, without counts."""
-    _, _, version = _HEADER.unpack_from(data)
+    _, _, version = HEADER.unpack_from(data)
     token = bytes(data[_TOKEN_AT : _TOKEN_AT + TOKEN_BYTES]).ljust(TOKEN_BYTES, b"\0")
     if version != API_VERSION:
         return BarrierAnswer(token, BarrierStatus.UNSUPPORTED_VERSION, 0, 0, 0)
@@ -142,10 +148,22 @@ _LEVELS: Final = frozenset(Level)
 
 def encode_answer(answer: BarrierAnswer) -> bytes:
     """Encode an answer, without the reasons that have no messages."""
-    reasons = [_REASON.pack(reason, count) for reason, count in sorted(answer.reasons.items()) if count]
-    size = _ANSWER.size + len(reasons) * _REASON.size
-    counts = (answer.received, answer.delivered, answer.discarded, len(reasons))
-    return _ANSWER.pack(size, ANSWER_KEY, API_VERSION, answer.token, answer.status, *counts) + b"".join(reasons)
+    reasons = encode_reasons(answer.reasons)
+    counts = (answer.received, answer.delivered, answer.discarded, len(reasons) // REASON.size)
+    size = _ANSWER.size + len(reasons)
+    return _ANSWER.pack(size, ANSWER_KEY, API_VERSION, answer.token, answer.status, *counts) + reasons
+
+
+def encode_reasons(reasons: Mapping[DiscardReason | int, int]) -> bytes:
+    """Encode the number of messages of each reason, without the reasons that have none."""
+    return b"".join(REASON.pack(reason, count) for reason, count in sorted(reasons.items()) if count)
+
+
+def decode_reasons(data: bytes | bytearray | memoryview) -> dict[DiscardReason | int, int]:
+    """Decode the number of messages of each reason; an unknown reason stays a number."""
+    return {
+        DiscardReason(reason) if reason in _REASONS else reason: count for reason, count in REASON.iter_unpack(data)
+    }
 
 
 def decode_answer(data: bytes | bytearray | memoryview) -> BarrierAnswer:
@@ -155,44 +173,12 @@ def decode_answer(data: bytes | bytearray | memoryview) -> BarrierAnswer:
             f"An answer to a barrier has only {len(data)} bytes; check that the socket is the daemon's."
         )
     size, key, version, token, status, received, delivered, discarded, count = _ANSWER.unpack_from(data)
-    is_valid = size == len(data) == _ANSWER.size + count * _REASON.size and (key, version) == (ANSWER_KEY, API_VERSION)
+    is_valid = size == len(data) == _ANSWER.size + count * REASON.size and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or status not in _STATUSES:
-        raise RemoteProtocolError(_NOT_ANSWER)
-    reasons = {
-        DiscardReason(reason) if reason in _REASONS else reason: number
-        for reason, number in _REASON.iter_unpack(data[_ANSWER.size :])
-    }
+        raise RemoteProtocolError(NOT_ANSWER)
+    reasons = decode_reasons(data[_ANSWER.size :])
     return BarrierAnswer(token, BarrierStatus(status), received, delivered, discarded, reasons)
 
 
 _STATUSES: Final = frozenset(BarrierStatus)
 _REASONS: Final = frozenset(DiscardReason)
-
-
-class AnswerReader:
-    """Splits the bytes that a client receives into answers."""
-
-    def __init__(self) -> None:
-        self._unread = bytearray()
-
-    def feed(self, data: bytes) -> list[BarrierAnswer | InquiryAnswer]:
-        """Return the answers that `data` completes.
-
-        Raise RemoteProtocolError for malformed bytes, and AttemptEndedError if the daemon ended an open attempt.
-        """
-        self._unread += data
-        answers: list[BarrierAnswer | InquiryAnswer] = []
-        while len(self._unread) >= _HEADER.size:
-            size, key, version = _HEADER.unpack_from(self._unread)
-            if key == ENDED_KEY and _HEADER.size <= size <= len(self._unread):
-                raise AttemptEndedError(decode_ended(self._unread[:size])[1])
-            if key == ENDED_KEY:
-                break
-            if key != ANSWER_KEY or not _ANSWER.size <= size <= _MAX_ANSWER_BYTES:
-                raise RemoteProtocolError(_NOT_ANSWER)
-            if len(self._unread) < size:
-                break
-            decode = decode_inquiry_answer if version == INQUIRY_VERSION else decode_answer
-            answers.append(decode(bytes(self._unread[:size])))
-            del self._unread[:size]
-        return answers

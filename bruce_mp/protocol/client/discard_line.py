@@ -125,8 +125,8 @@ _HEAD: Final = re.compile(rb"now: (\d{1,20}) ts: (-?\d{1,20}) event: (DISC|DUP) 
 _OPENING: Final = re.compile(rb"(\w+): (\d{1,20})\[")
 _FIELD: Final = re.compile(rb" (\w+): (\S+)")
 _EMPTY_FIELDS: Final = {b"%d" % fields: fields for fields in range(0, 32, 4)}
-"""Each sum of `EmptyFields`, by its text."""
-_LONGEST_KEY: Final = len(str((1 << 32) - 1))
+"""Each sum of `EmptyFields` (4, 8 and 16), by its text."""
+_MAX_KEY_DIGITS: Final = len(str((1 << 32) - 1))
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -142,7 +142,7 @@ def parse_line(data: bytes) -> DiscardLine:
     topic, at = _bracketed(data, head.end(), b"topic")
     key, at = _bracketed(data, at + 1, b"key")
     value, at = _bracketed(data, at + 1, b"msg")
-    more = _further(data, at)
+    more = _fields_behind(data, at)
     return DiscardLine(
         now_ms=int(now),
         timestamp_ms=int(timestamp),
@@ -175,8 +175,8 @@ def _unbase64(text: bytes, name: str) -> bytes:
         raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64: {error}.") from error
 
 
-def _further(data: bytes, at: int) -> dict[bytes, bytes]:
-    """Return the fields behind the message."""
+def _fields_behind(data: bytes, at: int) -> dict[bytes, bytes]:
+    """Return the fields behind the message, which ends at `at`."""
     fields: dict[bytes, bytes] = {}
     while at < len(data):
         field = _FIELD.match(data, at)
@@ -198,7 +198,7 @@ def _headers(text: bytes | None) -> tuple[Header, ...]:
 def _partition_key(text: bytes | None) -> int | None:
     if text is None:
         return None
-    if not text.isdigit() or len(text) > _LONGEST_KEY or int(text) >= 1 << 32:
+    if not text.isdigit() or len(text) > _MAX_KEY_DIGITS or int(text) >= 1 << 32:
         raise RemoteProtocolError("The pkey of a line of a discard file is not a number of 32 bits.")
     return int(text)
 

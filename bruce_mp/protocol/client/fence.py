@@ -53,7 +53,7 @@ _BEGIN: Final = Struct(">ihhhh")
 _END: Final = Struct(">ihhh")
 _ENDED: Final = Struct(">ihhhh")
 _MAX_TEXT_BYTES: Final = 4000
-"""Bound for the text of an end frame; a reason has one or two sentences."""
+"""Bound for the text of an ended frame, which has one or two sentences."""
 _NOT_ENDED_FRAME: Final = "The bytes are not a frame that ends an attempt; check that the socket is the daemon's."
 
 
@@ -108,8 +108,8 @@ def decode_begin(data: bytes | bytearray | memoryview) -> AttemptBegin | None:
     if not is_valid or length != len(data) - _BEGIN.size or length > MAX_NAME_BYTES:
         return None
     name, _, options = bytes(data[_BEGIN.size :]).partition(_SEPARATOR)
-    words = options.split(b" ")
-    return AttemptBegin(name, _KEEPS_TIMESTAMPS in words, _IS_UNIQUE in words)
+    given = options.split(b" ")
+    return AttemptBegin(name, _KEEPS_TIMESTAMPS in given, _IS_UNIQUE in given)
 
 
 def is_end(data: bytes | bytearray | memoryview) -> bool:

@@ -18,11 +18,14 @@ from enum import IntEnum, unique
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
+from bruce_mp.errors import LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol.client.barrier import ANSWER_KEY, BARRIER_KEY, HEADER, REASON, decode_reasons, encode_reasons
 from bruce_mp.protocol.client.fence import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from bruce_mp.errors import DiscardReason
 
 __all__ = [
     "API_VERSION",
@@ -37,12 +40,10 @@ __all__ = [
 ]
 
 API_VERSION: Final = 1
-_BARRIER_KEY: Final = 258  # an inquiry is a barrier frame of version 1, as in `barrier.py`
-_ANSWER_KEY: Final = 259
-_HEADER: Final = Struct(">ihh")
+"""The version of a barrier frame that makes it an inquiry."""
 _REQUEST: Final = Struct(">ihhh8sh")
 _ANSWER: Final = Struct(">ihh8shqiiqqhh")
-_REASON: Final = Struct(">hq")
+_NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the socket is the daemon's."
 
 
 @unique
@@ -93,13 +94,13 @@ def encode_inquiry(token: bytes, name: bytes = b"") -> bytes:
     """Encode a request; raise LocalProtocolError for a name of more than 255 bytes."""
     if len(name) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"The name of an attempt has {len(name)} bytes: at most {MAX_NAME_BYTES} fit.")
-    return _REQUEST.pack(_REQUEST.size + len(name), _BARRIER_KEY, API_VERSION, 0, token, len(name)) + name
+    return _REQUEST.pack(_REQUEST.size + len(name), BARRIER_KEY, API_VERSION, 0, token, len(name)) + name
 
 
 def is_inquiry(data: bytes | bytearray | memoryview) -> bool:
     """Return True for a barrier frame with the version of the inquiry."""
-    _, key, version = _HEADER.unpack_from(data)
-    return (key, version) == (_BARRIER_KEY, API_VERSION)
+    _, key, version = HEADER.unpack_from(data)
+    return (key, version) == (BARRIER_KEY, API_VERSION)
 
 
 def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
@@ -113,12 +114,12 @@ def decode_inquiry(data: bytes | bytearray | memoryview) -> Inquiry | None:
 
 def encode_inquiry_answer(answer: InquiryAnswer) -> bytes:
     """Encode an answer."""
-    reasons = [_REASON.pack(reason, count) for reason, count in sorted(answer.reasons.items()) if count]
+    reasons = encode_reasons(answer.reasons)
     features = " ".join(sorted(answer.features)).encode()
-    tail = b"".join(reasons) + features
+    tail = reasons + features
     limits = (answer.since_ms, answer.largest_message, answer.largest_payload)
-    counts = (answer.received, answer.delivered, len(reasons), len(features))
-    head = (_ANSWER.size + len(tail), _ANSWER_KEY, API_VERSION, answer.token, answer.outcome)
+    counts = (answer.received, answer.delivered, len(reasons) // REASON.size, len(features))
+    head = (_ANSWER.size + len(tail), ANSWER_KEY, API_VERSION, answer.token, answer.outcome)
     return _ANSWER.pack(*head, *limits, *counts) + tail
 
 
@@ -129,20 +130,15 @@ def decode_inquiry_answer(data: bytes | bytearray | memoryview) -> InquiryAnswer
     size, key, version, token, outcome, since_ms, message, payload, received, delivered, count, length = (
         _ANSWER.unpack_from(data)
     )
-    reasons_end = _ANSWER.size + count * _REASON.size
-    is_valid = size == len(data) == reasons_end + length and (key, version) == (_ANSWER_KEY, API_VERSION)
+    reasons_end = _ANSWER.size + count * REASON.size
+    is_valid = size == len(data) == reasons_end + length and (key, version) == (ANSWER_KEY, API_VERSION)
     if not is_valid or outcome not in _OUTCOMES:
         raise RemoteProtocolError(_NOT_ANSWER)
-    reasons = {
-        DiscardReason(reason) if reason in _REASONS else reason: number
-        for reason, number in _REASON.iter_unpack(data[_ANSWER.size : reasons_end])
-    }
+    reasons = decode_reasons(data[_ANSWER.size : reasons_end])
     features = frozenset(bytes(data[reasons_end:]).decode("utf-8", "replace").split())
     return InquiryAnswer(
         token, AttemptOutcome(outcome), since_ms, message, payload, received, delivered, reasons, features
     )
 
 
-_NOT_ANSWER: Final = "The bytes are no answer to an inquiry; check that the socket is the daemon's."
 _OUTCOMES: Final = frozenset(AttemptOutcome)
-_REASONS: Final = frozenset(DiscardReason)

@@ -52,7 +52,7 @@ def partition_key_of(key: bytes | bytearray | memoryview, partitioner: str = "mu
 def _murmur2(key: bytes) -> int:
     """Return the 31 low bits of MurmurHash2, as Java's `toPositive(murmur2(key))` does."""
     hashed = _MURMUR2_SEED ^ len(key)
-    words, tail = len(key) // 4, key[len(key) & -4 :]
+    words, tail = len(key) // 4, key[len(key) & -4 :]  # the 0 to 3 bytes behind the last whole word
     for word in unpack_from(f"<{words}I", key):
         mixed = word * _MURMUR2_FACTOR & _32_BITS
         mixed = (mixed ^ mixed >> 24) * _MURMUR2_FACTOR & _32_BITS

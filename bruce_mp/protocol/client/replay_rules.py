@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ABANDONED", "IN_KAFKA", "Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines with bytes that are no message; `API_KEY(n)` and `VERSION(n)` are others."""
+"""Infos of lines whose bytes are no message; so are `API_KEY(n)` and `VERSION(n)`, the only infos with a bracket."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
 

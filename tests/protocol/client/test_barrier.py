@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
+from bruce_mp.protocol.client.answer_reader import AnswerReader
 from bruce_mp.protocol.client.barrier import (
-    AnswerReader,
     Barrier,
     BarrierAnswer,
     BarrierStatus,

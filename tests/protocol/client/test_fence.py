@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import AttemptEndedError, RemoteProtocolError
-from bruce_mp.protocol.client.barrier import AnswerReader, BarrierAnswer, BarrierStatus, encode_answer
+from bruce_mp.protocol.client.answer_reader import AnswerReader
+from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, encode_answer
 from bruce_mp.protocol.client.fence import (
     AttemptBegin,
     EndReason,

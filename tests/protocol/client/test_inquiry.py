@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 from bruce_mp.errors import DiscardReason, LocalProtocolError, RemoteProtocolError
-from bruce_mp.protocol.client.barrier import AnswerReader, BarrierAnswer, BarrierStatus, decode_barrier, encode_answer
+from bruce_mp.protocol.client.answer_reader import AnswerReader
+from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, decode_barrier, encode_answer
 from bruce_mp.protocol.client.inquiry import (
     AttemptOutcome,
     Inquiry,
