@@ -86,9 +86,9 @@ class LogLimits(NamedTuple):
 
 
 class BatchCheck(NamedTuple):
-    """Check of a batch with a readable header: condition, error code, and text."""
+    """Check of a batch with a readable header: `is_wrong(header, batch, Produce version, limits)`, code and text."""
 
-    wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
+    is_wrong: Callable[[BatchHead, bytes, int, LogLimits], bool]
     code: Code
     text: str
 
@@ -154,7 +154,7 @@ def read_batch(raw: bytes | None, version: int, limits: LogLimits) -> BatchHead:
         raise RefusedError(Code.CORRUPT_MESSAGE, "The record batch is shorter than its header.")
     head = BatchHead._make(HEADER.unpack_from(raw))
     for check in CHECKS:
-        if check.wrong(head, raw, version, limits):
+        if check.is_wrong(head, raw, version, limits):
             raise RefusedError(check.code, check.text)
     if limits.strict:
         check_records(raw)

@@ -60,9 +60,6 @@ class View(NamedTuple):
     nodes: tuple[Node, ...]
     topics: Mapping[str, TopicSnapshot]
 
-    def alive(self, broker: int) -> bool:
-        return any(node.id == broker for node in self.nodes)
-
 
 @dataclass(slots=True)
 class Partition:
@@ -167,7 +164,7 @@ class Cluster:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {name!r} has no partition {index}.")
         return partitions[index]
 
-    def led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
+    def partition_led_by(self, broker: int, name: str, index: int, epoch: int = ANY_EPOCH) -> Partition:
         """Return the partition if `broker` leads it and the client's leader epoch, if sent, is current.
 
         Raises:
@@ -177,12 +174,13 @@ class Cluster:
         if partition.leader != broker:
             raise RefusedError(Code.NOT_LEADER_OR_FOLLOWER, f"Broker {broker} does not lead {name}-{index}.")
         if epoch not in (ANY_EPOCH, partition.epoch):
-            old = epoch < partition.epoch
-            code = Code.FENCED_LEADER_EPOCH if old else Code.UNKNOWN_LEADER_EPOCH
+            is_old = epoch < partition.epoch
+            code = Code.FENCED_LEADER_EPOCH if is_old else Code.UNKNOWN_LEADER_EPOCH
             raise RefusedError(code, f"The leader epoch of {name}-{index} is {partition.epoch}, not {epoch}.")
         return partition
 
     def new_producer_id(self) -> int:
+        """Return an id that no producer has."""
         return next(self._producer_ids)
 
     # --- brokers and leaders

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CommandError", "ControlChannel", "DevBroker"]
 
-RESPONSE_TIMEOUT_S: Final = 30.0  # seconds; on a busy machine longer than any command except the wait takes
-STOP_TIMEOUT_S: Final = 10.0  # then the process is killed
+RESPONSE_TIMEOUT_S: Final = 30.0  # on a busy machine longer than any command takes, except for WaitUntil
+STOP_TIMEOUT_S: Final = 10.0  # after which the process is killed
 
 Result = TypeVar("Result")
 
@@ -215,7 +215,7 @@ class DevBroker:
     def appended_since(self, moment_ns: int) -> list[tuple[int, list[StoredRecord]]]:
         """Return the records of each batch appended since that moment, with its time in ns of `time.monotonic_ns()`."""
         found = self._request(commands.AppendedSince(moment_ns=moment_ns), list[commands.AppendedBatch])
-        return [(some.appended_ns, list(decode_batches(some.batch))) for some in found]
+        return [(appended.appended_ns, list(decode_batches(appended.batch))) for appended in found]
 
     def statistics(self) -> Statistics:
         """Return the broker's counters since its start."""

@@ -140,8 +140,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return False
         if self.client is not None and ip_address(client) not in network_of(self.client):
             return False
-        anywhere = self.topic is None and self.partition is None and self.text is None
-        return anywhere or any(map(self.concerns, targets))
+        concerns_all = self.topic is None and self.partition is None and self.text is None
+        return concerns_all or any(map(self.concerns, targets))
 
 
 def unchanged(frame: bytes) -> bytes:
@@ -173,7 +173,7 @@ def no_frame(_: bytes) -> bytes:
 class Effect(NamedTuple):
     """Effect of an action: execution of the request, change of the response bytes, and close afterwards."""
 
-    handled: bool = True
+    is_executed: bool = True
     mangle: Callable[[bytes], bytes] = unchanged
     closes: bool = False
 
@@ -182,7 +182,7 @@ EFFECTS: Final = {
     FaultAction.ERROR: Effect(),
     FaultAction.ERROR_APPENDED: Effect(),
     FaultAction.ACK_LOST: Effect(mangle=empty, closes=True),
-    FaultAction.CLOSE: Effect(handled=False, mangle=empty, closes=True),
+    FaultAction.CLOSE: Effect(is_executed=False, mangle=empty, closes=True),
     FaultAction.HALF_FRAME: Effect(mangle=first_half, closes=True),
     FaultAction.WRONG_CORRELATION: Effect(mangle=other_correlation),
     FaultAction.GARBAGE_BODY: Effect(mangle=noise_body),
@@ -199,11 +199,13 @@ class StruckFaults(NamedTuple):
     faults: tuple[Fault, ...] = ()
 
     @property
-    def handled(self) -> bool:
-        return all(EFFECTS[fault.action].handled for fault in self.faults)
+    def is_executed(self) -> bool:
+        """Return True if no fault prevents the execution of the request."""
+        return all(EFFECTS[fault.action].is_executed for fault in self.faults)
 
     @property
     def closes(self) -> bool:
+        """Return True if a fault closes the connection."""
         return any(EFFECTS[fault.action].closes for fault in self.faults)
 
     def mangle(self, frame: bytes) -> bytes:
@@ -213,12 +215,13 @@ class StruckFaults(NamedTuple):
         return frame
 
     def milliseconds(self, action: FaultAction) -> int:
+        """Return the sum of `ms` of the faults with this action."""
         return sum(fault.ms for fault in self.faults if fault.action is action)
 
     def error(self, action: FaultAction, part: Target = WHOLE_REQUEST) -> int:
         """Return the code that a fault of `action` sets for this part of the request, or 0."""
-        wanted = (fault.code for fault in self.faults if fault.action is action and fault.concerns(part))
-        return next(wanted, 0)
+        codes = (fault.code for fault in self.faults if fault.action is action and fault.concerns(part))
+        return next(codes, 0)
 
 
 NO_FAULTS: Final = StruckFaults()
@@ -239,10 +242,10 @@ class InjectedFault(msgspec.Struct):
     def count_match(self) -> bool:
         """Count one match, and return True if the fault strikes it."""
         self.matched += 1
-        matches_after = self.matched - self.fault.nth
-        count_match = not self.is_spent and matches_after >= 0 and matches_after % self.fault.every == 0
-        self.struck += count_match
-        return count_match
+        after_first = self.matched - self.fault.nth
+        is_struck = not self.is_spent and after_first >= 0 and after_first % self.fault.every == 0
+        self.struck += is_struck
+        return is_struck
 
 
 class FaultBook:
@@ -265,7 +268,7 @@ class FaultBook:
 
     def clear(self, number: int | None = None) -> None:
         """Remove all faults, or the one of this number."""
-        self._injected = [some for some in self._injected if number not in (None, some.number)]
+        self._injected = [injected for injected in self._injected if number not in (None, injected.number)]
 
     def faults_for(
         self, api: ApiKey, broker: int, client: str, targets: Callable[[], Iterable[Target]]
@@ -273,8 +276,8 @@ class FaultBook:
         """Return the faults that strike this request, and count a match for all faults that concern it."""
         if not self._injected:
             return NO_FAULTS
-        about = tuple(targets())
-        matching = [some for some in self._injected if some.fault.matches(api, broker, client, about)]
-        struck = tuple(some.fault for some in matching if some.count_match())
-        self._injected = [some for some in self._injected if not some.is_spent]
+        parts = tuple(targets())
+        matching = [injected for injected in self._injected if injected.fault.matches(api, broker, client, parts)]
+        struck = tuple(injected.fault for injected in matching if injected.count_match())
+        self._injected = [injected for injected in self._injected if not injected.is_spent]
         return StruckFaults(struck)

@@ -39,7 +39,7 @@ class AppendResult(NamedTuple):
 
     base_offset: int
     log_append_time: int
-    duplicate: bool
+    is_duplicate: bool
 
 
 class PartitionLog:
@@ -62,11 +62,11 @@ class PartitionLog:
         """
         original = self.producers.original_of(head)
         if original is not None:
-            return AppendResult(original.base_offset, original.max_timestamp, duplicate=True)
+            return AppendResult(original.base_offset, original.max_timestamp, is_duplicate=True)
         self.producers.check(head)
         base = self._store(raw, head.records, head.max_timestamp, leader_epoch)
         self.producers.record(head, base)
-        return AppendResult(base, -1, duplicate=False)
+        return AppendResult(base, -1, is_duplicate=False)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches starting with the batch of `offset`: at least one, up to `max_bytes`.

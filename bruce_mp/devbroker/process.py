@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def make_server(options: argparse.Namespace) -> DevServer:
+def create_server(options: argparse.Namespace) -> DevServer:
     """Create the server with its topics. Raise RefusedError for an invalid topic."""
     limits = LogLimits(options.message_max_bytes, options.strict)
     cluster = Cluster(
@@ -160,7 +160,7 @@ def read_stdin(stop: asyncio.Event) -> None:
 async def serve(options: argparse.Namespace) -> None:
     """Run the brokers and the control channel. Raise RefusedError or OSError if the start fails."""
     stop = stop_event(until_eof=options.until_eof)
-    server = make_server(options)
+    server = create_server(options)
     await server.start(options.port)
     control = await start_control(server, options.control)
     nodes = server.cluster.view().nodes

@@ -1,9 +1,8 @@
 """Memory limit over all partitions: the oldest batches are removed first.
 
 A batch is charged with its bytes and the cost of its Python objects, so the limit also holds for a million tiny
-batches. A trim frees a sixteenth of the limit, so a log removes its head once per trim instead of once per batch. A log
-may have fewer batches than this queue lists, after a deleted topic or a dropped batch; the trim then continues with the
-next entries.
+batches. A log may have fewer batches than the queue here lists, after a deleted topic or a dropped batch; the trim then
+continues with the next entries.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final, Protocol
 __all__ = ["Retained", "Retention"]
 
 OVERHEAD: Final = 320  # cost of the objects of a batch: measured 250 to 310 bytes on CPython 3.11
-TRIM_SHARE: Final = 16  # a log over its limit is trimmed below it by this part, so that not each batch trims
+TRIM_DIVISOR: Final = 16  # a trim frees the limit divided by this number, so that not each batch trims
 
 
 class Retained(Protocol):
@@ -48,7 +47,7 @@ class Retention:
         self.held -= size + OVERHEAD
 
     def _trim(self) -> None:
-        target = self.limit - self.limit // TRIM_SHARE
+        target = self.limit - self.limit // TRIM_DIVISOR
         while self.held > target and self._order:
             for log, count in self._oldest(self.held - target).items():
                 self.dropped += log.drop_oldest(count)

@@ -227,8 +227,8 @@ class Listener:
         server.count_request(incoming, struck)
         self._extend_silence(struck.milliseconds(FaultAction.SILENCE))
         await self._wait_out_silence()
-        response = await self._respond(incoming, struck) if struck.handled else None
-        if struck.faults or incoming.api.key is not ApiKey.FETCH:
+        response = await self._respond(incoming, struck) if struck.is_executed else None
+        if struck.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes nothing that others await
             server.changes.notify()
         if response is None:
             return b""

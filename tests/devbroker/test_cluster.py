@@ -70,10 +70,10 @@ def test_leadership_and_epochs_are_checked(cluster: Cluster) -> None:
 
     def code(*arguments: object) -> int:
         with pytest.raises(RefusedError) as refusal:
-            cluster.led_by(*arguments)  # type: ignore[arg-type]
+            cluster.partition_led_by(*arguments)  # type: ignore[arg-type]
         return refusal.value.code
 
-    assert cluster.led_by(2, "one", 0, 1) is cluster.led_by(2, "one", 0)
+    assert cluster.partition_led_by(2, "one", 0, 1) is cluster.partition_led_by(2, "one", 0)
     assert code(1, "one", 0) == Code.NOT_LEADER_OR_FOLLOWER
     assert code(2, "one", 0, 0) == Code.FENCED_LEADER_EPOCH
     assert code(2, "one", 0, 2) == Code.UNKNOWN_LEADER_EPOCH

@@ -129,7 +129,7 @@ def test_several_faults_of_one_request_combine() -> None:
     book.inject(Fault(action=FaultAction.DELAY, ms=30))
     book.inject(Fault(action=FaultAction.ACK_LOST))
     struck = faults_for(book)
-    assert (struck.milliseconds(FaultAction.DELAY), struck.handled, struck.closes) == (50, True, True)
+    assert (struck.milliseconds(FaultAction.DELAY), struck.is_executed, struck.closes) == (50, True, True)
     assert faults_for(book) == NO_FAULTS
 
 

@@ -39,7 +39,7 @@ def test_a_repeated_batch_is_acknowledged_with_its_first_offset(writer: Writer) 
     writer.append(0, 3)
     writer.append(3, 2)
     again = writer.append(0, 3)
-    assert again == AppendResult(0, 1002, duplicate=True)
+    assert again == AppendResult(0, 1002, is_duplicate=True)
     assert writer.log.end == 5
 
 
@@ -70,7 +70,7 @@ def test_an_old_epoch_is_refused(writer: Writer) -> None:
 def test_a_new_epoch_starts_at_zero(writer: Writer) -> None:
     writer.append(0, 3)
     assert writer.refused(3, epoch=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert writer.append(0, 3, epoch=1) == AppendResult(3, -1, duplicate=False)
+    assert writer.append(0, 3, epoch=1) == AppendResult(3, -1, is_duplicate=False)
     assert writer.append(3, epoch=1).base_offset == 6
 
 
@@ -83,7 +83,7 @@ def test_sequences_wrap_at_2_to_the_31(writer: Writer) -> None:
     writer.append(LAST - 1, 3)  # LAST - 1, LAST, 0
     assert writer.refused(3) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert writer.append(1).base_offset == 3
-    assert writer.append(LAST - 1, 3) == AppendResult(0, 1002, duplicate=True)
+    assert writer.append(LAST - 1, 3) == AppendResult(0, 1002, is_duplicate=True)
 
 
 def test_zero_follows_the_last_sequence(writer: Writer) -> None:

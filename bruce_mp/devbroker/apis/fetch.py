@@ -29,18 +29,18 @@ class Budget:
 
     def __init__(self, left: int) -> None:
         self.left = left
-        self.empty = True
+        self.is_untouched = True
 
     def spend(self, partition_max: int, read: Any) -> bytes:
         """Read within the remaining limit. After the first batch, an exhausted limit yields no bytes."""
         allowed = min(partition_max, self.left)
-        if not self.empty and allowed <= 0:
+        if not self.is_untouched and allowed <= 0:
             return b""
         records: bytes = read(allowed)
-        if not self.empty and len(records) > allowed:
+        if not self.is_untouched and len(records) > allowed:
             return b""
         self.left -= len(records)
-        self.empty = self.empty and not records
+        self.is_untouched = self.is_untouched and not records
         return records
 
 
@@ -63,7 +63,7 @@ def handle(request: Any, context: Context) -> Any:
 def answer(topic: str, part: Any, budget: Budget, context: Context) -> Any:
     try:
         context.check_fault(Target(topic, part.partition))
-        partition = context.cluster.led_by(context.broker, topic, part.partition, part.current_leader_epoch)
+        partition = context.cluster.partition_led_by(context.broker, topic, part.partition, part.current_leader_epoch)
         log = partition.log
         records = budget.spend(part.partition_max_bytes, lambda allowed: log.read(part.fetch_offset, allowed))
     except RefusedError as refusal:

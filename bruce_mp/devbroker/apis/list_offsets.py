@@ -37,8 +37,8 @@ def answer(topic: str, part: Any, context: Context) -> Any:
     try:
         context.check_fault(Target(topic, part.partition_index))
         epoch = part.current_leader_epoch
-        partition = context.cluster.led_by(context.broker, topic, part.partition_index, epoch)
-        offset, timestamp = find(partition.log, part.timestamp)
+        partition = context.cluster.partition_led_by(context.broker, topic, part.partition_index, epoch)
+        offset, timestamp = find_offset(partition.log, part.timestamp)
     except RefusedError as refusal:
         return PartitionResponse(partition_index=part.partition_index, error_code=refusal.code, timestamp=-1, offset=-1)
     return PartitionResponse(
@@ -50,7 +50,7 @@ def answer(topic: str, part: Any, context: Context) -> Any:
     )
 
 
-def find(log: PartitionLog, timestamp: int) -> tuple[int, int]:
+def find_offset(log: PartitionLog, timestamp: int) -> tuple[int, int]:
     """Return (offset, timestamp) for `timestamp`, in ms or one of the negative constants."""
     if timestamp == LATEST:
         return log.end, -1

@@ -44,8 +44,8 @@ def handle(request: Any, context: Context) -> Any:
 
 def requested_topics(request: Any, view: View, version: int) -> list[Any]:
     """Return the requested topics, as the request names them."""
-    everything = request.topics is None or (not request.topics and version == EMPTY_MEANS_ALL_UNTIL)
-    if not everything:
+    requests_all = request.topics is None or (not request.topics and version == EMPTY_MEANS_ALL_UNTIL)
+    if not requests_all:
         return list(request.topics)
     return [MetadataRequest.MetadataRequestTopic(topic_id=topic.id, name=name) for name, topic in view.topics.items()]
 
@@ -53,14 +53,15 @@ def requested_topics(request: Any, view: View, version: int) -> list[Any]:
 def answer(wanted: Any, request: Any, view: View, context: Context) -> Any:
     try:
         context.check_fault(Target(wanted.name))
-        topic = find(wanted, request, view, context)
+        topic = find_topic(wanted, request, view, context)
     except RefusedError as refusal:
         return Topic(error_code=refusal.code, name=wanted.name, topic_id=wanted.topic_id or NO_ID, partitions=[])
     partitions = [describe(number, partition, view) for number, partition in enumerate(topic.partitions)]
     return Topic(error_code=Code.NONE, name=topic.name, topic_id=topic.id, is_internal=False, partitions=partitions)
 
 
-def find(wanted: Any, request: Any, view: View, context: Context) -> TopicSnapshot:
+def find_topic(wanted: Any, request: Any, view: View, context: Context) -> TopicSnapshot:
+    """Return a topic by name or id, and create it if that is enabled. Raise RefusedError for an unknown one."""
     if wanted.name is None:
         return find_by_id(wanted.topic_id, view)
     topic = view.topics.get(wanted.name)

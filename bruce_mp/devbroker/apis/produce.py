@@ -52,6 +52,7 @@ def handle(request: Any, context: Context) -> Any:
 
 
 def check_errors(partitions: Iterable[Any]) -> None:
+    """Raise RemoteProtocolError, which closes the connection, if a partition has an error."""
     failed = next((partition for partition in partitions if partition.error_code), None)
     if failed is not None:
         raise RemoteProtocolError(
@@ -81,11 +82,11 @@ def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
     if acks not in ACKS:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(target_of(topic, part))
-    partition = context.cluster.led_by(context.broker, topic, part.index)
+    partition = context.cluster.partition_led_by(context.broker, topic, part.index)
     head = read_batch(part.records, context.version, context.cluster.limits)
     result = partition.log.append(head, part.records, partition.epoch)
     statistics = context.statistics
-    if result.duplicate:
+    if result.is_duplicate:
         statistics.duplicates += 1
     else:
         statistics.batches += 1
