@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum, unique
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.ipc.loop import Loop
-from bruce_mp.network.broker_socket import BrokerSocket
 from bruce_mp.network.connection_security import Security, create_security
 from bruce_mp.network.resolver import Resolver
 from bruce_mp.network.version_probe import VersionProbes
@@ -27,28 +27,27 @@ from bruce_mp.protocol.kafka.connection_events import (
     ProducerIdReceived,
 )
 from bruce_mp.protocol.kafka.error_actions import action_for
-from bruce_mp.protocol.kafka.kafka_types import TRANSIENT_PRODUCER_ID_ERRORS, WRITE_OPERATION
+from bruce_mp.protocol.kafka.kafka_types import (
+    ACKS_ALL,
+    TOPIC_AUTHORIZATION_FAILED,
+    TRANSIENT_PRODUCER_ID_ERRORS,
+    WRITE_OPERATION,
+)
+from bruce_mp.router.broker_rotation import socket_factory
+from bruce_mp.router.cluster import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from bruce_mp.config.model import Config
+    from bruce_mp.network.broker_socket import BrokerSocket
     from bruce_mp.protocol.kafka.connection_events import Event
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata, TopicMetadata
 
 __all__ = ["CheckLevel", "Finding", "broker_findings", "configured_topics"]
 
-MAX_TIMEOUT_S: Final = 10.0
-"""Bound of the time limit, because a person waits for the result."""
-FIRST_WITHOUT_TOPIC_CREATION: Final = 4
-"""The first version of the Metadata request that can name a topic without creating it on the broker."""
 _CLOSED: Final = RemoteProtocolError("The broker closed the connection.")
-_ACKS_ALL: Final = -1
-_TRANSIENT: Final = TRANSIENT_PRODUCER_ID_ERRORS | {-1}
-"""Errors of a producer id that pass; -1 comes from brokers that lost their coordination service."""
-_UNKNOWN_TOPIC: Final = 3
-_FORBIDDEN_TOPIC: Final = 29
-"""Kafka's UNKNOWN_TOPIC_OR_PARTITION and TOPIC_AUTHORIZATION_FAILED."""
+_UNKNOWN_TOPIC: Final = 3  # Kafka's UNKNOWN_TOPIC_OR_PARTITION
 _DAY_S: Final = 86_400
 _EXPIRES_SOON_S: Final = 14 * _DAY_S
 _UNREACHABLE: Final = (
@@ -132,10 +131,9 @@ class _Probe:
         if self._topics is None:
             self._finish(BrokerAnswer())
             return
-        may_name_topics = event.capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION
         self._needs_producer_id &= event.capabilities.idempotence
         request = self._socket.connection.request_metadata(
-            self._topics if may_name_topics else None, time.monotonic(), with_operations=True
+            self._topics if event.capabilities.can_name_topics else None, time.monotonic(), with_operations=True
         )
         self._socket.send(request.buffers)
 
@@ -176,6 +174,15 @@ class BrokerCheck:
         self, servers: Sequence[HostPort], topics: Sequence[bytes] | None, security: Security
     ) -> dict[HostPort, BrokerAnswer]:
         answers: dict[HostPort, BrokerAnswer] = {}
+        kafka = self._config.kafka
+        create_socket = socket_factory(
+            self._loop,
+            self._resolver,
+            client_id=kafka.client_id,
+            timeout_s=self._config.delivery.kafka_socket_timeout_s,
+            probes=VersionProbes(kafka.broker_version, logs_in=security.logins is not None),
+            security=security,
+        )
 
         def on_done(server: HostPort, answer: BrokerAnswer) -> None:
             answers[server] = answer
@@ -184,28 +191,14 @@ class BrokerCheck:
 
         for server in servers:
             _Probe(
-                lambda on_event, server=server: self._create_socket(server, security, on_event),  # type: ignore[misc]
+                partial(create_socket, Address(server.host, server.port)),
                 topics,
-                lambda answer, server=server: on_done(server, answer),  # type: ignore[misc]
-                needs_producer_id=self._config.kafka.required_acks == _ACKS_ALL,
+                partial(on_done, server),
+                needs_producer_id=kafka.required_acks == ACKS_ALL,
             )
         if len(answers) < len(servers):
             self._loop.run()
         return answers
-
-    def _create_socket(self, server: HostPort, security: Security, on_event: Callable[[Event], None]) -> BrokerSocket:
-        kafka = self._config.kafka
-        return BrokerSocket(
-            self._loop,
-            self._resolver,
-            host=server.host,
-            port=server.port,
-            client_id=kafka.client_id,
-            timeout_s=min(self._config.delivery.kafka_socket_timeout_s, MAX_TIMEOUT_S),
-            on_event=on_event,
-            probes=VersionProbes(kafka.broker_version, logs_in=security.logins is not None),
-            security=security,
-        )
 
 
 def configured_topics(config: Config) -> list[bytes]:
@@ -248,7 +241,7 @@ def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer
     subject = f"broker {server}{origin}"
     if answer.failure is not None:
         return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, answer.failure))
-    if answer.producer_error in _TRANSIENT:
+    if answer.producer_error in TRANSIENT_PRODUCER_ID_ERRORS:
         name = action_for(answer.producer_error).name
         text = (
             f"has no producer id at the moment ({name}): the cluster may be starting. Run this check again in a minute."
@@ -297,7 +290,7 @@ def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLev
             CheckLevel.FAILED,
             "does not exist, or the daemon's user may not see it. Create it, or allow DESCRIBE on it.",
         )
-    if topic.error == _FORBIDDEN_TOPIC:
+    if topic.error == TOPIC_AUTHORIZATION_FAILED:
         return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user DESCRIBE and WRITE on it."
     return _assess_known_topic(topic)
 

@@ -32,7 +32,7 @@ class PauseBackoff:
         self._minimum_ms = minimum_ms
 
     def next_delay_ms(self, now_ms: int) -> int:
-        """Return the delay before the next attempt; each call lengthens the next delay."""
+        """Return the delay before the next retry; each call lengthens the next delay."""
         delay = max(self._minimum_ms, self._backoff(now_ms))
         self._last_end_ms = now_ms + delay
         return delay

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
 
 MAX_TIMEOUT_S: Final = 10.0
-"""The longest timeout of a request, because partitions wait and other brokers can respond."""
+"""The longest timeout of a request, because partitions, or a person, wait and other brokers can respond."""
 
 SocketFactory = Callable[[Address, Callable[[Event], None]], BrokerSocket]
 """Returns a socket to a broker, not yet open, with a callback for its events."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.router.cluster import Address
     from bruce_mp.router.core import Router
-    from bruce_mp.router.metadata_fetch import FetchAttempt
+    from bruce_mp.router.metadata_fetch import FetchProgress
     from bruce_mp.telemetry.message_copies import ByteSender
     from bruce_mp.telemetry.stalls import WaitingMessages
 
@@ -34,7 +34,7 @@ _RECREATED_MS: Final = 3_600_000
 
 
 class ClusterStatus:
-    """The result of the last metadata fetch.
+    """Collects the results of metadata fetches, and publishes them with the router's paused scopes.
 
     `now_ms` is the steady clock; `topic_name` maps topic numbers to names.
     """
@@ -95,7 +95,7 @@ class ClusterStatus:
             self._failing_since_ms = self._now_ms()
         self._error = error
 
-    def publish(self, router: Router, attempt: FetchAttempt) -> None:
+    def publish(self, router: Router, progress: FetchProgress) -> None:
         """Send a report to the status process; the next report replaces a lost one."""
         scopes = [*self._leaderless_partitions(router), *self._paused_scopes(router)]
         status = RouterStatus(
@@ -107,7 +107,7 @@ class ClusterStatus:
             self._needs_operator,
             self._producer_error,
             self._forbidden,
-            *attempt,
+            *progress,
             self._stalls.sample(self._waiting(router), self._now_ms()),
             self._foreign_cluster,
             tuple(each for each in self._recreated if self._now_ms() - each.seen_ms < _RECREATED_MS),

@@ -20,6 +20,7 @@ from bruce_mp.protocol.kafka.connection_events import (
     ProducerIdReceived,
 )
 from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.kafka_types import TOPIC_AUTHORIZATION_FAILED
 from bruce_mp.router.broker_rotation import BrokerRotation
 from bruce_mp.router.cluster import Address
 from bruce_mp.slab.producer_id import foreign_cluster_sentence, same_cluster
@@ -32,15 +33,11 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.kafka_types import ClusterMetadata
     from bruce_mp.router.broker_rotation import SocketFactory
 
-__all__ = ["FetchAttempt", "FetchResult", "MetadataFetcher"]
+__all__ = ["FetchProgress", "FetchResult", "MetadataFetcher"]
 
 _LOG = logging.getLogger(__name__)
-FIRST_WITHOUT_TOPIC_CREATION: Final = 4
-"""The first version of the Metadata request that can name a topic without creating it on the broker."""
-_TOPIC_AUTHORIZATION_FAILED: Final = 29
 _OLD_BROKERS: Final = 3
-"""Number of brokers that must look old; the first contact with a Kafka 0.9 takes four seconds."""
-_UNKNOWN_SERVER_ERROR: Final = -1  # temporary: from brokers that lost their coordination service
+"""Number of brokers that must look old; not more, because the first contact with a Kafka 0.9 takes four seconds."""
 
 
 class FetchResult(NamedTuple):
@@ -56,7 +53,7 @@ class FetchResult(NamedTuple):
     forbidden: frozenset[bytes] = frozenset()
 
 
-class FetchAttempt(NamedTuple):
+class FetchProgress(NamedTuple):
     """The broker asked now and the error of the previous one, for the status page; both empty without a fetch."""
 
     broker: str = ""
@@ -92,7 +89,7 @@ class MetadataFetcher:
         """The id of the other cluster that a broker of this fetch belongs to, or empty."""
         self._failed: set[Address] = set()
         """Brokers that failed before, which a fetch tries last."""
-        self._wants_producer_id = False
+        self._needs_producer_id = False
         self._capabilities = BEFORE_API_VERSIONS
         """Those of the current broker."""
         self._unconfirmed: list[FetchResult] = []
@@ -107,12 +104,12 @@ class MetadataFetcher:
         return self._brokers.is_busy
 
     @property
-    def attempt(self) -> FetchAttempt:
+    def progress(self) -> FetchProgress:
         """The broker of the current fetch, and the error of the broker before."""
         broker = self._brokers.current
         if broker is None or not self.is_busy:
-            return FetchAttempt()
-        return FetchAttempt(f"{broker.host}:{broker.port}", self.last_error)
+            return FetchProgress()
+        return FetchProgress(f"{broker.host}:{broker.port}", self.last_error)
 
     def apply_config(self, create_socket: SocketFactory) -> None:
         """Replace the connection factory, and cancel the current fetch without a callback."""
@@ -125,7 +122,7 @@ class MetadataFetcher:
         known: Iterable[Address],
         bootstrap: Iterable[Address],
         *,
-        wants_producer_id: bool,
+        needs_producer_id: bool,
         names: Sequence[bytes] = (),
     ) -> None:
         """Try known brokers in random order, then the bootstrap servers, then brokers that failed before; each once.
@@ -137,7 +134,7 @@ class MetadataFetcher:
         self._rng.shuffle(first)
         self._brokers.start(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
         self._failed.intersection_update(self._brokers.untried)
-        self._wants_producer_id = wants_producer_id
+        self._needs_producer_id = needs_producer_id
         self._unconfirmed = []
         self.last_error, self.needs_operator, self.foreign_cluster = "", False, ""
         self._try_next()
@@ -186,11 +183,11 @@ class MetadataFetcher:
         if self._metadata is None:
             self._metadata = metadata
             missing = [name for name in self._requested_names if name not in metadata.topics]
-            if missing and self._capabilities.metadata_version >= FIRST_WITHOUT_TOPIC_CREATION:
+            if missing and self._capabilities.can_name_topics:
                 self._request_metadata(missing)
                 return
         else:
-            refused = (name for name, topic in metadata.topics.items() if topic.error == _TOPIC_AUTHORIZATION_FAILED)
+            refused = (name for name, topic in metadata.topics.items() if topic.error == TOPIC_AUTHORIZATION_FAILED)
             self._forbidden = frozenset(refused)
         self._request_producer_id(self._metadata)
 
@@ -203,16 +200,16 @@ class MetadataFetcher:
         self._next_after_failure()
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
-        if self._wants_producer_id and self._capabilities.idempotence:
+        if self._needs_producer_id and self._capabilities.idempotence:
             connection = self._brokers.socket.connection
             self._brokers.socket.send(connection.init_producer_id(time.monotonic()).buffers)
-        elif self._wants_producer_id and self._capabilities == BEFORE_API_VERSIONS:
+        elif self._needs_producer_id and self._capabilities == BEFORE_API_VERSIONS:
             self._confirm_age(metadata)
         else:
             self._finish(self._result(metadata, None))
 
     def _confirm_age(self, metadata: ClusterMetadata) -> None:
-        """Ask another broker for a producer id, unless enough brokers look old."""
+        """Ask another broker for a producer id, or end the fetch if enough brokers look old."""
         self._unconfirmed.append(self._result(metadata, None))
         if len(self._unconfirmed) >= _OLD_BROKERS:
             self._brokers.untried = []
@@ -228,7 +225,7 @@ class MetadataFetcher:
     def _on_producer_id(self, event: ProducerIdReceived) -> None:
         assert self._metadata is not None
         response = event.response
-        if response.is_retriable or response.error == _UNKNOWN_SERVER_ERROR:
+        if response.is_retriable:
             _LOG.warning(
                 "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
                 action_for(response.error).name, response.error,

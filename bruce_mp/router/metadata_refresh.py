@@ -22,7 +22,7 @@ class RefreshSchedule:
     def __init__(self) -> None:
         self._requested_ms: int | None = 0
         self._not_before_ms = 0
-        self._started_ms = -MIN_REFRESH_INTERVAL_MS
+        self._started_ms = -MIN_REFRESH_INTERVAL_MS  # long ago, so that the first refresh is due at once
 
     @property
     def due_ms(self) -> int | None:

@@ -114,8 +114,11 @@ class Route(Scope):
         super().__init__(backoff)
         self.slot: int | None = None
         self.returned_sent: list[Segment] = []
+        """Messages that the dispatcher returned as part of built batches."""
         self.returned: list[Segment] = []
+        """Messages that the dispatcher returned and never sent."""
         self.arrived: list[Segment] = []
+        """Messages that came from inputs during the pause."""
         self.needs_sorting = False
         """True if `returned` also has segments of a previous router that arrived during the pause."""
 

@@ -18,6 +18,7 @@ from bruce_mp.pipeline.msg_debug import create_tap
 from bruce_mp.pipeline.process_shell import ProcessShell
 from bruce_mp.protocol.kafka.connection_events import FailureCause
 from bruce_mp.protocol.kafka.error_actions import action_for
+from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address, view_of
@@ -51,14 +52,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _LOG = logging.getLogger(__name__)
-_INPUT: Final = "input"
 _FETCH_FAILURE_COUNTERS: Final = {
     FailureCause.BAD_DATA: Counter.BadMetadataResponse,
     FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
     None: Counter.MetadataResponseReadLostTcpConnection,
 }
 """The counters for failed fetches, by cause; None stands for a closed connection."""
-_ACKS_ALL: Final = -1
 _HAND_BACK_POLL_MS: Final = 100
 """The interval between the fetches that wait for dispatchers to return all messages."""
 
@@ -135,7 +134,7 @@ class _RouterProcess(ProcessShell):
 
     def on_control(self, message: ControlMessage) -> None:
         if isinstance(message, PeerDied):
-            if message.name.startswith(_INPUT):
+            if message.name.startswith("input"):  # input, input-1, ...
                 self._core.claim_filled(steady_ms())
         elif isinstance(message, RefreshMetadata):
             self._refresh()
@@ -171,7 +170,7 @@ class _RouterProcess(ProcessShell):
         self._core.on_parcels(parcels, steady_ms())
 
     def _publish(self) -> None:
-        self._cluster_status.publish(self._core, self._fetcher.attempt)
+        self._cluster_status.publish(self._core, self._fetcher.progress)
 
     def _sender(self, slot: int) -> LinkSender:
         sender = self._dispatchers.get(slot)
@@ -204,10 +203,10 @@ class _RouterProcess(ProcessShell):
 
     def _apply_broker_config(self, before: Config, after: Config) -> None:
         """Fetch metadata immediately if the bootstrap servers or the connection settings changed."""
-        bootstrap_changed = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
-        if bootstrap_changed:
+        has_new_servers = after.kafka.bootstrap_servers != before.kafka.bootstrap_servers
+        if has_new_servers:
             self._brokers = []
-        if bootstrap_changed or connection_settings(after) != connection_settings(before):
+        if has_new_servers or connection_settings(after) != connection_settings(before):
             self._create_socket = self._build_socket_factory(after)
             self._fetcher.apply_config(self._create_socket)
             self._core.request_refresh_now(steady_ms())
@@ -218,10 +217,10 @@ class _RouterProcess(ProcessShell):
         self._core.on_fetch_started(self._fetch_started_ms)
         self._current_is_refresh, self._next_is_refresh = self._next_is_refresh, False
         bootstrap = [Address(server.host, server.port) for server in self._config.kafka.servers]
-        needs_producer_id = bool(self._accepted_cluster) or not producer_id.is_idempotent(self._slab)
-        wants_producer_id = self._config.kafka.required_acks == _ACKS_ALL and needs_producer_id
+        has_producer_id = not self._accepted_cluster and producer_id.is_idempotent(self._slab)
+        needs_producer_id = self._config.kafka.required_acks == ACKS_ALL and not has_producer_id
         self._fetcher.start(
-            self._brokers, bootstrap, wants_producer_id=wants_producer_id, names=self._core.names_to_request
+            self._brokers, bootstrap, needs_producer_id=needs_producer_id, names=self._core.names_to_request
         )
 
     def _on_fetch_failure(self, cause: FailureCause | None) -> None:
@@ -251,16 +250,16 @@ class _RouterProcess(ProcessShell):
         view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
-        changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
-        self._row.add(Counter.MetadataChangedOnRefresh if changed else Counter.MetadataUnchangedOnRefresh)
+        has_changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
+        self._row.add(Counter.MetadataChangedOnRefresh if has_changed else Counter.MetadataUnchangedOnRefresh)
         self._cluster_status.on_fetched(view.brokers, view.forbidden)
         self._report_recreated(result.metadata.topics)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
-        if changed:
+        if has_changed:
             self._slab.store_signed(lay.SUPER_METADATA_MODIFIED_MS, wall_ms())
         # Without the comparison, a refresh reroutes all messages, even if the metadata is the same.
-        if self._current_is_refresh and not (changed or self._config.delivery.compare_metadata_on_refresh):
+        if self._current_is_refresh and not (has_changed or self._config.delivery.compare_metadata_on_refresh):
             self._core.hand_back_all(now_ms)
         self._schedule_refresh()
 

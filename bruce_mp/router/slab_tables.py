@@ -39,7 +39,7 @@ class SlabTables:
         self.partitions = PartitionTable(slab)
         self._freed_names: dict[int, bytes] = {}
         self._next_sweep_ms = 0
-        self._reported_ms: dict[str, int] = {}
+        self._next_report_ms: dict[str, int] = {}
 
     def name_of(self, topic: int) -> bytes:
         """Return a topic's name, or b"" if unknown.
@@ -77,8 +77,8 @@ class SlabTables:
             self.partitions.retain_topics(set(map(self.topics.id_of, self.topics.partition_counts())))
             _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
 
-    def report_full(self, what: str, consequence: str, now_ms: int) -> None:
+    def report_full(self, table: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""
-        if now_ms >= self._reported_ms.get(what, now_ms):
-            self._reported_ms[what] = now_ms + REPORT_INTERVAL_MS
-            _LOG.error("The slab's table of %s is full: %s", what, consequence)
+        if now_ms >= self._next_report_ms.get(table, now_ms):
+            self._next_report_ms[table] = now_ms + REPORT_INTERVAL_MS
+            _LOG.error("The slab's table of %s is full: %s", table, consequence)

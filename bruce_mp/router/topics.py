@@ -33,8 +33,9 @@ PORTION_BYTES: Final = 64 * 1024
 TURN_MS: Final = 500
 """Longest turn of a partition in a chunk that fills slowly, by chunk of its span, if batches take no longer.
 
-A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that take less
-than a chunk in this time mix partitions: in 60 s, the silence after which a broker counts as failed, 1 MB each.
+A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that fill less
+than a chunk in this time mix partitions: such a lane fills at most 1 MB in the 60 s after which a silent broker counts
+as failed.
 """
 
 

@@ -59,7 +59,7 @@ RETRIABLE: Final = frozenset({7, 8, 13, 41, 89})
 """REQUEST_TIMED_OUT, BROKER_NOT_AVAILABLE, NETWORK_EXCEPTION, NOT_CONTROLLER, THROTTLING_QUOTA_EXCEEDED."""
 
 _VALID_NAME: Final = re.compile(rb"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
-_NOT_REFUSED: Final = (0, DiscardReason.BAD_TOPIC)  # until 1970; the reason is never used
+_NOT_REFUSED: Final = (0, DiscardReason.BAD_TOPIC)  # a refusal that ended at time 0; its reason is never used
 _COUNTERS: Final = {
     DiscardReason.BAD_TOPIC: Counter.DiscardBadTopicMsgOnRoute,
     DiscardReason.TOPIC_AUTOCREATE_FAIL: Counter.DiscardOnTopicAutocreateFail,

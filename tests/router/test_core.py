@@ -15,7 +15,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.frames import Parcel, ParcelKind, unpack_parcels
 from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.router.cluster_status import ClusterStatus
-from bruce_mp.router.metadata_fetch import FetchAttempt
+from bruce_mp.router.metadata_fetch import FetchProgress
 from bruce_mp.router.unknown_topics import START_GRACE_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -150,14 +150,14 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> Non
     assert (world.held(), world.router.leaderless_partitions()) == ({"ROUTED": 1}, [(1, 1)])
     said: list[bytes] = []
     status = ClusterStatus(Sender(said), lambda: 77_000 + len(said), lambda _: b"t")
-    status.publish(world.router, FetchAttempt())
-    status.publish(world.router, FetchAttempt())
+    status.publish(world.router, FetchProgress())
+    status.publish(world.router, FetchProgress())
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     assert last.paused == (PausedScope(None, b"t", 1, NO_LEADER, 77_000),)
     world.cluster.leaders[b"t", 1] = 1
     settle(world)
-    status.publish(world.router, FetchAttempt())
+    status.publish(world.router, FetchProgress())
     assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
@@ -177,7 +177,7 @@ def test_a_report_lists_the_latest_recreated_topics_of_an_hour(make: MakeWorld) 
 
 def recreated(make: MakeWorld, status: ClusterStatus, said: list[bytes]) -> list[bytes]:
     """Return the recreated topics in the next report."""
-    status.publish(make({b"t": [1]}).router, FetchAttempt())
+    status.publish(make({b"t": [1]}).router, FetchProgress())
     (last,) = decode_events(said[-1])
     assert isinstance(last, RouterStatus)
     return [each.topic for each in last.recreated]

@@ -100,11 +100,11 @@ def play(
     results: list[FetchResult | None],
     *stories: list[Event],
     known: tuple[Address, ...] = (),
-    wants_producer_id: bool = True,
+    needs_producer_id: bool = True,
 ) -> list[str]:
     """A fetch in which each broker that is asked tells its story; the names of those asked."""
     fetcher = make_fetcher(results)
-    fetcher.start(known, BOOTSTRAP, wants_producer_id=wants_producer_id)
+    fetcher.start(known, BOOTSTRAP, needs_producer_id=needs_producer_id)
     for at, story in enumerate(stories):
         for event in story:
             FakeSocket.opened[at].tell(event)
@@ -121,7 +121,7 @@ def test_metadata_and_a_producer_id_come_from_one_broker(results: list[FetchResu
 
 
 def test_a_fetch_without_a_producer_id_ends_with_metadata(results: list[FetchResult | None]) -> None:
-    play(results, [READY, ANSWERED], wants_producer_id=False)
+    play(results, [READY, ANSWERED], needs_producer_id=False)
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
@@ -150,7 +150,7 @@ def test_a_broker_is_old_if_no_other_differs(results: list[FetchResult | None], 
 
 
 def test_the_age_of_a_broker_matters_only_for_a_producer_id(results: list[FetchResult | None]) -> None:
-    assert play(results, [LOOKS_OLD, ANSWERED], wants_producer_id=False) == ["seed"]
+    assert play(results, [LOOKS_OLD, ANSWERED], needs_producer_id=False) == ["seed"]
     assert results == [metadata_fetch.FetchResult(METADATA, None)]
 
 
@@ -158,7 +158,7 @@ def test_the_age_of_a_broker_matters_only_for_a_producer_id(results: list[FetchR
 def test_brokers_of_another_cluster_are_passed_over(results: list[FetchResult | None], found: str) -> None:
     metadata = ClusterMetadata({1: BrokerAddress("one", 9092)}, {}, cluster_id=found)
     fetcher = make_fetcher(results, "ours")
-    fetcher.start((), BOOTSTRAP, wants_producer_id=False)
+    fetcher.start((), BOOTSTRAP, needs_producer_id=False)
     for event in (READY, MetadataReceived(1, metadata)):
         FakeSocket.opened[0].tell(event)
     if found == "other":
@@ -182,16 +182,16 @@ def test_a_failed_broker_is_followed_by_known_ones_before_bootstrap_servers(
 
 def test_the_attempt_names_the_present_and_the_failed_broker(results: list[FetchResult | None]) -> None:
     fetcher = make_fetcher(results)
-    assert fetcher.attempt == ("", "")
+    assert fetcher.progress == ("", "")
     for _ in range(2):  # a fetch starts without the error of the fetch before
         FakeSocket.opened = []
-        fetcher.start([Address("one", 9092)], BOOTSTRAP, wants_producer_id=False)
+        fetcher.start([Address("one", 9092)], BOOTSTRAP, needs_producer_id=False)
         first, second = sorted(["one:9092", "seed:9092"], key=lambda name: name != f"{FakeSocket.opened[0].host}:9092")
-        assert fetcher.attempt == (first, "")
+        assert fetcher.progress == (first, "")
         FakeSocket.opened[0].tell(REFUSED)
-        assert fetcher.attempt == (second, "Broker one:9092 cannot be reached.")
+        assert fetcher.progress == (second, "Broker one:9092 cannot be reached.")
         FakeSocket.opened[1].tell(REFUSED)
-        assert fetcher.attempt == ("", "")
+        assert fetcher.progress == ("", "")
     assert results == [None, None]
 
 
@@ -201,12 +201,12 @@ def test_the_broker_that_failed_last_is_asked_last(results: list[FetchResult | N
     silent, good = Address("silent", 1), Address("good", 2)
     while not FakeSocket.opened or FakeSocket.opened[-1].host != "silent":
         FakeSocket.opened = []
-        fetcher.start([silent, good], [], wants_producer_id=False)
+        fetcher.start([silent, good], [], needs_producer_id=False)
     for event in ([REFUSED], [READY, ANSWERED]):
         for one in event:
             FakeSocket.opened[-1].tell(one)
     for _ in range(20):
-        fetcher.start([silent, good], BOOTSTRAP, wants_producer_id=False)
+        fetcher.start([silent, good], BOOTSTRAP, needs_producer_id=False)
         assert FakeSocket.opened[-1].host == "good"
         for one in (READY, ANSWERED):
             FakeSocket.opened[-1].tell(one)
@@ -233,7 +233,7 @@ def test_a_broker_that_refused_a_producer_id_is_asked_again(results: list[FetchR
     """An operator may have granted the permission since."""
     fetcher = make_fetcher(results)
     for story in ([READY, ANSWERED, producer(31)], [READY, ANSWERED, producer(0)]):
-        fetcher.start([], BOOTSTRAP, wants_producer_id=True)
+        fetcher.start([], BOOTSTRAP, needs_producer_id=True)
         for event in story:
             FakeSocket.opened[-1].tell(event)
     assert results == [metadata_fetch.FetchResult(METADATA, None, 31), metadata_fetch.FetchResult(METADATA, 7)]
@@ -242,7 +242,7 @@ def test_a_broker_that_refused_a_producer_id_is_asked_again(results: list[FetchR
 @pytest.mark.parametrize("last", [FailureCause.LOGIN_REFUSED, FailureCause.CLOSED_BY_BROKER])
 def test_the_error_that_needs_the_operator_is_reported(results: list[FetchResult | None], last: FailureCause) -> None:
     fetcher = make_fetcher(results)
-    fetcher.start([], [Address("one", 1), Address("two", 2)], wants_producer_id=False)
+    fetcher.start([], [Address("one", 1), Address("two", 2)], needs_producer_id=False)
     FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("Expired."), FailureCause.TLS_FAILED, ()))
     FakeSocket.opened[-1].tell(Failed(RemoteProtocolError("The last."), last, ()))
     assert results == [None]
@@ -253,7 +253,7 @@ def test_a_missing_topic_is_requested_by_name(results: list[FetchResult | None])
     """Brokers hide forbidden topics, and report them only for a request by name."""
     fetcher = make_fetcher(results)
     shown = ClusterMetadata(METADATA.brokers, {b"shown": TopicMetadata(0, {})})
-    fetcher.start([], BOOTSTRAP, wants_producer_id=True, names=[b"shown", b"hidden", b"gone"])
+    fetcher.start([], BOOTSTRAP, needs_producer_id=True, names=[b"shown", b"hidden", b"gone"])
     socket = FakeSocket.opened[-1]
     socket.tell(READY)
     socket.tell(MetadataReceived(1, shown))
@@ -267,7 +267,7 @@ def test_a_missing_topic_is_requested_by_name(results: list[FetchResult | None])
 
 def test_an_old_broker_is_not_asked_for_a_missing_topic(results: list[FetchResult | None]) -> None:
     fetcher = make_fetcher(results)
-    fetcher.start([], BOOTSTRAP, wants_producer_id=False, names=[b"gone"])
+    fetcher.start([], BOOTSTRAP, needs_producer_id=False, names=[b"gone"])
     FakeSocket.opened[-1].tell(TOO_OLD)
     FakeSocket.opened[-1].tell(ANSWERED)
     assert results == [metadata_fetch.FetchResult(METADATA, None)]

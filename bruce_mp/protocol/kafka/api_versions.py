@@ -57,6 +57,7 @@ FIRST_PRODUCE: Final = {Codec.LZ4: 2, Codec.ZSTD: 7}
 
 FIRST_PRODUCE_WITH_CLIENT_THROTTLING: Final = 6
 
+FIRST_METADATA_WITHOUT_CREATION: Final = 4
 FIRST_WITH_CLUSTER_ID: Final = 2
 """The first version of Metadata with the cluster's id."""
 
@@ -86,6 +87,11 @@ class BrokerCapabilities(Struct, frozen=True):
     def idempotence(self) -> bool:
         """True if the broker has producer ids and so recognises repeated batches."""
         return self.init_producer_id_version is not None
+
+    @property
+    def can_name_topics(self) -> bool:
+        """True if a Metadata request can name a topic without creating it on the broker."""
+        return self.metadata_version >= FIRST_METADATA_WITHOUT_CREATION
 
     @property
     def expects_client_throttling(self) -> bool:

@@ -13,7 +13,9 @@ from msgspec import Struct
 from bruce_mp.errors import RemoteProtocolError
 
 __all__ = [
+    "ACKS_ALL",
     "NO_BROKER",
+    "TOPIC_AUTHORIZATION_FAILED",
     "TRANSIENT_PRODUCER_ID_ERRORS",
     "WRITE_OPERATION",
     "ApiRange",
@@ -39,8 +41,16 @@ USABLE_PARTITION_ERRORS: Final = frozenset({0, 9})
 WRITE_OPERATION: Final = 4
 """Kafka's code of the ACL operation that a producer needs."""
 
-TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({7, 8, 13, 14, 15, 16, 51})
-"""Timeout, broker or network failure; coordinator loading, unavailable or moved; transaction under way."""
+TRANSIENT_PRODUCER_ID_ERRORS: Final = frozenset({-1, 7, 8, 13, 14, 15, 16, 51})
+"""Timeout, broker or network failure; coordinator loading, unavailable or moved; transaction under way.
+
+UNKNOWN_SERVER_ERROR, -1, comes from brokers that lost their coordination service.
+"""
+
+ACKS_ALL: Final = -1
+"""The value of `kafka.required_acks` for all in-sync replicas, which idempotence needs."""
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+"""Kafka's error for a topic that the user may not see."""
 
 
 class ApiRange(Struct, frozen=True):
