@@ -97,11 +97,11 @@ class Demo:
         self._interrupts = interrupts
         self._feeds = collect(options.logs, options.lines)
         self._topics = [feed.topic for feed in self._feeds]
-        with interrupts.held():
+        with interrupts.deferred():
             self._directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bruce-demo-")))
 
     def _start(self, service: Service) -> None:
-        with self._interrupts.held():
+        with self._interrupts.deferred():
             self._stack.enter_context(service)
 
     def run(self) -> str:

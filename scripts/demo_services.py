@@ -54,29 +54,29 @@ class Interrupts:
     """A conversion of SIGINT, SIGTERM and SIGHUP to one KeyboardInterrupt, so that no signal stops the clean-up."""
 
     def __init__(self) -> None:
-        self._held = self._came = self._raised = False
+        self._is_deferred = self._has_come = self._has_raised = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        self._came = True
-        if not self._held:
-            self._raise()
+        self._has_come = True
+        if not self._is_deferred:
+            self._raise_once()
 
-    def _raise(self) -> None:
-        if self._came and not self._raised:
-            self._raised = True
+    def _raise_once(self) -> None:
+        if self._has_come and not self._has_raised:
+            self._has_raised = True
             raise KeyboardInterrupt
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """Defer signals to the end of the block, by which time a process started in it is registered."""
-        self._held = True
+        self._is_deferred = True
         try:
             yield
         finally:
-            self._held = False
-        self._raise()
+            self._is_deferred = False
+        self._raise_once()
 
 
 class Service:
@@ -103,12 +103,12 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self, patience_s: float = 20.0) -> int:
-        """Send SIGTERM, then SIGKILL after `patience_s`, and return the exit status. A second call is harmless."""
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """Send SIGTERM, then SIGKILL after `timeout_s`, and return the exit status. A second call is harmless."""
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -122,26 +122,25 @@ class Service:
         self._process.wait()
         self._raise_if_ended()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output so far."""
         return self._log.read_text("utf-8", "replace")
 
-    def last_words(self) -> str:
-        """Return the end of the output."""
-        return self.said()[-3000:].strip()
+    def _end_of_output(self) -> str:
+        return self.output()[-3000:].strip()
 
     def _raise_if_ended(self) -> None:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self.last_words()}")
+            raise DemoError(f"{self.name} has ended with status {self._process.returncode}:\n{self._end_of_output()}")
 
-    def wait_for(self, condition: Callable[[], bool], what: str, patience_s: float) -> None:
+    def wait_for(self, condition: Callable[[], bool], expected: str, timeout_s: float) -> None:
         """Wait for a condition. Raises DemoError with the end of the output if the process dies or the time is over."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while not condition():
             self._raise_if_ended()
             if time.monotonic() > deadline:
-                raise DemoError(f"Waited {patience_s:g} s for {what}. {self.name} said:\n{self.last_words()}")
+                raise DemoError(f"Waited {timeout_s:g} s for {expected}. {self.name} said:\n{self._end_of_output()}")
             time.sleep(0.02)
 
 
@@ -220,7 +219,7 @@ def bootstrap_of(service: Service) -> str:
     found: list[str] = []
 
     def is_ready() -> bool:
-        found[:] = re.findall(r"^BOOTSTRAP (\S+)\n", service.said(), re.MULTILINE)
+        found[:] = re.findall(r"^BOOTSTRAP (\S+)\n", service.output(), re.MULTILINE)
         return bool(found)
 
     service.wait_for(is_ready, "the broker to be ready", 900)

@@ -27,8 +27,8 @@ states. "[*]" marks the beginning and the end of a machine.
 """
 
 
-class Way(NamedTuple):
-    """An arrow from a state to the next, with its label."""
+class Arrow(NamedTuple):
+    """A transition from a state to the next, with its label."""
 
     source: Enum
     target: Enum
@@ -39,7 +39,7 @@ class Machine(NamedTuple):
     title: str
     text: str
     begins: Sequence[Enum]
-    ways: Sequence[Way]
+    arrows: Sequence[Arrow]
 
 
 MACHINES: Final = (
@@ -48,7 +48,7 @@ MACHINES: Final = (
         "`TRANSITIONS` in `bruce_mp/slab/states.py`. Each arrow names the process that stores the next state.",
         [RunState.OPEN],
         [
-            Way(state, after, role.value)
+            Arrow(state, after, role.value)
             for state, following in states.TRANSITIONS.items()
             for after, role in following.items()
         ],
@@ -58,20 +58,20 @@ MACHINES: Final = (
         "`TRANSITIONS` in `bruce_mp/router/pause_protocol.py`. A partition begins in FLOWING, a dispatcher in SYNCING; "
         "only dispatchers send HELLO.",
         [pause_protocol.ScopeState.FLOWING, pause_protocol.ScopeState.SYNCING],
-        [Way(state, after, event.value) for (state, event), after in pause_protocol.TRANSITIONS.items()],
+        [Arrow(state, after, event.value) for (state, event), after in pause_protocol.TRANSITIONS.items()],
     ),
     Machine(
         "A connection to a broker",
         "`TRANSITIONS` in `bruce_mp/protocol/kafka/connection_events.py`.",
         [connection_events.ConnectionState.DISCONNECTED],
-        [Way(state, after, step.value) for (state, step), after in connection_events.TRANSITIONS.items()],
+        [Arrow(state, after, step.value) for (state, step), after in connection_events.TRANSITIONS.items()],
     ),
     Machine(
         "A process, as the supervisor sees it",
         "`TRANSITIONS` in `bruce_mp/supervisor/processes/lifecycle.py`.",
         [lifecycle.ProcessState.WAITING],
         [
-            Way(state, after, event.name.lower())
+            Arrow(state, after, event.name.lower())
             for state, following in lifecycle.TRANSITIONS.items()
             for event, after in following.items()
         ],
@@ -87,23 +87,23 @@ def render() -> str:
 def _section(machine: Machine) -> Iterator[str]:
     yield f"## {machine.title}\n\n{machine.text}\n\n```mermaid\nstateDiagram-v2"
     yield from (f"    [*] --> {state.name}" for state in machine.begins)
-    yield from _arrows(machine.ways)
-    yield from (f"    {state} --> [*]" for state in _ends(machine.ways))
+    yield from _arrow_lines(machine.arrows)
+    yield from (f"    {state} --> [*]" for state in _ends(machine.arrows))
     yield "```\n"
 
 
-def _arrows(ways: Sequence[Way]) -> Iterator[str]:
-    """Yield one arrow for each pair of states, labelled with all its events."""
+def _arrow_lines(arrows: Sequence[Arrow]) -> Iterator[str]:
+    """Yield one line for each pair of states, labelled with all its events."""
     labels: dict[tuple[str, str], list[str]] = {}
-    for way in ways:
-        labels.setdefault((way.source.name, way.target.name), []).append(way.label)
-    yield from (f"    {source} --> {target}: {', '.join(of)}" for (source, target), of in labels.items())
+    for arrow in arrows:
+        labels.setdefault((arrow.source.name, arrow.target.name), []).append(arrow.label)
+    yield from (f"    {source} --> {target}: {', '.join(texts)}" for (source, target), texts in labels.items())
 
 
-def _ends(ways: Sequence[Way]) -> list[str]:
+def _ends(arrows: Sequence[Arrow]) -> list[str]:
     """Return the states without an exit."""
-    left = {way.source for way in ways if way.target is not way.source}
-    return list(dict.fromkeys(way.target.name for way in ways if way.target not in left))
+    with_exit = {arrow.source for arrow in arrows if arrow.target is not arrow.source}
+    return list(dict.fromkeys(arrow.target.name for arrow in arrows if arrow.target not in with_exit))
 
 
 if __name__ == "__main__":
