@@ -71,13 +71,13 @@ SITES: Final = {NEWEST: _real, V0_10.version: _old, "embedded": _embedded}
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return the exit code."""
     given = _parse(arguments)
-    make = old_run if given.brokers == V0_10.version else Run
+    create_run = old_run if given.brokers == V0_10.version else Run
     processes.become_subreaper()
     with tempfile.TemporaryDirectory(prefix="bruce-chaos-") as directory, SITES[given.brokers]() as site:
         for seed in given.seeds:
             place = Path(directory) / f"seed-{seed}"
             place.mkdir()
-            run = make(seed, given.minutes * 60, given.rate)
+            run = create_run(seed, given.minutes * 60, given.rate)
             if given.fault_kinds:
                 run = replace(run, fault_kinds=[FAULT_KINDS[name] for name in given.fault_kinds])
             print(run_chaos(run, site, place), flush=True)

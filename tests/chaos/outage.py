@@ -110,7 +110,7 @@ class Report:
     """CPU time of the daemon's processes during the outage, without killed ones."""
 
 
-class Drive:
+class OutageRun:
     """One outage from start to end."""
 
     def __init__(self, outage: Outage, daemon: Daemon, broker: DevBroker) -> None:
@@ -254,19 +254,19 @@ class Drive:
 
 
 @contextmanager
-def _stage(outage: Outage, directory: Path) -> Iterator[Drive]:
+def _prepared(outage: Outage, directory: Path) -> Iterator[OutageRun]:
     topics = dict.fromkeys(outage.load.topics, PARTITIONS)
     with (
         DevBroker(brokers=BROKERS, topics=topics, max_bytes=BROKER_MEMORY) as broker,
         Daemon(directory, broker.bootstrap, outage.settings) as daemon,
     ):
-        yield Drive(outage, daemon, broker)
+        yield OutageRun(outage, daemon, broker)
 
 
 def run_outage(outage: Outage, directory: Path) -> Report:
     """Run an outage. AssertionError names the violated promise."""
-    with _stage(outage, directory) as drive:
-        return drive.run()
+    with _prepared(outage, directory) as run:
+        return run.run()
 
 
 def _print_progress(text: str) -> None:

@@ -16,7 +16,7 @@ from support.chaos import (
     OF_STREAMS,
     REASONS,
     Chaos,
-    Law,
+    Guarantees,
     Outcome,
     check,
     settings_for,
@@ -47,7 +47,7 @@ class Run:
     seconds: float
     rate: float
     fault_kinds: Collection[FaultKind] = tuple(FaultKind)
-    law: Law = EXACTLY_ONCE
+    guarantees: Guarantees = EXACTLY_ONCE
     codecs: tuple[str, ...] = CODECS
     settings: Mapping[str, object] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Report:
 def run_chaos(run: Run, site: Site, directory: Path) -> Report:
     """Run chaos at a site. AssertionError names the violated promise."""
     topics = tuple(f"chaos-{directory.name}-{number}" for number in range(TOPICS))
-    site.make_topics(topics)
+    site.create_topics(topics)
     load, rate = run.variation.load(topics[:-1], run.seed), run.variation.rate(run.rate)
     settings = {**run.variation.settings(), **settings_for(directory, run.fault_kinds), **run.settings}
     with Daemon(directory, site.bootstrap, settings) as daemon:
@@ -94,7 +94,7 @@ def run_chaos(run: Run, site: Site, directory: Path) -> Report:
     report = Report(run, outcome, _compare(run, load, site, outcome, records))
     print(f"{report}: {', '.join(outcome.faults)}")
     assert outcome.received > run.seconds * rate / 40, f"There was hardly any traffic: {report}"
-    check(run.law, outcome, report.account)
+    check(run.guarantees, outcome, report.account)
     _check_reasons(report)
     return report
 
@@ -117,7 +117,7 @@ def _compare(run: Run, load: Load, site: Site, outcome: Outcome, records: Mappin
                 {sender: sent for sender, sent in outcome.sent.items() if (sender > load.senders) is is_stuck},
                 {topic: records[topic] for topic in part.topics},
                 standing_in,
-                in_order=not run.law.may_reorder,
+                in_order=not run.guarantees.may_reorder,
                 unordered=lambda name: name in restored or name.sender == load.senders,
             )
         )
@@ -125,7 +125,7 @@ def _compare(run: Run, load: Load, site: Site, outcome: Outcome, records: Mappin
 
 
 def _check_reasons(report: Report) -> None:
-    """Check that the run's kinds of faults and variation explain each reason, and that no foreigner read a page."""
+    """Check that the run's faults and variation explain each reason, and that no foreign host read a page."""
     allowed = {OF_STREAMS}.union(*(REASONS.get(kind, ()) for kind in report.run.fault_kinds))
     if report.run.variation.attempts:
         allowed |= LIMIT_REASONS

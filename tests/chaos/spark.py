@@ -199,7 +199,7 @@ class Job:
         assert self._command is not None
         return self._command
 
-    def revive(self) -> bool:
+    def restart_if_ended(self) -> bool:
         """Start the driver again if it has failed."""
         has_ended = self.command.process.poll() is not None
         if has_ended:
@@ -212,7 +212,7 @@ class Job:
 
     def has_begun(self) -> bool:
         """Return True after the first commit. AssertionError if the driver has ended."""
-        assert self.command.process.poll() is None, self.command.said()[-6000:]
+        assert self.command.process.poll() is None, self.command.output()[-6000:]
         return self.has_committed()
 
     def _count_commits(self) -> int:
@@ -230,7 +230,7 @@ class Job:
         (self._directory / "stop").touch()
         deadline = time.monotonic() + FINISH_S
         while (code := self.command.process.poll()) != 0:
-            assert time.monotonic() < deadline, f"The driver did not finish:\n{self.command.said()[-6000:]}"
+            assert time.monotonic() < deadline, f"The driver did not finish:\n{self.command.output()[-6000:]}"
             if code is not None:
                 self.start()
             time.sleep(0.2)
@@ -252,7 +252,7 @@ class SparkChaos:
         self._directory = directory
         self._site = Real(cluster)
         source, self._topic = f"in-{directory.name}", f"out-{directory.name}"
-        self._site.make_topics([self._topic, source])
+        self._site.create_topics([self._topic, source])
         (directory / "in").mkdir()
         self._feeder = Feeder(directory / "in", cluster.bootstrap, source, rate)
         socket = directory / "stream"
@@ -290,8 +290,8 @@ class SparkChaos:
         while time.monotonic() < deadline:
             time.sleep(rng.uniform(0.3, 3))
             self._site.repair_if_due()
-            self.report.drivers += self._job.revive()
-            rng.choices(faults, [fault.weight for fault in faults])[0].do()
+            self.report.drivers += self._job.restart_if_ended()
+            rng.choices(faults, [fault.weight for fault in faults])[0].inject()
             books = self._daemon.still_books()
             assert books.balanced, books
             self.report.checks += 1
@@ -303,7 +303,7 @@ class SparkChaos:
         return [*of_daemon, *of_brokers, *SparkFaults(self._job, rng, self.report).faults()]
 
     def _read_log(self) -> None:
-        lines = self._job.command.said().splitlines()
+        lines = self._job.command.output().splitlines()
         self.report.query_failures = sum(line.startswith("FAILED") for line in lines)
         self.report.errors = [line for line in lines if any(word in line for word in BAD_ERRORS)]
 
@@ -329,7 +329,7 @@ def _running(job: Job) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        sys.stderr.write(job.command.said()[-20_000:])
+        sys.stderr.write(job.command.output()[-20_000:])
         raise
     finally:
         job.end()

@@ -39,14 +39,14 @@ SETTINGS: Final = {
 }
 
 
-class Restarted:
+class RestartedQuery:
     """A query that is started again when it fails."""
 
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
         self._start = start
         self._query = start()
 
-    def revive(self) -> None:
+    def restart_if_failed(self) -> None:
         """Start the query again if it failed; its error becomes a line of the log."""
         if self._query.isActive:
             return
@@ -60,7 +60,7 @@ class Restarted:
             try:
                 return self._query.processAllAvailable()
             except StreamingQueryException:
-                self.revive()
+                self.restart_if_failed()
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -94,11 +94,11 @@ def main(arguments: Sequence[str]) -> int:
     register(spark)  # Spark's own lookup fails for good if its Python worker is killed
     sink = {"topic": given.topic, "acks": given.acks, "bruce.socket": given.socket, "maxRecordsPerSecond": "400"}
     frames = {"files": _files(spark, directory), "kafka": _kafka(spark, given.bootstrap, given.source_topic)}
-    queries = [Restarted(_starter(frame, directory, name, sink)) for name, frame in frames.items()]
+    queries = [RestartedQuery(_starter(frame, directory, name, sink)) for name, frame in frames.items()]
     while not (directory / "stop").exists():
         time.sleep(POLL_S)
         for query in queries:
-            query.revive()
+            query.restart_if_failed()
     for query in queries:
         query.finish()
     spark.stop()

@@ -24,7 +24,7 @@ from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
 from support.examples import examples
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def make() -> Iterator[MakeWorld]:
 
     def make_world(config: Config | None = None) -> World:
         context = new_slab(GEOMETRY)
-        world = World(context.__enter__(), {b"t": [1]}, config or a_config(action="none"))
+        world = World(context.__enter__(), {b"t": [1]}, config or quick_config(action="none"))
         contexts.append((context, world))
         start(world)
         return world
@@ -109,7 +109,7 @@ def log_of(world: World) -> list[int]:
 def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request: int, most: int) -> None:
     with new_slab(GEOMETRY) as slab:
         batching = Batching(produce_request_data_limit=request, message_max_bytes=most)
-        world = World(slab, {b"t": [1], b"u": [1]}, a_config(batching=batching))
+        world = World(slab, {b"t": [1], b"u": [1]}, quick_config(batching=batching))
         payload = {}
         for size in sizes:
             payload[world.send_one((b"t", b"u")[size % 2], b"v" * size)] = size
@@ -128,7 +128,7 @@ def test_batches_and_requests_stay_within_their_limits(sizes: list[int], request
 
 def test_a_partition_with_a_long_queue_leaves_the_others_their_turn() -> None:
     with new_slab(GEOMETRY) as slab:
-        config = a_config(action="none", batching=Batching(produce_request_data_limit=100))
+        config = quick_config(action="none", batching=Batching(produce_request_data_limit=100))
         world = World(slab, {b"t": [1], b"u": [1]}, config)
         start(world)
         for topic in [b"t"] * 40 + [b"u"]:
@@ -146,7 +146,7 @@ def test_a_partition_with_a_long_queue_leaves_the_others_their_turn() -> None:
 @pytest.mark.parametrize("size", [0, 5])
 def test_a_request_limit_of_0_gives_each_message_its_own_request(make: MakeWorld, size: int) -> None:
     """Also messages without bytes."""
-    world = make(a_config(action="none", batching=Batching(produce_request_data_limit=0)))
+    world = make(quick_config(action="none", batching=Batching(produce_request_data_limit=0)))
     before = len(world.requests)
     hand_over(world, 10, size=size)
     settle(world)
@@ -173,7 +173,7 @@ def test_the_first_batch_of_a_partition_is_sent_alone(make: MakeWorld) -> None:
 
 
 def test_requests_in_flight_are_limited_per_broker(make: MakeWorld) -> None:
-    world = make(a_config(action="none", delivery=Delivery(max_in_flight=2)))
+    world = make(quick_config(action="none", delivery=Delivery(max_in_flight=2)))
     assert len(hand_over(world, 1, 1, 1, 1)) == 2
     settle(world)
 
@@ -349,7 +349,7 @@ def limited(attempts: int) -> Config:
         pause_rate_limit_initial_ms=10,
         pause_rate_limit_max_double=2,
     )
-    return a_config(action="none", delivery=delivery)
+    return quick_config(action="none", delivery=delivery)
 
 
 def test_max_failed_attempts_applies_to_cluster_errors(make: MakeWorld) -> None:
@@ -420,7 +420,7 @@ def test_retries_back_off(make: MakeWorld) -> None:
 
 def test_a_partition_in_backoff_does_not_delay_another() -> None:
     with new_slab(GEOMETRY) as slab:
-        world = World(slab, {b"t": [1, 1]}, a_config(action="none"))
+        world = World(slab, {b"t": [1, 1]}, quick_config(action="none"))
         world.step_until_synced()
         world.cluster.refused[b"t", 0] = 19
         for _ in range(100):
@@ -617,7 +617,7 @@ def test_accepted_records_are_delivered_once_and_in_order(
     batches: list[int], poison: set[int], losses: list[tuple[int, int]], death: int | None, *, names: bool
 ) -> None:
     with new_slab(GEOMETRY) as slab:
-        world = World(slab, {b"t": [1]}, a_config(action="none"))
+        world = World(slab, {b"t": [1]}, quick_config(action="none"))
         start(world)
         world.cluster.poison = {arrival for arrival in poison if arrival <= sum(batches)}
         world.names_refused = names
@@ -704,7 +704,7 @@ def test_replaced_timestamps_lose_no_message_when_connections_break(
     batches: list[list[int]], losses: list[tuple[int, int]], deaths: list[int], *, names: bool
 ) -> None:
     with new_slab(GEOMETRY) as slab:
-        world = World(slab, {b"t": [1]}, a_config(action="none"))
+        world = World(slab, {b"t": [1]}, quick_config(action="none"))
         start(world)
         world.cluster.latest_ms, world.names_refused = 10**14, names
         for batch in batches:
@@ -737,7 +737,7 @@ def deliver(world: World, messages: int) -> None:
 @pytest.mark.parametrize("acks", [-1, 1])
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_a_damaged_run_is_skipped_and_others_are_delivered(make: MakeWorld, damaged: int, acks: int) -> None:
-    world = make(a_config(action="none", acks=acks))
+    world = make(quick_config(action="none", acks=acks))
     for number in range(3):
         world.send([(b"t", datagram(b"t"), None)] * 2)
         if number == damaged:
@@ -757,7 +757,7 @@ def test_a_damaged_run_is_skipped_and_others_are_delivered(make: MakeWorld, dama
 
 @pytest.mark.parametrize("action", ["none", "combined"])
 def test_a_damaged_run_is_quarantined_and_its_parcel_is_processed(make: MakeWorld, action: str) -> None:
-    world = make(a_config(action=action))
+    world = make(quick_config(action=action))
     for _ in range(3):
         world.send_one(b"t")
     runs = [segment for doorbell in world.doorbells for segment in doorbell]
@@ -772,7 +772,7 @@ def test_a_damaged_run_is_quarantined_and_its_parcel_is_processed(make: MakeWorl
 
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_a_run_damaged_in_its_queue_is_skipped_and_its_neighbours_are_sent(make: MakeWorld, damaged: int) -> None:
-    world = make(a_config(action="none"))
+    world = make(quick_config(action="none"))
     runs: list[Segment] = []
     for _ in range(3):
         world.send_one(b"t")
@@ -789,7 +789,7 @@ def test_a_run_damaged_in_its_queue_is_skipped_and_its_neighbours_are_sent(make:
 
 
 def test_a_damaged_run_that_needs_splitting_is_skipped(make: MakeWorld) -> None:
-    world = make(a_config(action="none", batching=Batching(message_max_bytes=100)))
+    world = make(quick_config(action="none", batching=Batching(message_max_bytes=100)))
     world.send([(b"t", datagram(b"t", b"v" * 30), None)] * 3)
     damage(world.slab, world.doorbells[-1][0])
     world.ring()
@@ -822,7 +822,7 @@ def test_a_record_damaged_in_flight_is_left_out_when_its_timestamp_is_refused(
 
 # --- brokers that do not recognise a batch ----------------------------------------------------------------------------
 def test_one_batch_is_in_flight_and_duplicates_are_counted_without_idempotence(make: MakeWorld) -> None:
-    world = make(a_config(action="none", acks=1))
+    world = make(quick_config(action="none", acks=1))
     assert len(hand_over(world, 2, 2, 2)) == 1
     world.break_connection(SLOT, executed=0)
     world.execute_stray()

@@ -138,7 +138,7 @@ def test_pages_that_start_a_daemon_work(page: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("page", pages(ALL, own_daemon=False), ids=name_of)
 def test_pages_that_have_a_daemon_work(page: Path, standing: Reader) -> None:
-    standing.stand()
+    standing.start_default_daemon()
     follow(standing, page)
 
 

@@ -83,7 +83,7 @@ def grow_while_held(directory: Path, site: Site, restart: Callable[[Daemon], Non
     topic = f"grows-{directory.name}"
     load = Load((topic,), senders=1, messages=DELIVERED + HELD + AFTER, largest=200, keyed=80)
     messages = messages_of(load, 0)
-    site.make_topics(load.topics)
+    site.create_topics(load.topics)
     with Daemon(directory, site.bootstrap, {"input.unix_datagram.when_full": "block"}) as daemon:
         send(daemon, islice(messages, DELIVERED))
         daemon.wait_settled(DELIVERED)

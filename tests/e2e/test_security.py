@@ -40,7 +40,7 @@ TIMEOUT_S: Final = 60.0
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
     with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
-        cluster.make_users()
+        cluster.create_users()
         yield cluster
 
 
@@ -145,7 +145,7 @@ def test_messages_without_permission_wait_for_it(
     if may_describe:
         rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
     with ExitStack() as cleanup:
-        ruled = cleanup.enter_context(kafka.ruled("bob", rules))
+        with_acls = cleanup.enter_context(kafka.with_acls("bob", rules))
         daemon = cleanup.enter_context(Daemon(tmp_path, kafka.server("SASL_PLAIN"), settings))
         deliver(load, daemon)
         for text in (words, "refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"):
@@ -154,7 +154,7 @@ def test_messages_without_permission_wait_for_it(
         assert "(ACL WRITE)" in daemon.log()
         books = daemon.still_books()
         assert (books.received, books.delivered, books.discarded) == (load.total, 0, {})
-        ruled.close()
+        with_acls.close()
         assert_delivered(load, daemon, kafka)
         daemon.refresh_metadata()
         daemon.wait_for(lambda: daemon.health()["ready"], "health again", TIMEOUT_S)
@@ -285,7 +285,7 @@ def test_the_check_names_a_missing_permission(
     ]
     if may_describe:
         rules.append((AclPermissionType.ALLOW, (ResourceType.TOPIC, "*", AclOperation.DESCRIBE)))
-    with kafka.ruled("bob", rules):
+    with kafka.with_acls("bob", rules):
         done = site.check(kafka.server("SASL_PLAIN"), sasl_of(tmp_path) + rule_of(topic))
     assert "refuses a producer id (CLUSTER_AUTHORIZATION_FAILED)" in done.line("broker ")
     text = "may not write to it. Allow the user WRITE" if may_describe else "may not see it. Allow the user DESCRIBE"

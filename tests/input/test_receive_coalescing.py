@@ -17,7 +17,7 @@ from bruce_mp.input import receive_coalescing
 from bruce_mp.input.receive_coalescing import MAX_STREAM_NAP_US, UNBATCHED_NAP_US, coalescing_for, stream_coalescing_for
 from bruce_mp.kernels import NO_COALESCING, Coalescing
 from bruce_mp.pipeline.linger import shortest_linger_ms
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,12 +43,12 @@ SLOW: Final = Batching(
     ],
 )
 def test_coalescing_uses_the_shortest_linger_of_all_topics(batching: Batching, linger_ms: int) -> None:
-    assert shortest_linger_ms(a_config(batching=batching)) == linger_ms
+    assert shortest_linger_ms(quick_config(batching=batching)) == linger_ms
 
 
 def test_coalescing_respects_the_linger_of_a_rate_limited_topic() -> None:
     limit = RateLimit(configs={"few": RateLimitConfig(interval_ms=1000, max_count=10)}, topics={"some": "few"})
-    assert shortest_linger_ms(a_config(rate_limit=limit)) == 25
+    assert shortest_linger_ms(quick_config(rate_limit=limit)) == 25
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,18 @@ def test_a_long_socket_queue_enables_coalescing(
     """The expected messages fit into a send buffer, also below the usual size."""
     monkeypatch.setattr(receive_coalescing, "SEND_BUFFER_SETTING", tmp_path / "wmem_default")
     (tmp_path / "wmem_default").write_text(granted)
-    assert coalescing_for(a_config(), 512) == Coalescing(5000, 128, room)
+    assert coalescing_for(quick_config(), 512) == Coalescing(5000, 128, room)
 
 
 @pytest.mark.parametrize("queue", [0, 10, 127])
 def test_a_short_or_unknown_socket_queue_disables_coalescing(queue: int) -> None:
-    assert coalescing_for(a_config(), queue) == NO_COALESCING
+    assert coalescing_for(quick_config(), queue) == NO_COALESCING
 
 
 def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     batching = Batching(configs=SHORT, topics={"quick": BY_TOPIC})
-    assert coalescing_for(a_config(batching=batching), 512).longest_us == 625
-    unbatched = a_config(batching=Batching(topics={"urgent": UNBATCHED}))
+    assert coalescing_for(quick_config(batching=batching), 512).longest_us == 625
+    unbatched = quick_config(batching=Batching(topics={"urgent": UNBATCHED}))
     assert coalescing_for(unbatched, 512).longest_us == 0
 
 
@@ -84,4 +84,4 @@ def test_coalescing_delays_a_message_by_a_small_part_of_its_linger() -> None:
     ],
 )
 def test_the_longest_nap_of_a_stream_worker_follows_the_batching(batching: Batching, longest_us: int) -> None:
-    assert stream_coalescing_for(a_config(batching=batching)).longest_us == longest_us
+    assert stream_coalescing_for(quick_config(batching=batching)).longest_us == longest_us

@@ -35,7 +35,7 @@ TIMEOUT_S: Final = 40.0
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
     with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
-        cluster.make_users()
+        cluster.create_users()
         yield cluster
 
 

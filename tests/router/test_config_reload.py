@@ -9,7 +9,7 @@ import pytest
 from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching, DefaultBatching
 from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import new_slab
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 ROOMY: Final = Geometry(chunks=64, topics=4, partitions=8, landing_slots=16, landing_slot_size=4096)
 LIMITS: Final = {"slow": BatchLimits(time_ms=60_000), "each": BatchLimits(messages=1)}
-COMBINED: Final = a_config(batching=Batching(configs=LIMITS, combined=CombinedBatching(config="slow")))
-PER_TOPIC: Final = a_config(
+COMBINED: Final = quick_config(batching=Batching(configs=LIMITS, combined=CombinedBatching(config="slow")))
+PER_TOPIC: Final = quick_config(
     batching=Batching(configs=LIMITS, default=DefaultBatching(action="per_topic", config="each"))
 )
 

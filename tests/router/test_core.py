@@ -23,7 +23,7 @@ from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS, NO_LEADER, PausedScope, RouterStatus
 from bruce_mp.telemetry.counters import Counter
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def settle(world: World) -> None:
 # --- which partition --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("action", ["none", "combined"])
 def test_brokers_receive_in_proportion_to_the_partitions_they_lead(make: MakeWorld, action: str) -> None:
-    world = make({b"t": [1] * 3 + [2] * 7}, a_config(action=action))
+    world = make({b"t": [1] * 3 + [2] * 7}, quick_config(action=action))
     world.step_until_synced()
     for _ in range(100):
         world.send_one(b"t")
@@ -227,7 +227,7 @@ def test_early_metadata_makes_no_topic_unknown(make: MakeWorld) -> None:
 
 
 def test_a_damaged_run_is_quarantined_and_others_are_routed(make: MakeWorld) -> None:
-    world = make({b"t": [1, 1]}, a_config(action="none"))
+    world = make({b"t": [1, 1]}, quick_config(action="none"))
     world.step_until_synced()
     for damage in (with_a_damaged_record, of_no_topic):
         world.send([(b"t", datagram(b"t", partition_key=key), key) for key in (0, 1)])
@@ -245,7 +245,7 @@ def test_a_damaged_run_is_quarantined_and_others_are_routed(make: MakeWorld) -> 
 
 
 def test_a_run_damaged_while_waiting_for_a_leader_is_quarantined(make: MakeWorld) -> None:
-    world = make({b"t": [1, 2]}, a_config(action="none"))
+    world = make({b"t": [1, 2]}, quick_config(action="none"))
     world.step_until_synced()
     for partition in (0, 1):
         world.cluster.leaders[b"t", partition] = None
@@ -272,7 +272,7 @@ def keyed_runs(world: World) -> list[Segment]:
 
 
 def test_runs_of_many_partitions_are_sent_to_a_dispatcher_in_one_parcel(make: MakeWorld) -> None:
-    world = make({b"t": [1, 1, 2]}, a_config(action="none"))
+    world = make({b"t": [1, 1, 2]}, quick_config(action="none"))
     world.step_until_synced()
     keyed_runs(world)
     settle(world)
@@ -286,7 +286,7 @@ def test_runs_of_many_partitions_are_sent_to_a_dispatcher_in_one_parcel(make: Ma
 
 
 def test_a_flush_is_sent_only_to_dispatchers_with_new_runs(make: MakeWorld) -> None:
-    world = make({b"t": [1, 1, 2]}, a_config(action="combined"))
+    world = make({b"t": [1, 1, 2]}, quick_config(action="combined"))
     world.step_until_synced()
     for _ in range(3):  # the first time it is found out which partitions are open, then that is known
         keyed_runs(world)
@@ -302,7 +302,7 @@ def flushed(world: World) -> int:
 
 
 def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -> None:
-    world = make({b"t": [1, 1, 2]}, a_config(action="none"))
+    world = make({b"t": [1, 1, 2]}, quick_config(action="none"))
     world.step_until_synced()
     keyed_runs(world)
     settle(world)
@@ -318,7 +318,7 @@ def test_nothing_is_sent_to_the_dispatcher_of_a_former_leader(make: MakeWorld) -
 
 
 def test_a_run_damaged_between_two_reads_blocks_no_other(make: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = make({b"t": [1, 1, 1]}, a_config(action="none"))
+    world = make({b"t": [1, 1, 1]}, quick_config(action="none"))
     world.step_until_synced()
     keyed_runs(world)
     settle(world)
@@ -566,7 +566,7 @@ def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixt
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) -> None:
-    world = make({b"t": [1]}, a_config(batching=Batching(message_max_bytes=1000)))
+    world = make({b"t": [1]}, quick_config(batching=Batching(message_max_bytes=1000)))
     fits = [world.send_one(b"t", b"v" * size) for size in (10, 974)]
     for size in (975, 3000):
         world.send_one(b"t", b"v" * size)
@@ -578,7 +578,7 @@ def test_the_largest_message_has_room_for_26_bytes_of_overhead(make: MakeWorld) 
 
 def test_a_per_topic_batch_is_routed_as_a_whole(make: MakeWorld) -> None:
     batching = Batching(default=DefaultBatching(action="per_topic", config="standard"))
-    world = make({b"t": [1] * 4}, a_config(batching=batching))
+    world = make({b"t": [1] * 4}, quick_config(batching=batching))
     world.step_until_synced()
     for _ in range(3):
         for _ in range(5):
@@ -628,7 +628,7 @@ def run_for(world: World, seconds: float) -> None:
 
 
 def test_a_metadata_fetch_in_progress_delays_no_known_topic(make: MakeWorld) -> None:
-    world = make({b"t": [1]}, a_config(action="none"))
+    world = make({b"t": [1]}, quick_config(action="none"))
     world.step_until_synced()
     world.send_one(b"new")
     world.ring()
@@ -647,7 +647,7 @@ def test_a_metadata_fetch_in_progress_delays_no_known_topic(make: MakeWorld) -> 
 
 @pytest.mark.parametrize("partitions", [1, 20])
 def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, partitions: int) -> None:
-    world = make({b"t": [1] * partitions}, a_config(delivery=SLOW, action="none"))
+    world = make({b"t": [1] * partitions}, quick_config(delivery=SLOW, action="none"))
     world.step_until_synced()
     world.down.add(1)
     for _ in range(partitions):
@@ -659,7 +659,7 @@ def test_a_broker_that_is_down_for_a_minute_costs_few_fetches(make: MakeWorld, p
 
 
 def test_leaderless_partitions_for_a_minute_cost_few_fetches(make: MakeWorld) -> None:
-    world = make({b"t": [1] * 20}, a_config(delivery=SLOW, action="none"))
+    world = make({b"t": [1] * 20}, quick_config(delivery=SLOW, action="none"))
     world.step_until_synced()
     for partition in range(20):
         world.cluster.leaders[b"t", partition] = None
@@ -689,7 +689,7 @@ def test_one_down_broker_delays_no_other(make: MakeWorld) -> None:
 
 @pytest.mark.parametrize("action", ["none", "combined"])
 def test_any_partition_messages_avoid_a_down_broker(make: MakeWorld, action: str) -> None:
-    world = make({b"t": [1, 2, 3]}, a_config(delivery=SLOW, action=action))
+    world = make({b"t": [1, 2, 3]}, quick_config(delivery=SLOW, action=action))
     world.step_until_synced()
     world.down.add(1)
     world.break_connection(0)

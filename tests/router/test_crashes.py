@@ -11,7 +11,7 @@ from bruce_mp.ipc.frames import EVERYTHING, Parcel, ParcelKind
 from bruce_mp.router.pause_protocol import ScopeState
 from bruce_mp.slab.file import Geometry
 from support.flow import ROUTER, World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ STORIES: Final = [
 
 def tell(slab: Slab, story: Story, who: int, stores: int) -> bool:
     """Run a story in which process `who` dies after `stores` stores; return False if it survives."""
-    world = World(slab, {b"t": (1, 2)}, a_config(action="none"), seed=stores)
+    world = World(slab, {b"t": (1, 2)}, quick_config(action="none"), seed=stores)
     world.step_until_synced()
     send(world, 1)
     world.step_until_settled()
@@ -128,7 +128,7 @@ def test_a_death_at_any_store_neither_loses_nor_duplicates_messages(story: Story
 @pytest.fixture
 def world() -> Iterator[World]:
     with new_slab(GEOMETRY) as slab:
-        made = World(slab, {b"t": (1, 2)}, a_config(action="none"))
+        made = World(slab, {b"t": (1, 2)}, quick_config(action="none"))
         made.step_until_synced()
         yield made
         made.close()

@@ -10,7 +10,7 @@ from bruce_mp.ipc.frames import Parcel, ParcelKind
 from bruce_mp.slab.file import Geometry
 from support.fake_broker import Partition
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import new_slab
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SLOT = 0
 def world() -> Iterator[World]:
     """Create one topic with one partition; its dispatcher has sent a first message."""
     with new_slab(Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
-        world = World(slab, {b"t": [1]}, a_config(action="none"))
+        world = World(slab, {b"t": [1]}, quick_config(action="none"))
         world.step_until_synced()
         world.send_one(b"t")
         world.step_until_settled()

@@ -13,7 +13,7 @@ from bruce_mp.config.sections import Action, Batching, BatchLimits, DefaultBatch
 from bruce_mp.slab.file import Geometry
 from support.examples import examples, seeds
 from support.flow import ROUTER, World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def reload(world: World, step: Step) -> None:
     limits = BatchLimits(time_ms=(10, 100, 1000)[step.one % 3], messages=1 + step.other % 7)
     action = BATCHING[step.other % 3]
     default = DefaultBatching(action=action, config="c" if action == "per_topic" else None)
-    world.reload(a_config(batching=Batching(configs={"c": limits}, default=default)))
+    world.reload(quick_config(batching=Batching(configs={"c": limits}, default=default)))
 
 
 ACTIONS: Final[list[Callable[[World, Step], None]]] = [
@@ -136,7 +136,7 @@ steps = st.builds(
 def run(script: Iterable[Step], seed: int, action: str) -> None:
     """Play a script, then let everything settle, and compare."""
     with new_slab(ROOMY) as slab:
-        world = World(slab, TOPICS, a_config(action=action), seed=seed)
+        world = World(slab, TOPICS, quick_config(action=action), seed=seed)
         for step in script:
             ACTIONS[step.action](world, step)
         world.end_faults()

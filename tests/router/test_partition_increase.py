@@ -17,7 +17,7 @@ from bruce_mp.router.cluster import MISSING_GRACE_MS
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.machine import BROKERS
 from support.slabs import Input, datagram, new_slab
 
@@ -38,7 +38,7 @@ leaders = st.lists(st.sampled_from([*BROKERS, None]), min_size=1, max_size=3)
 def a_world(chunks: int = MANY_LANES) -> Iterator[World]:
     geometry = Geometry(chunks=chunks, topics=16, partitions=128, landing_slots=16, landing_slot_size=4096)
     with new_slab(geometry) as slab:
-        world = World(slab, {b"t": LEADERS}, a_config(action="none"))
+        world = World(slab, {b"t": LEADERS}, quick_config(action="none"))
         world.input = Input(slab, linger_ms=1000)
         yield world
         world.close()

@@ -14,7 +14,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_brokers_get_any_partition_messages_in_proportion_to_led_partitions(
 
 
 def make_world(slab: object, leaders: Sequence[int | None], action: str = "combined") -> World:
-    world = World(slab, {b"t": [leader or 0 for leader in leaders]}, a_config(action=action))  # type: ignore[arg-type]
+    world = World(slab, {b"t": [leader or 0 for leader in leaders]}, quick_config(action=action))  # type: ignore[arg-type]
     for partition, leader in enumerate(leaders):
         world.cluster.leaders[b"t", partition] = leader
     return world

@@ -16,7 +16,7 @@ from bruce_mp.router.rate_limit import MAX_LATENESS_MS, RateWindows
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ TEN_IN_A_SECOND: Final = RateLimit(
 @pytest.fixture
 def world() -> Iterator[World]:
     with new_slab(GEOMETRY) as slab:
-        config = a_config(rate_limit=TEN_IN_A_SECOND, batching=Batching(message_max_bytes=1000))
+        config = quick_config(rate_limit=TEN_IN_A_SECOND, batching=Batching(message_max_bytes=1000))
         world = World(slab, {b"t": [1], b"u": [2], b"free": [3]}, config)
         yield world
         world.close()

@@ -18,7 +18,7 @@ from bruce_mp.slab import runs, tables
 from bruce_mp.slab.file import Geometry
 from support.examples import seeds
 from support.flow import ROUTER, World
-from support.flow_parts import CrashingWords, a_config
+from support.flow_parts import CrashingWords, quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ def slab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slab]:
 def test_repeated_deaths_during_recovery_neither_lose_nor_duplicate_messages(slab: Slab, seed: int) -> None:
     rng = random.Random(seed)
     small = Batching(message_max_bytes=450, default=DefaultBatching(action="none"))
-    world = DeadlyWorld(slab, {b"t": (1, 1)}, a_config(action="none", batching=rng.choice((None, small))), seed=seed)
+    world = DeadlyWorld(
+        slab, {b"t": (1, 1)}, quick_config(action="none", batching=rng.choice((None, small))), seed=seed
+    )
     world.step_until_synced()
     send(world, 1)
     world.step_until_settled()

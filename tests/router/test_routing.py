@@ -15,7 +15,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.telemetry.counters import Counter
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import datagram, new_slab
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ BATCHING: Final = Batching(
 def world() -> Iterator[World]:
     """One dispatcher; the topics are plain, because each has had a run."""
     with new_slab(GEOMETRY) as slab:
-        world = World(slab, {b"t": [1, 1], b"batched": [1]}, a_config(batching=BATCHING))
+        world = World(slab, {b"t": [1, 1], b"batched": [1]}, quick_config(batching=BATCHING))
         world.step_until_synced()
         for topic in (b"t", b"batched"):
             world.send_one(topic, key=0)
@@ -119,7 +119,7 @@ def test_a_damaged_run_holds_no_run_of_its_partition_back(
 
 def test_a_rate_limit_applies_to_a_plain_topic_when_a_reload_adds_it(world: World) -> None:
     limit = RateLimit(configs={"few": RateLimitConfig(interval_ms=60_000, max_count=1)}, topics={"t": "few"})
-    world.router.apply_config(a_config(batching=BATCHING, rate_limit=limit), world.now_ms)
+    world.router.apply_config(quick_config(batching=BATCHING, rate_limit=limit), world.now_ms)
     for _ in range(3):
         world.send_one(b"t", key=0)
     ring_once(world)
@@ -129,7 +129,7 @@ def test_a_rate_limit_applies_to_a_plain_topic_when_a_reload_adds_it(world: Worl
 
 def test_a_smaller_largest_message_applies_to_a_plain_topic_when_a_reload_sets_it(world: World) -> None:
     batching = Batching(message_max_bytes=LARGEST // 2, default=DefaultBatching(action="none"))
-    world.router.apply_config(a_config(batching=batching), world.now_ms)
+    world.router.apply_config(quick_config(batching=batching), world.now_ms)
     world.send_one(b"t", b"v" * (LARGEST // 2), key=0)
     world.step_until_settled()
     assert world.reporter.discarded == {DiscardReason.LONG_MSG: 1}

@@ -26,7 +26,7 @@ from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import Segment
 from support.examples import examples
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import new_slab
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ UNKNOWN_TOPIC, INVALID_TOPIC, ALREADY_EXISTS, NOT_CONTROLLER = 3, 17, 36, 41
 def world() -> Iterator[World]:
     """Topic "new" is led by broker 2, but does not exist yet; nor do many others."""
     with new_slab(GEOMETRY) as slab:
-        world = World(slab, {b"t": [1], b"new": [2], **{topic: [3] for topic in MANY}}, a_config(delivery=AUTOCREATE))
+        world = World(
+            slab, {b"t": [1], b"new": [2], **{topic: [3] for topic in MANY}}, quick_config(delivery=AUTOCREATE)
+        )
         for topic in (b"new", *MANY):
             del world.topics[topic]
         world.step_until_synced()
@@ -197,7 +199,7 @@ STEPS = st.lists(
 def test_each_message_is_delivered_or_discarded_in_any_sequence_of_events(steps: list[tuple[str, object]]) -> None:
     """And messages of known topics never wait for those of unknown ones."""
     with new_slab(GEOMETRY) as slab:
-        world = World(slab, {b"t": [1], b"a": [2], b"b": [3]}, a_config(delivery=AUTOCREATE))
+        world = World(slab, {b"t": [1], b"a": [2], b"b": [3]}, quick_config(delivery=AUTOCREATE))
         del world.topics[b"a"], world.topics[b"b"]
         for step, with_what in steps:
             take(world, step, with_what)

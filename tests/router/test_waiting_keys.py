@@ -15,7 +15,7 @@ from bruce_mp.router.topics import key_partitions_of
 from bruce_mp.slab.file import Geometry
 from support.examples import examples
 from support.flow import ROUTER, World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.slabs import new_slab
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ leaders = st.lists(st.sampled_from([1, 2, 3, None]), min_size=PARTITIONS, max_si
 
 
 def config_of(choice: Literal["wait", "next"]) -> Config:
-    return a_config(action="none", partitioner=PartitionerSection(default="murmur2", without_leader=choice))
+    return quick_config(action="none", partitioner=PartitionerSection(default="murmur2", without_leader=choice))
 
 
 @contextmanager

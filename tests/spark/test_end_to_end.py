@@ -93,7 +93,7 @@ def test_a_backfill_survives_killed_brokers_and_daemons(
     daemon.start()
     kafka_3.restart(victim)
     assert running.wait() == 0
-    assert re.search(r"24,000 messages delivered, .*, 6 chunks\n", running.said())
+    assert re.search(r"24,000 messages delivered, .*, 6 chunks\n", running.output())
     assert check(spark, kafka_3, tmp_path, "spark-killed") == 0, "the attempt that was hit had not ended"
 
 
@@ -212,6 +212,6 @@ def test_a_backfill_warns_of_rows_that_the_topic_would_delete(
     words = [*what, *places, f"--bootstrap={kafka_3.bootstrap}"]
     running = bruce_spark(tmp_path, "backfill", f"{tmp_path}/in", *words)
     assert running.wait() == 0
-    assert "timestamps of topic spark-old are up to 2.0 h old, more than its retention.ms of 1.0 h" in running.said()
+    assert "timestamps of topic spark-old are up to 2.0 h old, more than its retention.ms of 1.0 h" in running.output()
     books = daemon.wait_settled(1)
     assert (books.received, books.delivered) == (1, 1)

@@ -34,7 +34,7 @@ UNFINISHED: Final = 20
 UNFINISHED_BYTES: Final = 200_000
 SENT_BYTES: Final = 50_000
 ROUND_S: Final = 0.5
-STORM_S: Final = 0.05
+PAUSE_S: Final = 0.05
 """Pause between two requests of the same client."""
 TIMEOUT_S: Final = 5.0
 FORBIDDEN: Final = 403
@@ -81,7 +81,7 @@ class Attackers:
         while not self._stopped.is_set():
             with suppress(OSError, HTTPException, ValueError):  # the daemon is down, or refuses the attack
                 attack()
-            self._stopped.wait(STORM_S)
+            self._stopped.wait(PAUSE_S)
 
     def _address(self) -> tuple[str, int]:
         host, _, port = (self._daemon.run_dir / HTTP_ADDRESS).read_text().strip().rpartition(":")

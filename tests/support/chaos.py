@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from support.power_cuts import PowerCut
     from support.traffic import Load
 
-__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Law", "Outcome", "check", "settings_for"]
+__all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "NO_GUARANTEES", "Chaos", "Guarantees", "Outcome", "check", "settings_for"]
 
 QUEUE: Final = int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text()) + 1
 """Most datagrams in the kernel's queue."""
@@ -77,17 +77,17 @@ def stuck_load(load: Load, topic: str) -> Load:
     return replace(load, topics=(topic,), smallest=2000, largest=8000, keyed=0)
 
 
-class Law(NamedTuple):
-    """The promises of a set-up: acknowledged messages may be lost, repeated or reordered, or not."""
+class Guarantees(NamedTuple):
+    """The faults that a set-up allows: acknowledged messages may be lost, repeated or reordered."""
 
     may_lose: bool = False
     may_repeat: bool = False
     may_reorder: bool = False
 
 
-EXACTLY_ONCE: Final = Law()
-AT_LEAST_ONCE: Final = Law(may_repeat=True)
-NO_GUARANTEES: Final = Law(may_lose=True, may_repeat=True, may_reorder=True)
+EXACTLY_ONCE: Final = Guarantees()
+AT_LEAST_ONCE: Final = Guarantees(may_repeat=True)
+NO_GUARANTEES: Final = Guarantees(may_lose=True, may_repeat=True, may_reorder=True)
 """Without acks, a broker may still read the connection of a killed dispatcher while its successor writes on another."""
 
 
@@ -167,9 +167,9 @@ class Chaos:
         self._power = PowerCuts(daemon, self._rng, self._progress)
         self._fault_kinds = fault_kinds
         self._outcome = Outcome()
-        ours = DaemonFaults(daemon, self._rng, self._record, self._outcome)
+        of_daemon = DaemonFaults(daemon, self._rng, self._record, self._outcome)
         power = WeightedFault(FaultKind.POWER, 5, self._cut_power)
-        faults = [*ours.faults(), power, *site.faults(self._rng, self._record)]
+        faults = [*of_daemon.faults(), power, *site.faults(self._rng, self._record)]
         self._faults = [fault for fault in faults if fault.kind in fault_kinds]
 
     def run(self, seconds: float) -> Outcome:
@@ -230,7 +230,7 @@ class Chaos:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def _inject_fault(self) -> None:
-        self._rng.choices(self._faults, [fault.weight for fault in self._faults])[0].do()
+        self._rng.choices(self._faults, [fault.weight for fault in self._faults])[0].inject()
 
     def _record(self, text: str) -> None:
         self._outcome.faults.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}")
@@ -250,12 +250,12 @@ def _is_settled(daemon: Daemon) -> bool:
     return books.consistent and not sum(books.held.values())
 
 
-def check(law: Law, outcome: Outcome, account: Account) -> None:
+def check(guarantees: Guarantees, outcome: Outcome, account: Account) -> None:
     """Check the received messages against the sent ones and the books."""
     missing = sorted(name for name in account.missing if not outcome.may_be_missing(name))
     discarded, in_doubt = outcome.discarded.total(), outcome.discarded[IN_DOUBT]
     most = outcome.received - discarded + in_doubt
-    if not law.may_lose:
+    if not guarantees.may_lose:
         allowed = outcome.sockets_lost * QUEUE + discarded - outcome.discarded[OF_STREAMS]
         assert len(missing) <= allowed, f"{len(missing)} are missing: {missing[:20]}"
         least = outcome.received - discarded - (len(account.missing) - len(missing))
@@ -263,6 +263,6 @@ def check(law: Law, outcome: Outcome, account: Account) -> None:
     there = outcome.discarded_names - account.missing.keys() - outcome.restored.keys()
     assert not there, f"discarded, but in Kafka: {sorted(there)[:20]}"
     assert account.read <= most, f"{account.read} read of {outcome.received} received"
-    allowed = outcome.possible_duplicates if law.may_repeat else 0
+    allowed = outcome.possible_duplicates if guarantees.may_repeat else 0
     repeated = account.repeated_names - outcome.restored
     assert repeated.total() <= allowed, f"{repeated} were repeated; counted as possible: {allowed}"

@@ -59,7 +59,7 @@ class FaultKind(Enum):
     GROWTH = "a topic gets more partitions"
     RESTART = "the daemon is terminated, which may remove the slab and its counters, and started again"
     STUCK = "one topic is refused for a time and fills a small slab"
-    ATTACK = "attackers of the pages and streams run all the while"
+    ATTACK = "attackers of the pages and streams run throughout"
     POWER = "the daemon is killed, and its slab is lost or torn; it keeps a journal"
     CLUSTER = "a broker of another cluster has the address of a broker, while all brokers are down (embedded brokers)"
 
@@ -73,7 +73,7 @@ class WeightedFault(NamedTuple):
 
     kind: FaultKind
     weight: int
-    do: Callable[[], None]
+    inject: Callable[[], None]
 
 
 class Site(Protocol):
@@ -90,7 +90,7 @@ class Site(Protocol):
     @property
     def bootstrap(self) -> str: ...
 
-    def make_topics(self, topics: Sequence[str]) -> None:
+    def create_topics(self, topics: Sequence[str]) -> None:
         """Create topics; the last is the stuck topic."""
         ...
 
@@ -134,10 +134,10 @@ class _Repair:
         """Return True if it ends a fault of kind STUCK."""
         return self.is_pending and self._is_refusal
 
-    def later(self, repair: Callable[[], object], seconds: float, *, ends_refusal: bool = False) -> None:
+    def schedule(self, repair: Callable[[], object], seconds: float, *, ends_refusal: bool = False) -> None:
         self._action, self._at, self._is_refusal = repair, time.monotonic() + seconds, ends_refusal
 
-    def do_if_due(self) -> None:
+    def run_if_due(self) -> None:
         if self._action is not None and time.monotonic() >= self._at:
             repair, self._action = self._action, None
             repair()
@@ -187,7 +187,7 @@ class Real:
     def is_refusing(self) -> bool:
         return self._repair.ends_refusal
 
-    def make_topics(self, topics: Sequence[str]) -> None:
+    def create_topics(self, topics: Sequence[str]) -> None:
         self._topics, self.stuck_topic = topics, topics[-1]
         for topic in topics:
             in_sync = ALL_IN_SYNC if topic == self.stuck_topic else MIN_IN_SYNC
@@ -196,7 +196,7 @@ class Real:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._growth.record(topic, partitions)
-        with suppress(KafkaException):  # a broker may have died that its neighbours still list
+        with suppress(KafkaException):  # a broker may have died that the others still list
             self._cluster.create_partitions(topic, partitions)
 
     def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
@@ -207,14 +207,14 @@ class Real:
                 node = rng.choice(cluster.node_ids)
                 record(f"{verb} broker {node}")
                 strike(node)
-                self._repair.later(lambda: repair(node), rng.uniform(2, 8))
+                self._repair.schedule(lambda: repair(node), rng.uniform(2, 8))
 
         def refuse() -> None:
             if self._is_whole():
                 node = rng.choice(cluster.node_ids)
                 record(f"refuse {self.stuck_topic}: kill broker {node}")
                 cluster.kill(node)
-                self._repair.later(lambda: cluster.begin_restart(node), rng.uniform(*STUCK_S), ends_refusal=True)
+                self._repair.schedule(lambda: cluster.begin_restart(node), rng.uniform(*STUCK_S), ends_refusal=True)
 
         def move_leader() -> None:
             if self._is_whole():
@@ -242,7 +242,7 @@ class Real:
         return not self._repair.is_pending and self._cluster.is_whole(self._topics)
 
     def repair_if_due(self) -> None:
-        self._repair.do_if_due()
+        self._repair.run_if_due()
 
     def heal(self) -> None:
         self._cluster.heal()
@@ -279,7 +279,7 @@ class Embedded:
     def is_refusing(self) -> bool:
         return self._repair.ends_refusal
 
-    def make_topics(self, topics: Sequence[str]) -> None:
+    def create_topics(self, topics: Sequence[str]) -> None:
         self._topics, self.stuck_topic = topics, topics[-1]
         for topic in topics:
             self._broker.add_topic(topic, PARTITIONS)
@@ -298,7 +298,7 @@ class Embedded:
                 port = rng.choice((None, 0))
                 record(f"broker {node} down, elect {elect}, stale {stale}, back on {port}")
                 broker.broker_down(node, elect=elect, stale=stale)
-                self._repair.later(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
+                self._repair.schedule(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
 
         def move_leader() -> None:
             topic = rng.choice(self._topics)
@@ -311,7 +311,7 @@ class Embedded:
             if not self._repair.is_pending:
                 record(f"refuse {self.stuck_topic}")
                 broker.inject(Fault(action=FaultAction.ERROR, code=ERROR_19, topic=self.stuck_topic, times=None))
-                self._repair.later(broker.clear_faults, rng.uniform(*STUCK_S), ends_refusal=True)
+                self._repair.schedule(broker.clear_faults, rng.uniform(*STUCK_S), ends_refusal=True)
 
         def inject(fault: Fault) -> None:
             record(f"{fault.action} {fault.code or ''} {fault.topic} {fault.nth} {fault.every} {fault.times}")
@@ -337,7 +337,7 @@ class Embedded:
             self._foreign = DevBroker(topics=dict.fromkeys(self._topics, PARTITIONS), cluster_id="another")
             self._foreign.broker_down(1)
             self._foreign.broker_up(1, port=port)
-            self._repair.later(self._put_ours_back, rng.uniform(*FOREIGN_S))
+            self._repair.schedule(self._restore_cluster, rng.uniform(*FOREIGN_S))
 
     def _error(self, rng: random.Random) -> Fault:
         row = rng.choice(self._rows)
@@ -356,13 +356,13 @@ class Embedded:
         )
 
     def repair_if_due(self) -> None:
-        self._repair.do_if_due()
+        self._repair.run_if_due()
 
     def heal(self) -> None:
         self._broker.clear_faults()
-        self._put_ours_back()
+        self._restore_cluster()
 
-    def _put_ours_back(self) -> None:
+    def _restore_cluster(self) -> None:
         if self._foreign is not None:
             foreign, self._foreign = self._foreign, None
             with foreign:

@@ -91,7 +91,7 @@ def build(name: str) -> list[str]:
     if missing := [tool for tool in language.tools if shutil.which(tool) is None]:
         pytest.skip(f"NOT TESTED: the {name} client, because this machine has no {' and no '.join(missing)}")
     if language.build is not None:
-        with _alone(name):
+        with _locked(name):
             if language.product is None or not _is_current(CLIENTS / name, language.product):
                 run_tool(name, language.build)
     return [shutil.which(word) or str(CLIENTS / name / word) if "/" in word else word for word in language.run]
@@ -117,7 +117,7 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
+def _locked(name: str) -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / f"bruce-clients-{os.getuid()}-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

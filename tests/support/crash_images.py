@@ -86,6 +86,8 @@ def machine_images(slab: Slab, regions: Sequence[range], action: Callable[[], ob
 
 
 class Recorder:
+    """Records the stores to regions of the slab; `trace` is a trace function for `sys.settrace`."""
+
     def __init__(self, slab: Slab, regions: Sequence[range]) -> None:
         self._slab = slab
         self.seen = {region: self._read(region) for region in regions}

@@ -160,7 +160,7 @@ class Daemon:
 
     @contextmanager
     def kept(self) -> Iterator[Self]:
-        """Act as a `with` block for a daemon that runs already."""
+        """Make the same checks at the end of the block for a daemon that runs already."""
         with ExitStack() as stack:
             stack.push(self.__exit__)
             yield self
@@ -245,7 +245,7 @@ class Daemon:
         return {line["name"]: line["value"] for line in self.get("/counters/json")["counters"]}
 
     def health(self) -> dict[str, Any]:
-        """Fetch the page of the health, whatever its status is."""
+        """Fetch `/healthz`, with any status."""
         try:
             page: dict[str, Any] = self.get("/healthz")
         except HTTPError as error:

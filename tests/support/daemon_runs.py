@@ -1,4 +1,4 @@
-"""Daemons that are expected to end by themselves, and senders that note how much they got rid of."""
+"""Daemons that end by themselves, and senders that count their accepted messages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["FinishedDaemon", "Sender", "run_until_exit"]
 WITHIN_S: Final = 40.0
 WITHOUT_PRIVILEGE: Final = """
 import ctypes, os, sys
-for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; who has none of them needs to drop none
+for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH; the call fails harmlessly without them
     ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
 class FinishedDaemon(NamedTuple):
-    """How a daemon ended."""
+    """The exit code and the output of a daemon."""
 
     code: int
     text: str
@@ -42,9 +42,9 @@ class FinishedDaemon(NamedTuple):
 def run_until_exit(
     config: Path, settings: Mapping[str, object] | None = None, handed_over: Mapping[str, socket.socket] | None = None
 ) -> FinishedDaemon:
-    """Run a daemon that ends by itself, with sockets of a service manager; its exit code and all that it wrote.
+    """Run a daemon to its end, with sockets of a service manager; return its exit code and output.
 
-    Permissions hold for it, even if the tests run as root.
+    The daemon is subject to file permissions, even if the tests run as root.
     """
     overrides = [f"--set={key}={value}" for key, value in (settings or {}).items()]
     daemon = [sys.executable, "-m", "bruce_mp", "run", "--config", str(config), *overrides]
@@ -62,10 +62,10 @@ def run_until_exit(
 
 
 class Sender:
-    """A thread that sends the messages of a load's sender 0 until it is refused, or told to stop; `accepted` counts.
+    """A thread that sends the messages of a load's sender 0 until a refusal or `stop`; `accepted` counts them.
 
-    A message is accepted once the kernel has it, before the daemon reads it.  `pause_s` lies between two messages;
-    `longest_s` is how long the slowest of them took.
+    A message is accepted once the kernel has it, before the daemon reads it.  The thread pauses for `pause_s` between
+    messages; `longest_s` is the duration of the slowest send.
     """
 
     def __init__(self, load: Load, path: Path, pause_s: float = 0.0) -> None:

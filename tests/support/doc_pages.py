@@ -55,7 +55,7 @@ def all_blocks() -> Iterator[Block]:
 
 
 def prose_of(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCED.sub("", page.read_text())
 
 

@@ -171,9 +171,9 @@ def _send_datagrams(part: _Part, is_stopped: Callable[[], bool]) -> None:
     pace = _Pace(part)
     with DatagramClient(part.socket, timeout=TIMEOUT_S) as client:
         for message in messages_of(part.load, part.number):
-            while not (taken := _is_taken(client, message)) and not is_stopped():
+            while not (accepted := _is_accepted(client, message)) and not is_stopped():
                 time.sleep(RETRY_S)
-            pace.count(taken)
+            pace.count(accepted)
             if is_stopped():
                 return
             pace.pause()
@@ -200,7 +200,7 @@ def _send_and_flush(part: _Part, flusher: Flusher, is_stopped: Callable[[], bool
     _doubts(part.report).write_bytes(msgspec.json.encode(in_doubt))
 
 
-def _is_taken(client: DatagramClient, message: Message) -> bool:
+def _is_accepted(client: DatagramClient, message: Message) -> bool:
     try:
         send_message(client, message)
     except SendError:

@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries: few by default, so that all tests together stay quick.
+"""The number of examples that hypothesis tries: few by default, so that all tests together stay quick.
 
 `pytest --hypothesis-profile=deep ...` tries DEEP examples for each property, and twenty times as many seeds.
 """
@@ -24,7 +24,7 @@ def register_profiles() -> None:
 
 
 def examples(count: int, *, steps: int = 50) -> settings:
-    """Return settings of a property: examples to try, and steps in each where it is a state machine."""
+    """Return the settings of a property: examples to try, and steps of each example of a state machine."""
     return settings(
         max_examples=DEEP if _is_deep() else count,
         stateful_step_count=steps,
@@ -38,7 +38,7 @@ def examples(count: int, *, steps: int = 50) -> settings:
 
 
 def seeds(count: int) -> range:
-    """Return the seeds of stories that a random generator tells without hypothesis."""
+    """Return the seeds of randomized tests without hypothesis."""
     return range(count * _DEEP_SEEDS if _is_deep() else count)
 
 

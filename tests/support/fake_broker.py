@@ -1,6 +1,6 @@
 """A Kafka cluster in a few lines: logs, leaders, and the sequence checks of a real broker.
 
-Kept apart from the embedded broker on purpose: two readings of the rules are better than one.
+It shares no code with the embedded broker, so that two implementations of Kafka's rules check the daemon.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ GEOMETRY: Final = Geometry(chunks=32, topics=256, partitions=64, landing_slots=4
 
 
 def any_partition(topic: bytes, value: bytes, timestamp: int = NOW_MS) -> bytes:
-    """An AnyPartition message with an empty key."""
+    """Return an AnyPartition message with an empty key."""
     body = struct.pack(">hh", 0, len(topic)) + topic + struct.pack(">qii", timestamp, 0, len(value)) + value
     return struct.pack(">ihh", 8 + len(body), 256, 0) + body
 

@@ -1,7 +1,7 @@
-"""The simulated world of router and dispatchers: it moves messages, plays the brokers and advances time.
+"""A simulation around router and dispatchers: it moves messages, acts as the brokers and advances time.
 
-`World` is the machine with its surroundings: it fetches metadata for the router and carries requests to a fake
-cluster.  Each step does one thing of one process, which may be killed in the middle of it (`kill_at`).
+`World` adds to the machine what surrounds it: it fetches metadata for the router and carries requests to a fake
+cluster.  Each step is one action of one process, which `kill_at` kills at a store within the action.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class World(Machine):
             self.received[base + number] = (topic, key)
 
     def hand_over(self) -> None:
-        """Close the input's runs, and ring for all closed ones."""
+        """Close the input's runs, and queue a doorbell for all closed ones."""
         self.doorbells.append(self.input.close_all())
 
     def grow(self, topic: bytes, leaders: Sequence[int | None]) -> None:
@@ -100,7 +100,7 @@ class World(Machine):
             self._as_peer(process, lambda: core.apply_config(self.config), kill_at=kill_at)
 
     def view(self) -> ClusterView:
-        """The metadata of this moment."""
+        """Return the present metadata."""
         leaders = {place: node for place, node in self.cluster.leaders.items() if node is not None}
         topics = {
             topic: TopicView(tuple(range(count)), {p: leaders[topic, p] for p in range(count) if (topic, p) in leaders})
@@ -138,21 +138,21 @@ class World(Machine):
                 return
             peer.connection = Connection()
         batches = peer.core.next_request(len(peer.connection.requests), self.now_ms / 1000)
-        sound = self._encode(peer, batches)
-        if sound:
-            self.requests.append([self._written(batch) for batch in sound])
-            peer.connection.requests.append(Request(sound, self.requests[-1]))
+        readable = self._readable(peer, batches)
+        if readable:
+            self.requests.append([self._written(batch) for batch in readable])
+            peer.connection.requests.append(Request(readable, self.requests[-1]))
 
-    def _encode(self, peer: Peer, batches: Sequence[SentBatch]) -> list[SentBatch]:
-        """The batches that can be read."""
-        sound = []
+    def _readable(self, peer: Peer, batches: Sequence[SentBatch]) -> list[SentBatch]:
+        """Return the batches that can be read, and report the others to the dispatcher."""
+        readable = []
         for batch in batches:
             try:
                 self._written(batch)
-                sound.append(batch)
+                readable.append(batch)
             except SlabError as error:
                 peer.core.on_unreadable(batch, error, self.now_ms / 1000)
-        return sound
+        return readable
 
     def _written(self, batch: SentBatch) -> Written:
         topic = self.router._tables.topics.name_of(batch.topic)
@@ -186,7 +186,10 @@ class World(Machine):
         return (self.cluster.produce(node, batch) or code) if is_written else code
 
     def _is_settled(self, batch: Written, code: int) -> bool:
-        """No broker refuses for good what it has written, or will write when it gets to a stray request."""
+        """Return True if `code` cannot be the answer: no broker refuses forever a batch that it has written.
+
+        Nor one that it may still write, because a stray request has it.
+        """
         return self.cluster.has(batch) or (bool(self.stray) and code in FINAL)
 
     def break_connection(self, slot: int, *, executed: int = 0, kill_at: int | None = None) -> None:
@@ -269,7 +272,7 @@ class World(Machine):
     def check(self, *, duplicates: bool = False, stands_in: bool = True) -> None:
         """Check that the logs have every received, undiscarded message once and in order.
 
-        Where a partition may have stood in for another, the order holds for each partition that keys name.
+        With `stands_in`, partitions may have replaced others: the order then holds for each partition that keys name.
         """
         seen: list[int] = []
         for (topic, partition), state in self.cluster.partitions.items():

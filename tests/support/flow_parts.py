@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["CrashingWords", "FakeReporter", "SimulatedCrashError", "a_config", "records_of"]
+__all__ = ["CrashingWords", "FakeReporter", "SimulatedCrashError", "quick_config", "records_of"]
 
 QUICK: Final = Delivery(min_pause_delay_ms=10, pause_rate_limit_initial_ms=10, pause_rate_limit_max_double=2)
 
 
-def a_config(
+def quick_config(
     *,
     delivery: Delivery = QUICK,
     action: Any = "combined",
@@ -32,7 +32,7 @@ def a_config(
     rate_limit: RateLimit | None = None,
     partitioner: PartitionerSection | None = None,
 ) -> Config:
-    """A configuration with short pauses."""
+    """Return a configuration with short pauses."""
     return Config(
         kafka=Kafka(bootstrap_servers=("broker:9092",), required_acks=acks),
         delivery=delivery,
@@ -105,7 +105,7 @@ class CrashingWords:
 
 
 def records_of(slab: Slab, segments: Iterable[Segment]) -> tuple[SentRecord, ...]:
-    """The records of segments as a broker sees them."""
+    """Return the records of segments as a broker sees them."""
     return tuple(
         SentRecord(
             record.arrival, record.partition_key if record.flags & lay.FLAG_PARTITION_KEY else None, record.timestamp

@@ -13,4 +13,4 @@ values = st.none() | st.binary(max_size=6) | st.sampled_from([63, 64, 8192, 3000
 header_lists: Final = st.just(()) | st.lists(st.tuples(keys, values), max_size=3).map(
     lambda headers: tuple(headers) if sum(6 + len(key) + len(value or b"") for key, value in headers) < 2**16 else ()
 )
-"""None, one or some, all of them together of a size that fits."""
+"""Up to three headers, whose sizes together fit into a message."""

@@ -1,4 +1,4 @@
-"""Clusters of real Kafka brokers that a test can hurt.
+"""Clusters of real Kafka brokers that a test can kill, stop and restart.
 
     with KafkaCluster("4.3.1", brokers=3) as kafka:
         kafka.create_topic("news", partitions=3, replication=3)
@@ -101,11 +101,11 @@ class KafkaCluster:
         else:
             self._format()
         for plan in self._plans:
-            self._nodes[plan.node_id] = self._make_node(plan)
+            self._nodes[plan.node_id] = self._create_node(plan)
             self._nodes[plan.node_id].start()
         self._wait(self._all_listed, "all brokers list all brokers", START_TIMEOUT_S)
 
-    def _make_node(self, plan: kafka_config.NodePlan) -> JavaProcess:
+    def _create_node(self, plan: kafka_config.NodePlan) -> JavaProcess:
         plan.directory.mkdir(parents=True, exist_ok=True)
         properties = plan.directory / "server.properties"
         properties.write_text(

@@ -1,7 +1,7 @@
-"""The property files and command lines of Kafka and ZooKeeper: text in, text out, no process is touched here.
+"""The property files and command lines of Kafka and ZooKeeper, as text.
 
-Everything is tuned for a test: small heaps, one partition for each internal topic, no waiting for more group members.
-`FAST_FAILOVER` makes a dead leader known after 1-2 s instead of 6-10 s.
+The settings suit tests: small heaps, one partition for each internal topic, no wait for more group members.
+`FAST_FAILOVER` makes a dead leader known after 1 to 2 s instead of 6 to 10 s.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _common(node: NodePlan, brokers: int) -> dict[str, str]:
         "num.network.threads": "2",
         "num.io.threads": "4",
         "log.cleaner.dedupe.buffer.size": "2097152",  # the default does not fit the small heap
-        # A hundred years: records of tests bear old timestamps, and the first clean-up comes after 30 s.  0.8 knows no
-        # "for ever".
+        # A hundred years: records of tests have old timestamps, and the first clean-up comes after 30 s.  Kafka 0.8 has
+        # no value for unlimited.
         "log.retention.hours": "876000",
     }
 

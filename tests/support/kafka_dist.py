@@ -1,11 +1,9 @@
-"""Real Kafka for tests: which versions, their jars, and a Java runtime to run them.
+"""Real Kafka for tests: the tested versions, their jars, and a Java runtime.
 
-    python -m support.kafka_dist [VERSION ...]      (with tests/ on the path) fetches what is missing and says so
+    python -m support.kafka_dist [VERSION ...]      (with tests/ on the path) fetches missing jars
 
-The jars of one version lie in `CACHE/kafka/VERSION/jars`.  A jar that cannot be fetched raises `StartError`
-with a remedy.
-
-A further version is a further row in `RELEASES`.  Do not use version ranges: some releases do not resolve.
+The jars of one version lie in `CACHE/kafka/VERSION/jars`.  A jar that cannot be fetched raises `StartError` with a
+remedy.  To add a version, add a row to `RELEASES`, without version ranges: some releases do not resolve.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ class KafkaRelease:
     version: str
     scala: str
     extra: tuple[str, ...] = ()
-    """Maven coordinates: a logging back end, and what later Java versions dropped from their library."""
+    """Maven coordinates: a logging back end, and libraries that later Java versions lack."""
     zookeeper: bool = False
     admin_api: bool = True
-    """False before 0.10.1: topics are made by a command that talks to ZooKeeper; there is no ApiVersions either."""
+    """False before 0.10.1: a command creates topics through ZooKeeper, and brokers lack ApiVersions."""
 
     lists_brokers: bool = True
     """False for 0.8: its Metadata names no broker until there is a topic."""

@@ -87,7 +87,7 @@ def run_java(dist: KafkaDist, directory: Path, main_class: str, arguments: Seque
 
 
 def formatted_checkpoint(dist: KafkaDist) -> Path:
-    """Return a formatted data directory's checkpoint, which is made once for each version and kept by the jars."""
+    """Return the checkpoint of a formatted data directory, created once for each version and kept beside its jars."""
     kept = dist.directory / CHECKPOINT
     if not kept.exists():
         with tempfile.TemporaryDirectory(dir=dist.directory) as scratch:

@@ -1,4 +1,4 @@
-"""One Kafka broker with a listener for each way to be secure, beside the plain one that tests look through.
+"""One Kafka broker with a listener for each security protocol, and a plain one for the tests' own requests.
 
 The users are `alice`, with all rights, and `bob`, with all rights that no ACL denies; their passwords are in
 PASSWORDS, for PLAIN and both kinds of SCRAM.  OAUTHBEARER takes unsigned tokens, see `unsigned_token`.
@@ -91,8 +91,8 @@ class SecureKafka(KafkaCluster):
         """Return the address of a listener as `host:port`."""
         return "{}:{}".format(*self.at(listener))
 
-    def _make_node(self, plan: NodePlan) -> JavaProcess:
-        node = super()._make_node(plan)
+    def _create_node(self, plan: NodePlan) -> JavaProcess:
+        node = super()._create_node(plan)
         with (plan.directory / "server.properties").open("a") as file:
             file.writelines(f"{name}={value}\n" for name, value in self._settings(plan).items())
         return node
@@ -133,10 +133,10 @@ class SecureKafka(KafkaCluster):
 
     @property
     def admin(self) -> AdminClient:
-        """Through the plain listener, where everything is allowed.  Keep it until its requests are answered."""
+        """Return a client of the plain listener, which allows everything; keep it until its requests are answered."""
         return AdminClient({"bootstrap.servers": self.bootstrap})
 
-    def make_users(self) -> None:
+    def create_users(self) -> None:
         """Create the users for SCRAM; PLAIN has them from the start."""
         for user, password in PASSWORDS.items():
             self.set_password(user, password)
@@ -153,17 +153,17 @@ class SecureKafka(KafkaCluster):
 
     # --- permissions -------------------------------------------------------------------------------------------------
 
-    def ruled(self, user: str, rules: Iterable[tuple[AclPermissionType, Acl]]) -> ExitStack:
+    def with_acls(self, user: str, rules: Iterable[tuple[AclPermissionType, Acl]]) -> ExitStack:
         """Create ACLs that allow or deny; closing the stack removes them."""
         admin, stack = self.admin, ExitStack()
         for permission, acl in rules:
             words = _acl(permission, user, acl)
             _wait_all(admin.create_acls([AclBinding(*words)]))
-            stack.callback(_take_back, admin, AclBindingFilter(*words))
+            stack.callback(_remove_acl, admin, AclBindingFilter(*words))
         return stack
 
 
-def _take_back(admin: AdminClient, rule: AclBindingFilter) -> None:
+def _remove_acl(admin: AdminClient, rule: AclBindingFilter) -> None:
     _wait_all(admin.delete_acls([rule]))
 
 
@@ -181,12 +181,12 @@ class OldKafka(KafkaCluster):
         self._ports.append(self._login_port)
 
     def at(self) -> tuple[str, int]:
-        """Host and port of the listener."""
+        """Return host and port of the listener."""
         return "127.0.0.1", self._login_port.number
 
-    def _make_node(self, plan: NodePlan) -> JavaProcess:
-        self._make_scram_users(plan.directory)
-        node = super()._make_node(plan)
+    def _create_node(self, plan: NodePlan) -> JavaProcess:
+        self._create_scram_users(plan.directory)
+        node = super()._create_node(plan)
         listeners = f"PLAINTEXT://127.0.0.1:{plan.port},SASL_PLAINTEXT://127.0.0.1:{self._login_port.number}"
         with (plan.directory / "server.properties").open("a") as file:
             file.write(f"listeners={listeners}\nadvertised.listeners={listeners}\n")
@@ -198,7 +198,7 @@ class OldKafka(KafkaCluster):
         node.command = [java, f"-Djava.security.auth.login.config={jaas}", *words]
         return node
 
-    def _make_scram_users(self, directory: Path) -> None:
+    def _create_scram_users(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         password = OLD_PASSWORD
         words = f"--zookeeper 127.0.0.1:{self._zookeeper_port} --alter --entity-type users --entity-name alice"

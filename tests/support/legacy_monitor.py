@@ -168,7 +168,7 @@ def _expect(table: Mapping[str, Any], **types: type) -> None:
 def check_counters(
     before: Mapping[str, int], now: Mapping[str, int], script: Script = DORY, limits: Limits = _SHORT
 ) -> int:
-    """Return the exit code for two reports of one process; GetMetadataSuccess is not looked at."""
+    """Return the exit code for two reports of one process, without the check of GetMetadataSuccess."""
     if before.keys() != now.keys() or any(now[name] < before[name] for name in now):
         return UNKNOWN
     rise = {name: now[name] - before[name] for name in now}

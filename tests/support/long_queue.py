@@ -1,10 +1,9 @@
-"""A daemon with a long queue of datagrams at its socket.  A program, for a separate network namespace.
+"""Measure receive coalescing with a long queue of datagrams, in a separate network namespace, which has its own limit.
 
     python -m support.long_queue DIRECTORY
 
-It prints how many batches the input made of MESSAGES messages that came at an even pace, or should have: the least of
-some tries, because others may want the machine.  Of a daemon that has just started, and of the code that an upgrade put
-in its place.
+The program sends MESSAGES messages at an even pace, and prints the number of batches that the input received: first of
+a new daemon, then after an upgrade.  Each number is the least of some tries, because a busy machine delays the sender.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ NAMESPACE: Final = ("unshare", "--net", *AS_ROOT)
 
 
 def in_namespace(directory: Path) -> list[int]:
-    """Run the program; what it printed."""
+    """Run the program in a namespace, and return the numbers that it printed."""
     command = [*NAMESPACE, sys.executable, "-m", "support.long_queue", str(directory)]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -64,10 +63,10 @@ def main(directory: Path) -> None:
     QUEUE_LENGTH.write_text(f"{QUEUE}\n")
     _raise_loopback()
     with DevBroker(topics={"red": 4}) as broker, Daemon(directory, broker.bootstrap) as daemon:
-        counts = [_least(daemon)]
+        counts = [_least_batches(daemon)]
         command = [sys.executable, "-m", "bruce_mp", "upgrade", "--config", str(daemon.config_path)]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        counts.append(_least(daemon))
+        counts.append(_least_batches(daemon))
     print(json.dumps(counts))
 
 
@@ -76,12 +75,12 @@ def _raise_loopback() -> None:
         fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sH22x", b"lo", UP))
 
 
-def _least(daemon: Daemon) -> int:
+def _least_batches(daemon: Daemon) -> int:
     return min(_batches(daemon) for _ in range(TRIES))
 
 
 def _batches(daemon: Daemon) -> int:
-    """How many the input makes of messages that come one by one."""
+    """Send the messages, and return the number of batches: each changes the version of the input's row twice."""
     with closing(Slab(daemon.slab_path)) as slab:
         version = (slab.geometry.rows_at + lay.ROW_FIRST_INPUT * lay.ROW_BYTES + lay.ROW_VERSION) >> 3
         before, received = slab.longs[version], daemon.books().received

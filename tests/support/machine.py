@@ -1,7 +1,7 @@
 """Router and dispatchers as plain objects around one slab, wired by queues that lose the frames of a killed process.
 
-A process can be killed at any store of a word into the slab: its object is thrown away, what it had not sent is gone,
-and a new one begins on the slab.  Time stands still.
+A process can be killed at any store of a word into the slab: the test drops its object and its unsent frames, and
+starts a new object on the slab.  Only the test advances the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.telemetry.books import counter_total, read_books
 from bruce_mp.telemetry.counters import Counter
 from support.fake_broker import FakeCluster, Written
-from support.flow_parts import CrashingWords, FakeReporter, SimulatedCrashError, a_config
+from support.flow_parts import CrashingWords, FakeReporter, SimulatedCrashError, quick_config
 from support.slabs import Input
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ ROUTER: Final = -1
 
 
 class Request(NamedTuple):
-    """A produce request in transit: the dispatcher's batch, and the stand-in for its bytes."""
+    """A produce request in transit: the dispatcher's batches, and the records in place of their bytes."""
 
     batches: list[SentBatch]
     written: list[Written]
 
 
 class Connection:
-    """The dispatcher's end of a connection: requests without an answer, and answers that are under way."""
+    """The dispatcher's end of a connection, with the requests that have no answer."""
 
     def __init__(self) -> None:
         self.requests: deque[Request] = deque()
@@ -68,7 +68,7 @@ class Machine:
         self, slab: Slab, topics: Mapping[bytes, Sequence[int]], config: Config | None = None, *, seed: int = 0
     ) -> None:
         self.slab = slab
-        self.config = config or a_config()
+        self.config = config or quick_config()
         self.outdated: set[int] = set()
         """Processes without the latest accepted configuration: ROUTER, or slots."""
         self.rng = random.Random(seed)
@@ -179,15 +179,15 @@ class Machine:
             assert read_books(self.slab).held == count_books(self.slab).held
 
     def _survives(self, process: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
-        doomed = kill_at is None and process in self.stores_until_kill
-        self.words.left = self.stores_until_kill.pop(process) if doomed else kill_at
+        has_plan = kill_at is None and process in self.stores_until_kill
+        self.words.left = self.stores_until_kill.pop(process) if has_plan else kill_at
         try:
             for action in actions:
                 action()
         except SimulatedCrashError:
             return False
         finally:
-            if doomed and self.words.left is not None:
+            if has_plan and self.words.left is not None:  # the actions made fewer stores
                 self.stores_until_kill[process] = self.words.left
             self.words.left = None
         return True
@@ -208,9 +208,10 @@ class Machine:
             self.router.on_fetch_started(self.now_ms)
         wanted = self.router.wanted_dispatchers()
         if wanted is not None:
-            self._arrange(set(wanted))
+            self._run_dispatchers(set(wanted))
 
-    def _arrange(self, wanted: set[int]) -> None:
+    def _run_dispatchers(self, wanted: set[int]) -> None:
+        """Start and stop dispatchers, so that those of the wanted slots run."""
         for slot in self.peers.keys() - wanted:
             self._give_up_connection(slot, self.peers.pop(slot))
             self.from_peer.pop(slot)

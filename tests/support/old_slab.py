@@ -1,8 +1,8 @@
-"""The slab that version 0.1.0 leaves behind when it is killed: its messages, and the program that recorded it.
+"""The slab of a killed daemon of version 0.1.0: its messages, and the program that recorded it.
 
     PYTHONPATH=tests python -m support.old_slab DIRECTORY
 
-runs the package in DIRECTORY, a checkout of commit 8bc2c39 with built kernels, against an embedded broker that takes
+runs the package in DIRECTORY, a checkout of commit 8bc2c39 with built kernels, against an embedded broker that accepts
 some messages and refuses others, kills all processes at once, and writes the slab to `IMAGE`.
 """
 
@@ -135,10 +135,10 @@ def _fill(daemon: Daemon, broker: DevBroker) -> None:
         broker.wait_until(errors={_NOT_LEADER: 1})
         broker.inject(Fault(action=FaultAction.SILENCE, api=ApiKey.PRODUCE, topic="in-flight", ms=_LONG_MS))
         _send(client, "in-flight")
-        daemon.wait_for(lambda: _are(daemon, "in-flight", RunState.IN_FLIGHT), "a request", 20)
+        daemon.wait_for(lambda: _are_all(daemon, "in-flight", RunState.IN_FLIGHT), "a request", 20)
         _stop(daemon, "dispatcher-0")
         _send(client, "assigned")
-        daemon.wait_for(lambda: _are(daemon, "assigned", RunState.ASSIGNED), "the router", 20)
+        daemon.wait_for(lambda: _are_all(daemon, "assigned", RunState.ASSIGNED), "the router", 20)
         _stop(daemon, "router")
         _send(client, "datagrams")
     _fill_streams(daemon)
@@ -169,7 +169,8 @@ def _send(client: Client, topic: str) -> None:
         client.send(topic, each.value, each.key, timestamp_ms=each.timestamp, headers=each.headers)
 
 
-def _are(daemon: Daemon, topic: str, state: RunState) -> bool:
+def _are_all(daemon: Daemon, topic: str, state: RunState) -> bool:
+    """Return True if all messages of a topic have this state."""
     return held_states(daemon.slab_path).get(topic) == {state: MESSAGES[topic]}
 
 

@@ -1,9 +1,9 @@
-"""TCP ports on loopback that stay ours for as long as a server of ours may want them, also while it is down.
+"""TCP ports on loopback that stay reserved for a server of a test, also while the server is down.
 
-A port that is only looked up and given back can be taken before the server binds it; worse, while a killed broker is
-down, a client that connects to its port can get that very port as its own and end up talking to itself.  A socket that
-is bound, but never listens, prevents both: the kernel gives the port to no other socket, and a server that binds with
-SO_REUSEADDR (Java does, Python's asyncio does) may still have it.
+Another process could bind a port that is only looked up and released.  While a killed broker is down, a client that
+connects to its port could even get that port as its own end, and connect to itself.  A socket that is bound, but never
+listens, prevents both: the kernel gives the port to no other socket, and a server that binds with SO_REUSEADDR (as Java
+and Python's asyncio do) can still bind it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Power cuts: kill a daemon with a journal, lose or tear its slab, and start it again.
 
-Some time before the cut, `PowerCuts` takes note of the sent messages and of the runs that the slab has settled. The
-journal must have all messages of the one, unless they are settled, and none of the other. Only messages sent later may
-get lost, and only messages that the journal has may arrive twice.
+Some time before the cut, `PowerCuts` records the sent messages, and the runs that are settled. At the cut, the journal
+must have all of these messages that are not settled, and none of these runs. Only messages sent later may get lost, and
+only messages in the journal may arrive twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["PowerCut", "PowerCuts"]
 RECEIVE_S: Final = 2.0
 """Time for a sent message to become part of a run that its input has handed over."""
 RECORDINGS: Final = 2
-"""The first may have begun before the note."""
+"""The first may have begun before the sent messages were recorded."""
 RECORD_S: Final = 30.0
 
 

@@ -70,7 +70,7 @@ def may_stay(process: psutil.Process) -> bool:
 
 
 def reap_orphans(known: Collection[psutil.Process]) -> None:
-    """Reap the adopted dead processes that no test waits for, so that their process ids stop looking alive.
+    """Reap the adopted dead processes that no test waits for, so that checks of their process ids see their end.
 
     `known` are left to the `Popen` that started them.
     """
@@ -114,7 +114,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 class NotInTimeError(AssertionError):
-    """Says that an event did not come within its time limit: `scripts/test` tries such a test once more."""
+    """An event did not come within its time limit; `scripts/test` runs such a test once more."""
 
 
 def time_limit(seconds: float) -> float:

@@ -1,13 +1,13 @@
 """A simulated reader that types the commands of a documentation page, in a directory used as a host's root.
 
     with Reader() as reader:
-        reader.stand()               # a broker and a daemon with all its inputs; or the page starts its own
+        reader.start_default_daemon()  # a broker and a daemon with all inputs, unless the page starts its own
         for block in blocks_of(page):
             reader.follow(block)
 
-Paths such as /etc/bruce and ports become those of this directory and of this test; all else is done as it stands:
-`bruce run` and `bruce dev-broker` stay in the foreground of a terminal of their own, other lines go to bash and Python.
-`discarded` waits until all that was received is settled, and asserts that the books balance.
+Paths such as /etc/bruce and ports become those of this directory and test. All other words stay: `bruce run` and
+`bruce dev-broker` run in the foreground of separate terminals, other lines go to bash and Python.  `discarded` waits
+until all received messages are settled, and asserts that the books balance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WAIT_S: Final = 60
 PLACES: Final = r"(?<![\w.}])/(?=(?:run|etc/bruce|etc/dory|var|dev/shm|opt|data)/|run\b|tmp/bruce-try)"
 """Where the pages put their files; each is below the directory of the test."""
 BROKERS: Final = r"\b(?:kafka\d?|localhost|127\.0\.0\.1):(?:9092|19092)\b"
-STANDING: Final = """
+DEFAULT_CONFIG: Final = """
 [kafka]
 bootstrap_servers = ["localhost:9092"]
 [daemon]
@@ -70,7 +70,7 @@ PROGRAMS: Final = {
 
 
 class Reader:
-    """Has a home directory, a terminal for each program that stays in the foreground, and patience."""
+    """Types commands in a home directory, with a terminal for each program that stays in the foreground."""
 
     def __init__(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="d"))  # a short path: sockets will be below it
@@ -111,7 +111,7 @@ class Reader:
         return books["consistent"] and not sum(books["held"].values())
 
     def books(self) -> dict[str, Any]:
-        """The page of the daemon that the reader has started."""
+        """Return the books of the daemon that the reader has started."""
         with urllib.request.urlopen(f"{self._url}/books/json", timeout=10) as answer:
             return dict(json.load(answer))
 
@@ -120,9 +120,9 @@ class Reader:
         self._wait_settled()
         return dict(self.books()["discarded"])
 
-    def stand(self) -> None:
-        """A broker and a daemon, for pages that take them for granted."""
-        self._toml = STANDING
+    def start_default_daemon(self) -> None:
+        """Start a broker and a daemon, for pages that assume them."""
+        self._toml = DEFAULT_CONFIG
         self._write_configuration(["bruce run --config /etc/bruce/bruce.toml"])
         if not self.terminals:
             topics = "--topic clicks:3 --topic rows:1 --topic logs:1"
@@ -132,7 +132,7 @@ class Reader:
 
     def follow(self, block: Block, given: str = "") -> None:
         """Run a block after `given`, the page's unstated preparation, in the language of the block."""
-        ways: dict[str, Callable[[Block, str], None]] = {
+        actions: dict[str, Callable[[Block, str], None]] = {
             "toml": self._configure,
             "shell": self._follow_shell,
             "console": self._follow_shell,
@@ -140,8 +140,8 @@ class Reader:
             "json": self._compare_log,
             "text": self._compare_output,
         }
-        assert block.language in ways, f"{block.page}:{block.line}: nobody knows how to try {block.language!r}"
-        ways[block.language](block, given)
+        assert block.language in actions, f"{block.page}:{block.line}: the reader cannot follow {block.language!r}"
+        actions[block.language](block, given)
 
     def _configure(self, block: Block, given: str) -> None:
         text = given + block.text
@@ -164,14 +164,14 @@ class Reader:
         assert json.loads(block.text).keys() in [line.keys() for line in written]
 
     def _compare_output(self, block: Block, _: str) -> None:
-        """The last command answers so in the end, but for the numbers."""
+        """Repeat the last command until its output is that of the block, except for numbers."""
         shown = _without_numbers(block.text)
         wait_until(lambda: _without_numbers(self._bash(self._last_command)) == shown, repr(shown), WAIT_S)
 
     # --- typing ------------------------------------------------------------------------------------------------------
 
     def _type(self, lines: list[str]) -> None:
-        """Each line in turn; those in between the programs that stay in the foreground are one script."""
+        """Type the lines in order; those between two programs that stay in the foreground are one script."""
         self._write_configuration(lines)
         script: list[str] = []
         for line in lines:
@@ -218,7 +218,7 @@ class Reader:
             "--port 9000", f"--port {self._tcp}"
         )
         text = text.replace("http://127.0.0.1:9090", self._url)
-        text = text.replace("--count 100000", "--count 20000")  # the killing is as good, and sooner over
+        text = text.replace("--count 100000", "--count 20000")  # enough for kills, and quicker
         return re.sub(r"\b(bruce (?:check|status))(?=$| \|)", rf"\1 --url {self._url}", text, flags=re.MULTILINE)
 
     # --- programs in the foreground --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`bruce-spark` and Spark's own services as processes of their own, which a test may kill."""
+"""`bruce-spark` and Spark's services as separate processes, which a test may kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JARS: Final = Path(pyspark.__file__).parent / "jars"
 
 @dataclass
 class Command:
-    """A running process and where its output goes."""
+    """A running process, and the file with its output."""
 
     process: subprocess.Popen[bytes]
     log: Path
@@ -38,14 +38,14 @@ class Command:
         """Return the exit status; if it is not 0, copy the command's output to the test's."""
         code = self.process.wait(WAIT_S)
         if code:
-            sys.stderr.write(self.said())
+            sys.stderr.write(self.output())
         return code
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL to it and to all that it started."""
+        """Send SIGKILL to the process and its descendants."""
         family = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
         processes.kill(family)
         self.process.wait(WAIT_S)
@@ -73,7 +73,7 @@ def _start(command: Sequence[str], log: Path, env: Mapping[str, str]) -> Command
 
 @contextmanager
 def standalone_cluster(directory: Path, workers: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """A standalone master and a worker for each of the environments given; the URL of the master."""
+    """Run a standalone master, and a worker with each of these environments; yield the URL of the master."""
     with ExitStack() as stack:
         port = ReservedPort()
         stack.callback(port.release)
@@ -104,4 +104,4 @@ def _service(stack: ExitStack, directory: Path, words: str, env: Mapping[str, st
 
 
 def _wait_for(service: Command, text: str) -> None:
-    processes.wait_until(lambda: text in service.said(), f"{text} in {service.log}", 120)
+    processes.wait_until(lambda: text in service.output(), f"{text} in {service.log}", 120)

@@ -1,7 +1,7 @@
-"""One Spark session for all tests of a run: starting one takes seconds, and two would not fit into memory.
+"""One Spark session for all tests of a run: a start takes seconds, and two sessions would not fit into memory.
 
-The JVM is kept small and starts fast; workers find the package by PYTHONPATH, so that the discovery of data sources is
-tested as it is where the package is installed.  `local[2,3]`: two tasks at a time, three tries of each.
+The JVM is small and starts fast.  Workers find the package by PYTHONPATH, so that tests cover the discovery of data
+sources as with an installed package.  `local[2,3]`: two tasks at a time, three tries of each.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ END_S: Final = 30
 
 
 def python_path() -> str:
-    """For a process that must find the package of this working copy."""
+    """Return the PYTHONPATH with which a process finds the package of this working copy."""
     return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 @contextmanager
 def spark_session(warehouse: Path) -> Iterator[SparkSession]:
-    """The session, with Spark's Kafka connector; its JVM is gone when the block ends."""
+    """Yield the session, with Spark's Kafka connector; the end of the block ends its JVM."""
     os.environ["PYTHONPATH"] = python_path()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     places = {"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)}

@@ -1,4 +1,4 @@
-"""Environments with other releases of PySpark, made once in the user's cache, and scripts that run in them."""
+"""Environments with other releases of PySpark, created once in the user's cache, and scripts that run in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RELEASES: Final = {
     "4.1": ["pyspark==4.1.4"],
     "4.2": ["pyspark==4.2.1"],
 }
-"""What pip installs for each; the tests' own environment has the newest."""
+"""The requirements of each release; the tests' own environment has the newest."""
 CONNECT: Final = ["pyspark[connect]==4.3.0", "pandas<3"]
 SHARED: Final = ["numpy>=2", "pyarrow>=18"]
 MAKE_S: Final = 900

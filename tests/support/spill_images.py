@@ -30,9 +30,9 @@ _METHODS: Final = ("append", "reserve", "remove", "_store")
 def spill_images(
     slab: Slab, directory: Path, regions: Sequence[range], action: Callable[[], object]
 ) -> Iterator[tuple[int, int]]:
-    """Run an action; put slab and files into each state that a crash may leave, in turn.
+    """Run an action, then put slab and files into each state that a crash may leave, in turn.
 
-    Gives the number of stores and of file operations before each.
+    Yield for each the number of stores and of file operations before it.
     """
     recorder = Recorder(slab, regions)
     before, states = dict(recorder.seen), [(0, _read(directory))]

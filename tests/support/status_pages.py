@@ -1,4 +1,4 @@
-"""A daemon that is not there: a slab with messages, a clock that stands still, and the status pages over it."""
+"""The status pages without a daemon: over a slab with messages, and with a clock that only the test advances."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The other end of a stream client, in a thread: takes frames apart and answers barriers as a test wants.
+"""A replacement of the daemon in tests of the data that a stream client sends.
 
-It replaces the daemon in tests of the data that a client sends.
+A thread splits the data into frames, and answers barriers and inquiries with the functions of the test.
 """
 
 from __future__ import annotations

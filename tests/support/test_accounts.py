@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from support.accounts import Account
-    from support.chaos import Law
+    from support.chaos import Guarantees
 
 LOAD: Final = Load(("red", "green"), senders=2, messages=1 << 40, largest=100)
 SENT: Final = {0: 30, 1: 20}
@@ -124,7 +124,7 @@ def test_an_unsent_message_fails_the_comparison() -> None:
         compare(LOAD, SENT, records, {})
 
 
-# --- the law ----------------------------------------------------------------------------------------------------------
+# --- the guarantees ---------------------------------------------------------------------------------------------------
 
 
 def account_of(*, lost: int = 0, repeated: int = 0, times: int = 1) -> Account:
@@ -153,7 +153,7 @@ def test_unordered_messages_may_pass_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "outcome", "account"),
+    ("guarantees", "outcome", "account"),
     [
         (EXACTLY_ONCE, Outcome(received=50), account_of()),
         (EXACTLY_ONCE, Outcome(received=48, sockets_lost=1), account_of(lost=2)),
@@ -165,12 +165,14 @@ def test_unordered_messages_may_pass_others() -> None:
         (EXACTLY_ONCE, Outcome(received=50, cuts=[cut_of(range(30))]), account_of(lost=1, repeated=1)),
     ],
 )
-def test_check_accepts_outcomes_within_the_law(law: Law, outcome: Outcome, account: Account) -> None:
-    check(law, outcome, account)
+def test_check_accepts_outcomes_within_the_guarantees(
+    guarantees: Guarantees, outcome: Outcome, account: Account
+) -> None:
+    check(guarantees, outcome, account)
 
 
 @pytest.mark.parametrize(
-    ("law", "outcome", "account", "words"),
+    ("guarantees", "outcome", "account", "words"),
     [
         (EXACTLY_ONCE, Outcome(received=50), account_of(lost=1), "1 are missing"),
         (EXACTLY_ONCE, Outcome(received=50, sockets_lost=1), account_of(lost=1), "50 received, 49 read"),
@@ -193,7 +195,9 @@ def test_check_accepts_outcomes_within_the_law(law: Law, outcome: Outcome, accou
         ),
     ],
 )
-def test_check_rejects_outcomes_beyond_the_law(law: Law, outcome: Outcome, account: Account, words: str) -> None:
+def test_check_rejects_outcomes_beyond_the_guarantees(
+    guarantees: Guarantees, outcome: Outcome, account: Account, words: str
+) -> None:
     assert len(account.missing) < QUEUE
     with pytest.raises(AssertionError, match=words):
-        check(law, outcome, account)
+        check(guarantees, outcome, account)

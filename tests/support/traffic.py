@@ -1,7 +1,7 @@
-"""Traffic that can be checked: senders in processes of their own, and a comparison message by message.
+"""Traffic that can be checked: senders in separate processes, and a comparison message by message.
 
-A sender's messages follow from its number and a seed alone, so that the checker knows every byte without being told:
-message i of sender s has the value `s:i:` and filler, the key and the topic that `message` says.
+A sender's messages follow from its number and a seed, so the checker computes every byte itself: message i of sender s
+has the value `s:i:` and filler; `messages_of` chooses topic and key.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Seen(NamedTuple):
 
 
 def messages_of(load: Load, sender: int) -> Iterator[Message]:
-    """The messages of a sender, in order."""
+    """Yield the messages of a sender, in order."""
     rng = random.Random(load.seed * 1000 + sender)
     for number in range(load.messages):
         # Sizes spread over magnitudes: most small, some large, both ends present.
@@ -131,13 +131,13 @@ def start_senders(load: Load, path: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def home_of(message: Message, partitions: int) -> int | None:
-    """The partition of so many that the key of a PartitionKey message names; None for an AnyPartition message."""
+    """Return the partition that a key names in a topic of this size; None for an AnyPartition message."""
     homes = homes_of(message, (partitions,))
     return None if homes is None else homes[0]
 
 
 def homes_of(message: Message, counts: Iterable[int]) -> tuple[int, ...] | None:
-    """The partition that the key names for each number of partitions; None for an AnyPartition message."""
+    """Return the partition that a key names for each number of partitions; None for an AnyPartition message."""
     if message.partition_key is None:
         return None
     return tuple((message.partition_key & 0xFFFFFFFF) % count for count in counts)
@@ -147,9 +147,9 @@ def assert_all_there(load: Load, records: Mapping[str, Iterable[Seen]], *, parti
     """Compare the consumed records with the sent messages: none lost, none doubled, nothing changed, in order.
 
     `records` has for each topic the records of all partitions, each partition's in order of offset.  The order holds
-    per sender, partition and kind of message: AnyPartition messages may be passed by PartitionKey messages.  Where some
-    of the `partitions` of each topic are without a leader for a time, others stand in for them: then it holds for each
-    partition that keys name.
+    per sender, partition and kind of message: PartitionKey messages may pass AnyPartition messages.  If some of the
+    topics' `partitions` have no leader for a time, others replace them; then the order holds for each partition that
+    keys name.
     """
     # Digests, because a large load does not fit in memory twice.
     sent = {

@@ -1,4 +1,4 @@
-"""The kernels in both variants: tests that use kernels run with each; for fixtures see `variant` and `pure_kernels`."""
+"""The kernels in both variants: the fixture `variant` runs a test with each, `pure_kernels` with the pure ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _interface(variant: str) -> dict[str, Any]:
 
 
 def replacements(variant: str) -> dict[int, Any]:
-    """For the id of each kernel of the other variant the one of this."""
+    """Map the id of each kernel of the other variant to the kernel of this one."""
     wanted, other = _interface(variant), _interface("compiled" if variant == "pure" else "pure")
     both = wanted.keys() & other.keys()
     return {id(other[name]): wanted[name] for name in both if other[name] is not wanted[name]}
@@ -52,13 +52,13 @@ def _is_user(module: str) -> bool:
 
 @pytest.fixture(params=VARIANTS, scope="module")
 def variant(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a test with each variant of the kernels."""
+    """Run a test with each variant of the kernels."""
     with kernels(request.param):
         yield request.param
 
 
 @pytest.fixture(scope="module")
 def pure_kernels() -> Iterator[None]:
-    """For tests that look at each store to memory, which can be done only to Python."""
+    """Run tests that inspect each store to memory: only stores of Python can be traced."""
     with kernels("pure"):
         yield

@@ -1,4 +1,4 @@
-"""A record batch in one piece."""
+"""Record batches for tests, header and records together."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def whole_batch(
     codec: Codec = Codec.NONE,
     producer: Producer = NO_PRODUCER,
 ) -> bytes:
-    """The header and the records, as they are sent: see `batch_header`."""
+    """Return a batch as it is sent; see `batch_header`."""
     return batch_header(records, count, first_timestamp, max_timestamp, codec=codec, producer=producer) + records

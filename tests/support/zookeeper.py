@@ -1,4 +1,4 @@
-"""Questions to a ZooKeeper by its four-letter words: no client library is needed for what the tests want to know."""
+"""Requests to ZooKeeper by its four-letter commands, so that tests need no client library."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def ask_zookeeper(port: int, word: str) -> str:
 
 
 def registered_brokers(port: int) -> frozenset[int]:
-    """The Kafka brokers with a live session."""
+    """Return the ids of the Kafka brokers with a live session."""
     words = ask_zookeeper(port, "dump").split()
     return frozenset(int(word.rpartition("/")[2]) for word in words if word.startswith("/brokers/ids/"))

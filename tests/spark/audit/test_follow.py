@@ -99,10 +99,10 @@ def test_sigterm_ends_the_command_after_a_last_report(broker: DevBroker, tmp_pat
     places = [f"--ledger={audit.ledgers[0]}", f"--output={audit.output}", f"--bootstrap={broker.bootstrap}"]
     words = [f"--topic={TOPIC}", *places, "--follow", "--every=1", "--lateness=1"]
     running = bruce_spark(tmp_path, "audit", *words, master="local[1]")
-    wait_until(lambda: "delivered 10" in running.said(), "a first report", 240)
+    wait_until(lambda: "delivered 10" in running.output(), "a first report", 240)
     running.process.send_signal(signal.SIGTERM)
     assert running.wait() == ExitCode.OK
-    assert running.said().count("delivered 10 + discarded 0 + missing 0") > 1
+    assert running.output().count("delivered 10 + discarded 0 + missing 0") > 1
 
 
 def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:

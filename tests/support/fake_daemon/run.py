@@ -17,8 +17,8 @@ HUNG_S = "FAKE_DAEMON_HUNG_S"
 HUNG_BOOT_S = "FAKE_DAEMON_HUNG_BOOT_S"
 RELOAD_S = "FAKE_DAEMON_RELOAD_S"
 STOP_S = "FAKE_DAEMON_STOP_S"
-"""Environment variables: after how long a process is killed for hanging, one that boots, one that does not take a new
-configuration, and one that does not exit.
+"""Environment variables for the seconds after which a process is killed: one that hangs, hangs in its boot, does not
+apply a new configuration, or does not exit.
 """
 
 
