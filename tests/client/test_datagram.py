@@ -267,7 +267,7 @@ def test_the_client_works_without_any_other_package() -> None:
         "print(sorted(n for n in sys.modules if n.startswith('bruce_mp.') and not n.startswith('bruce_mp.client')))"
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
-    names = ("", ".barrier", ".fence", ".inquiry", ".key_hashes", ".messages", ".record_headers")
+    names = ("", ".answer_reader", ".barrier", ".fence", ".inquiry", ".key_hashes", ".messages", ".record_headers")
     parts = [f"client{name}" for name in names]
     modules = ["errors", "protocol", *(f"protocol.{part}" for part in parts)]
     assert shown.stdout.strip() == str([f"bruce_mp.{name}" for name in modules])

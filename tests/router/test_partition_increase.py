@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MANY_LANES: Final = 640
-FEW_LANES: Final = 24
-"""Chunks.  A quarter of them may be lanes, so that with few some keys go through a shared lane."""
+FEW_LANES: Final = 48
+"""Chunks.  A quarter of them may be lanes, so that with few some keys go through a shared lane.
+
+With fewer than 40 the longest of the generated stories fill the slab.
+"""
 LEADERS: Final = (1, 2, 3, 1)
 
 keys = st.one_of(st.none(), st.integers(0, 63))
