@@ -80,7 +80,7 @@ def export(options: ExportOptions) -> int:
 
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     lines = _Lines(salvage, options, wall_ms())
-    salvage.chunks()  # reads all chunk headers, so that `damage` has theirs
+    salvage.count_chunks()  # reads all chunk headers, so that `damage` has theirs
     with _open_output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
@@ -144,7 +144,7 @@ class _Lines:
             yield self._of_datagram(landed)
 
     def _of_record(self, record: SalvagedRecord) -> DiscardLine | None:
-        body = self._salvage.body(record)
+        body = self._salvage.read_body(record)
         if body is None:
             return None
         headers = decode_headers(body.headers)

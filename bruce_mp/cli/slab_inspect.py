@@ -156,7 +156,7 @@ def _read(salvage: Salvage) -> Inspection:
         idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
         processes=list(_processes(slab)),
         books=count_books(slab),
-        chunks=ChunkUsage(lay.CHUNK_BYTES, *salvage.chunks()),
+        chunks=ChunkUsage(lay.CHUNK_BYTES, *salvage.count_chunks()),
         topics=_topics(salvage),
         landing=_landing(salvage),
         damage=[],
@@ -165,7 +165,7 @@ def _read(salvage: Salvage) -> Inspection:
 
 def _processes(slab: Slab) -> Iterator[LastProcess]:
     for row in range(lay.ROW_COUNT):
-        at = slab.geometry.rows_at + row * lay.ROW_BYTES
+        at = slab.row_at(row)
         incarnation = slab.words[(at + lay.ROW_INCARNATION) >> 2]
         if incarnation:
             times = slab.read_signed(at + lay.ROW_STARTED_MS), slab.read_signed(at + lay.ROW_HEARTBEAT_MS)

@@ -97,7 +97,7 @@ class Backpressure:
         if not room:
             self._pool.reclaim(self._pool.capacity)
             room = _room_for_largest(self._pool, self._span, self._batch)
-        return room or self._pool.free_spans(chunks_for(next_size), 1)
+        return room or self._pool.count_free_spans(chunks_for(next_size), 1)
 
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
@@ -106,7 +106,7 @@ def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
     Each may need two spans, because smaller messages may split the free chunks.
     """
     pool.reserve(2 * batch * span, span)
-    return pool.free_spans(span, 2 * batch) // 2
+    return pool.count_free_spans(span, 2 * batch) // 2
 
 
 def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
@@ -119,7 +119,7 @@ def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> 
     if not room:
         pool.reclaim(pool.capacity)
         room = _room_for(pool, span, count)
-    return room or min(1, pool.free_spans(chunks_for(first), 1))
+    return room or min(1, pool.count_free_spans(chunks_for(first), 1))
 
 
 def _room_for(pool: ChunkPool, span: int, count: int) -> int:

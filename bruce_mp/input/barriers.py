@@ -132,7 +132,7 @@ class Barriers:
         durable = [each for each in self._pending if each.is_durable]
         for each in durable:
             if self._journal is not None and each.ticket is None and not _is_spilled(each.client, each.last):
-                each.ticket = self._journal.last
+                each.ticket = self._journal.last_handed_over
         return bool(durable)
 
     def _is_finished(self, barrier: _PendingBarrier) -> bool:

@@ -38,7 +38,7 @@ class SlotTable:
     def _word_index(self, slot: int) -> int:
         """Return the index of the slab's word that holds a slot's broker id plus 1; 0 marks a free slot."""
         row = lay.ROW_FIRST_DISPATCHER + slot
-        return (self._slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2
+        return (self._slab.row_at(row) + lay.ROW_NODE) >> 2
 
     def slot_of(self, node: int) -> int | None:
         """Return the slot of a broker; None if it has none."""

@@ -62,7 +62,7 @@ class SlabTables:
         if not is_full or now_ms < self._next_sweep_ms:
             return []
         in_use = topics_in_use()
-        known = {self.topics.id_of(name): name for name in self.topics.partition_counts()}
+        known = {self.topics.number_of(name): name for name in self.topics.partition_counts()}
         deleted = {topic: name for topic, name in known.items() if name not in existing and topic not in in_use}
         if deleted:
             self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
@@ -74,7 +74,7 @@ class SlabTables:
         self._freed_names = deleted
         if deleted:
             self.topics.remove(deleted)
-            self.partitions.retain_topics(set(map(self.topics.id_of, self.topics.partition_counts())))
+            self.partitions.retain_topics(set(map(self.topics.number_of, self.topics.partition_counts())))
             _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
 
     def report_full(self, table: str, consequence: str, now_ms: int) -> None:

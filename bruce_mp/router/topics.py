@@ -225,7 +225,7 @@ class TopicRegistry:
         view = self.view.topics.get(name) if self.view is not None else None
         if view is None:
             return 0
-        number = self._table.id_of(name)
+        number = self._table.number_of(name)
         known = self._table.partitions_of(number) if number else 0
         return self._table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["AttemptId", "AttemptRegistry", "AttemptState", "RememberedAttempt"]
 
 MAX_FILE_BYTES: Final = 8 << 20
-"""Size at which a file is replaced; it has about 30,000 attempts."""
+"""Size at which a file is replaced: about 30,000 attempts."""
 MAX_FILE_AGE_MS: Final = 86_400_000
 """Age at which a file is replaced: a day, as the documentation promises."""
 _FILE: Final = "attempts.journal"
@@ -97,12 +97,12 @@ class AttemptRegistry:
         self._slab_id = slab_id
         self._create_directory = create_directory
         self._path = directory / _FILE
-        self._clock_ms = clock_ms or _wall_clock_ms
+        self._clock_ms = clock_ms or (lambda: time.time_ns() // 1_000_000)
         self._descriptor = -1
         self._clear()
 
     def _clear(self) -> None:
-        """Close the file and forget its entries, because a new file replaces it."""
+        """Close the file and discard its entries, because a new file replaces it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -134,9 +134,9 @@ class AttemptRegistry:
         return is_open and slab != self._slab_id and slab not in self._ended_slabs
 
     def since_ms(self) -> int:
-        """Return the time from which on the registry has all attempts, in ms since 1970.
+        """Return the time since which the registry has every attempt, in ms since 1970.
 
-        A power failure may take the last entries of a file, so no time before the boot of the host counts.
+        That is not before the host's boot, because a power failure may have removed the last entries of a file.
         """
         with self._locked():
             return max(self._oldest_ms, _boot_time_ms())
@@ -164,7 +164,7 @@ class AttemptRegistry:
             self._append(state.value, *attempt, delivered, {int(key): count for key, count in (discards or {}).items()})
 
     def resolve(self, row: int, completed: int) -> None:
-        """Decide about the attempts of a dead worker of this row; `completed` is the last number that it completed."""
+        """Store the outcome of a dead worker's attempts; `completed` is the number of the last that it completed."""
         with self._locked():
             for attempt in list(self._attempts.values()):
                 slab, owner, number = attempt.id
@@ -286,13 +286,9 @@ A completion stores its number in the row before its entry here, so a PREPARED a
 
 
 def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """Split after the last newline: another process may be writing the rest."""
+    """Split after the last newline, because another process may be writing the rest."""
     end = data.rfind(b"\n") + 1
     return data[:end], data[end:]
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _boot_time_ms() -> int:

@@ -41,15 +41,15 @@ _Queue = OrderedDict[int, None]  # chunks, the next one to inspect first
 INSPECTIONS_PER_ALLOCATION: Final = 4
 """Sealed chunks that each allocation inspects: more than it opens, so that reclaiming keeps pace with use."""
 INSPECTIONS_WHEN_FULL: Final = 256
-"""Chunks that an allocation inspects for each chunk that it lacks; the input receives nothing meanwhile."""
+"""Chunks that an allocation inspects for each chunk that it lacks, while the input receives nothing."""
 MAX_INSPECTIONS_PER_RECLAIM: Final = 512
-"""Bound for one call of `reclaim`, so that receiving continues; also for the stuck chunks that one search frees."""
+"""Bound for one call of `reclaim`, so that the input soon receives again; also for the stuck chunks that it frees."""
 INSPECTIONS_PER_STEP: Final = 32
 """Chunks that `reclaim` inspects before it checks if it has freed enough."""
 INSPECTIONS_PER_SECOND: Final = 4096
 """Bound for `reclaim_idle`, which runs once a second beside the traffic."""
 SEARCH_PAUSE_MS: Final = 5
-"""Pause after a search without success, because settling takes milliseconds."""
+"""Pause after a search without success: a broker needs milliseconds to acknowledge messages."""
 STUCK_AFTER_MS: Final = 5000
 """Age after which an unsettled chunk is inspected rarely."""
 STUCK_DIVISOR: Final = 8
@@ -99,7 +99,7 @@ class ChunkPool:
         self._reserved, self._reserved_span = 0, 1
         self.own_free = 0
         """Number of free chunks in the shares of this input."""
-        self._generation_at = slab.geometry.rows_at + owner * lay.ROW_BYTES + lay.ROW_GENERATION
+        self._generation_at = slab.row_at(owner) + lay.ROW_GENERATION
         self._adopt()
 
     @property
@@ -121,14 +121,14 @@ class ChunkPool:
         for share in self._shares.own:
             self._add_share(share)
         last = self._slab.words[self._generation_at >> 2]
-        found = 0  # a slab of release 0.1 has no last generation in the row
+        largest = 0  # used for a slab of release 0.1, which has no last generation in the row
         for chunk, _, span, generation in used_chunk_headers(self._slab):
-            found = max(found, generation)
+            largest = max(largest, generation)
             self._set_used(chunk, span, used=1)
-            if self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER] == self.owner:
+            if self._slab.owner_of(chunk) == self.owner:
                 self.seal(chunk)
                 self.holdings.adopt(self._slab, chunk, span)
-        self._next_generation = self._generation_after(last or found)
+        self._next_generation = self._generation_after(last or largest)
         self._queue_adopted()
         self._refill()
 
@@ -316,7 +316,7 @@ class ChunkPool:
         size = self._reserved_span
         touched = (span - 2) // size + 2  # the most spans of `size` chunks that this span can overlap
         spans = self._reserved // size + touched
-        return self._obtain(int(spans * size * _FRAGMENTATION_FACTOR)) and self.free_spans(size, spans) == spans
+        return self._obtain(int(spans * size * _FRAGMENTATION_FACTOR)) and self.count_free_spans(size, spans) == spans
 
     def _obtain(self, chunks: int) -> bool:
         """Claim shares until `chunks` chunks are free; False if too few are obtainable."""
@@ -324,7 +324,7 @@ class ChunkPool:
             pass
         return self.own_free >= chunks
 
-    def free_spans(self, span: int, limit: int) -> int:
+    def count_free_spans(self, span: int, limit: int) -> int:
         """Count the disjoint spans of neighbouring free chunks in our shares, up to `limit`."""
         wanted, found, at = bytes(span), 0, 0
         while found < limit and (at := self._used.find(wanted, at)) >= 0:
@@ -376,7 +376,7 @@ class ChunkPool:
     def _release(self, chunk: int) -> int:
         if self._watcher is not None:
             self._watcher.on_released(chunk)
-        # A crash in this function leaves a whole span without runs.  That is settled, so it is released again.
+        # A crash in this function leaves a whole span without runs, which counts as settled and is released again.
         at = self._slab.chunk_at(chunk)
         span = self._slab.words[(at + lay.CHUNK_SPAN) >> 2]
         self._slab.words[(at + lay.CHUNK_RUNS) >> 2] = 0
@@ -419,12 +419,10 @@ def chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:
 def _read_header(slab: Slab, chunk: int) -> tuple[ChunkState, int, int]:
     """Return (state, span, generation) of a chunk that should have a header."""
     magic, generation, state, _, _, span, *_ = lay.CHUNK.unpack_from(slab.view, slab.chunk_at(chunk))
-    if magic != lay.CHUNK_MAGIC or state not in _HEADER_STATES or not 1 <= span <= slab.geometry.chunks - chunk:
+    is_in_file = 1 <= span <= slab.geometry.chunks - chunk
+    if magic != lay.CHUNK_MAGIC or state not in lay.CHUNK_HEADER_STATES or not is_in_file:
         return ChunkState.FREE, 1, 0
     return ChunkState(state), 1 if state == ChunkState.FREE else span, generation
-
-
-_HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 
 def used_chunk_headers(slab: Slab) -> Iterator[tuple[int, ChunkState, int, int]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.chunk_readers import all_runs
-from bruce_mp.slab.handover_tickets import HandoverTickets
+from bruce_mp.slab.handover_tickets import HandoverTickets, completing_attempt
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import records_of, segment_of
 
@@ -50,23 +50,21 @@ def complete_attempt(
     slab: Slab, row: int, attempt: int, segments: Iterable[Segment], spill: SpillFile | None = None
 ) -> None:
     """Hand all runs of an attempt over to the router, in the order given, and complete its spill file."""
-    slab.words[_completing_word_at(slab, row)] = attempt
+    slab.words[_index(slab, row, lay.ROW_COMPLETING)] = attempt
     if spill is not None:
         spill.complete()
-        slab.longs[_completed_count_at(slab, row)] += spill.messages
-    _hand_over(slab, row, segments)
-    slab.words[_last_completed_at(slab, row)] = attempt
-    slab.words[_completing_word_at(slab, row)] = 0
+        slab.longs[(slab.row_at(row) + lay.ROW_COUNTERS + 8 * lay.SPILL_COMPLETED) >> 3] += spill.messages
+    _hand_over_completed(slab, row, attempt, segments)
 
 
 def last_completed(slab: Slab, row: int) -> int:
     """Return the last attempt that the input of a row completed, 0 for none; correct after `finish_completion`."""
-    return slab.words[_last_completed_at(slab, row)]
+    return slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)]
 
 
 def clear_last_completed(slab: Slab, row: int) -> None:
     """Clear the last completed attempt, because the next worker of the row numbers its attempts from 1."""
-    slab.words[_last_completed_at(slab, row)] = 0
+    slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)] = 0
 
 
 def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> None:
@@ -74,23 +72,20 @@ def finish_completion(slab: Slab, row: int, spills: Mapping[int, SpillFile]) -> 
 
     `spills` maps the numbers of attempts to the spill files of the row.
     """
-    attempt = slab.words[_completing_word_at(slab, row)]
+    attempt = completing_attempt(slab, row)
     if attempt:
         if attempt in spills and not spills[attempt].is_complete:
             spills[attempt].complete()
-        _hand_over(
-            slab, row, [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
-        )
-        slab.words[_last_completed_at(slab, row)] = attempt
-        slab.words[_completing_word_at(slab, row)] = 0
+        rest = [each for each in incomplete_segments(slab, row) if attempt_of(slab, each.chunk) == attempt]
+        _hand_over_completed(slab, row, attempt, rest)
 
 
 def incomplete_segments(slab: Slab, row: int) -> list[Segment]:
     """Return the OPEN runs of attempts of a row's input in order of arrival, and settle the empty ones."""
     found: list[tuple[int, Segment]] = []
     for chunk, offset, run in all_runs(slab):
-        is_ours = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] == row
-        if not is_ours or run.state is not RunState.OPEN or not attempt_of(slab, chunk):
+        is_own = slab.owner_of(chunk) == row
+        if not is_own or run.state is not RunState.OPEN or not attempt_of(slab, chunk):
             continue
         if not run.records:
             # An empty run has nothing to deliver, and its chunk can be reclaimed.
@@ -102,19 +97,15 @@ def incomplete_segments(slab: Slab, row: int) -> list[Segment]:
     return [segment for _, segment in sorted(found)]
 
 
-def _hand_over(slab: Slab, row: int, segments: Iterable[Segment]) -> None:
+def _hand_over_completed(slab: Slab, row: int, attempt: int, segments: Iterable[Segment]) -> None:
+    """Hand the runs of an attempt over, and end its completion."""
     tickets = HandoverTickets(slab, row)
     for segment in segments:
         tickets.hand_over(slab.chunk_at(segment.chunk) + segment.run)
+    slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)] = attempt
+    slab.words[_index(slab, row, lay.ROW_COMPLETING)] = 0
 
 
-def _completed_count_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * lay.SPILL_COMPLETED) >> 3
-
-
-def _last_completed_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_LAST_COMPLETED) >> 2
-
-
-def _completing_word_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
+def _index(slab: Slab, row: int, field: int) -> int:
+    """Return the index in `slab.words` of a field of a process row."""
+    return (slab.row_at(row) + field) >> 2

@@ -26,17 +26,28 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Geometry", "Slab", "create_slab", "lock_exclusive", "lock_shared"]
+__all__ = ["MAX_LANDING_SLOTS", "Geometry", "Slab", "create_slab", "lock_exclusive", "lock_shared"]
+
+MAX_LANDING_SLOTS: Final = 64
+"""Slots of the landing zone, and so the most datagrams that one `recvmmsg()` receives."""
+_MIN_LANDING_SLOTS: Final = 4
+_LANDING_BYTES: Final = 4 << 20
+"""Bytes of the landing zone that large datagrams may take, unless the smallest number of slots needs more."""
+_MIN_CHUNKS: Final = 16
+"""Chunks of the smallest slab, however small `size` is."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The numbers from which the offsets of the file's parts follow; `landing_slot_size` is in bytes."""
+    """The numbers from which the offsets of the file's parts follow; `landing_slot_size` is in bytes.
+
+    The defaults bound the topics and partitions of a daemon: docs/slab.md has its behaviour at these limits.
+    """
 
     chunks: int
     topics: int = 4096
     partitions: int = 32768
-    landing_slots: int = 64
+    landing_slots: int = MAX_LANDING_SLOTS
     landing_slot_size: int = 65536
 
     @cached_property
@@ -57,7 +68,7 @@ class Geometry:
 
     @cached_property
     def landing_at(self) -> int:
-        size = lay.INPUT_ROWS * lay.SENDERS_PER_INPUT * lay.SENDER_ENTRY
+        size = lay.INPUT_ROW_COUNT * lay.SENDERS_PER_INPUT * lay.SENDER_ENTRY
         return lay.align(self.senders_at + size, lay.PAGE)
 
     @cached_property
@@ -84,8 +95,16 @@ class Geometry:
     def for_size(cls, size: int, largest_datagram: int) -> Geometry:
         """Return the geometry for `size` bytes of chunks and datagrams of up to `largest_datagram` bytes."""
         slot = lay.align(max(largest_datagram, 64), 64)
-        slots = max(4, min(64, (4 << 20) // slot))
-        return cls(chunks=max(16, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot)
+        slots = max(_MIN_LANDING_SLOTS, min(MAX_LANDING_SLOTS, _LANDING_BYTES // slot))
+        return cls(chunks=max(_MIN_CHUNKS, size // lay.CHUNK_BYTES), landing_slots=slots, landing_slot_size=slot)
+
+    @classmethod
+    def from_superblock(cls, page: bytes | mmap.mmap) -> Geometry | None:
+        """Return the geometry that a superblock states; None if its fields contradict each other."""
+        _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(page)
+        geometry = cls(chunks, topics, partitions, slots, slot_size)
+        is_consistent = (chunk, rows, size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
+        return geometry if is_consistent else None
 
 
 class Slab:
@@ -122,6 +141,14 @@ class Slab:
         if not 0 <= chunk < self.geometry.chunks:
             raise SlabError(f"There is no chunk {chunk} in {self.path}; it has {self.geometry.chunks}.")
         return self.chunks_at + chunk * lay.CHUNK_BYTES
+
+    def owner_of(self, chunk: int) -> int:
+        """Return the row of the input that owns a chunk in use."""
+        return self.view[self.chunk_at(chunk) + lay.CHUNK_OWNER]
+
+    def row_at(self, row: int) -> int:
+        """Return the file offset of a process row."""
+        return self.geometry.rows_at + row * lay.ROW_BYTES
 
     def read_signed(self, offset: int) -> int:
         """Return the signed 64-bit integer at a file offset that is a multiple of 8."""
@@ -198,18 +225,13 @@ def create_slab(path: Path, geometry: Geometry, now_ms: int) -> None:
 def _initialize(descriptor: int, geometry: Geometry, now_ms: int) -> None:
     os.posix_fallocate(descriptor, 0, geometry.file_size)
     page = bytearray(lay.PAGE)
-    fixed = (lay.SUPER_MAGIC, lay.LAYOUT_VERSION, lay.CHUNK_BYTES, geometry.file_size)
-    lay.SUPERBLOCK.pack_into(page, 0, *fixed, *_counts(geometry))
-    page[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8
-    page[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
-    page[lay.SUPER_TOPIC_COUNT] = 1
-    os.pwrite(descriptor, page, 0)
-    nothing_landed = b"\xff" * (geometry.landing_slots * lay.MMSGHDR_BYTES)
-    os.pwrite(descriptor, nothing_landed, geometry.landing_at + lay.LANDING_HEADERS)
-
-
-def _counts(geometry: Geometry) -> tuple[int, ...]:
-    return (
+    lay.SUPERBLOCK.pack_into(
+        page,
+        0,
+        lay.SUPER_MAGIC,
+        lay.LAYOUT_VERSION,
+        lay.CHUNK_BYTES,
+        geometry.file_size,
         geometry.chunks,
         geometry.topics,
         geometry.partitions,
@@ -217,6 +239,12 @@ def _counts(geometry: Geometry) -> tuple[int, ...]:
         geometry.landing_slots,
         geometry.landing_slot_size,
     )
+    page[lay.SUPER_PRODUCER_ID : lay.SUPER_PRODUCER_ID + 8] = b"\xff" * 8  # -1: none yet
+    page[lay.SUPER_CREATED_MS : lay.SUPER_CREATED_MS + 8] = now_ms.to_bytes(8, "little", signed=True)
+    page[lay.SUPER_TOPIC_COUNT] = 1
+    os.pwrite(descriptor, page, 0)
+    empty_headers = b"\xff" * (geometry.landing_slots * lay.MMSGHDR_BYTES)  # LANDING_EMPTY in each length
+    os.pwrite(descriptor, empty_headers, geometry.landing_at + lay.LANDING_HEADERS)
 
 
 def _creation_error(path: Path, geometry: Geometry, error: OSError) -> str:
@@ -233,15 +261,14 @@ def _read_geometry(path: Path, descriptor: int) -> Geometry:
     page = os.pread(descriptor, lay.PAGE, 0)
     if len(page) < lay.PAGE or not page.startswith(lay.SUPER_MAGIC):
         raise SlabError(f"{path} is not a slab: it does not begin with {lay.SUPER_MAGIC.decode()}.")
-    _, version, chunk, size, chunks, topics, partitions, rows, slots, slot_size = lay.SUPERBLOCK.unpack_from(page)
+    _, version, *_ = lay.SUPERBLOCK.unpack_from(page)
     if version != lay.LAYOUT_VERSION:
         raise SlabError(
             f"{path} has layout version {version}; this program reads {lay.LAYOUT_VERSION}. Use a release of bruce "
             "with the file's version: docs/slab.md lists them."
         )
-    geometry = Geometry(chunks, topics, partitions, slots, slot_size)
-    agrees = chunk == lay.CHUNK_BYTES and rows == lay.ROW_COUNT and size == geometry.file_size
-    if not agrees or os.fstat(descriptor).st_size != size:
+    geometry = Geometry.from_superblock(page)
+    if geometry is None or os.fstat(descriptor).st_size != geometry.file_size:
         raise SlabError(f"{path} is damaged: its superblock does not match its size.")
     return geometry
 

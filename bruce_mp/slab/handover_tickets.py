@@ -9,7 +9,7 @@ A ticket grows by the records of its run, so the row's ticket counts the records
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["HandoverTickets", "InputProgress", "JournaledTickets", "input_progress", "last_tickets", "store_journaled"]
-
-
-def _ticket_at(slab: Slab, row: int) -> int:
-    return slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_TICKET
+__all__ = [
+    "HandoverTickets",
+    "InputProgress",
+    "JournaledTickets",
+    "completing_attempt",
+    "input_progress",
+    "last_tickets",
+    "store_journaled",
+]
 
 
 class HandoverTickets:
@@ -31,19 +35,19 @@ class HandoverTickets:
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
-        self.row_at = _ticket_at(slab, row)
+        self.last_at = slab.row_at(row) + lay.ROW_TICKET
         """File offset of the last ticket."""
 
     def hand_over(self, run_at: int) -> None:
         """Hand the run at a file offset over to the router: store ticket, state word and row in this order."""
-        ticket = self._slab.longs[self.row_at >> 3] + self._slab.words[(run_at + lay.RUN_COUNT) >> 2]
+        ticket = self._slab.longs[self.last_at >> 3] + self._slab.words[(run_at + lay.RUN_COUNT) >> 2]
         self._slab.longs[(run_at + lay.RUN_TICKET) >> 3] = ticket
         self._slab.words[run_at >> 2] = RunState.FILLED
-        self._slab.longs[self.row_at >> 3] = ticket
+        self._slab.longs[self.last_at >> 3] = ticket
 
     def catch_up(self, ticket: int) -> None:
         """Raise the row's ticket to that of a run that a predecessor handed over, if it died between run and row."""
-        self._slab.longs[self.row_at >> 3] = max(self._slab.longs[self.row_at >> 3], ticket)
+        self._slab.longs[self.last_at >> 3] = max(self._slab.longs[self.last_at >> 3], ticket)
 
 
 def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
@@ -53,16 +57,16 @@ def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
 
 
 class JournaledTickets:
-    """The progress of the journal with the runs of one input; `row` is the input's."""
+    """The progress of the journal through the runs of one input; `row` is the input's."""
 
     def __init__(self, slab: Slab, row: int) -> None:
         self._slab = slab
         self._row = row
 
     @property
-    def last(self) -> int:
-        """Return the ticket of the last run that the input handed over."""
-        return self._slab.longs[_ticket_at(self._slab, self._row) >> 3]
+    def last_handed_over(self) -> int:
+        """Return the ticket of the last run that the input handed over, journaled or not."""
+        return _last_ticket(self._slab, self._row)
 
     def has(self, ticket: int) -> bool:
         """Return True if the journal has the held runs up to a ticket."""
@@ -81,24 +85,27 @@ class InputProgress(NamedTuple):
 
 
 def input_progress(slab: Slab) -> dict[int, InputProgress]:
-    """Return the progress of each input row; attempts other than the one named are handed over wholly or not at all."""
-    return {row: _progress_of(slab, row) for row in _INPUT_ROWS}
+    """Return the progress of each input row.  Every attempt but the named one is handed over wholly or not at all."""
+    return {row: _progress_of(slab, row) for row in lay.INPUT_ROWS}
 
 
 def _progress_of(slab: Slab, row: int) -> InputProgress:
     """Read both values at a moment without a hand-over between them."""
-    ticket_at = _ticket_at(slab, row) >> 3
-    completing_at = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
     while True:
-        ticket = slab.longs[ticket_at]
-        found = InputProgress(ticket, slab.words[completing_at])
-        if slab.longs[ticket_at] == ticket:
+        found = InputProgress(_last_ticket(slab, row), completing_attempt(slab, row))
+        if _last_ticket(slab, row) == found.ticket:
             return found
+
+
+def completing_attempt(slab: Slab, row: int) -> int:
+    """Return the attempt whose runs the input of a row is handing over, 0 for none."""
+    return slab.words[(slab.row_at(row) + lay.ROW_COMPLETING) >> 2]
 
 
 def last_tickets(slab: Slab) -> dict[int, int]:
     """Return the last ticket of each input row."""
-    return {row: slab.longs[_ticket_at(slab, row) >> 3] for row in _INPUT_ROWS}
+    return {row: _last_ticket(slab, row) for row in lay.INPUT_ROWS}
 
 
-_INPUT_ROWS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS)
+def _last_ticket(slab: Slab, row: int) -> int:
+    return slab.longs[(slab.row_at(row) + lay.ROW_TICKET) >> 3]

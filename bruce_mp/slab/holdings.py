@@ -30,7 +30,7 @@ INSPECTIONS_PER_SWEEP: Final = 256
 """Chunks of a topic that one sweep inspects."""
 MIN_SWEEP_PAUSE_MS: Final = 5
 MAX_SWEEP_PAUSE_MS: Final = 80
-"""The pause after a sweep that frees nothing doubles up to this value, so that a stuck topic costs little CPU."""
+"""The pause after a sweep that frees nothing doubles between these limits, so that a stuck topic costs little CPU."""
 
 
 class SweepPause:
@@ -54,9 +54,12 @@ class Holding:
 
     def __init__(self) -> None:
         self.chunks: OrderedDict[int, int] = OrderedDict()
-        self.held = self.freed = 0
+        self.held = 0
+        """Number of chunks that the topic holds, all chunks of spans included."""
+        self.freed = 0
+        """Number of chunks and spans of the topic that became free."""
         self.alpha: int | None = None
-        """The topic's factor, see `TopicThresholds`; None until `TopicThresholds` reads it from the config."""
+        """The topic's factor from the config, see `TopicThresholds`; None if it is not looked up yet."""
         self.pause = SweepPause()
 
 
@@ -67,7 +70,7 @@ class Holdings:
         self._by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         self.freed = 0
-        """Number of chunks that became free, of all topics."""
+        """Number of chunks and spans that became free, of all topics."""
         self.numbered = 0
         """Number of the listed topics that have a number."""
 
@@ -85,7 +88,7 @@ class Holdings:
         return self._by_topic
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
-        """Charge an allocated chunk to a topic; `holding` is `of(topic)`."""
+        """Charge an allocated chunk to a topic; `holding` is `holding_of(topic)`, which then becomes listed."""
         if topic not in self._by_topic:
             self._by_topic[topic] = holding
             self.numbered += isinstance(topic, int)

@@ -79,7 +79,7 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
 
 
 def landed_extents_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
-    """Return (file offset, length) of the first `count` datagrams, with length 0 for those longer than `longest`."""
+    """Return (file offset, length) of the first `count` datagrams, with length 0 if longer than `longest` bytes."""
     extents = landed_extents(slab)[:count]
     if max(map(_length_of, extents), default=0) < longest:
         return extents
@@ -111,7 +111,7 @@ def request_credentials(slab: Slab, slots: int) -> None:
 
 
 def senders_of(slab: Slab, count: int) -> DatagramSenders | None:
-    """Return the senders of the first `count` datagrams; None if the receiver did not call `request_senders`.
+    """Return the senders of the first `count` datagrams; None if the receiver did not call `request_credentials`.
 
     Other control messages count as unknown senders: a service manager may have set options on the socket.
     """
@@ -138,12 +138,14 @@ def _control_kinds(slab: Slab, count: int) -> list[int]:
 
 
 def _column(slab: Slab, count: int, at: int) -> list[int]:
+    """Return the 32-bit integer at byte `at` of each control message."""
     first, step = (control_at(slab, 0) + at) >> 2, lay.CONTROL_BYTES >> 2
     return slab.words[first : first + count * step : step].tolist()
 
 
 _CONTROL_LENGTH: Final = array("Q", [lay.CONTROL_BYTES])
 _KIND_AT: Final = 8
+"""Offset of level and type in a `struct cmsghdr`."""
 _CREDENTIALS_KIND: Final = SCM_CREDENTIALS << 32 | SOL_SOCKET
 _CREDENTIALS_AT: Final = (16, 20, 24)
 """Offsets of pid, uid and gid in a control message: `struct cmsghdr`, then `struct ucred`."""

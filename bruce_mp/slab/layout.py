@@ -6,7 +6,7 @@ machine instruction, so SIGKILL leaves the old value or the new one.
 
     offset 0                superblock       one page
     TOPICS                  topic table      one writer: the router
-    PARTITIONS              partition table  entries made by the router; next sequence written by the partition's owner
+    PARTITIONS              partition table  entries created by the router; next sequence: the partition's dispatcher
     ROWS                    process rows     one per process: counters and the redo record of its last transaction
     SENDERS                 senders          a table for each input (slab/sender_usage.py); one writer each: the input
     LANDING                 landing zone     one writer: the datagram input
@@ -42,9 +42,7 @@ SUPER_MAGIC: Final = b"BRUCESLB"
 SUPERBLOCK: Final = Struct("<8sIIQIIIIII")
 """magic, layout version, chunk size, file size, chunks, topics, partitions, rows, landing slots, landing slot size"""
 SUPER_PRODUCER_ID: Final = 72  # i64, -1 = none
-SUPER_IDEMPOTENCE: Final = (
-    84  # u32: 0 = unknown, 1 = the brokers support it, 2 = they do not, 3 = a change of cluster is under way
-)
+SUPER_IDEMPOTENCE: Final = 84  # u32: 0 = unknown, 1 = supported by the brokers, 2 = not, 3 = the cluster is changing
 SUPER_CREATED_MS: Final = 88  # i64
 SUPER_TOPIC_COUNT: Final = 96  # u32, stored after the entry is complete
 SUPER_PARTITION_COUNT: Final = 100  # u32, stored after the entry is complete
@@ -67,7 +65,7 @@ SUPER_JOURNAL_PATH: Final = 3328  # the directory of the journal
 JOURNAL_PATH_MAX: Final = 768
 
 # --- topic table: entry 0 is never used, so that topic number 0 means "not numbered" -----------------------------
-TOPIC_ENTRY: Final = 272
+TOPIC_ENTRY: Final = 272  # bytes of an entry
 TOPIC_NAME_MAX: Final = 249  # Kafka's own limit; a longer name can never be a topic and is never numbered
 TOPIC_PARTITIONS: Final = 0  # u32, number of partitions by the metadata
 TOPIC_NAME_LENGTH: Final = 4  # u32
@@ -78,7 +76,7 @@ TOPIC_NUMBER: Final = 264  # u32, stored last: index of the entry + k x capacity
 TOPIC_LAST_NUMBER: Final = 268  # u32, the last number of the entry, 0 = none
 
 # --- partition table -------------------------------------------------------------------------------------------------
-PARTITION_ENTRY: Final = 16
+PARTITION_ENTRY: Final = 16  # bytes of an entry
 PARTITION: Final = Struct("<Iiii")
 """topic number (0 = the entry is free), partition, next sequence number, its producer epoch"""
 PARTITION_NEXT_SEQUENCE: Final = 8  # stored with the epoch in one aligned 8-byte store
@@ -94,15 +92,15 @@ ROW_STARTED_MS: Final = 24  # i64, on the wall clock
 ROW_NODE: Final = 32  # u32, of a dispatcher: the broker's node id + 1, 0 = the slot is free
 ROW_LAST_COMPLETED: Final = 36  # u32, of a stream input: the last fenced attempt that it completed, 0 = none
 ROW_TICKET: Final = 40  # u64, of an input: the number of records that it has handed over; RUN_TICKET of the last run
-ROW_COUNTED: Final = 48  # u64, of a stream input: number of counted arrivals, its predecessors' included
+ROW_COUNTED: Final = 48  # u64, of a stream input: messages in its counter of received ones, its predecessors' included
 ROW_COMPLETING: Final = 56  # u32, of a stream input: the fenced attempt whose runs it is handing over, 0 = none
 ROW_GENERATION: Final = 60  # u32, of an input: the generation of the chunk that it opened last, 0 = none
 ROW_COUNTERS: Final = 64
-ROW_COUNTER_CAPACITY: Final = 448
+ROW_COUNTER_CAPACITY: Final = 448  # with room for counters of later releases
 ROW_REDO: Final = ROW_COUNTERS + 8 * ROW_COUNTER_CAPACITY  # the redo record, see slab/rows.py
-ROW_REDO_BYTES: Final = 36 * 1024
+ROW_REDO_BYTES: Final = 36 * 1024  # bounds the segments of a transaction, and so of a record batch: about 1,500
 ROW_BYTES: Final = ROW_REDO + ROW_REDO_BYTES  # a multiple of 64
-ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # of the status process, which settles nothing: status/history/losses.py
+ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # status process: recent losses (status/history/losses.py); it needs no redo
 
 # Counters of the moves of messages between stages (telemetry/stages.py); the transaction of a move changes them.
 ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # the last incarnation that counted its moves; 0 in releases without them
@@ -110,7 +108,7 @@ FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
 FLOW_SENT: Final = 9  # dispatcher: messages that became part of a built batch, its own or one of a predecessor
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
-FLOW_BASE: Final = 12  # supervisor: a number for each of four stages, to add to what follows from the counters
+FLOW_BASE: Final = 12  # supervisor: for each of four stages a correction, to be added to the result of the counters
 
 # Counters of a stream input's row for its spill files (slab/spill.py); its transactions change them.
 SPILL_OLDEST: Final = 439  # when the oldest open attempt with a spill file began, in ms on the steady clock, 0 = none
@@ -127,14 +125,16 @@ ROW_SUPERVISOR: Final = 0
 ROW_ROUTER: Final = 1
 ROW_STATUS: Final = 2
 ROW_FIRST_INPUT: Final = 3
-INPUT_ROWS: Final = 29
-ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROWS
-ROW_JOURNAL: Final = ROW_FIRST_DISPATCHER - 1  # the journal process; at most INPUT_ROWS - 1 inputs exist
+INPUT_ROW_COUNT: Final = 29
+ROW_FIRST_DISPATCHER: Final = ROW_FIRST_INPUT + INPUT_ROW_COUNT
+INPUT_ROWS: Final = range(ROW_FIRST_INPUT, ROW_FIRST_DISPATCHER)
+ROW_JOURNAL: Final = ROW_FIRST_DISPATCHER - 1  # the last input row; at most INPUT_ROW_COUNT - 1 inputs exist
 STREAM_ROWS: Final = range(ROW_FIRST_INPUT + 1, ROW_JOURNAL)  # one for each stream worker
 DISPATCHER_SLOTS: Final = ROW_COUNT - ROW_FIRST_DISPATCHER
+DISPATCHER_ROWS: Final = range(ROW_FIRST_DISPATCHER, ROW_COUNT)
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
-SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), window, messages in it, then sums
+SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), quota interval, messages in it, then sums
 SENDERS_PER_INPUT: Final = 64
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
@@ -174,6 +174,8 @@ class ChunkState(IntEnum):
     BODY = 3
     """A chunk of a span after the first one; it has no header."""
 
+
+CHUNK_HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 RUN_HEADER: Final = 88
@@ -225,7 +227,7 @@ RECORD_TIMESTAMP: Final = 32  # i64, the client's timestamp or the arrival time
 RECORD_ARRIVAL: Final = 40
 
 ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`
-ARRIVAL_SOURCE_BITS: Final = 20
+ARRIVAL_SOURCE_BITS: Final = 20  # so many for the flush group, 43 for the message number
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are
@@ -273,6 +275,8 @@ class RunState(IntEnum):
 
 
 SETTLED: Final = frozenset({RunState.DELIVERED, RunState.DISCARDED})
+BUILT: Final = frozenset({RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT})
+"""States of records in a record batch that was built: a broker may have them."""
 
 
 def align(size: int, to: int = 8) -> int:
@@ -286,9 +290,9 @@ def state_word(state: RunState, holder: int = 0) -> int:
 
 
 def stream_arrival(number: int, source: int) -> int:
-    """Return the arrival number of message `number` of a stream input, received from `source` (20 bits).
+    """Return the arrival number of message `number` of a stream input; `source` is its flush group (20 bits).
 
-    Arrival numbers grow with the message number, differ from all numbers of a landing zone, and include the source.
+    Arrival numbers grow with the message number, and differ from all numbers of a landing zone.
     """
     return ARRIVAL_STREAM | number << ARRIVAL_SOURCE_BITS | source
 
@@ -300,7 +304,7 @@ def stream_number(arrival: int) -> int:
 
 assert SUPER_CLUSTER_ID + CLUSTER_ID_MAX <= SUPER_SHARES
 assert SUPER_SHARES + SHARES_MAX <= SUPER_JOURNALED
-assert SUPER_JOURNALED + 8 * INPUT_ROWS <= SUPER_JOURNALED_MS < SUPER_RESTORING < PAGE
+assert SUPER_JOURNALED + 8 * INPUT_ROW_COUNT <= SUPER_JOURNALED_MS < SUPER_RESTORING < PAGE
 assert RUN.size == RUN_HEADER
 assert RECORD.size == RECORD_HEADER
 assert CHUNK.size <= CHUNK_HEADER

@@ -11,10 +11,9 @@ stored first: a router that is killed between the two leaves no producer id of a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.tables import PartitionTable
 
@@ -36,7 +35,6 @@ __all__ = [
 
 _UNKNOWN, _SUPPORTED, _UNSUPPORTED, _CHANGING = 0, 1, 2, 3
 """Values of SUPER_IDEMPOTENCE; _CHANGING: `change_cluster` has not finished, so batches may have old numbers."""
-_BUILT: Final = (RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT)
 
 
 def is_idempotent(slab: Slab) -> bool:
@@ -46,7 +44,7 @@ def is_idempotent(slab: Slab) -> bool:
 
 def reset_idempotence(slab: Slab) -> None:
     """Let the router request a new producer id, unless a batch has sequence numbers (supervisor only, at its start)."""
-    if not any(found.sequence >= 0 for found in sweep(slab, _BUILT)):
+    if not any(found.sequence >= 0 for found in sweep(slab, lay.BUILT)):
         slab.words[lay.SUPER_IDEMPOTENCE >> 2] = _UNKNOWN
 
 

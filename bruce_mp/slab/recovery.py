@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import SlabError
@@ -88,9 +89,17 @@ def inspect_segment(slab: Slab, segment: Segment) -> FoundSegment:
     """Return a segment of equal state words with the fields of its run's header, or of its first record if split."""
     run = read_run(slab, segment.chunk, segment.run)
     if run.state is not RunState.SPLIT:
-        placement = (run.partition, run.sequence, run.epoch)
-        return FoundSegment(segment, run.word, run.topic, run.flags, *placement, run.first_arrival)
+        return _with_run_fields(segment, run)
     _, first = next(segment_records(slab, segment))
+    return _with_record_fields(segment, run, first)
+
+
+def _with_run_fields(segment: Segment, run: Run) -> FoundSegment:
+    placement = (run.partition, run.sequence, run.epoch)
+    return FoundSegment(segment, run.word, run.topic, run.flags, *placement, run.first_arrival)
+
+
+def _with_record_fields(segment: Segment, run: Run, first: Record) -> FoundSegment:
     placement = (first.partition, first.sequence, first.epoch)
     return FoundSegment(segment, first.word, run.topic, first.flags, *placement, first.arrival)
 
@@ -118,7 +127,7 @@ def sweep_filled(slab: Slab) -> list[FoundSegment]:
 def _is_within(slab: Slab, segment: Segment, last: dict[int, int]) -> bool:
     at = slab.chunk_at(segment.chunk)
     ticket = slab.longs[(at + segment.run + lay.RUN_TICKET) >> 3]
-    return ticket <= last.get(slab.view[at + lay.CHUNK_OWNER], 0)
+    return ticket <= last.get(slab.owner_of(segment.chunk), 0)
 
 
 def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterator[FoundSegment]:
@@ -148,10 +157,7 @@ _UNSPLIT: Final = frozenset(RunState) - {RunState.SPLIT}
 
 def _segments_of_run(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[FoundSegment]:
     if run.state is not RunState.SPLIT:
-        placement = (run.partition, run.sequence, run.epoch)
-        yield FoundSegment(
-            segment_of(chunk, offset, run), run.word, run.topic, run.flags, *placement, run.first_arrival
-        )
+        yield _with_run_fields(segment_of(chunk, offset, run), run)
         return
     part: list[tuple[int, Record]] = []
     for at, record in until_damage(records_of(slab, chunk, offset, run)):  # the records before a damaged one are found
@@ -171,20 +177,16 @@ def _continues(last: Record, record: Record) -> bool:
 
 
 def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, Record]]) -> FoundSegment:
-    first = members[0][1]
+    first_at, first = members[0]
     payload = sum(record.payload for _, record in members)
-    segment = Segment(chunk, run.generation, offset, members[0][0], len(members), payload)
-    placement = (first.partition, first.sequence, first.epoch)
-    return FoundSegment(segment, first.word, run.topic, first.flags, *placement, first.arrival)
+    return _with_record_fields(Segment(chunk, run.generation, offset, first_at, len(members), payload), run, first)
 
 
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
     """Build record batches from sent segments, per partition in order of sequence numbers."""
     batches: list[SentBatch] = []
-    by_partition = sorted(found, key=lambda item: (item.topic, item.partition, item.epoch))
-    for (topic, partition, epoch), members in groupby(
-        by_partition, key=lambda item: (item.topic, item.partition, item.epoch)
-    ):
+    numbering = attrgetter("topic", "partition", "epoch")
+    for (topic, partition, epoch), members in groupby(sorted(found, key=numbering), key=numbering):
         for batch in _split_at_batch_starts(_in_sequence(list(members))):
             segments = tuple(item.segment for item in batch)
             batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
@@ -194,8 +196,9 @@ def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
 def _in_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
     """Sort by sequence number, also where the numbers wrap around to 0."""
     members.sort(key=lambda item: item.sequence)
-    wrapped = members[-1].sequence - members[0].sequence > 1 << 30
-    if wrapped:
+    # A partition's batches in flight span far fewer numbers than half of the range.
+    has_wrapped = members[-1].sequence - members[0].sequence > 1 << 30
+    if has_wrapped:
         members.sort(key=lambda item: (item.sequence + (1 << 30)) & 0x7FFFFFFF)
     return members
 
@@ -212,10 +215,10 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 
 def close_open_runs(slab: Slab, owner: int) -> None:
     """Hand over the runs that the dead input of row `owner` left open, with recounted sums, except fenced attempts."""
-    mine = [found for found in all_runs(slab) if _owner_of(slab, found[0]) == owner]
+    own = [found for found in all_runs(slab) if slab.owner_of(found[0]) == owner]
     tickets = HandoverTickets(slab, owner)
-    tickets.catch_up(max((run.ticket for _, _, run in mine if run.state is not RunState.OPEN), default=0))
-    for chunk, offset, run in mine:
+    tickets.catch_up(max((run.ticket for _, _, run in own if run.state is not RunState.OPEN), default=0))
+    for chunk, offset, run in own:
         if run.state is RunState.OPEN and not slab.words[(slab.chunk_at(chunk) + lay.CHUNK_ATTEMPT) >> 2]:
             with suppress(SlabError):  # a damaged run stays open, because it cannot be delivered
                 _close_run(slab, tickets, chunk, offset, run)
@@ -259,12 +262,8 @@ def _partition_counts_in(slab: Slab, chunk: int, base: int) -> Iterator[tuple[in
 def uncounted_records(slab: Slab, owner: int, counted: int) -> list[Record]:
     """Return the records that row `owner`'s dead stream input appended but did not count, settled ones included."""
     first = lay.stream_arrival(counted, 0)
-    found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if _owner_of(slab, chunk) == owner else ())
+    found = read_each(slab, lambda chunk: _records_from(slab, chunk, first) if slab.owner_of(chunk) == owner else ())
     return list(found)
-
-
-def _owner_of(slab: Slab, chunk: int) -> int:
-    return slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER]
 
 
 def _records_from(slab: Slab, chunk: int, first: int) -> Iterator[Record]:

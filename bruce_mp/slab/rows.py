@@ -8,10 +8,16 @@ applies a valid redo record again, so every step must be repeatable.
 `version` is odd during a transaction, so that a reader of the books detects an inconsistent snapshot.  An input's
 version stays odd from `begin_batch` until it commits the batch, even if the input dies in between.
 
-A redo record consists of u32 valid, u32 outcome, u32 reason (of a move: the state word after it as the outcome, the one
-before it as the reason), u32 number of counters, u32 number of segments, u32 number of landing slots to empty, u64 next
-landing base (without slots to empty: a stream input's counted arrivals, 0 = unchanged), pairs of (u64 counter index,
-u64 value), and segments as in `runs.SEGMENT`.
+A redo record consists of
+
+    u32    1 if it is valid
+    u32    the outcome; for a move the state word after it
+    u32    the reason of a discard; for a move the state word before it
+    u32    number of counters
+    u32    number of segments
+    u32    number of landing slots to empty
+    u64    the next base of the landing zone; without slots to empty, a stream input's new ROW_COUNTED (0 = unchanged)
+    pairs of (u64 counter index, u64 new value), then segments as in `runs.SEGMENT`
 """
 
 from __future__ import annotations
@@ -58,7 +64,7 @@ class ProcessRow:
 
     def __init__(self, slab: Slab, index: int) -> None:
         self._slab = slab
-        self._at = slab.geometry.rows_at + index * lay.ROW_BYTES
+        self._at = slab.row_at(index)
         start = (self._at + lay.ROW_COUNTERS) >> 3
         self.counters = slab.longs[start : start + lay.ROW_COUNTER_CAPACITY]
         self._is_stream = index in lay.STREAM_ROWS
@@ -72,7 +78,7 @@ class ProcessRow:
         row = cls(slab, index)
         row._apply_redo()
         if row.version & 1 and not row._is_stream and not landing_zone.landed_lengths(slab):
-            # The dead process called `begin_batch`, but received no batch.
+            # The dead input called `begin_batch`, but received no batch.
             slab.longs[(row._at + lay.ROW_VERSION) >> 3] += 1
         return row
 
@@ -155,7 +161,7 @@ class ProcessRow:
         self._transact(increments, landing_base=arrivals)
 
     def begin_batch(self) -> None:
-        """Mark the books as inconsistent before the input adds records, until it lands and counts them."""
+        """Mark the books as inconsistent from before the input adds records until it counts them."""
         self._slab.longs[(self._at + lay.ROW_VERSION) >> 3] |= 1
 
     def _transact(
@@ -247,7 +253,7 @@ def _move_words(slab: Slab, segments: Iterable[Segment], before: int, after: int
 
 def redo_counters(slab: Slab, row: int) -> dict[int, int]:
     """Return the new values of the counters in a row's valid redo record."""
-    at = slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_REDO
+    at = slab.row_at(row) + lay.ROW_REDO
     count = min(slab.words[(at >> 2) + 3], _MAX_COUNTERS)
     return dict(_PAIR.iter_unpack(slab.view[at + _REDO.size : at + _REDO.size + count * _PAIR.size]))
 

@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 SEGMENT: Final = Struct("<IIIIII")
+"""The fields of `Segment`."""
 
 
 class Segment(NamedTuple):

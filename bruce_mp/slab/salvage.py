@@ -5,15 +5,13 @@ process's transaction or repair a count.
 
 The reader skips damaged parts and lists each as a sentence.  Memory that was overwritten with zeros looks like unused
 memory; then only the books show that messages are missing.
-
-Records come in order of arrival, by a merge of the runs, each of which is in order.
 """
 
 from __future__ import annotations
 
 import struct
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import landing_zone
@@ -61,10 +59,7 @@ class SalvagedRecord(NamedTuple):
     @property
     def was_sent(self) -> bool:
         """Return True for a record of a batch that was built, because a broker may have it."""
-        return self.state in _SENT
-
-
-_SENT: Final = frozenset({RunState.IN_FLIGHT, RunState.RETURNED_SENT, RunState.ROUTED_SENT, RunState.ASSIGNED_SENT})
+        return self.state in lay.BUILT
 
 
 class RecordBody(NamedTuple):
@@ -112,9 +107,8 @@ _HeapEntry = tuple[int, int, SalvagedRecord, "Iterator[SalvagedRecord]"]
 class Salvage:
     """The slab at `path`, mapped privately, so that repairs stay in this process; `damage` grows during the reading.
 
-    With `is_live`, a running daemon uses the slab: the copy keeps its unfinished transactions, and the result may be a
-    moment old.  Otherwise they are finished, as the next daemon would do.  Raises SlabError for an
-    unreadable file.
+    With `is_live`, a running daemon uses the slab: its unfinished transactions stay, and the result may be outdated.
+    Otherwise the copy finishes them, as the next daemon would.  Raises SlabError for an unreadable file.
     """
 
     def __init__(self, path: Path, *, is_live: bool) -> None:
@@ -128,7 +122,6 @@ class Salvage:
         self.slab.close()
 
     def _finish_transactions(self) -> None:
-        """Apply the valid redo records of dead processes, as the next daemon would."""
         for index in range(lay.ROW_COUNT):
             try:
                 ProcessRow.recover(self.slab, index).counters.release()
@@ -137,41 +130,43 @@ class Salvage:
 
     # --- chunks ------------------------------------------------------------------------------------------------------
 
-    def chunks(self) -> ChunkCounts:
+    def count_chunks(self) -> ChunkCounts:
         """Count the chunks and add the damaged ones to `damage`."""
         used = sum(span for _, state, span, _ in chunk_headers(self.slab) if state is not ChunkState.FREE)
         damaged = [
             chunk
             for chunk, state, _, generation in chunk_headers(self.slab)
-            if state is ChunkState.FREE and not generation and self._is_marked_used(chunk)
+            if state is ChunkState.FREE
+            and not generation
+            and self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
         ]
         self.damage += [f"Chunk {chunk} has no valid header; it was skipped." for chunk in damaged]
         return ChunkCounts(self.slab.geometry.chunks - used - len(damaged), used, len(damaged))
 
-    def _is_marked_used(self, chunk: int) -> bool:
-        """Return True if a chunk's state byte is not FREE."""
-        return self.slab.view[self.slab.chunk_at(chunk) + lay.CHUNK_STATE] != ChunkState.FREE
-
     # --- records -----------------------------------------------------------------------------------------------------
 
     def records(self, *, settled: bool = False) -> Iterator[SalvagedRecord]:
-        """Yield the records in order of arrival; with `settled` also delivered and discarded records."""
-        locations = sorted(self._locations(settled=settled), reverse=True)
+        """Yield the records in order of arrival; with `settled` also delivered and discarded records.
+
+        Each run is in order, and this merges the runs.  It opens a run only when the merge reaches its first record.
+        """
+        locations = sorted(self._locations(settled=settled), reverse=True)  # so that pop() returns the oldest run
         heap: list[_HeapEntry] = []
         while locations or heap:
             while locations and (not heap or locations[-1].first_arrival <= heap[0][0]):
                 self._push(heap, len(locations), self._records_in(locations.pop()))
             if heap:
-                _, number, kept, rest = heappop(heap)
-                if settled or kept.state not in lay.SETTLED:
-                    yield kept
+                _, number, record, rest = heappop(heap)
+                if settled or record.state not in lay.SETTLED:
+                    yield record
                 self._push(heap, number, rest)
 
     @staticmethod
     def _push(heap: list[_HeapEntry], number: int, rest: Iterator[SalvagedRecord]) -> None:
-        kept = next(rest, None)
-        if kept is not None:
-            heappush(heap, (kept.arrival, number, kept, rest))
+        """Push the next record of run `number`, if it has one."""
+        record = next(rest, None)
+        if record is not None:
+            heappush(heap, (record.arrival, number, record, rest))
 
     def _locations(self, *, settled: bool) -> Iterator[_RunLocation]:
         for found in read_each(self.slab, self._runs_in):
@@ -193,12 +188,12 @@ class Salvage:
             run = read_run(self.slab, chunk, offset)
             topic = self._topic_of(chunk, offset, run)
             for at, record in records_of(self.slab, chunk, offset, run):
-                yield self._salvaged(chunk, topic, run, at, record)
+                yield self._salvage_record(chunk, topic, run, at, record)
         except SlabError as error:
-            if self._generation(chunk) == generation:  # else a running daemon has reclaimed it
+            if self._generation_of(chunk) == generation:  # else a running daemon has reclaimed it
                 self.damage.append(f"{error} It was skipped, with the rest of the run.")
 
-    def _generation(self, chunk: int) -> int:
+    def _generation_of(self, chunk: int) -> int:
         return self.slab.words[(self.slab.chunk_at(chunk) + lay.CHUNK_GENERATION) >> 2]
 
     def _topic_of(self, chunk: int, offset: int, run: Run) -> bytes:
@@ -213,7 +208,7 @@ class Salvage:
             self.damage.append(f"The name of topic number {run.topic} is lost; its messages are listed without one.")
         return name
 
-    def _salvaged(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> SalvagedRecord:
+    def _salvage_record(self, chunk: int, topic: bytes, run: Run, offset: int, record: Record) -> SalvagedRecord:
         header = record if run.state is RunState.SPLIT else run
         key_at = self.slab.chunk_at(chunk) + offset + lay.RECORD_HEADER
         value_at = key_at + record.key_length
@@ -235,15 +230,15 @@ class Salvage:
             record.options,
         )
 
-    def body(self, kept: SalvagedRecord) -> RecordBody | None:
+    def read_body(self, record: SalvagedRecord) -> RecordBody | None:
         """Return the bytes of a record; None if a running daemon has reused its memory."""
         view = self.slab.view
-        found = RecordBody(
-            bytes(view[kept.key_at : kept.value_at]),
-            bytes(view[kept.value_at : kept.headers_at]),
-            bytes(view[kept.headers_at : kept.end]),
+        body = RecordBody(
+            bytes(view[record.key_at : record.value_at]),
+            bytes(view[record.value_at : record.headers_at]),
+            bytes(view[record.headers_at : record.end]),
         )
-        return found if self._generation(kept.chunk) == kept.generation else None
+        return body if self._generation_of(record.chunk) == record.generation else None
 
     # --- landing zone ------------------------------------------------------------------------------------------------
 

@@ -42,46 +42,47 @@ class SenderTable:
         self._longs = slab.longs
         self._own = _table_at(slab, owner) >> 3
         self._all = [_table_at(slab, row) >> 3 for row in {owner, *inputs}]
-        self._entries = {key: entry for entry, key in _keys(self._longs, self._own) if key}
+        self._entries = {key: entry for entry, key in _read_keys(self._longs, self._own) if key}
 
-    def received_in(self, user: int, window: int) -> int:
-        """Return the number of messages that all inputs received from a user within a numbered window of time."""
-        return sum(self._received_by(table, user + _KEY_OFFSET, window) for table in self._all)
+    def received_in(self, user: int, interval: int) -> int:
+        """Return the messages that all inputs received from a user within the interval with this number."""
+        return sum(self._received_by(table, user + _KEY_OFFSET, interval) for table in self._all)
 
-    def _received_by(self, table: int, key: int, window: int) -> int:
-        entry = self._entries.get(key) if table == self._own else _find(self._longs, table, key)
-        if entry is None or self._longs[entry + _WINDOW] != window:
+    def _received_by(self, table: int, key: int, interval: int) -> int:
+        entry = self._entries.get(key) if table == self._own else _find_entry(self._longs, table, key)
+        if entry is None or self._longs[entry + _INTERVAL] != interval:
             return 0
         return self._longs[entry + _COUNT]
 
-    def record_received(self, user: int, window: int, count: int) -> None:
-        """Count messages that were received within a window."""
-        entry = self._entry_of(user + _KEY_OFFSET, window)
-        if self._longs[entry + _WINDOW] != window:
+    def record_received(self, user: int, interval: int, count: int) -> None:
+        """Count messages that were received within an interval."""
+        entry = self._entry_of(user + _KEY_OFFSET, interval)
+        if self._longs[entry + _INTERVAL] != interval:
             self._longs[entry + _COUNT] = 0
-            self._longs[entry + _WINDOW] = window
+            self._longs[entry + _INTERVAL] = interval
         self._longs[entry + _COUNT] += count
 
-    def add(self, user: int, window: int, sums: SenderSums) -> None:
-        entry = self._entry_of(user + _KEY_OFFSET, window) + _SUMS
+    def add(self, user: int, interval: int, sums: SenderSums) -> None:
+        """Add to the sums of a user; a new entry of the user begins in `interval`."""
+        entry = self._entry_of(user + _KEY_OFFSET, interval) + _SUMS
         for at, amount in enumerate(sums, entry):
             if amount:
                 self._longs[at] += amount
 
-    def _entry_of(self, key: int, window: int) -> int:
+    def _entry_of(self, key: int, interval: int) -> int:
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._create_entry(key, window)
+            entry = self._create_entry(key, interval)
         return entry
 
-    def _create_entry(self, key: int, window: int) -> int:
-        entries = range(self._own, self._own + lay.SENDERS_PER_INPUT * _WORDS, _WORDS)
-        entry = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _WINDOW]))
+    def _create_entry(self, key: int, interval: int) -> int:
+        """Create an entry in place of a free one, or else of that with the oldest interval."""
+        entries = range(self._own, self._own + lay.SENDERS_PER_INPUT * _ENTRY_LONGS, _ENTRY_LONGS)
+        entry = min(entries, key=lambda at: (self._longs[at] != 0, self._longs[at + _INTERVAL]))
         self._entries.pop(self._longs[entry], None)
-        self._longs[entry] = 0
-        for at in range(entry + 1, entry + _WORDS):
+        for at in range(entry, entry + _ENTRY_LONGS):  # the key first, so that readers never see another user's sums
             self._longs[at] = 0
-        self._longs[entry + _WINDOW] = window
+        self._longs[entry + _INTERVAL] = interval
         self._longs[entry] = key
         self._entries[key] = entry
         return entry
@@ -90,19 +91,20 @@ class SenderTable:
 def read_senders(slab: Slab) -> dict[int, SenderSums]:
     """Return the sums of all inputs by user."""
     found: dict[int, SenderSums] = {}
-    for row in range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_INPUT + lay.INPUT_ROWS):
-        for entry, key in _keys(slab.longs, _table_at(slab, row) >> 3):
+    for row in lay.INPUT_ROWS:
+        for entry, key in _read_keys(slab.longs, _table_at(slab, row) >> 3):
             if key:
-                mine = slab.longs[entry + _SUMS : entry + _SUMS + len(SenderSums._fields)].tolist()
+                sums = slab.longs[entry + _SUMS : entry + _SUMS + len(SenderSums._fields)].tolist()
                 before = found.get(key - _KEY_OFFSET, SenderSums())
-                found[key - _KEY_OFFSET] = SenderSums(*map(sum, zip(before, mine, strict=True)))
+                found[key - _KEY_OFFSET] = SenderSums(*map(sum, zip(before, sums, strict=True)))
     return found
 
 
 _KEY_OFFSET = 2
 """Added to a user's number, because key 0 is a free entry and user -1 stands for all TCP clients."""
-_WINDOW, _COUNT, _SUMS = 1, 2, 3
-_WORDS = lay.SENDER_ENTRY >> 3
+_INTERVAL, _COUNT, _SUMS = 1, 2, 3
+"""Offsets in an entry: the interval, the messages in it, and the first of the sums."""
+_ENTRY_LONGS = lay.SENDER_ENTRY >> 3
 
 
 def _table_at(slab: Slab, row: int) -> int:
@@ -110,12 +112,12 @@ def _table_at(slab: Slab, row: int) -> int:
     return slab.geometry.senders_at + (row - lay.ROW_FIRST_INPUT) * size
 
 
-def _keys(longs: memoryview[int], table: int) -> list[tuple[int, int]]:
+def _read_keys(longs: memoryview[int], table: int) -> list[tuple[int, int]]:
     """Return the index in `longs` and the key of each entry of a table."""
-    end = table + lay.SENDERS_PER_INPUT * _WORDS
-    return list(zip(range(table, end, _WORDS), longs[table:end:_WORDS].tolist(), strict=True))
+    end = table + lay.SENDERS_PER_INPUT * _ENTRY_LONGS
+    return list(zip(range(table, end, _ENTRY_LONGS), longs[table:end:_ENTRY_LONGS].tolist(), strict=True))
 
 
-def _find(longs: memoryview[int], table: int, key: int) -> int | None:
-    keys = longs[table : table + lay.SENDERS_PER_INPUT * _WORDS : _WORDS].tolist()
-    return table + keys.index(key) * _WORDS if key in keys else None
+def _find_entry(longs: memoryview[int], table: int, key: int) -> int | None:
+    keys = longs[table : table + lay.SENDERS_PER_INPUT * _ENTRY_LONGS : _ENTRY_LONGS].tolist()
+    return table + keys.index(key) * _ENTRY_LONGS if key in keys else None

@@ -1,7 +1,7 @@
 """The division of the slab's chunks among the inputs.
 
 Chunks are grouped into *shares* of neighbours.  A table in the superblock names the input that has each share; 0 means
-free.  An input takes a share when it runs out of chunks, under a file lock that the kernel releases if the process
+free.  An input claims a share when it runs out of chunks, under a file lock that the kernel releases if the process
 dies.  It returns an empty share with one store when shares are scarce.  A dead input's shares stay with its row, for
 its successor.
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Shares", "claimed_chunks", "rebuild_table"]
+__all__ = ["Shares", "claimed_chunks", "rebuild_table", "share_size"]
 
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
@@ -51,8 +51,8 @@ class Shares:
         self._others = [peer for peer in peers if peer != owner]
         self._guaranteed = self.count // (2 * (len(self._others) + 1))
         self._lock_file = os.open(slab.path, os.O_RDWR | os.O_CLOEXEC) if self._others else -1
-        self._known_obtainable: int | None = None
-        """Cached `obtainable`, used only without other inputs, until this input claims or releases a share."""
+        self._cached_obtainable: int | None = None
+        """The last `obtainable`, used only without other inputs, until this input claims or releases a share."""
 
     def __del__(self) -> None:
         if getattr(self, "_lock_file", -1) >= 0:  # missing if the constructor failed
@@ -83,18 +83,18 @@ class Shares:
     @property
     def obtainable(self) -> int:
         """Return the number of chunks in shares that this input could claim now."""
-        if self._known_obtainable is not None:
-            return self._known_obtainable
+        if self._cached_obtainable is not None:
+            return self._cached_obtainable
         table = bytes(self._table)
         claimable = self._claimable(table)
         is_last_free = claimable > 0 and not table[-1]
         obtainable = max(0, claimable * self.size - (self.size - self._last_size if is_last_free else 0))
         if not self._others:
-            self._known_obtainable = obtainable
+            self._cached_obtainable = obtainable
         return obtainable
 
     def _claimable(self, table: bytes) -> int:
-        """Return the free shares less those that the other inputs lack of their guarantees."""
+        """Return the number of free shares, less those that other inputs still lack of their guaranteed shares."""
         counts = [table.count(other) for other in self._others]
         return table.count(0) - sum(max(0, self._guaranteed_to(count) - count) for count in counts)
 
@@ -134,7 +134,7 @@ class Shares:
 
     def _set_owner(self, share: int, owner: int) -> None:
         self._table[share] = owner
-        self._known_obtainable = None
+        self._cached_obtainable = None
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
@@ -194,7 +194,7 @@ def rebuild_table(slab: Slab, spans: Sequence[tuple[int, int]]) -> None:
     shares = Shares(slab, 0)
     table = bytearray(shares.count)
     for chunk, span in spans:
-        owner = slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER]
+        owner = slab.owner_of(chunk)
         first, last = chunk // shares.size, (chunk + span - 1) // shares.size
         table[first : last + 1] = bytes([owner]) * (last + 1 - first)
     slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + shares.count] = bytes(table)

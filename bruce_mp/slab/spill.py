@@ -5,14 +5,14 @@ the client sent them, in order of arrival.  When a worker feeds the messages int
 arrival time.  The header states if the daemon must keep the client's timestamps.
 
 A file has one writer, the stream worker of the row in the header.  Each store to the header is one small `pwrite()`,
-which SIGKILL cannot cut in two.
+which SIGKILL does not interrupt.
 
     OPEN ──completed──▶ COMPLETE ──everything is in lanes──▶ removed
       └──abandoned──▶ removed
 
-An attempt is complete once `ROW_COMPLETING` of the worker's row names it; then the worker marks the file complete.  The
-messages of a complete file before `offset` are back in the slab.  After the death of a worker, some messages behind
-`offset` may be in lanes as well: `landed` has their indexes, counted from `offset`.
+An attempt is complete once `ROW_COMPLETING` of the worker's row names it; then the worker marks the file complete, and
+*feeds* its messages back into lanes.  Those before `offset` are back in the slab.  After the death of a worker, some
+messages behind `offset` may be in lanes as well: `landed` has their indexes, counted from `offset`.
 """
 
 from __future__ import annotations
@@ -83,14 +83,18 @@ class SpillFile:
         self.is_valid = (magic, version) == (_MAGIC, _VERSION)
         self.messages: int
         self.end: int
+        """Offset of the end of the data."""
         state, self.messages, self.end = _SEAL.unpack_from(header, _SEAL_AT)
         self.is_complete = state == 1
         self.offset: int
+        """Offset of the next frame to feed."""
         self.fed: int
+        """Number of messages before `offset`."""
         self.offset, self.fed, landed_from = _PROGRESS.unpack_from(header, _PROGRESS_AT)
         bits = int.from_bytes(header[_LANDED_AT:], "little") if landed_from == self.offset else 0
         self.landed = frozenset(index for index in range(bits.bit_length()) if bits >> index & 1)
         self.reserved = os.fstat(descriptor).st_size
+        """Bytes of the file that the file system has allocated."""
         self.arrived_ms = 0
         """Arrival time of the messages of the last read."""
         self._block_end = _DATA_AT
@@ -232,14 +236,13 @@ class SpillDirectory:
 
     def files(self, row: int) -> dict[int, SpillFile]:
         """Return the files of a row by attempt number, in ascending order."""
-        found = {file.number: file for file in self._open_all() if self._is_ours(file, row)}
+        found: dict[int, SpillFile] = {}
+        for file in self._open_all():
+            if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
+                found[file.number] = file
+            else:
+                file.close()
         return dict(sorted(found.items()))
-
-    def _is_ours(self, file: SpillFile, row: int) -> bool:
-        if file.is_valid and (file.slab_id, file.row) == (self.slab_id, row):
-            return True
-        file.close()
-        return False
 
     def remove_foreign(self) -> int:
         """Remove the files of other slabs, and return the number of messages of complete attempts in them."""
@@ -279,7 +282,7 @@ class SpillDirectory:
 def create_private_directory(path: Path, setting: str) -> None:
     """Create a directory, or check that only the daemon's user has access, because its parent may be public.
 
-    Raises OSError, and SlabError with `setting`, which names the parent, for a directory of others.
+    Raises OSError, and SlabError for a directory of other users; `setting` is the name of the setting with its path.
     """
     with suppress(FileExistsError):
         path.mkdir(0o700)
@@ -307,4 +310,4 @@ def completed_messages(slab: Slab, row: int) -> int:
 
 
 def _counter(slab: Slab, row: int, counter: int) -> int:
-    return slab.longs[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS + 8 * counter) >> 3]
+    return slab.longs[(slab.row_at(row) + lay.ROW_COUNTERS + 8 * counter) >> 3]

@@ -7,8 +7,10 @@ never sent become ROUTED again.  Those in a built record batch pass through ROUT
 and keep partition, sequence numbers and batch boundaries.  DELIVERED and DISCARDED are final.  SPLIT is final for the
 run: each of its records continues from the state that the run had.
 
-One process may store the next state of each state, so no state word has two writers.  A restarted process finds its
+In each state one process may store the next one, so no state word has two writers.  A restarted process finds its
 records by state and holder.  A restarted router stores the same state again, with its new incarnation as the holder.
+
+No process reads this table: tests check each store against it, and `scripts/draw_states.py` draws it.
 """
 
 from __future__ import annotations

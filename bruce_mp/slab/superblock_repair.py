@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Geometry, Slab
-from bruce_mp.slab.layout import ChunkState
+from bruce_mp.slab.file import MAX_LANDING_SLOTS, Geometry, Slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["open_private"]
-
-MAX_LANDING_SLOTS: Final = 64
-"""The largest number of slots that `Geometry.for_size` chooses."""
 
 
 def open_private(path: Path) -> tuple[Slab, list[str]]:
@@ -45,29 +41,21 @@ def _geometry(path: Path, error: SlabError) -> Geometry:
     if not path.is_file() or path.stat().st_size < lay.PAGE:
         raise error
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        fields = lay.SUPERBLOCK.unpack_from(data)
-        if fields[0] == lay.SUPER_MAGIC and fields[1] != lay.LAYOUT_VERSION:
+        magic, version, *_ = lay.SUPERBLOCK.unpack_from(data)
+        if magic == lay.SUPER_MAGIC and version != lay.LAYOUT_VERSION:
             raise error
-        geometry = _from_superblock(fields) or _from_first_chunk(data)
+        geometry = Geometry.from_superblock(data) or _from_first_chunk(data)  # the former if the file is only too short
         if geometry is None or geometry.chunks_at >= len(data):
             raise error
-        there = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
-        return replace(geometry, chunks=min(geometry.chunks, there))
-
-
-def _from_superblock(fields: tuple[int, ...]) -> Geometry | None:
-    """Return the superblock's geometry if it is consistent, for a file that is only too short; else None."""
-    _, _, chunk, size, chunks, topics, partitions, rows, slots, slot_size = fields
-    geometry = Geometry(chunks, topics, partitions, slots, slot_size)
-    agrees = (chunk, rows, size) == (lay.CHUNK_BYTES, lay.ROW_COUNT, geometry.file_size)
-    return geometry if agrees else None
+        present = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
+        return replace(geometry, chunks=min(geometry.chunks, present))
 
 
 def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
     """Return the geometry in which the first chunk is at the first chunk header of the file."""
     landing_at = Geometry(chunks=1).landing_at
-    heads = (at for at in range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE) if _is_chunk_header(data, at))
-    first = next(heads, None)
+    pages = range(landing_at, len(data) - lay.CHUNK_BYTES + 1, lay.PAGE)
+    first = next((at for at in pages if _is_chunk_header(data, at)), None)
     if first is None:
         return None
     chunks = (len(data) - first) // lay.CHUNK_BYTES
@@ -77,11 +65,7 @@ def _from_first_chunk(data: mmap.mmap) -> Geometry | None:
 
 def _is_chunk_header(data: mmap.mmap, at: int) -> bool:
     magic, _, state, owner, _, span = lay.CHUNK.unpack_from(data, at)[:6]
-    owned = 0 <= owner - lay.ROW_FIRST_INPUT < lay.INPUT_ROWS
-    return magic == lay.CHUNK_MAGIC and state in _HEADER_STATES and owned and span > 0
-
-
-_HEADER_STATES: Final = frozenset({ChunkState.FREE, ChunkState.OPEN, ChunkState.SEALED})
+    return magic == lay.CHUNK_MAGIC and state in lay.CHUNK_HEADER_STATES and owner in lay.INPUT_ROWS and span > 0
 
 
 def _candidate_geometries(first: int) -> Iterator[Geometry]:

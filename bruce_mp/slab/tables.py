@@ -34,24 +34,24 @@ class TopicTable:
         self._slab = slab
         self._first_at = slab.geometry.topics_at
         self._capacity = slab.geometry.topics
-        self._ids: dict[bytes, int] = {}
+        self._numbers: dict[bytes, int] = {}
         self._names: dict[int, bytes] = {}
-        self._read_numbers: list[int] = [0]
+        self._entries: list[int] = [0]
         """The number in each entry at the last refresh."""
         self.refresh()
 
     def refresh(self) -> None:
         """Read the entries that changed since the last refresh."""
-        numbers = self._numbers()
-        if numbers == self._read_numbers:
+        entries = self._read_entries()
+        if entries == self._entries:
             return
-        self._read_numbers += [0] * (len(numbers) - len(self._read_numbers))
-        for index, number in enumerate(numbers):
-            if number != self._read_numbers[index]:
-                self._remove(self._read_numbers[index])
-                self._read_numbers[index] = self._read_entry(number)
+        self._entries += [0] * (len(entries) - len(self._entries))
+        for index, number in enumerate(entries):
+            if number != self._entries[index]:
+                self._drop(self._entries[index])
+                self._entries[index] = self._read_entry(number)
 
-    def _numbers(self) -> list[int]:
+    def _read_entries(self) -> list[int]:
         """Return the number in each entry; the first entry is never used."""
         first = (self._slab.geometry.topics_at + lay.TOPIC_NUMBER) >> 2
         step = lay.TOPIC_ENTRY >> 2
@@ -64,30 +64,28 @@ class TopicTable:
         at = self._at(topic)
         length = min(self._slab.words[(at + lay.TOPIC_NAME_LENGTH) >> 2], lay.TOPIC_NAME_MAX)
         name = bytes(self._slab.view[at + lay.TOPIC_NAME : at + lay.TOPIC_NAME + length])
-        if not self._is_current(topic):
+        if self._slab.words[(at + lay.TOPIC_NUMBER) >> 2] != topic:
             return 0
-        self._names[topic], self._ids[name] = name, topic
+        self._names[topic], self._numbers[name] = name, topic
         return topic
 
-    def _remove(self, topic: int) -> None:
+    def _drop(self, topic: int) -> None:
+        """Drop a number that its entry does not have any more; its name may have another number already."""
         name = self._names.pop(topic, b"")
-        if self._ids.get(name) == topic:
-            del self._ids[name]
+        if self._numbers.get(name) == topic:
+            del self._numbers[name]
 
     def _at(self, topic: int) -> int:
         return self._first_at + topic % self._capacity * lay.TOPIC_ENTRY
-
-    def _is_current(self, topic: int) -> bool:
-        return self._slab.words[(self._at(topic) + lay.TOPIC_NUMBER) >> 2] == topic
 
     @property
     def version(self) -> int:
         """Return the number of changes of the table, so that readers can skip an unchanged one."""
         return self._slab.words[lay.SUPER_TOPICS_VERSION >> 2]
 
-    def id_of(self, name: bytes) -> int:
+    def number_of(self, name: bytes) -> int:
         """Return the topic's number, 0 if it has none."""
-        return self._ids.get(name, 0)
+        return self._numbers.get(name, 0)
 
     def name_of(self, topic: int) -> bytes:
         """Return the topic's name.  Raises KeyError for a number without a topic."""
@@ -114,13 +112,13 @@ class TopicTable:
         """Return True if the number belonged to a topic that is gone."""
         return 0 < topic <= self._slab.words[(self._at(topic) + lay.TOPIC_LAST_NUMBER) >> 2]
 
-    def ids(self) -> dict[bytes, int]:
+    def numbers(self) -> dict[bytes, int]:
         """Return the number of each topic that has one."""
-        return dict(self._ids)
+        return dict(self._numbers)
 
     def partition_counts(self) -> dict[bytes, int]:
         """Return the partition count of each numbered topic."""
-        return {name: self.partitions_of(topic) for name, topic in self._ids.items()}
+        return {name: self.partitions_of(topic) for name, topic in self._numbers.items()}
 
     def partitions_of(self, topic: int) -> int:
         """Return the topic's number of partitions by the metadata, 0 if unknown."""
@@ -129,7 +127,7 @@ class TopicTable:
     def refusals(self) -> dict[bytes, int]:
         """Return the error codes of topics for which the last answer of a broker was a fatal error."""
         self.refresh()
-        codes = {name: self.refusal_of(topic) for name, topic in self._ids.items()}
+        codes = {name: self.refusal_of(topic) for name, topic in self._numbers.items()}
         return {name: code for name, code in codes.items() if code}
 
     def refusal_of(self, topic: int) -> int:
@@ -142,7 +140,7 @@ class TopicTable:
 
     def store_topic_id(self, name: bytes, topic_id: bytes) -> bool:
         """Store a hash of Kafka's id of a topic (router only); return True if the topic had another id before."""
-        topic = self.id_of(name)
+        topic = self.number_of(name)
         if not topic or not any(topic_id):
             return False
         at = self._at(topic) + lay.TOPIC_ID_HASH
@@ -159,7 +157,7 @@ class TopicTable:
 
     def add(self, name: bytes, partitions: int) -> int:
         """Number a topic (router only) or store its new partition count; 0 = table full or name too long."""
-        topic = self.id_of(name) or self._append(name)
+        topic = self.number_of(name) or self._append(name)
         if topic and self.partitions_of(topic) != partitions:
             self._slab.words[(self._at(topic) + lay.TOPIC_PARTITIONS) >> 2] = partitions
             self._slab.words[lay.SUPER_TOPICS_VERSION >> 2] += 1
@@ -183,12 +181,12 @@ class TopicTable:
 
     def _free_index(self) -> int:
         """Return the index of a free entry, 0 if there is none."""
-        if len(self._read_numbers) < self._slab.geometry.topics:
-            return len(self._read_numbers)
-        return next((index for index in range(1, len(self._read_numbers)) if not self._read_numbers[index]), 0)
+        if len(self._entries) < self._slab.geometry.topics:
+            return len(self._entries)
+        return next((index for index in range(1, len(self._entries)) if not self._entries[index]), 0)
 
     def _next_number(self, index: int) -> int:
-        """Return a number that the entry has not had."""
+        """Return a number that the entry has not had, unless it has had all of about a million."""
         last = self._slab.words[(self._at(index) + lay.TOPIC_LAST_NUMBER) >> 2]
         number = last + self._slab.geometry.topics if last else index
         return number if number <= _MAX_NUMBER else index
@@ -257,6 +255,8 @@ class PartitionTable:
         others = {key: index for key, index in self._entries.items() if key[0] not in topics}
         first_at = lay.SUPER_FIRST_EPOCH >> 2
         first = self._slab.words[first_at]
+        # An entry begins in an epoch after those of all freed ones, so that no freed partition gets one again that it
+        # has had.  Those in LAST_EPOCH do not count: otherwise no later partition would have sequence numbers.
         used = [epoch if epoch < lay.LAST_EPOCH else first for epoch, _ in map(self._numbers_at, others.values())]
         self._slab.words[first_at] = min(max([first, *(epoch + 1 for epoch in used)]), lay.LAST_EPOCH)
         for index in others.values():

@@ -87,7 +87,7 @@ class TopicThresholds:
         """Charge the chunks of named topics to their numbers, if the router has numbered them."""
         holdings = self._pool.holdings
         for name in [each for each in holdings.by_topic() if isinstance(each, bytes)]:
-            number = self._topics.id_of(name)
+            number = self._topics.number_of(name)
             if number:
                 holdings.assign_number(name, number)
 

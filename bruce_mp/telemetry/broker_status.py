@@ -110,7 +110,7 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     succeeded; otherwise `error` is the reason, and `needs_operator` is True if only an operator can correct it.
     `paused` lists some of the `paused_count` pauses. `producer_error` is the error code of a refused producer id, or 0.
     `forbidden` lists topics with waiting messages that the brokers hide from the daemon's user. `asking` is the broker
-    of the metadata request in progress, and `asked_in_vain` is the reason why the previous broker's request failed.
+    of the metadata request in progress, and `previous_failure` is the reason why the previous broker's request failed.
     Both are empty without a request. `stalls` lists the partitions whose oldest message waits in the router.
     `foreign_cluster` is the cluster of the brokers if the messages are for another one, else empty. `recreated` lists
     the latest topics of the last hour that were deleted and created again.
@@ -125,7 +125,7 @@ class RouterStatus(msgspec.Struct, frozen=True, tag=True):
     producer_error: int = 0
     forbidden: tuple[bytes, ...] = ()
     asking: str = ""
-    asked_in_vain: str = ""
+    previous_failure: str = ""
     stalls: tuple[PartitionStall, ...] = ()
     foreign_cluster: str = ""
     recreated: tuple[RecreatedTopic, ...] = ()

@@ -152,7 +152,7 @@ class Simulation:
             table.add(b"topic-%d" % number, case.partitions)
         self._pool = ChunkPool(slab, lay.ROW_FIRST_INPUT)
         self._lanes = Lanes(slab, self._pool, table, lambda _: LINGER_MS)
-        self._names = {table.id_of(name): name for name in table.partition_counts()}
+        self._names = {table.number_of(name): name for name in table.partition_counts()}
         self._rng = random.Random(11)
         self._topics: dict[bytes, Topic] = {}
         self._now_ms = 0

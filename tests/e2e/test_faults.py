@@ -105,7 +105,7 @@ class Stage:
         """Return the producer epochs of the partitions of a load."""
         slab = Slab(self.daemon.slab_path)
         try:
-            topic = TopicTable(slab).id_of(load.topics[0].encode())
+            topic = TopicTable(slab).number_of(load.topics[0].encode())
             return [PartitionTable(slab).epoch_and_sequence(topic, partition)[0] for partition in range(PARTITIONS)]
         finally:
             slab.close()

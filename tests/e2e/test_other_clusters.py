@@ -133,7 +133,7 @@ def test_an_accepted_cluster_gets_the_held_messages_once_and_in_order(
     assert values(swap.other) == [list(range(100 + key, 300, 2)) for key in (0, 1)]
     assert cluster_of(slab) == "cluster-b"
     assert slab.read_signed(lay.SUPER_PRODUCER_ID) != before
-    topic = TopicTable(slab).id_of(b"clicks")
+    topic = TopicTable(slab).number_of(b"clicks")
     assert [PartitionTable(slab).epoch_and_sequence(topic, each)[0] for each in (0, 1)] == [1, 1]
     slab.close()
     assert swap.daemon.books().possible_duplicates == 0

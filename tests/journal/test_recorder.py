@@ -78,7 +78,7 @@ def held(slab: Slab) -> list[Held]:
     salvage = Salvage(slab.path, is_live=True)
     found = []
     for record in salvage.records():
-        body = salvage.body(record)
+        body = salvage.read_body(record)
         assert body is not None
         found.append(Held(record.topic, record.partition_key, record.timestamp, (body.key, body.value, body.headers)))
     salvage.close()
@@ -187,13 +187,13 @@ def test_tickets_follow_the_sync(slab: Slab, keeper: JournalRecorder) -> None:
     source, progress = Input(slab, topics=TOPICS), JournaledTickets(slab, INPUT_ROW)
     source.receive([datagram(b"t1", b"value")])
     source.close_all()
-    last = progress.last
+    last = progress.last_handed_over
     assert not progress.has(last)
     keeper.record()
     assert progress.has(last)
     source.receive([datagram(b"t1", b"value")])
     source.close_all()
-    assert not progress.has(progress.last)
+    assert not progress.has(progress.last_handed_over)
 
 
 def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
     assert content_of(tmp_path / "journal").messages == 1
 
 
-def test_an_attempt_with_the_number_of_an_earlier_one_takes_no_run_from_the_journal(
+def test_an_attempt_with_the_number_of_an_earlier_one_removes_no_run_from_the_journal(
     slab: Slab, keeper: JournalRecorder, tmp_path: Path
 ) -> None:
     source = Input(slab, topics=TOPICS)
@@ -236,7 +236,7 @@ def test_runs_handed_over_during_the_recording_wait_for_the_next_one(
     monkeypatch.setattr("bruce_mp.journal.recorder.input_progress", lambda _: before)
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 1
-    assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last)
+    assert not JournaledTickets(slab, INPUT_ROW).has(JournaledTickets(slab, INPUT_ROW).last_handed_over)
 
 
 def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_after_a_full_disk_the_journal_is_written_again(slab: Slab, keeper: Jour
     source.close_all()
     with files_end_at(4096), pytest.raises(OSError, match="too large"):
         keeper.record()
-    assert not progress.has(progress.last)
+    assert not progress.has(progress.last_handed_over)
     keeper.record()
-    assert progress.has(progress.last)
+    assert progress.has(progress.last_handed_over)
     assert content_of(tmp_path / "journal").messages == 1
 
 
@@ -309,7 +309,7 @@ _outcomes = st.sampled_from([RunState.DELIVERED, RunState.DISCARDED, RunState.QU
 
 @examples(50)
 @given(rounds=st.lists(st.tuples(st.lists(_messages, max_size=6), st.lists(_outcomes, max_size=8)), max_size=4))
-def test_whatever_happens_the_new_slab_holds_what_the_old_one_held(
+def test_a_restored_slab_holds_the_messages_of_the_old_one_after_any_events(
     rounds: list[tuple[list[bytes], list[RunState]]],
 ) -> None:
     with new_slab(GEOMETRY) as slab, TemporaryDirectory() as directory:

@@ -225,7 +225,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
             sender.now_ms += 10
             assert sum(sender.held().values()) == sum(counted(slab).values())
             if topic in {b"t1", b"t2", b"t3"}:
-                number = TopicTable(slab).id_of(topic)
+                number = TopicTable(slab).number_of(topic)
                 assert sender.held().get(number, 0) == counted(slab).get(number, 0)
         sender.lanes.close_all()
         sender.lanes.drain_closed()
@@ -343,7 +343,7 @@ def test_lanes_lend_only_within_a_topic_and_keep_the_order_of_each_key() -> None
             sender.lanes.drain_closed()
         sender.lanes.close_runs()
         assert [found.segment for found in sweep(slab, {RunState.OPEN})] == []
-        assert sender.held()[table.id_of(b"keyed")] == counted(slab)[table.id_of(b"keyed")] < 40
+        assert sender.held()[table.number_of(b"keyed")] == counted(slab)[table.number_of(b"keyed")] < 40
         by_key: dict[int, list[int]] = {}
         for found in sorted(sweep(slab, {RunState.FILLED}), key=lambda each: ticket_of(slab, each.segment)):
             for _, record in segment_records(slab, found.segment):

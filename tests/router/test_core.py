@@ -479,12 +479,12 @@ def test_a_topic_with_held_messages_keeps_its_entry(make: MakeWorld) -> None:
     world.down.add(1)
     world.send_one(b"held")
     world.step_all()
-    held = world.router._tables.topics.id_of(b"held")
+    held = world.router._tables.topics.number_of(b"held")
     vanish(world, b"gone")
     world.topics[b"new"] = 1
     world.send_one(b"new")
     settle(world)
-    assert world.router._tables.topics.id_of(b"held") == held
+    assert world.router._tables.topics.number_of(b"held") == held
     assert shares(world, b"new") == {2: 1}
     assert world.reporter.discarded == {}
 
@@ -495,7 +495,7 @@ def test_runs_under_a_freed_number_do_not_reach_another_topic(make: MakeWorld) -
     for topic in (b"old", b"other"):
         world.send_one(topic)
     settle(world)
-    stale = world.router._tables.topics.id_of(b"old")
+    stale = world.router._tables.topics.number_of(b"old")
     vanish(world, b"old")
     world.topics[b"new"] = 1
     world.send_one(b"new")
@@ -516,7 +516,7 @@ def test_a_new_router_discards_runs_under_a_freed_number(make: MakeWorld) -> Non
     for topic in (b"old", b"other"):
         world.send_one(topic)
     settle(world)
-    stale = world.router._tables.topics.id_of(b"old")
+    stale = world.router._tables.topics.number_of(b"old")
     vanish(world, b"old")
     world.topics[b"new"] = 1
     world.send_one(b"new")
@@ -606,7 +606,7 @@ def test_a_flush_wakes_only_dispatchers_that_accumulate_the_topic(make: MakeWorl
     world.send_one(b"t")
     world.ring()
     (slot,) = told(world)
-    number = world.router._tables.topics.id_of(b"t")
+    number = world.router._tables.topics.number_of(b"t")
     for expected in ({slot}, set()):  # the router repeats a flush while a barrier waits
         hear_all(world)
         world.router.flush_topic(number, world.now_ms)

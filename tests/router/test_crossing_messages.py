@@ -82,7 +82,7 @@ def test_an_idle_connection_can_fail_after_a_full_hand_back(world: World) -> Non
 def test_a_full_hand_back_succeeds_after_a_topic_was_removed(world: World) -> None:
     """Its entry in the slab's table went to another topic, which the dispatcher knows."""
     table = world.router._tables.topics
-    gone = table.id_of(b"t")
+    gone = table.number_of(b"t")
     table.remove([gone])
     world.topics[b"u"], world.cluster.leaders[b"u", 0] = 1, 1
     world.cluster.partitions[b"u", 0] = Partition()

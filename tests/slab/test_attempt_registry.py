@@ -100,7 +100,7 @@ def test_an_attempt_of_a_lost_slab_is_lost_unless_settled(tmp_path: Path) -> Non
     assert lost == {"before": False, "gone": True, "settled": False}
 
 
-def test_an_attempt_without_counts_at_the_end_of_its_slab_is_pending_no_longer(tmp_path: Path) -> None:
+def test_an_attempt_without_counts_is_uncounted_after_the_end_of_its_slab(tmp_path: Path) -> None:
     ended, now = (SpillDirectory(tmp_path / "spill", SLAB + number) for number in range(2))
     for number, name in enumerate(("prepared", "released", "cancelled", "settled"), 1):
         ended.registry.prepare(prepared(name, number))

@@ -368,7 +368,7 @@ def test_reserved_adjacent_chunks_are_not_spared() -> None:
         pool.allow_reclaim()
         pool.reclaim(1024)
         pool.reserve(90, 9)
-        assert pool.free_spans(9, 100) == 10
+        assert pool.count_free_spans(9, 100) == 10
         assert not pool.can_spare(4)
         pool.reserve(72, 9)
         assert pool.can_spare(4)
@@ -394,7 +394,7 @@ def test_a_span_may_cover_reclaimed_and_unused_chunks() -> None:
         assert pool.allocate(CHUNKS - first, 0) == first
 
 
-def test_used_heads_lists_the_heads_of_occupied_spans() -> None:
+def test_used_chunk_headers_are_those_of_the_spans_in_use() -> None:
     """A damaged header counts as free and hides no header behind it."""
     with new_slab() as slab:
         pool = ChunkPool(slab, INPUT_ROW)
@@ -421,7 +421,7 @@ def test_used_heads_lists_the_heads_of_occupied_spans() -> None:
 
 @examples(30)
 @given(used=st.lists(st.booleans(), min_size=64, max_size=64), span=st.integers(1, 9), limit=st.integers(0, 70))
-def test_free_spans_counts_the_disjoint_spans_of_each_gap(used: list[bool], span: int, limit: int) -> None:
+def test_the_disjoint_free_spans_of_each_gap_are_counted(used: list[bool], span: int, limit: int) -> None:
     with new_slab(replace(SMALL, chunks=64)) as slab:
         pool = ChunkPool(slab, INPUT_ROW)
         for chunk in [pool.allocate(1, 0) for _ in used]:
@@ -431,4 +431,4 @@ def test_free_spans_counts_the_disjoint_spans_of_each_gap(used: list[bool], span
         pool.allow_reclaim()
         pool.reclaim_idle()
         gaps = "".join("x" if is_used else " " for is_used in used).split("x")
-        assert pool.free_spans(span, limit) == min(limit, sum(len(gap) // span for gap in gaps))
+        assert pool.count_free_spans(span, limit) == min(limit, sum(len(gap) // span for gap in gaps))

@@ -158,7 +158,7 @@ def test_parts_of_the_file_do_not_overlap(size: int, largest: int) -> None:
     assert geometry.landing_slot_size >= largest
 
 
-def test_landed_places_contain_the_landed_datagrams() -> None:
+def test_landed_extents_contain_the_landed_datagrams() -> None:
     with new_slab() as slab:
         data = [datagram(value=b"x"), b"", b"yy"]
         put_in_landing_zone(slab, data)

@@ -144,7 +144,7 @@ def test_sweep_finds_by_state_and_holder_in_order_of_arrival(slab: Slab) -> None
     assert [found.topic for found in sweep(slab, {RunState.QUEUED})] == [2, 1, 2]
 
 
-def test_find_equals_sweep(slab: Slab) -> None:
+def test_inspect_segment_agrees_with_sweep(slab: Slab) -> None:
     sender = Input(slab)
     sender.receive([datagram(partition_key=key) for key in (0, 1, 1)])
     [whole] = sender.close_all()

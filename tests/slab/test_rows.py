@@ -113,7 +113,7 @@ def test_settle_is_atomic_at_any_store(slab: Slab) -> None:
     assert outcomes == sorted(outcomes)
 
 
-def test_land_is_atomic_at_any_store(slab: Slab) -> None:
+def test_commit_landed_is_atomic_at_any_store(slab: Slab) -> None:
     row = ProcessRow(slab, INPUT_ROW)
     slab.longs[landing_zone.base_at(slab) >> 3] = 1000
     put_in_landing_zone(slab, [b"a", b"bb", b"", b"dddd"])

@@ -116,7 +116,7 @@ def test_a_crash_during_a_split_leaves_the_run_whole_or_split(slab: Slab) -> Non
 
 
 @pytest.mark.parametrize("is_split", [False, True])
-def test_place_writes_partition_sequence_and_epoch(slab: Slab, is_split: bool) -> None:
+def test_a_placement_has_partition_sequence_and_epoch(slab: Slab, is_split: bool) -> None:
     whole = a_run(slab)
     if is_split:
         split_run(slab, whole.chunk, whole.run)

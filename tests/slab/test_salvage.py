@@ -40,9 +40,9 @@ class Found:
     def __init__(self, path: Path, *, settled: bool = False, is_live: bool = False) -> None:
         salvage = Salvage(path, is_live=is_live)
         self.geometry = salvage.slab.geometry
-        self.chunks: ChunkCounts = salvage.chunks()
+        self.chunks: ChunkCounts = salvage.count_chunks()
         self.records: list[SalvagedRecord] = list(salvage.records(settled=settled))
-        pairs = [salvage.body(kept) for kept in self.records]
+        pairs = [salvage.read_body(kept) for kept in self.records]
         self.values = [pair.value for pair in pairs if pair]
         self.topics = [kept.topic for kept in self.records]
         self.zone = salvage.landing_zone()
@@ -390,20 +390,20 @@ def test_a_record_of_a_reused_chunk_is_not_returned(tmp_path: Path) -> None:
     salvage = Salvage(path, is_live=True)
     records = salvage.records()
     kept = next(records)
-    assert salvage.body(kept) == (b"", b"first", b"")
+    assert salvage.read_body(kept) == (b"", b"first", b"")
     set_state(slab, segments, RunState.DELIVERED)
     sender.pool.allow_reclaim()
     sender.pool.reclaim(SMALL.chunks)
     for _ in range(SMALL.chunks):
         sender.pool.allocate(1, 1)
-    assert salvage.body(kept) is None
+    assert salvage.read_body(kept) is None
     list(records)
     assert salvage.damage == []
     salvage.close()
     slab.close()
 
 
-def test_a_transaction_of_a_live_process_is_left_alone(tmp_path: Path) -> None:
+def test_a_transaction_of_a_live_process_stays_unfinished(tmp_path: Path) -> None:
     path = tmp_path / "slab"
     create_slab(path, SMALL, now_ms=0)
     slab = Slab(path)

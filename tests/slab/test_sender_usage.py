@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-ROWS = (INPUT_ROW, INPUT_ROW + 1, INPUT_ROW + lay.INPUT_ROWS - 1)
+ROWS = (INPUT_ROW, INPUT_ROW + 1, INPUT_ROW + lay.INPUT_ROW_COUNT - 1)
 LARGEST_UID = 2**32 - 2
 
 
@@ -37,7 +37,7 @@ def test_usage_of_a_user_sums_all_inputs(slab: Slab) -> None:
     assert found == [[6, 3, 30, 300, 0]] * 3
 
 
-def test_a_window_starts_at_zero(slab: Slab) -> None:
+def test_an_interval_starts_at_zero(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
     table.record_received(1000, 7, 5)
     assert (table.received_in(1000, 7), table.received_in(1000, 8)) == (5, 0)

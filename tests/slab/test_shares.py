@@ -137,7 +137,7 @@ def test_an_input_may_use_nearly_all_chunks_while_others_are_idle() -> None:
         assert at_once + len(list(fill(idle, SEARCH_PAUSE_MS))) > CHUNKS // 6
 
 
-def test_secured_chunks_stay_until_the_input_tidies_their_share() -> None:
+def test_reserved_chunks_stay_until_the_input_returns_their_share() -> None:
     with new_slab(GEOMETRY) as slab:
         greedy, *_ = (ChunkPool(slab, row, ROWS) for row in ROWS)
         used = set(fill(greedy))

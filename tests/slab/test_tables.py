@@ -44,7 +44,7 @@ def test_topics_keep_their_numbers(steps: list[tuple[bytes, int]]) -> None:
         reader.refresh()
         for name, number in numbers.items():
             for table in (writer, reader, TopicTable(slab)):
-                assert table.id_of(name) == number
+                assert table.number_of(name) == number
                 assert table.name_of(number) == name
                 assert table.partitions_of(number) == partitions[name]
 
@@ -52,7 +52,7 @@ def test_topics_keep_their_numbers(steps: list[tuple[bytes, int]]) -> None:
 def test_a_reader_reloads_the_table_for_an_unknown_number(slab: Slab) -> None:
     reader = TopicTable(slab)
     number = TopicTable(slab).add(b"t1", 1)
-    assert reader.id_of(b"t1") == 0
+    assert reader.number_of(b"t1") == 0
     assert reader.name_of(number) == b"t1"
     for unknown in (0, 2, -1, 10**6):
         with pytest.raises(KeyError):
@@ -71,7 +71,7 @@ def test_a_partly_added_topic_is_not_visible(slab: Slab) -> None:
     TopicTable(slab).add(b"t1", 3)
     for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).add(b"name", 7)):
         table = TopicTable(slab)
-        number = table.id_of(b"name")
+        number = table.number_of(b"name")
         assert number in {0, 2}
         assert not number or table.partitions_of(number) in {0, 7}
         assert TopicTable(slab).add(b"name", 7) == 2
@@ -122,7 +122,7 @@ def test_a_number_that_was_freed_never_means_another_topic(slab: Slab) -> None:
         for number, name in zip(numbers, names, strict=True):
             assert owner.setdefault(number, name) == name
         reader.refresh()
-        assert [reader.id_of(name) for name in names] == numbers
+        assert [reader.number_of(name) for name in names] == numbers
         assert [TopicTable(slab).name_of(number) for number in numbers] == names
         assert reader.partition_counts() == dict.fromkeys(names, 1 + turn)
         version = writer.version
@@ -130,7 +130,7 @@ def test_a_number_that_was_freed_never_means_another_topic(slab: Slab) -> None:
         assert writer.version != version
         assert writer.partition_counts() == {}
         reader.refresh()
-        assert [reader.id_of(name) for name in names] == [0] * len(names)
+        assert [reader.number_of(name) for name in names] == [0] * len(names)
         with pytest.raises(KeyError):
             TopicTable(slab).name_of(numbers[0])
 
@@ -145,7 +145,7 @@ def test_a_crash_during_removal_or_replacement_keeps_other_topics(slab: Slab) ->
     table.remove(old[:2])
     for _ in crash_images(slab, TABLES, lambda: TopicTable(slab).add(b"a longer name", 7)):
         found = TopicTable(slab)
-        number = found.id_of(b"a longer name")
+        number = found.number_of(b"a longer name")
         assert number not in old
         assert not number or found.partitions_of(number) in {0, 7}
         assert found.partition_counts().keys() - {b"a longer name"} == {
@@ -196,7 +196,7 @@ def test_a_changed_topic_id_is_noticed_once(slab: Slab) -> None:
     assert table.name_of(1) == b"a"
 
 
-def test_an_entry_for_another_topic_forgets_the_topic_id(slab: Slab) -> None:
+def test_an_entry_for_another_topic_has_no_topic_id(slab: Slab) -> None:
     table = TopicTable(slab)
     numbers = [table.add(b"%d" % number, 1) for number in range(SMALL.topics - 1)]
     table.store_topic_id(b"0", b"1" * 16)

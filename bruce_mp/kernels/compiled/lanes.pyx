@@ -134,7 +134,7 @@ class Lanes(PureLanes):
         cdef Memory memory
         cdef Lane lane
         cdef int64_t due_ms = now_ms + WAKE_SLACK_MS, idle_ms = now_ms - IDLE_MS, earliest_ms = 0
-        cdef uint64_t row_at = self._tickets.row_at
+        cdef uint64_t row_at = self._tickets.last_at
         cdef bint has_idle_lane = False, has_tickets = type(self._tickets) is HandoverTickets
         cdef list idle = [], closed = self._closed.segments
         attach(self._slab, &memory)
@@ -267,7 +267,7 @@ cdef int append_group(lanes, IngestBatch batch, Group *group, uint8_t *base, int
         return append_by_partition(lanes, batch, <TopicLanes>known, group, base, now_ms)
     batch.times_stale = True
     topic = first.topic[: first.topic_size]
-    number = lanes._topics.id_of(topic)
+    number = lanes._topics.number_of(topic)
     if number and known == NULL:
         batch.add_topic(TopicLanes.__new__(TopicLanes), topic)
         known = batch.find(first.topic, first.topic_size)

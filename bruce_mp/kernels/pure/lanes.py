@@ -195,7 +195,7 @@ class Lanes:
 
     def _split_by_lane(self, topic: bytes, items: list[Item], *, keyed: bool) -> list[tuple[Lane, list[Item]]]:
         """Split a group by lane: return each lane with its messages."""
-        number = self._topics.id_of(topic)
+        number = self._topics.number_of(topic)
         if not number:
             return [(self._shared_lane(0, topic, keyed=keyed), items)]
         if not keyed:
@@ -237,7 +237,7 @@ class Lanes:
 
     def may_grow(self, topic: bytes, span: int, now_ms: int) -> bool:
         """Return True if a topic that was over its threshold may now hold `span` more chunks; see `TopicThresholds`."""
-        return self._chunks.may_grow(self._topics.id_of(topic) or topic, span, now_ms)
+        return self._chunks.may_grow(self._topics.number_of(topic) or topic, span, now_ms)
 
     def _shared_lane(self, number: int, topic: bytes, *, keyed: bool, count: int = 0) -> Lane:
         """Return the shared lane of a topic, prepared for a run of it; `number` 0 makes the run carry the name.
@@ -294,7 +294,7 @@ class Lanes:
         """Apply changed windows to later messages."""
         self.windows = windows
         self._windows_by_topic.clear()
-        names = {number: name for name, number in self._topics.ids().items()}
+        names = {number: name for name, number in self._topics.numbers().items()}
         for (number, _, _), lane in self._lanes.items():
             if number in names:  # a topic that is gone returns with a new number and other lanes
                 lane.window = self._window_of(number, names[number])

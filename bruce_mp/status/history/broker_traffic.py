@@ -79,7 +79,7 @@ class BrokerHistory:
         return samples if samples is not None and samples.node == node else _SlotSamples(node)
 
     def _read(self, slot: int, now_ms: int) -> _BrokerSample:
-        row = self._slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES
+        row = self._slab.row_at(lay.ROW_FIRST_DISPATCHER + slot)
         first = (row + lay.ROW_COUNTERS) >> 3
         counters = self._slab.longs[first : first + lay.ROW_COUNTER_CAPACITY].tolist()
         return _BrokerSample(

@@ -49,7 +49,7 @@ class LossHistory:
     def __init__(self, slab: Slab, now_ms: Callable[[], int]) -> None:
         self._slab = slab
         self._now_ms = now_ms
-        first = (slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_STATUS_LOSSES) >> 3
+        first = (slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES) >> 3
         self._minute = _Ring(first, 1000, MINUTE_MS)
         self._hour = _Ring(first + _RING_SAMPLES * _SAMPLE_LONGS, 60_000, HOUR_MS)
         for ring in (self._minute, self._hour):

@@ -92,9 +92,9 @@ class TopicTotals:
         return total
 
     def _is_known(self, name: bytes) -> bool:
-        if name != _OTHER and not self._known.id_of(name):
+        if name != _OTHER and not self._known.number_of(name):
             self._known.refresh()
-        return self._known.id_of(name) != 0
+        return self._known.number_of(name) != 0
 
     def _has_room(self, now_ms: int) -> bool:
         if len(self._topics) >= self._limit:

@@ -262,7 +262,7 @@ def _current_attempt(router: RouterStatus | None) -> str:
         return "The router has not reported yet which broker it asks."
     if not router.asking:
         return "No broker is asked at the moment; the router is about to ask one."
-    earlier = f" Before that: {router.asked_in_vain}" if router.asked_in_vain else ""
+    earlier = f" Before that: {router.previous_failure}" if router.previous_failure else ""
     return f"{router.asking} is asked now; if it does not answer, the next one is.{earlier}"
 
 

@@ -74,7 +74,7 @@ def test_the_problem_names_the_broker_asked_for_metadata(
     daemon: OfflineStatusPages, asking: str, in_vain: str, said: str
 ) -> None:
     assert only_problem(daemon).endswith("yet. The router has not reported yet which broker it asks.")
-    standing = msgspec.structs.replace(router(), asking=asking, asked_in_vain=in_vain)
+    standing = msgspec.structs.replace(router(), asking=asking, previous_failure=in_vain)
     daemon.broker_status.record([standing], NOW_MS)
     assert only_problem(daemon) == f"No metadata has been fetched from Kafka yet. {said}"
     daemon.fetch_metadata(NOW_MS - 60_001, NOW_MS - 90_000)
@@ -308,11 +308,11 @@ def test_outdated_statuses_are_ignored(daemon: OfflineStatusPages) -> None:
 
 def test_a_refused_topic_is_a_problem(daemon: OfflineStatusPages) -> None:
     topics = well(daemon).filled.topics
-    topics.store_refusal(topics.id_of(b"clicks"), 29)
+    topics.store_refusal(topics.number_of(b"clicks"), 29)
     assert only_problem(daemon).startswith(
         "The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): our user may not"
     )
-    topics.store_refusal(topics.id_of(b"clicks"), 0)
+    topics.store_refusal(topics.number_of(b"clicks"), 0)
     assert daemon.json("/healthz")["ready"]
 
 
