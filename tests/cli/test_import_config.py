@@ -494,6 +494,7 @@ def test_usage_is_shown_without_a_file_or_config_path(capsys: pytest.CaptureFixt
         ("--receive_socket_name /in --status_port x", "--status_port x is not allowed"),
         ("--receive_socket_name in", "command line: input.unix_datagram.path"),
         ("--daemon", '--command-line "--receive_socket_name PATH'),
+        ('--receive_socket_name /in --msg_buffer_max "$MSG_BUFFER_MAX"', "$MSG_BUFFER_MAX is a variable"),
     ],
 )
 def test_invalid_options_are_rejected(run: Callable[..., tuple[int, str, str]], line: str, words: str) -> None:

@@ -181,6 +181,11 @@ def test_every_old_default_is_kept_or_has_a_note(tmp_path: Path, old: str) -> No
     }
 
 
+def test_the_last_command_line_of_dory_leaves_the_defaults_of_its_file() -> None:
+    line = "/usr/bin/dory --daemon --config-path /etc/dory/dory_conf.xml"
+    assert ours(dory(DATAGRAM, BROKERS), line) == ours(dory(DATAGRAM, BROKERS))
+
+
 def test_the_table_of_old_defaults_has_every_setting() -> None:
     own = {setting.key for setting in SETTINGS if not setting.key.endswith((".enable", ".path", ".mode", ".port"))}
     assert own | {"http.listen"} == OLD_DEFAULTS.keys()

@@ -52,7 +52,8 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     if options is not None:
         apply_options(options, draft)
     _disable_without_target(draft)
-    set_old_defaults(draft, root, from_options=options is not None or root.tag == "bruceConfig")
+    # Dory's file has inputs since the daemon lost its options, which had other defaults.
+    set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 

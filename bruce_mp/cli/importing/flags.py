@@ -69,10 +69,15 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
             raise ConfigError(f"{ORIGIN}: {word} is not an option of Bruce or Dory. {hint}")
         if name in _SWITCHES:
             yield name, None
-        elif (argument := value if equals else next(remaining, None)) is not None:
-            yield name, argument
-        else:
+        elif (argument := value if equals else next(remaining, None)) is None:
             raise ConfigError(f"{ORIGIN}: {word} needs a value after it.")
+        elif argument.startswith("$"):
+            raise ConfigError(
+                f"{ORIGIN}: {argument} is a variable of the service script: write its value, which is often in "
+                "/etc/sysconfig."
+            )
+        else:
+            yield name, argument
 
 
 def apply_options(options: Options, draft: Draft) -> None:
