@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include <dory/client/dory_client.h>
-#include <dory/client/dory_client_socket.h>
 
 static int send_message(const dory_client_socket_t *sock, const char *topic, const char *key, const char *value,
                         int has_partition_key)

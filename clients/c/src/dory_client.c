@@ -3,7 +3,6 @@
 #include "internal.h"
 
 #include <dory/client/dory_client.h>
-#include <dory/client/dory_client_socket.h>
 
 #include <errno.h>
 #include <string.h>

@@ -1,33 +1,51 @@
-/* Dory's datagram socket.  As in libdory_client, a send waits while the daemon's queue is full. */
+/* Dory's C++ class for a datagram socket. */
 
 #ifndef DORY_CLIENT_DORY_CLIENT_SOCKET_H
 #define DORY_CLIENT_DORY_CLIENT_SOCKET_H
 
-#include <stddef.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+#include <algorithm>
+#include <cstring>
+#include <utility>
 
-#include <dory/client/status_codes.h>
+#include <dory/client/dory_client.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+namespace Dory {
 
-typedef struct dory_client_socket_t {
-    int sock_fd;
-    struct sockaddr_un server_addr;
-} dory_client_socket_t;
+namespace Client {
 
-void dory_client_socket_init(dory_client_socket_t *client_socket);
+/* Owns a socket, which its destructor closes. */
+class TDoryClientSocket {
+public:
+    TDoryClientSocket() noexcept { dory_client_socket_init(&socket_); }
+    TDoryClientSocket(TDoryClientSocket &&other) noexcept : TDoryClientSocket() { Swap(other); }
+    TDoryClientSocket &operator=(TDoryClientSocket &&other) noexcept
+    {
+        if (this != &other) {
+            Close();
+            Swap(other);
+        }
+        return *this;
+    }
+    TDoryClientSocket(const TDoryClientSocket &) = delete;
+    TDoryClientSocket &operator=(const TDoryClientSocket &) = delete;
+    virtual ~TDoryClientSocket() { Close(); }
 
-int dory_client_socket_bind(dory_client_socket_t *client_socket, const char *server_path);
+    void Swap(TDoryClientSocket &other) noexcept { std::swap(socket_, other.socket_); }
 
-int dory_client_socket_send(const dory_client_socket_t *client_socket, const void *msg, size_t msg_size);
+    int Bind(const char *server_path) noexcept { return dory_client_socket_bind(&socket_, server_path); }
+    bool IsBound() const noexcept { return socket_.sock_fd >= 0; }
+    int Send(const void *msg, size_t msg_size) const noexcept
+    {
+        return dory_client_socket_send(&socket_, msg, msg_size);
+    }
+    void Close() noexcept { dory_client_socket_close(&socket_); }
 
-void dory_client_socket_close(dory_client_socket_t *client_socket);
+private:
+    dory_client_socket_t socket_;
+};
 
-#ifdef __cplusplus
-}
-#endif
+} // namespace Client
+
+} // namespace Dory
 
 #endif
