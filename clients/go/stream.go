@@ -182,7 +182,8 @@ func (c *StreamClient) Stats() StreamStats {
 // Flush waits until all earlier messages have reached the level.
 //
 // It returns the error of ctx, or [context.DeadlineExceeded], if they have not in time: flush again for the outcome.
-// [ErrShuttingDown] is similar. After an [UncertainError], the next flush concerns later messages only.
+// [ErrShuttingDown] is similar. After an [UncertainError], the next flush concerns later messages only. Close ends a flush with
+// [ErrClosed].
 func (c *StreamClient) Flush(ctx context.Context, level Level) (Outcome, error) {
 	select {
 	case c.flushes <- struct{}{}:
@@ -261,6 +262,7 @@ func (c *StreamClient) hangUp() {
 
 func (c *StreamClient) run() {
 	defer close(c.ended)
+	defer c.failRequests()
 	for {
 		requests, isClosing := c.collect()
 		switch {
@@ -278,6 +280,16 @@ func (c *StreamClient) run() {
 			}
 		}
 	}
+}
+
+// failRequests ends the flushes that wait when the client is closed.
+func (c *StreamClient) failRequests() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, request := range c.requests {
+		request.finish(Outcome{}, ErrClosed)
+	}
+	c.requests = nil
 }
 
 // collect moves the pending messages to the writer's buffer. The requests concern these and earlier messages.

@@ -8,10 +8,10 @@ export interface Message {
   value: Bytes | null;
   key?: Bytes | null;
   /** Modulo the number of partitions it selects one; see murmur2(). */
-  partitionKey?: number;
+  partitionKey?: number | null;
   headers?: Record<string, Bytes | null> | Array<[string, Bytes | null]>;
   /** Milliseconds since 1970-01-01 UTC; the default is the present time. */
-  timestamp?: Date | number | bigint;
+  timestamp?: Date | number | bigint | null;
   /** Keeps an empty key or value from becoming null. */
   keepEmpty?: boolean;
 }

@@ -85,7 +85,8 @@ class Writer {
   }
 }
 
-function timestampOf({ timestamp = Date.now() }) {
+function timestampOf(message) {
+  const timestamp = message.timestamp ?? Date.now();
   return typeof timestamp === 'bigint' ? timestamp : BigInt(Math.trunc(Number(timestamp)));
 }
 
@@ -97,7 +98,7 @@ function encode(message) {
   const headers = headersOf(message);
   const version = versionOf(message, key, value, headers);
   const { partitionKey } = message;
-  const hasPartitionKey = partitionKey !== undefined;
+  const hasPartitionKey = partitionKey != null;
   const size =
     ANY_PARTITION_BYTES + topic.length + (key ?? EMPTY).length + (value ?? EMPTY).length +
     (hasPartitionKey ? 4 : 0) + (version === PLAIN_VERSION ? 0 : 4 + headers.size);

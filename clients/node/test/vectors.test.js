@@ -42,3 +42,11 @@ test('keys are hashed like the vectors', () => {
     assert.strictEqual(client[partitioner](Buffer.from(key, 'hex')), expected);
   }
 });
+
+test('null is no partition key, and the present time', () => {
+  const message = { topic: 'clicks', value: 'hello', partitionKey: null, timestamp: null };
+  const now = Date.now();
+  const encoded = client.encode(message);
+  assert.strictEqual(encoded.readInt16BE(4), 256); // ApiKey of a message without a partition key
+  assert(Number(encoded.readBigInt64BE(12 + message.topic.length)) >= now);
+});

@@ -245,7 +245,7 @@ public final class StreamClient implements Closeable {
 
     private void register(FlushRequest request) throws FlushException {
         if (isClosing) {
-            throw new FlushException(FlushException.Cause.CLOSED, "The client is closed.");
+            throw closedException();
         }
         if (uncertain > 0) {
             throw takeUncertain();
@@ -327,6 +327,23 @@ public final class StreamClient implements Closeable {
             due.clear();
         }
         disconnect(List.of());
+        failRequests();
+    }
+
+    /** Ends the flushes that wait when the client is closed. */
+    private void failRequests() {
+        lock.lock();
+        try {
+            requests.forEach(request -> request.fail(closedException()));
+            requests.clear();
+            changed.signalAll();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private static FlushException closedException() {
+        return new FlushException(FlushException.Cause.CLOSED, "The client is closed.");
     }
 
     /**

@@ -1,0 +1,43 @@
+package bruce_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"bruce"
+)
+
+const barrierBytes = 24
+
+func TestCloseEndsAFlushWithoutADeadline(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "in.stream")
+	daemon, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	client := bruce.NewStreamClient("unix", path, bruce.StreamOptions{})
+	flushed := make(chan error)
+	go func() {
+		_, err := client.Flush(context.Background(), bruce.Delivered)
+		flushed <- err
+	}()
+	connection, err := daemon.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	if _, err := io.ReadFull(connection, make([]byte, barrierBytes)); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-flushed; !errors.Is(err, bruce.ErrClosed) {
+		t.Fatal(err)
+	}
+}
