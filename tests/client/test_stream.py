@@ -181,7 +181,7 @@ def test_send_without_a_time_limit_blocks_until_close(daemon: StreamDaemon, path
     client = StreamClient(path)
     sender = threading.Thread(target=fails_with(ClientClosedError, lambda: send_without_end(client)))
     sender.start()
-    daemon.wait_connections(1)
+    daemon.wait_unread(1)
     client.timeout = 0.1
     with suppress(ClientClosedError):  # of the message that was partly written
         client.close()

@@ -30,8 +30,9 @@ def _run(start: Start, connection: Connection) -> None:
 class StatusProcess:
     """The process, and the supervisor's end of its control pipe.  Leaving the context kills it if it is still there."""
 
-    def __init__(self, slab_path: Path, run_dir: Path, listener: socket) -> None:
-        http = Http(listen=f"unix:{listener.getsockname()}") if listener.family == AF_UNIX else Http()
+    def __init__(self, slab_path: Path, run_dir: Path, listener: socket, *, report_interval_s: int = 600) -> None:
+        listen = f"unix:{listener.getsockname()}" if listener.family == AF_UNIX else Http().listen
+        http = Http(listen=listen, discard_report_interval_s=report_interval_s)
         config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), http=http)
         start = Start("status", lay.ROW_STATUS, config, run_dir, slab_path, listener=listener)
         context = multiprocessing.get_context("spawn")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import socket
+import termios
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -16,6 +19,7 @@ from bruce_mp.protocol.client.barrier import (
     encode_answer,
 )
 from bruce_mp.protocol.client.messages import parse_message
+from support import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,10 +103,13 @@ class StreamDaemon:
         with self._changed:
             assert self._changed.wait_for(lambda: self.barriers, WAIT_S)
 
-    def wait_connections(self, count: int) -> None:
-        """Wait until `count` connections are open."""
+    def wait_unread(self, size: int) -> None:
+        """Wait until a connection has this number of unread bytes."""
+        processes.wait_until(lambda: self._unread() >= size, f"{size} unread bytes", WAIT_S)
+
+    def _unread(self) -> int:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self._connections) >= count, WAIT_S)
+            return max((unread_bytes(each) for each in self._connections), default=0)
 
     def _accept(self) -> None:
         while True:
@@ -161,3 +168,9 @@ class StreamDaemon:
         """Send the answers that were held back."""
         for connection, answer in self._late:
             connection.sendall(answer)
+
+
+def unread_bytes(connection: socket.socket) -> int:
+    size = array.array("i", [0])
+    fcntl.ioctl(connection, termios.FIONREAD, size)
+    return size[0]
