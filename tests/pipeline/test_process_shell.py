@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from itertools import pairwise
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
 import pytest
 
+import bruce_mp
 from bruce_mp.config.model import Config
 from bruce_mp.config.sections import Http, Kafka
 from bruce_mp.ipc.control_messages import (
@@ -35,7 +38,6 @@ from support.slabs import new_slab
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from bruce_mp.ipc.control_messages import ControlMessage
     from bruce_mp.slab.file import Slab
@@ -320,3 +322,10 @@ def test_public_methods_of_a_process_are_hooks_of_the_shell(program: str) -> Non
 def is_process_of(module: str, kind: object) -> TypeGuard[type[ProcessShell]]:
     """Return True for the process class that a module defines."""
     return isinstance(kind, type) and issubclass(kind, ProcessShell) and kind.__module__ == module
+
+
+def test_only_the_shell_creates_an_event_loop_in_the_daemon() -> None:
+    package = Path(bruce_mp.__file__).parent
+    commands = {package / "cli" / "connection_check.py"}  # a command has no shell
+    creators = [path for path in package.rglob("*.py") if re.search(r"\bLoop\(\)", path.read_text())]
+    assert set(creators) - commands == {package / "pipeline" / "process_shell.py"}

@@ -180,6 +180,19 @@ def test_a_failed_broker_is_followed_by_known_ones_before_bootstrap_servers(
     assert len(results) == 1
 
 
+def test_each_known_broker_may_be_asked_first(results: list[FetchResult | None]) -> None:
+    known = [Address(name, 1) for name in ("one", "two", "three")]
+    fetcher = make_fetcher(results)
+    asked_first = set()
+    for _ in range(30):
+        FakeSocket.opened = []
+        fetcher.start(known, BOOTSTRAP, wants_producer_id=False)
+        asked_first.add(FakeSocket.opened[0].host)
+        for event in (READY, ANSWERED):
+            FakeSocket.opened[0].tell(event)
+    assert asked_first == {"one", "two", "three"}
+
+
 def test_the_attempt_names_the_present_and_the_failed_broker(results: list[FetchResult | None]) -> None:
     fetcher = make_fetcher(results)
     assert fetcher.progress == ("", "")

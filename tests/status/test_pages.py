@@ -340,7 +340,7 @@ def test_the_page_lists_finished_reports(daemon: OfflineStatusPages) -> None:
     assert "latest finished reporting period:\n    report ID: 4\n" in daemon.text("/discards/plain")
 
 
-def test_a_period_without_a_reader_is_logged(daemon: OfflineStatusPages) -> None:
+def test_a_period_without_a_reader_is_noticed(daemon: OfflineStatusPages) -> None:
     daemon.json("/discards/json")
     daemon.now_ms += 600_000
     daemon.reports.rotate(daemon.now_ms)

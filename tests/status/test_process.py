@@ -96,6 +96,14 @@ def test_the_process_serves_pages_and_updates_its_row(
     )
 
 
+def test_a_discard_report_that_no_client_reads_is_counted(
+    filled: FilledSlab, tmp_path: Path, listener: socket.socket
+) -> None:
+    with StatusProcess(filled.slab.path, tmp_path, listener, report_interval_s=1):
+        counters = ProcessRow(filled.slab, lay.ROW_STATUS).counters
+        wait_until(lambda: counters[Counter.NoDiscardQuery] > 0, "an unread report")
+
+
 def test_the_process_writes_its_heartbeat(filled: FilledSlab, status: StatusProcess) -> None:
     at = filled.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
     first = filled.slab.read_signed(at)

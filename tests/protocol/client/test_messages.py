@@ -169,6 +169,12 @@ def test_invalid_vectors_are_rejected(vector: str, rejection: Rejection) -> None
     assert parse_message(bytes.fromhex(vector)) == rejection
 
 
+def test_the_older_formats_of_bruce_are_refused() -> None:
+    format_0 = bytes.fromhex("00000019000000018bcfe568000274310000000568656c6c6f")
+    assert parse_message(format_0) == Rejection(DiscardReason.UNSUPPORTED_API_KEY, 0)
+    assert parse_message(b"t1 hello") == MALFORMED  # topic, space, body
+
+
 def test_stream_messages_are_split_by_their_size() -> None:
     stream = bytes.fromhex("00000004" + A3 + P3)
     assert [parse_message(message) for message in split(stream)] == [
