@@ -181,7 +181,7 @@ func (c *StreamClient) Stats() StreamStats {
 
 // Flush waits until all earlier messages have reached the level.
 //
-// It returns the error of ctx, or [context.DeadlineExceeded], if they have not in time: flush again for the outcome.
+// Its error wraps that of ctx, or [context.DeadlineExceeded], if they have not in time: flush again for the outcome.
 // [ErrShuttingDown] is similar. After an [UncertainError], the next flush concerns later messages only. Close ends a flush with
 // [ErrClosed].
 func (c *StreamClient) Flush(ctx context.Context, level Level) (Outcome, error) {
@@ -202,8 +202,16 @@ func (c *StreamClient) Flush(ctx context.Context, level Level) (Outcome, error) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	request.finish(Outcome{}, ctx.Err())
+	request.finish(Outcome{}, c.explain(ctx.Err()))
 	return request.outcome, request.err
+}
+
+// explain adds to the error of a flush that there is no connection.
+func (c *StreamClient) explain(err error) error {
+	if err == nil || c.link != nil {
+		return err
+	}
+	return fmt.Errorf("bruce: no connection to %s: %w", c.address, err)
 }
 
 func (c *StreamClient) register(request *flushRequest) error {

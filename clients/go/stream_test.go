@@ -6,12 +6,28 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"bruce"
 )
 
 const barrierBytes = 24
+
+func TestAFlushWithoutADaemonSaysThatThereIsNoConnection(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "in.stream")
+	client := bruce.NewStreamClient("unix", path, bruce.StreamOptions{})
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := client.Flush(ctx, bruce.Delivered)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "no connection to "+path) {
+		t.Error(err)
+	}
+	if err := client.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
 
 func TestCloseEndsAFlushWithoutADeadline(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "in.stream")

@@ -38,6 +38,7 @@ final class FlushError extends \RuntimeException
 {
     private const TEXTS = [
         'TIMED_OUT' => 'The time limit passed. The daemon still delivers the rest; flush again.',
+        'NO_CONNECTION' => 'The time limit passed without a connection to the daemon; flush again.',
         'SHUTTING_DOWN' => 'The daemon shuts down. It delivers the rest after its restart.',
         'BROKEN' => 'The connection broke; an unknown number of the messages written to it arrived.',
         'REFUSED' => 'The daemon refused the flush: it keeps no journal, or is too old.',
@@ -48,9 +49,12 @@ final class FlushError extends \RuntimeException
      * @param int $uncertain with BROKEN: this number of messages, the first ones since the last flush, may be delivered
      *     or not; the client does not send them again
      */
-    public function __construct(public readonly string $reason, public readonly int $uncertain = 0)
-    {
-        parent::__construct(self::TEXTS[$reason]);
+    public function __construct(
+        public readonly string $reason,
+        public readonly int $uncertain = 0,
+        ?string $text = null,
+    ) {
+        parent::__construct(self::TEXTS[$text ?? $reason]);
     }
 }
 
@@ -466,7 +470,7 @@ final class StreamClient
             }
             if (self::now() >= $deadline) {
                 $this->removeBarrier();
-                throw new FlushError('TIMED_OUT');
+                throw new FlushError('TIMED_OUT', text: $this->socket === null ? 'NO_CONNECTION' : null);
             }
             if ($this->barrierIsLost()) {
                 $this->appendBarrier($level, $deadline);

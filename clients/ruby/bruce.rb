@@ -40,6 +40,7 @@ module Bruce
   class FlushError < Error
     TEXTS = {
       timed_out: 'The time limit passed. The daemon still delivers the rest; flush again.',
+      no_connection: 'The time limit passed without a connection to the daemon; flush again.',
       shutting_down: 'The daemon shuts down. It delivers the rest after its restart.',
       broken: 'The connection broke; an unknown number of the messages written to it arrived.',
       refused: 'The daemon refused the flush: it keeps no journal, or is too old.'
@@ -47,8 +48,8 @@ module Bruce
 
     attr_reader :code, :uncertain
 
-    def initialize(code, uncertain = 0)
-      super(TEXTS.fetch(code))
+    def initialize(code, uncertain = 0, text: code)
+      super(TEXTS.fetch(text))
       @code = code
       @uncertain = uncertain
     end
@@ -572,7 +573,7 @@ module Bruce
         pause(deadline)
       end
       remove_barrier
-      raise FlushError, :timed_out
+      raise FlushError.new(:timed_out, text: @socket ? :timed_out : :no_connection)
     rescue FlushError => e
       disconnect if e.code == :refused && @answer&.token != @token
       raise

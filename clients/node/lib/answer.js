@@ -19,6 +19,7 @@ const REASONS = [
 
 const TEXTS = {
   TIMED_OUT: 'The time limit passed. The daemon still delivers the rest; flush again.',
+  NO_CONNECTION: 'The time limit passed without a connection to the daemon; flush again.',
   SHUTTING_DOWN: 'The daemon shuts down. It delivers the rest after its restart.',
   BROKEN: 'The connection broke; an unknown number of the messages written to it arrived.',
   REFUSED: 'The daemon refused the flush: it keeps no journal, or is too old.',
@@ -27,8 +28,8 @@ const TEXTS = {
 
 /** Some messages have no final outcome; `code` says why. */
 class FlushError extends Error {
-  constructor(code, uncertain = 0) {
-    super(TEXTS[code]);
+  constructor(code, uncertain = 0, text = code) {
+    super(TEXTS[text]);
     this.name = 'FlushError';
     this.code = code;
     this.uncertain = uncertain;

@@ -89,10 +89,14 @@ class StreamClient {
     if (this.#uncertain > 0) return Promise.reject(this.#takeUncertain());
     return new Promise((resolve, reject) => {
       const flush = { level, resolve, reject, deadline: Date.now() + timeout, after: this.#waiting.length, token: null };
-      flush.timer = setTimeout(() => this.#endFlush(flush, new FlushError('TIMED_OUT')), timeout);
+      flush.timer = setTimeout(() => this.#endFlush(flush, this.#timedOut()), timeout);
       this.#flushes.push(flush);
       this.#pump();
     });
+  }
+
+  #timedOut() {
+    return new FlushError('TIMED_OUT', 0, this.#link?.isOpen ? 'TIMED_OUT' : 'NO_CONNECTION');
   }
 
   #takeUncertain() {

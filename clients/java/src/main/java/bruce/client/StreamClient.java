@@ -223,9 +223,16 @@ public final class StreamClient implements Closeable {
         }
     }
 
-    private static FlushException timedOut() {
-        return new FlushException(
-                FlushException.Cause.TIMED_OUT, "The time limit passed. The daemon still delivers the rest; flush again.");
+    private FlushException timedOut() {
+        lock.lock();
+        try {
+            String text = connection == null
+                    ? "The time limit passed without a connection to " + address + "; flush again."
+                    : "The time limit passed. The daemon still delivers the rest; flush again.";
+            return new FlushException(FlushException.Cause.TIMED_OUT, text);
+        } finally {
+            lock.unlock();
+        }
     }
 
     private FlushOutcome await(FlushRequest request) throws FlushException, InterruptedException {
@@ -235,7 +242,9 @@ public final class StreamClient implements Closeable {
             while (!request.isOver && request.leftNanos() > 0) {
                 changed.awaitNanos(request.leftNanos());
             }
-            request.fail(timedOut());
+            if (!request.isOver) {
+                request.fail(timedOut());
+            }
             return request.result();
         } finally {
             request.isOver = true; // also after an interrupt
