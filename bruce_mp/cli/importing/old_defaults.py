@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["set_old_defaults"]
 
 CLIENT_IDS: Final = {"doryConfig": "dory", "bruceConfig": "bruce"}
-STATUS_PORT: Final = 9090
+DEFAULT_STATUS_PORT: Final = 9090
 INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
 
 ALL_ADDRESSES_NOTE: Final = (
@@ -119,7 +119,7 @@ def _no_input(from_options: bool) -> str:
 
 def _status_pages(draft: Draft, origin: str) -> None:
     host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
-    draft.set(("http", "listen"), f"{host}:{draft.status_port or STATUS_PORT}", origin)
+    draft.set(("http", "listen"), f"{host}:{draft.status_port or DEFAULT_STATUS_PORT}", origin)
     if not draft.loopback_only:
         draft.add_note(ALL_ADDRESSES_NOTE, ("http", "listen"))
 

@@ -54,7 +54,7 @@ ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disabl
 LEVELS: Final = range(10)
 USUAL_PORT: Final = 9092
 UNUSED_INTERVAL_MS: Final = 1000
-"""The interval of a config without a limit, which the old daemons let out."""
+"""The interval of a config without a limit, for which the old daemons required none."""
 _SERVERS: Final = ("kafka", "bootstrap_servers")
 
 ARRIVAL: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."

@@ -7,7 +7,7 @@ public final class FlushException extends IOException {
     private static final long serialVersionUID = 1L;
 
     /** Why a flush failed. */
-    public enum Cause {
+    public enum Reason {
         /** The daemon still delivers the messages: flush again for the outcome. */
         TIMED_OUT,
         /** The daemon stops, and delivers the rest after its restart. */
@@ -20,14 +20,14 @@ public final class FlushException extends IOException {
         CLOSED
     }
 
-    private final Cause reason;
+    private final Reason reason;
     private final long uncertain;
 
-    FlushException(Cause reason, String text) {
+    FlushException(Reason reason, String text) {
         this(reason, text, 0);
     }
 
-    private FlushException(Cause reason, String text, long uncertain) {
+    private FlushException(Reason reason, String text, long uncertain) {
         super(text);
         this.reason = reason;
         this.uncertain = uncertain;
@@ -35,10 +35,10 @@ public final class FlushException extends IOException {
 
     static FlushException broken(long uncertain) {
         String text = "The connection broke; of the " + uncertain + " messages written to it, an unknown number arrived.";
-        return new FlushException(Cause.BROKEN, text, uncertain);
+        return new FlushException(Reason.BROKEN, text, uncertain);
     }
 
-    public Cause reason() {
+    public Reason reason() {
         return reason;
     }
 

@@ -229,7 +229,7 @@ public final class StreamClient implements Closeable {
             String text = connection == null
                     ? "The time limit passed without a connection to " + address + "; flush again."
                     : "The time limit passed. The daemon still delivers the rest; flush again.";
-            return new FlushException(FlushException.Cause.TIMED_OUT, text);
+            return new FlushException(FlushException.Reason.TIMED_OUT, text);
         } finally {
             lock.unlock();
         }
@@ -352,7 +352,7 @@ public final class StreamClient implements Closeable {
     }
 
     private static FlushException closedException() {
-        return new FlushException(FlushException.Cause.CLOSED, "The client is closed.");
+        return new FlushException(FlushException.Reason.CLOSED, "The client is closed.");
     }
 
     /**
@@ -618,7 +618,7 @@ public final class StreamClient implements Closeable {
         lock.lock();
         try {
             if (error instanceof ProtocolException) {
-                FlushException refusal = new FlushException(FlushException.Cause.REFUSED, error.getMessage());
+                FlushException refusal = new FlushException(FlushException.Reason.REFUSED, error.getMessage());
                 from.awaiting.values().forEach(request -> request.fail(refusal));
             }
             from.hasEnded = true;
@@ -640,9 +640,9 @@ public final class StreamClient implements Closeable {
             }
             case Barrier.Answer.TIME_LIMIT -> request.fail(timedOut());
             case Barrier.Answer.SHUTTING_DOWN -> request.fail(new FlushException(
-                    FlushException.Cause.SHUTTING_DOWN, "The daemon shuts down. It delivers the rest after its restart."));
+                    FlushException.Reason.SHUTTING_DOWN, "The daemon shuts down. It delivers the rest after its restart."));
             default -> request.fail(new FlushException(
-                    FlushException.Cause.REFUSED, "The daemon refused the flush: it keeps no journal, or is too old."));
+                    FlushException.Reason.REFUSED, "The daemon refused the flush: it keeps no journal, or is too old."));
         }
     }
 }
