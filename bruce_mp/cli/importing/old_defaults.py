@@ -21,7 +21,8 @@ INPUTS: Final = ("unix_datagram", "unix_stream", "tcp")
 
 ALL_ADDRESSES_NOTE: Final = (
     "The old daemon served its pages on all addresses, as this does. They need no password: use 127.0.0.1 unless a "
-    "monitor on another host needs them."
+    "monitor on another host needs them. A monitor that names this host otherwise than `uname -n` needs that name in "
+    "http.allowed_hosts."
 )
 ATTEMPTS_NOTE: Final = (
     "The old daemon discarded a message after 5 error responses by default. Ours keeps retrying while the cluster "
