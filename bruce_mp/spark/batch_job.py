@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
 from pyspark import TaskContext
 
-from bruce_mp.spark.errors import OptionError
+from bruce_mp.spark.errors import OptionError, TaskError
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import FrameType
 
     from pyarrow import RecordBatch
 
     from bruce_mp.spark.options import SinkOptions
     from bruce_mp.spark.task_ledger import TaskLedger
 
-__all__ = ["BatchJob", "merge_ledger", "run_in_task", "task_ledger"]
+__all__ = ["BatchJob", "check_complete", "merge_ledger", "run_in_task", "task_ledger"]
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -62,7 +64,6 @@ class BatchJob:
 
 def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job: str | None) -> TaskResult:
     """Send the rows of the current task of a batch job, or of a streaming query if `job` is None."""
-    from bruce_mp.spark.input_end import check_complete  # noqa: PLC0415 - as the import below
     from bruce_mp.spark.task import run_task  # noqa: PLC0415 - Arrow and numpy: only where tasks run
 
     context = TaskContext.get()
@@ -72,6 +73,33 @@ def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job: str |
     batch = NO_BATCH if job else int(context.getLocalProperty(_BATCH) or NO_BATCH)
     attempt = TaskAttempt(query, batch, context.partitionId(), context.attemptNumber())
     return run_task(options, attempt, check_complete(batches), context.getLocalProperty(_TIME_ZONE))
+
+
+def check_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+    """Yield all batches.  Raise `TaskError` after the last one if Spark truncated the input.
+
+    When a task's input fails in the JVM, or the task is killed, Spark closes the Arrow stream to the Python worker as
+    if it had ended.  A sink that trusted this end would complete its attempt with a part of the rows.  After a complete
+    stream Spark writes a mark; after a failed one the worker's connection ends.
+    """
+    yield from batches
+    connection = _worker_input()
+    if connection is not None and not connection.peek(1):  # the worker itself reads the mark later
+        raise TaskError(
+            "Spark ended the rows of this task early, because the task failed elsewhere or was killed. The task does "
+            "not complete its attempt."
+        )
+
+
+def _worker_input() -> Any:
+    """Return the file from which this Python worker reads Spark's data; None if it is not a file that can peek."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - PySpark does not expose this file
+    while frame is not None:
+        file = frame.f_locals.get("infile")
+        if frame.f_code.co_name == "main" and hasattr(file, "peek"):
+            return file
+        frame = frame.f_back
+    return None
 
 
 def task_ledger(options: SinkOptions) -> TaskLedger:

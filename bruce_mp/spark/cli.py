@@ -272,14 +272,14 @@ def _run_audit(args: Namespace) -> int:
     verdict = audit(spark, plan)
     for line in describe_samples(read_samples(spark, plan)) if plan.samples else ():
         print(line)
-    return ExitCode.OK if verdict.good else ExitCode.UNBALANCED
+    return ExitCode.OK if verdict.is_good else ExitCode.UNBALANCED
 
 
 def _run_follow(spark: SparkSession, plan: Follow) -> int:
     """Run until SIGTERM or SIGINT; return the bad status if a report was bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
-    good = [verdict.good for verdict in follow(spark, plan, _stop_event())]
+    good = [verdict.is_good for verdict in follow(spark, plan, _stop_event())]
     return ExitCode.OK if all(good) else ExitCode.UNBALANCED
 
 

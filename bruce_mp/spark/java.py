@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import StartError
+from bruce_mp.spark.maven import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,9 +82,9 @@ def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
 def java_home() -> Path:
     """Return a directory for Spark's JAVA_HOME. Raise `StartError`."""
     java = find_java().resolve()
-    if _has_vector_module(java):
+    if "jdk.incubator.vector" in _run(java, "--list-modules").stdout:
         return java.parent.parent
-    home = _cache_directory() / f"java-{java_major(java)}"
+    home = cache_directory() / f"java-{java_major(java)}"
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:
@@ -91,11 +92,3 @@ def java_home() -> Path:
     Path(file.name).chmod(0o755)
     Path(file.name).replace(script)
     return home
-
-
-def _has_vector_module(java: Path) -> bool:
-    return "jdk.incubator.vector" in _run(java, "--list-modules").stdout
-
-
-def _cache_directory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"

@@ -208,7 +208,7 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
     def everything() -> None:
         land(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts)
         verdict = compare(bench.spark, plan)
-        assert verdict.good, verdict
+        assert verdict.is_good, verdict
         assert verdict.delivered == records, verdict
 
     cases: dict[str, Callable[[], None]] = {

@@ -60,10 +60,11 @@ def follow(
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
             _prune(plan)
-            verdict = compare(spark, plan.audit, _window_condition(plan, closed_ms), changed_after=_oldest_time(plan))
-            display.finish(f"up to {_format_time(closed_ms)}: {verdict}")
+            minutes = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
+            verdict = compare(spark, plan.audit, minutes, changed_after=_oldest_time(plan))
+            display.finish(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
             yield verdict
-            if plan.stop_when_bad and not verdict.good:
+            if plan.stop_when_bad and not verdict.is_good:
                 return
     finally:
         query.stop()
@@ -105,7 +106,7 @@ def _closed_until(query: StreamingQuery, plan: Follow) -> int:
     """Return the end of the closed minutes in ms."""
     report = query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
-    passed = _parsed_ms(watermark) if watermark else _BEGINNING_MS
+    passed = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _BEGINNING_MS
     if _has_read_all(query):
         passed = max(passed, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
     return passed - passed % _MINUTE_MS if passed > 0 else _BEGINNING_MS
@@ -115,10 +116,6 @@ def _has_read_all(query: StreamingQuery) -> bool:
     """Return True if the last poll found no new message."""
     status = query.status
     return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
-
-
-def _window_condition(plan: Follow, closed_ms: int) -> str:
-    return f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
 
 
 def _oldest_time(plan: Follow) -> datetime:
@@ -143,11 +140,3 @@ def _prune(plan: Follow) -> None:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _parsed_ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
-
-
-def _format_time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -83,12 +83,12 @@ class AuditVerdict:
     unknown_is_bad: bool = False
 
     @property
-    def to_name(self) -> bool:
+    def has_problems(self) -> bool:
         """Return True if the table of problems has rows."""
         return bool(self.missing or self.doubled or self.out_of_order or self.discarded or self.unknown)
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         """Return True if no message is missing, doubled or out of order, or, with `unknown_is_bad`, unknown.
 
         Discards are accounted for, so they count as good.
@@ -144,7 +144,7 @@ def write_report(summary: Summary, balance: DataFrame, problems: DataFrame, verd
     page = _page(
         summary,
         _reasons(balance) if verdict.discarded else [],
-        _first_problems(problems) if verdict.to_name else [],
+        _first_problems(problems) if verdict.has_problems else [],
         verdict,
     )
     system, root = open_directory(output)
@@ -167,20 +167,17 @@ def _first_problems(problems: DataFrame) -> Sequence[_Row]:
 # --- the page --------------------------------------------------------------------------------------------------------
 def _page(summary: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
     topics = summary.topics[:_TOPICS]
-    charts = "".join(_topic(row["topic"], summary.bars[row["topic"]]) for row in topics)
+    charts = "".join(f"<h2>{escape(row['topic'])}</h2>{chart(summary.bars[row['topic']])}" for row in topics)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>Audit</title><style>{_PAGE_STYLE}{STYLE}</style><h1>Audit of {_now()}</h1>{_headline(verdict)}"
+        f"<title>Audit</title><style>{_PAGE_STYLE}{STYLE}</style>"
+        f"<h1>Audit of {datetime.now(UTC):%Y-%m-%d %H:%M} UTC</h1>{_headline(verdict)}"
         f"{_topics(topics)}{charts}{_discards(reasons)}{_problems(problems)}</html>\n"
     )
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
 def _headline(verdict: AuditVerdict) -> str:
-    kind, word = ("good", "The books balance.") if verdict.good else ("bad", "The books do not balance.")
+    kind, word = ("good", "The books balance.") if verdict.is_good else ("bad", "The books do not balance.")
     return f"<p class='verdict {kind}'><strong>{word}</strong> {escape(str(verdict))}</p>"
 
 
@@ -197,10 +194,6 @@ def _cell(name: str, value: object) -> str:
     wrong = " class=wrong" if name in PROBLEMS and value else ""
     unit = " ms" if name in _MILLISECONDS else ""
     return f"<td{wrong}>{f'{value:,}{unit}' if isinstance(value, int) else '&ndash;'}"
-
-
-def _topic(name: str, bars: Sequence[Bar]) -> str:
-    return f"<h2>{escape(name)}</h2>{chart(bars)}"
 
 
 def _discards(rows: Sequence[_Row]) -> str:

@@ -125,13 +125,14 @@ def compare(
 
 
 def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> AuditVerdict:
-    timed, lines = facts.where(minutes), _read_discards(facts.sparkSession, plan.discards)
+    spark, timed = facts.sparkSession, facts.where(minutes)
+    lines = discard_table(spark, plan.discards) if plan.discards else empty(spark, _NO_LINES)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
         balance = _write_table(cells, plan, "balance")
         summary = summarise(balance, percentiles(timed, ["topic"]))
         verdict = AuditVerdict(**{name: summary.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
-        found_problems = find_problems(books, ledger) if verdict.to_name else no_problems(ledger)
+        found_problems = find_problems(books, ledger) if verdict.has_problems else no_problems(ledger)
         problems = _write_table(found_problems, plan, "problems")
         write_report(summary, balance, problems, verdict, absolute_path(plan.output))
     if plan.samples:
@@ -143,10 +144,6 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> 
 def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
     """Return the table of samples that the last comparison wrote."""
     return spark.read.format(plan.table_format).load(f"{absolute_path(plan.output)}/samples")
-
-
-def _read_discards(spark: SparkSession, discards: Sequence[str]) -> DataFrame:
-    return discard_table(spark, discards) if discards else empty(spark, _NO_LINES)
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:

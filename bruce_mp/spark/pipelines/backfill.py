@@ -7,6 +7,8 @@ left no messages, because their attempts are fenced. The messages of finished ta
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,19 +17,20 @@ from bruce_mp.spark import register
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError
 from bruce_mp.spark.options import parse_options
-from bruce_mp.spark.pipelines.file_progress import FileProgress, count_files
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.retention import RetentionCheck
 from bruce_mp.spark.pipelines.running_stages import RunningStages
+from bruce_mp.spark.storage import read_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-__all__ = ["Backfill", "DryRun", "backfill", "dry_run", "read_messages"]
+__all__ = ["Backfill", "DryRun", "FileProgress", "backfill", "dry_run", "read_messages"]
 
 FORMATS: Final = ("parquet", "csv", "json", "text")
 _POLL_S: Final = 1
@@ -85,7 +88,8 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
     display = progress or Progress("backfill")
     options = parse_options(plan.sink)  # before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
-    files = FileProgress.read(plan.checkpoint, count_files(spark, plan.path), plan.files_per_chunk)
+    found = len(spark.read.format("text").load(plan.path).inputFiles())  # reads none of them
+    files = FileProgress.read(plan.checkpoint, found, plan.files_per_chunk)
     stages = RunningStages(spark, shuffled=plan.tasks_per_chunk is not None)
     stream = read_messages(spark, plan)
     topic = "" if "topic" in stream.columns else options.topic or ""
@@ -126,6 +130,40 @@ def _show_progress(query: StreamingQuery, done: _CommittedChunks, stages: Runnin
     done.count(query, progress)
     progress.finish(f"{meter.summary(done.rows)}, {done.chunks} chunk{'' if done.chunks == 1 else 's'}")
     return done.rows
+
+
+@dataclass
+class FileProgress:
+    """The chunks of a backfill. `planned` are the files of those that earlier runs began, by chunk.
+
+    The files of Spark's checkpoint list the files of each chunk.
+    """
+
+    total: int
+    files_per_chunk: int
+    planned: Mapping[int, int] = field(default_factory=dict)
+    committed: int = -1
+    """The last committed chunk."""
+
+    @classmethod
+    def read(cls, checkpoint: str, total: int, files_per_chunk: int) -> Self:
+        """Return the progress that the checkpoint records."""
+        chunk_of = {}
+        for text in read_texts(f"{checkpoint}/sources/0").values():
+            for line in text.splitlines():
+                if line.startswith("{"):
+                    entry = json.loads(line)
+                    chunk_of[entry["path"]] = entry["batchId"]
+        chunks = [int(name) for name in read_texts(f"{checkpoint}/commits") if name.isdigit()]
+        return cls(total, files_per_chunk, Counter(chunk_of.values()), max(chunks, default=-1))
+
+    def part(self, running: float = 0.0) -> float:
+        """Return the part of all files in committed chunks, and `running` of the next chunk, 0 to 1."""
+        done = sum(self._files(chunk) for chunk in range(self.committed + 1))
+        return min((done + running * self._files(self.committed + 1)) / max(self.total, 1), 1.0)
+
+    def _files(self, chunk: int) -> int:
+        return self.planned.get(chunk, self.files_per_chunk)
 
 
 @dataclass

@@ -197,7 +197,7 @@ def test_each_topic_has_its_verdict(
 
 def test_totals_sum_all_topics(audited: tuple[AuditVerdict, Path]) -> None:
     verdict, _ = audited
-    assert not verdict.good
+    assert not verdict.is_good
     assert verdict.sent == verdict.delivered + verdict.discarded + verdict.missing
     expected = AuditVerdict(70_092 + GOOD, GOOD + 77, 7, 70_005 + 3, 9, 1, 5)
     assert (verdict.missing, verdict.doubled, verdict.out_of_order) == (70_005, 9, 1)
@@ -246,9 +246,9 @@ def test_each_problem_has_its_place_and_time(
 
 def test_unknown_messages_are_bad_if_asked(audited: tuple[AuditVerdict, Path]) -> None:
     counts = AuditVerdict(1, 1, 0, 0, 0, 0, 5)
-    assert counts.good
-    assert not replace(counts, unknown_is_bad=True).good
-    assert replace(counts, unknown=0, unknown_is_bad=True).good
+    assert counts.is_good
+    assert not replace(counts, unknown_is_bad=True).is_good
+    assert replace(counts, unknown=0, unknown_is_bad=True).is_good
 
 
 def test_the_report_page_is_complete_and_self_contained(audited: tuple[AuditVerdict, Path]) -> None:

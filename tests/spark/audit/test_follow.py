@@ -89,7 +89,7 @@ def test_follow_stops_at_the_first_bad_report_when_requested(
 ) -> None:
     plan = plan_of(put(broker, [0, 1, 3], tmp_path, 4), stop_when_bad=True)
     (verdict,) = follow(spark, plan, progress=quiet())
-    assert (verdict.missing, verdict.good) == (1, False)
+    assert (verdict.missing, verdict.is_good) == (1, False)
     assert spark.streams.active == []
 
 

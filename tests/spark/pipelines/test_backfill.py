@@ -15,8 +15,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.errors import OptionError, SchemaError
-from bruce_mp.spark.pipelines.backfill import Backfill, backfill, dry_run
-from bruce_mp.spark.pipelines.file_progress import FileProgress
+from bruce_mp.spark.pipelines.backfill import Backfill, FileProgress, backfill, dry_run
 from bruce_mp.spark.pipelines.progress import Progress
 from support.stream_sink import StreamSink, all_delivered
 
