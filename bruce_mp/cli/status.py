@@ -66,9 +66,11 @@ def _tables(pages: StatusClient) -> Iterator[str]:
     if brokers.brokers:
         yield ""
         yield from _table(
-            ("BROKER", "ADDRESS", "CONNECTION", "QUEUED", "IN FLIGHT"), map(_broker_cells, brokers.brokers)
+            ("BROKER", "ADDRESS", "CONNECTION", "WAITING", "IN FLIGHT"), map(_broker_cells, brokers.brokers)
         )
-    if brokers.paused_count:
+    if brokers.paused_count is None:
+        yield "\nPaused: not known yet"
+    elif brokers.paused_count:
         yield f"\nPaused: {', '.join(each.scope for each in brokers.paused)}"
     if queues.new:
         yield f"\nNot yet claimed by the router: {queues.new}"

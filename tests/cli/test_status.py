@@ -82,8 +82,8 @@ dispatcher-0     0  stopped         0        -      -
 
 No broker can be reached: Connection refused.
 
-BROKER      ADDRESS  CONNECTION  QUEUED  IN FLIGHT
-1       kafka1:9092      failed      20          3
+BROKER      ADDRESS  CONNECTION  WAITING  IN FLIGHT
+1       kafka1:9092      failed       20          3
 
 Paused: broker 1
 

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.slab import layout as lay
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
 from bruce_mp.status.pages.brokers import dispatcher_slots
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS
@@ -51,7 +51,7 @@ class _SlotSamples:
 
     def __init__(self, node: int) -> None:
         self.node = node
-        self.minute: Window[_BrokerSample] = Window(10_000, MINUTE_MS)
+        self.minute: Window[_BrokerSample] = Window(1000, MINUTE_MS)
         self.hour: Window[_BrokerSample] = Window(60_000, HOUR_MS)
 
 
@@ -62,10 +62,12 @@ class BrokerHistory:
         self._slab = slab
         self._lock = Lock()
         self._slots: dict[int, _SlotSamples] = {}
+        self._since_ms: int | None = None
 
     def sample(self, now_ms: int) -> None:
         """Sample the counters of all dispatchers with a due sample."""
         with self._lock:
+            self._since_ms = now_ms if self._since_ms is None else self._since_ms
             current = {slot: node for node, slot in dispatcher_slots(self._slab)}
             self._slots = {slot: self._samples_of(slot, node) for slot, node in current.items()}
             for slot, samples in self._slots.items():
@@ -93,14 +95,19 @@ class BrokerHistory:
         """Return the traffic of a dispatcher slot, empty for a slot without a dispatcher."""
         with self._lock:
             samples = self._slots.get(slot)
-            return BrokerTraffic() if samples is None else _traffic(samples, self._read(slot, now_ms))
+            if samples is None or self._since_ms is None:
+                return BrokerTraffic()
+            since_ms = max(self._since_ms, minute_start_ms(now_ms))
+            return _traffic(samples, self._read(slot, now_ms), since_ms)
 
 
-def _traffic(samples: _SlotSamples, now: _BrokerSample) -> BrokerTraffic:
-    minute, hour = samples.minute.first or now, samples.hour.first or now
+def _traffic(samples: _SlotSamples, now: _BrokerSample, since_ms: int) -> BrokerTraffic:
+    """Summarize the traffic since a time, also of a broker that got its dispatcher later."""
+    minute = samples.minute.first_since(since_ms) or now
+    hour = samples.hour.first or now
     delays = increases(now.delays, minute.delays)
     return BrokerTraffic(
-        per_s(now.delivered - minute.delivered, now.at_ms - minute.at_ms),
+        per_s(now.delivered - minute.delivered, now.at_ms - since_ms),
         latency_ms(delays, 0.5),
         latency_ms(delays, 0.99),
         now.errors - minute.errors,

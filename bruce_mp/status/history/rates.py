@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, per_s
+from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.latency_histogram import read_delays
@@ -120,12 +120,10 @@ class RateHistory:
             before = self._minute.first
         return now - before.accepts_failed if before else 0
 
-    def last_seconds(self, now_ms: int, seconds: int) -> Interval:
-        """Summarize the last `seconds` seconds, at most a minute."""
+    def last_minute(self, now_ms: int) -> Interval:
         now = self._read(now_ms)
         with self._lock:
-            befores = [before for before, _ in self._minute.pairs() if now_ms - before.at_ms <= 1000 * seconds]
-            before = befores[0] if befores else self._minute.first
+            before = self._minute.first_since(minute_start_ms(now_ms))
         return _since(before or now, now)
 
     def last_hour(self, now_ms: int) -> Interval:

@@ -10,7 +10,7 @@ from array import array
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.status.history.windows import MINUTE_MS, latency_ms, per_s
+from bruce_mp.status.history.windows import STEP_MS, latency_ms, minute_start_ms, per_s
 from bruce_mp.telemetry.latency_histogram import BUCKETS
 from bruce_mp.telemetry.traffic import MAX_TOPICS
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicTraffic", "TrafficTable"]
 
-STEP_MS: Final = 10_000
-"""Resolution of the table's rates over the last minute."""
-_STEPS: Final = MINUTE_MS // STEP_MS
 _DELAYS: Final = 3
 """Index of the latency buckets in a step's sums, after messages, bytes and errors."""
 _EMPTY_SUMS: Final = array("q", bytes(8 * (_DELAYS + BUCKETS)))
@@ -67,13 +64,13 @@ class _TopicWindow:
             self.last_error, self.last_error_ms = event.last_error, now_ms
 
     def expire(self, now_ms: int) -> None:
-        while self.steps and now_ms // STEP_MS - self.steps[0][0] > _STEPS:
+        while self.steps and self.steps[0][0] * STEP_MS < minute_start_ms(now_ms):
             del self.steps[0]
 
     def summarize(self, now_ms: int, since_ms: int) -> TopicTraffic:
         """Sum the steps. The rate's interval starts at `since_ms` or at the oldest step, whichever is later."""
         messages, size, errors, *delays = map(sum, zip(_EMPTY_SUMS, *(sums for _, sums in self.steps), strict=True))
-        ms = now_ms - max(since_ms, (now_ms // STEP_MS - _STEPS) * STEP_MS)
+        ms = now_ms - max(since_ms, minute_start_ms(now_ms))
         return TopicTraffic(
             per_s(messages, ms),
             per_s(size, ms),

@@ -11,10 +11,12 @@ from bruce_mp.telemetry.latency_histogram import percentile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HOUR_MS", "MINUTE_MS", "Window", "increases", "latency_ms", "per_s"]
+__all__ = ["HOUR_MS", "MINUTE_MS", "STEP_MS", "Window", "increases", "latency_ms", "minute_start_ms", "per_s"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
+STEP_MS: Final = 10_000
+"""Resolution of the start of the last minute."""
 _JITTER_MS: Final = 500
 """Tolerance for the timer, which samples once a second with some jitter."""
 
@@ -52,9 +54,21 @@ class Window(Generic[_Reading]):
         """The oldest reading; None before the first."""
         return self._readings[0] if self._readings else None
 
+    def first_since(self, start_ms: int) -> _Reading | None:
+        """Return the oldest reading of at least this time; None without one."""
+        return next((reading for reading in self._readings if reading.at_ms >= start_ms), None)
+
     def pairs(self) -> Iterator[tuple[_Reading, _Reading]]:
         """Yield each pair of consecutive samples, the oldest first."""
         return pairwise(self._readings)
+
+
+def minute_start_ms(now_ms: int) -> int:
+    """Return the start of the last minute for all rates and latencies, so that those of topics add up to the total.
+
+    It is 50 to 60 s ago, because the traffic of topics is counted in steps of 10 s.
+    """
+    return (now_ms // STEP_MS - MINUTE_MS // STEP_MS + 1) * STEP_MS
 
 
 def increases(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:

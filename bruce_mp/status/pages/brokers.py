@@ -1,7 +1,7 @@
 """The page `/brokers`: each broker with its connection and queued messages, and the paused scopes.
 
-The message counts come from the slab, by dispatcher slot. All other fields come from the reports that dispatchers and
-the router send once a second.
+The messages of a dispatcher are counted in the slab. All other fields come from the reports that dispatchers and the
+router send once a second, also the messages that wait in the router while their broker is paused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.broker_status import ClusterReport
     from bruce_mp.status.slab_snapshot import HeldGroup
-    from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope
+    from bruce_mp.telemetry.broker_status import BrokerStatus, PausedScope, RouterStatus
+    from bruce_mp.telemetry.stalls import PartitionStall
 
 __all__ = [
     "BrokerLine",
@@ -63,10 +64,10 @@ class PartitionErrorLine(msgspec.Struct, frozen=True):
 class BrokerLine(msgspec.Struct, frozen=True):
     """A broker from the metadata, or one for which a dispatcher still holds messages.
 
-    `troubles` lists the partitions whose last response was an error.
-    `in_flight` messages are sent and await a response; `queued` messages are not sent yet. `oldest_ms` is the age of
-    the oldest message of both groups, or None. A broker that leads no partition has no dispatcher: `dispatcher` is None
-    and `connection` is unknown.
+    `troubles` lists the partitions whose last response was an error. `in_flight` messages are sent and await a
+    response; `queued` messages wait for the broker, in its dispatcher or, while the broker or a partition is paused, in
+    the router. `oldest_ms` is the age of the oldest message of both groups, or None. A broker that leads no partition
+    has no dispatcher: `dispatcher` is None and `connection` is unknown.
     """
 
     node: int
@@ -101,14 +102,14 @@ class BrokersPage(Page, frozen=True, kw_only=True):
     """JSON of `/brokers`.
 
     `metadata_failing_since` (s) is None while brokers answer metadata requests. `paused` is bounded; `paused_count`
-    counts all paused scopes.
+    counts all paused scopes, and is None before the router's first report.
     """
 
     metadata_failing_since: int | None
     metadata_error: str
     brokers: list[BrokerLine]
     paused: list[PausedScopeLine]
-    paused_count: int
+    paused_count: int | None
 
 
 class _WallClock(NamedTuple):
@@ -161,9 +162,9 @@ def read_brokers(
         **read_header(slab, now_ms),
         metadata_failing_since=wall_s.optional(router.failing_since_ms) if router else None,
         metadata_error=router.error if router else "",
-        brokers=sorted(lines, key=lambda line: line.node),
+        brokers=_with_router_messages(sorted(lines, key=lambda line: line.node), router, steady_now_ms),
         paused=[_paused_line(scope, cluster, slots, wall_s) for scope in router.paused] if router else [],
-        paused_count=router.paused_count if router else 0,
+        paused_count=router.paused_count if router else None,
     )
 
 
@@ -202,6 +203,20 @@ def _line(slab: Slab, node: int, address: str, slot: int, *, held: _SlotCounts, 
         oldest_ms=None if held.oldest_ms is None else max(0, now_ms - held.oldest_ms),
         retries=_retries(slab, slot),
     )
+
+
+def _with_router_messages(lines: list[BrokerLine], router: RouterStatus | None, now_ms: int) -> list[BrokerLine]:
+    """Add the messages that wait in the router for each broker, as during its pause."""
+    waiting: dict[int | None, list[PartitionStall]] = {}
+    for stall in router.stalls if router else ():
+        waiting.setdefault(stall.node, []).append(stall)
+    return [_with_stalls(line, waiting[line.node], now_ms) if line.node in waiting else line for line in lines]
+
+
+def _with_stalls(line: BrokerLine, stalls: list[PartitionStall], now_ms: int) -> BrokerLine:
+    oldest_ms = max(0, now_ms - min(stall.since_ms for stall in stalls), line.oldest_ms or 0)
+    queued = line.queued + sum(stall.messages for stall in stalls)
+    return msgspec.structs.replace(line, queued=queued, oldest_ms=oldest_ms)
 
 
 def _retries(slab: Slab, slot: int) -> int:
@@ -254,7 +269,7 @@ def brokers_plain(page: BrokersPage) -> str:
         lines += [f"metadata requests fail since: {stamp(page.metadata_failing_since)}: {page.metadata_error}", ""]
     for broker in page.brokers:
         lines += [*_broker_lines(broker), ""]
-    lines.append(f"paused: {page.paused_count}")
+    lines.append(f"paused: {'not known yet' if page.paused_count is None else page.paused_count}")
     lines += [f"    {each.scope}: {each.state} since {stamp(each.since)}: {each.reason}" for each in page.paused]
     return "\n".join([*lines, ""])
 

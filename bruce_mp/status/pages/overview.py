@@ -6,7 +6,7 @@ All clients share each snapshot (`cached.py`); `with_topics` adds the topics tha
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Histories", "OverviewPage", "OverviewSnapshot", "read_overview", "with_topics"]
 
-_RATE_INTERVAL_S: Final = 5
-"""Interval over which current rates are measured."""
-
 
 class Histories(msgspec.Struct, frozen=True):
     """Histories that the status process keeps."""
@@ -62,7 +59,7 @@ class HealthPart(msgspec.Struct, frozen=True):
 
 
 class FlowPart(msgspec.Struct, frozen=True):
-    """Messages per second over the last `seconds`; `size` is bytes acknowledged per second over the last minute."""
+    """Messages per second, and acknowledged bytes per second as `size`, over the last `seconds`: a minute at most."""
 
     seconds: float
     received: float
@@ -117,7 +114,7 @@ class OverviewPage(Page, frozen=True, kw_only=True):
     metadata_error: str
     brokers: list[BrokerPart]
     paused: list[PausedScopeLine]
-    paused_count: int
+    paused_count: int | None
     topics: TopicsPart
     discards: DiscardSummary
     compression: CompressionSummary
@@ -147,8 +144,7 @@ def read_overview(
     brokers = read_brokers(slab, cluster, groups, now_ms, steady_now_ms)
     traffic = histories.traffic.by_topic(steady_now_ms)
     rates = histories.rates
-    now, hour = rates.last_seconds(steady_now_ms, _RATE_INTERVAL_S), rates.last_hour(steady_now_ms)
-    minute = rates.last_seconds(steady_now_ms, 60)
+    minute, hour = rates.last_minute(steady_now_ms), rates.last_hour(steady_now_ms)
     health = assess_health(evidence)
     arrived = [group.arrived_ms for group in groups]
     page = OverviewPage(
@@ -160,10 +156,10 @@ def read_overview(
         sampled_since=rates.since,
         health=HealthPart(health.live, health.ready, health.problems, health.warnings),
         flow=FlowPart(
-            round(now.ms / 1000, 1),
-            now.received,
-            now.delivered,
-            now.discarded,
+            round(minute.ms / 1000, 1),
+            minute.received,
+            minute.delivered,
+            minute.discarded,
             round(sum(topic.size for topic in traffic.values()), 1),
         ),
         books=_books(evidence.books),

@@ -31,8 +31,8 @@ class TopicLine(msgspec.Struct, frozen=True):
 
     Values of the last minute: messages (`delivered`) and bytes (`size`) acknowledged per second, `errors` in responses,
     and percentiles of the latency from receipt to acknowledgement. `waiting` and `in_flight` messages are held;
-    `oldest_ms` is the age of the oldest. `paused` counts paused partitions. `discarded` covers this report period and
-    the previous one.
+    `oldest_ms` is the age of the oldest. `paused` counts paused partitions; it is None before the router's first
+    report. `discarded` covers this report period and the previous one.
     """
 
     topic: str
@@ -44,7 +44,7 @@ class TopicLine(msgspec.Struct, frozen=True):
     waiting: int
     in_flight: int
     oldest_ms: int | None
-    paused: int
+    paused: int | None
     errors: int
     last_error: str
     last_error_at: int | None
@@ -82,7 +82,7 @@ SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
     "waiting": lambda line: line.waiting,
     "in_flight": lambda line: line.in_flight,
     "oldest_ms": lambda line: line.oldest_ms or 0,
-    "paused": lambda line: line.paused,
+    "paused": lambda line: line.paused or 0,
     "errors": lambda line: line.errors,
     "discarded": lambda line: line.discarded,
 }
@@ -119,7 +119,7 @@ def read_topics(
             known.get(name, 0),
             traffic.get(name, TopicTraffic()),
             held.get(name, _TopicCounts()),
-            paused=paused[name],
+            paused=None if paused is None else paused[name],
             discarded=discarded[topic_text(name)],
             clocks=(now_ms, steady_now_ms),
         )
@@ -147,8 +147,8 @@ def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
     return counts
 
 
-def _paused(cluster: ClusterReport) -> Tally[bytes]:
-    return Tally(scope.topic for scope in cluster.router.paused) if cluster.router is not None else Tally()
+def _paused(cluster: ClusterReport) -> Tally[bytes] | None:
+    return None if cluster.router is None else Tally(scope.topic for scope in cluster.router.paused)
 
 
 def _discarded(reports: Iterable[Report]) -> Tally[str]:
@@ -165,7 +165,7 @@ def _line(
     traffic: TopicTraffic,
     held: _TopicCounts,
     *,
-    paused: int,
+    paused: int | None,
     discarded: int,
     clocks: tuple[int, int],
 ) -> TopicLine:

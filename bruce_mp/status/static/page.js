@@ -356,16 +356,21 @@ function tile(id, number, unit, note, css = "") {
   say($(`t-${id}-note`), note);
 }
 
+// The one window of all rates and latencies; shorter while the status process is young.
+function lastMinute(page) {
+  return page.flow.seconds < 49 ? `last ${WHOLE.format(page.flow.seconds)} s` : "last minute";
+}
+
 function showTiles(page) {
   const { flow, books, slab, latency } = page;
   const held = Object.values(books.held).reduce((sum, each) => sum + each, 0);
+  say($("window"), `rates and latencies: ${lastMinute(page)}`);
   const minute = page.discards.reasons.reduce((sum, each) => sum + each.minute, 0);
   const faults = page.discards.reasons.some((each) => each.is_fault && each.minute > 0);
   const used = slab.in_use / slab.size;
   tile("in", rate(flow.received), "/s", `${count(books.received)} in all`);
   tile("out", rate(flow.delivered), "/s", `${size(flow.size)}/s`);
-  tile("lost", rate(flow.discarded), "/s", minute ? `${count(minute)} in the last minute` : "none in the last minute",
-    minute ? (faults ? "bad" : "warn") : "");
+  tile("lost", count(minute), "in the last minute", `${count(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
   tile("held", count(held), "", `${count(books.held.in_flight)} of them in flight`);
   tile("oldest", page.oldest_ms === null ? NONE : span(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
   tile("delay", span(latency.minute.p99_ms), "",
@@ -409,6 +414,8 @@ const delays = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: 
 const ago = (page, at) => (at === null ? "" : ` (${span(Math.max(0, page.now - at) * 1000)} ago)`);
 const errorsOf = (row) => (row.errors ? "bad" : "");
 
+const NOTHING_PAUSED = "Nothing is paused. A partition or a broker that is not sent to for a while is listed here, with the reason.";
+
 function makeTables() {
   const brokers = new Table($("brokers-table"), {
     caption: "Brokers", sort: { key: "node", ascending: true },
@@ -428,7 +435,7 @@ function makeTables() {
     ],
   });
   const paused = new Table($("paused-table"), {
-    caption: "Paused", empty: "Nothing is paused. A partition or a broker that is not sent to for a while is listed here, with the reason.",
+    caption: "Paused", empty: "Not known yet.",
     columns: [
       { key: "scope", label: "What", is: "name", value: (row) => row.scope, text: (row) => row.scope },
       { key: "state", label: "State", text: (row) => row.state },
@@ -445,7 +452,7 @@ function makeTables() {
       { key: "size", label: "Bytes/s", is: "number", value: (row) => row.size, text: (row) => (row.size ? size(row.size) : "0") },
       delays,
       number("in_flight", "In flight", count), number("waiting", "Waiting", count), number("oldest_ms", "Oldest", span),
-      { key: "paused", label: "Paused", is: "number", value: (row) => row.paused, text: (row) => count(row.paused), css: (row) => (row.paused ? "warn" : "") },
+      { key: "paused", label: "Paused", is: "number", value: (row) => row.paused, text: (row) => (row.paused === null ? NONE : count(row.paused)), css: (row) => (row.paused ? "warn" : "") },
       { key: "errors", label: "Errors/min", is: "number", value: (row) => row.errors, text: (row) => count(row.errors), css: errorsOf },
       { key: "discarded", label: "Discarded", is: "number", value: (row) => row.discarded, text: (row) => count(row.discarded), css: (row) => (row.discarded ? "bad" : "") },
       { key: "partitions", label: "Partitions", is: "number", value: (row) => row.partitions, text: (row) => (row.partitions ? count(row.partitions) : "unknown") },
@@ -494,12 +501,13 @@ function showBrokers(page) {
   tables.brokers.show(page.brokers);
   const failed = page.brokers.filter((broker) => broker.connection === "failed").length;
   const kinds = [...new Set(page.brokers.map((broker) => broker.delivery))].filter((each) => each !== "not known yet");
-  const parts = [String(page.brokers.length), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
+  const parts = [String(page.brokers.length), lastMinute(page), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
   say($("brokers-count"), page.brokers.length ? parts.join(", ") : "");
   const error = $("metadata-error");
   error.hidden = page.metadata_failing_since === null;
   if (!error.hidden) say(error, `No broker gives metadata since ${clock(page.metadata_failing_since)}: ${page.metadata_error}`);
   tables.paused.show(page.paused);
+  say(tables.paused.empty, page.paused_count === null ? "Not known yet: the router has not reported." : NOTHING_PAUSED);
   const more = page.paused_count > page.paused.length;
   say($("paused-count"), page.paused_count ? `${count(page.paused_count)}${more ? `, ${page.paused.length} of them listed` : ""}` : "");
 }
@@ -509,7 +517,7 @@ function showTopics(page) {
   tables.topics.show(shown);
   say(tables.topics.empty, total ? "No topic has that in its name." : "No topic yet. A topic is listed here from its first message on.");
   const filtered = matching < total ? `, ${count(matching)} match` : "";
-  say($("topics-count"), total ? `${shown.length < matching ? `${count(shown.length)} of ` : ""}${count(total)}${filtered}` : "");
+  say($("topics-count"), total ? `${shown.length < matching ? `${count(shown.length)} of ` : ""}${count(total)}${filtered}, ${lastMinute(page)}` : "");
   $("topics-more").hidden = shown.length >= matching || asked.limit >= MORE_ROWS;
 }
 
@@ -526,18 +534,17 @@ function showSlab(page) {
   const line = (name, parts, whole, words) => make("div", {}, make("span", {}, name), bar(parts, whole), make("span", { class: "num" }, words));
   const used = slab.in_use / slab.size;
   const css = used >= 0.9 ? "full" : used >= 0.75 ? "filling" : "used";
-  const largest = Math.max(1, ...slab.classes.map((each) => each.in_use + each.settled));
   const rows = [line("All", [[css, slab.in_use], ["settled", slab.settled]], slab.size, `${size(slab.in_use)} in use, ${size(slab.size - slab.in_use)} to be had`)];
   for (const each of slab.classes) {
     const name = `places up to ${size(each.bytes)}`;
     const words = `${size(each.in_use)} in use, ${plural(each.places, "place", "places")}`;
-    rows.push(line(name, [["used", each.in_use], ["settled", each.settled]], largest, words));
+    rows.push(line(name, [["used", each.in_use], ["settled", each.settled]], slab.size, words));
   }
   const key = make("p", { class: "key" },
     make("span", {}, bar([["used", 1]], 1), "messages that wait or are in flight"),
     make("span", {}, bar([["settled", 1]], 1), "delivered or discarded, to be used again"),
     make("span", {}, bar([], 1), "free"));
-  const note = slab.classes.length ? `A message larger than ${size(slab.chunk)} has a place of its own; smaller ones share one, which is larger for a busy topic. Size classes are drawn to the largest of them.`
+  const note = slab.classes.length ? `A message larger than ${size(slab.chunk)} has a place of its own; smaller ones share one, which is larger for a busy topic. Each bar is the whole slab.`
     : "The slab is empty. What waits in it is shown here by the size of its places.";
   $("slab-bars").replaceChildren(make("div", { class: "bars" }, ...rows), key, make("p", { class: "quiet" }, note));
   say($("slab-size"), size(slab.size));

@@ -103,18 +103,34 @@ def test_an_empty_delivery_has_no_delay(filled: FilledSlab) -> None:
     assert flow.history.last_hour(flow.now_ms).latency.p50_ms is None
 
 
-def test_last_seconds_sums_the_latest_samples(filled: FilledSlab) -> None:
+def test_last_minute_sums_the_latest_samples(filled: FilledSlab) -> None:
     flow = Flow(filled)
-    flow.run(50, received=100, delivered=100)
-    flow.run(5, received=20, delivered=10, lost=2)
-    now = flow.history.last_seconds(flow.now_ms, 5)
-    assert (now.ms, now.received, now.delivered, now.discarded) == (5000, 20.0, 10.0, 2.0)
-    assert flow.history.last_seconds(flow.now_ms, 60).latency.messages == 5050
+    flow.run(100, received=7, delivered=7)
+    flow.run(60, received=20, delivered=10, lost=2)
+    now = flow.history.last_minute(flow.now_ms)
+    assert 50_000 <= now.ms <= 60_000
+    assert (now.received, now.delivered, now.discarded) == (20.0, 10.0, 2.0)
+    assert now.latency.messages == now.ms // 100
+
+
+def test_last_minute_is_the_same_for_topics_brokers_and_the_whole(filled: FilledSlab) -> None:
+    flow, table, brokers = Flow(filled), TrafficTable(NOW_MS), BrokerHistory(filled.slab)
+    row = give_slot(filled, 7)
+    brokers.sample(NOW_MS)
+    for second in range(200):
+        messages = second * second  # a growing rate differs in every other window
+        table.record([event(b"news", messages)], flow.now_ms)
+        row.commit_landed(0, {Counter.MsgDelivered: messages})
+        flow.run(1)
+        brokers.sample(flow.now_ms)
+        whole = flow.history.last_minute(flow.now_ms).delivered
+        assert brokers.traffic(2, flow.now_ms).delivered == whole
+        assert table.by_topic(flow.now_ms)[b"news"].delivered == whole
 
 
 def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
     history = RateHistory(filled.slab, NOW_MS)
-    assert history.last_seconds(NOW_MS, 5).received == 0
+    assert history.last_minute(NOW_MS).received == 0
     assert history.last_hour(NOW_MS).ms == 0
     assert history.series(NOW_MS)["hour"].age_s == []
     assert history.since == NOW_MS // 1000

@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bruce_mp import __version__
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState, state_word
@@ -22,6 +24,7 @@ from bruce_mp.telemetry.broker_status import (
     RouterStatus,
 )
 from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.stalls import PartitionStall
 from support.filled_slab import NOW_MS
 from support.slabs import set_state
 
@@ -72,7 +75,7 @@ def test_the_page_is_empty_before_the_first_status(daemon: OfflineStatusPages) -
         "metadata_error": "",
         "brokers": [],
         "paused": [],
-        "paused_count": 0,
+        "paused_count": None,
     }
 
 
@@ -110,6 +113,21 @@ def test_the_page_lists_a_broker_with_its_dispatcher(daemon: OfflineStatusPages)
         "last_error_at": S - 2,
         "troubles": [{"topic": '\\xff"\\x0a', "partition": 4, "error": "NOT_ENOUGH_REPLICAS", "since": S - 9}],
     }
+
+
+def test_a_brokers_row_counts_what_waits_for_it_in_the_router(daemon: OfflineStatusPages) -> None:
+    give_slot(daemon, 1, 3)
+    set_state(daemon.slab, daemon.filled.receive(b"news", 2, RunState.QUEUED), state_word(RunState.QUEUED, 3))
+    stalls = (
+        PartitionStall(b"news", 0, 1, 5, NOW_MS - 700, (0, 0, 0, 0)),
+        PartitionStall(b"news", 1, 1, 6, NOW_MS - 4000, (0, 0, 0, 0)),
+        PartitionStall(b"news", 2, 2, 7, NOW_MS - 5000, (0, 0, 0, 0)),
+        PartitionStall(b"news", 3, None, 8, NOW_MS - 9000, (0, 0, 0, 0)),
+    )
+    daemon.broker_status.record([msgspec.structs.replace(router(), stalls=stalls), failed()], NOW_MS)
+    lines = {line["node"]: line for line in daemon.json("/brokers/json")["brokers"]}
+    assert (lines[1]["queued"], lines[1]["oldest_ms"]) == (13, 4000)
+    assert (lines[2]["queued"], lines[2]["oldest_ms"]) == (7, 5000)
 
 
 def test_each_record_of_a_split_run_counts_for_its_dispatcher(daemon: OfflineStatusPages) -> None:
