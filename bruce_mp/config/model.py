@@ -63,6 +63,11 @@ class Config(Section, frozen=True):
         """Return the directory of the journal."""
         return disk_path_for(self.slab_path, self.slab.journal_dir, "journal")
 
+    @property
+    def history_path(self) -> str:
+        """Return the directory of the status pages' history."""
+        return disk_path_for(self.slab_path, self.http.history_dir, "history")
+
     def batching_for(self, topic: bytes) -> TopicBatching:
         """Return the batching of `topic`."""
         return topics.batching_for(self.batching, topic)

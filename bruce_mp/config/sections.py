@@ -406,6 +406,17 @@ class Http(Section, frozen=True):
     metrics_topics: Annotated[
         int, fields.count("Topics with series of their own on `/metrics`; the others are summed.", 0, 5000), LIVE
     ] = 100
+    history_dir: (
+        Annotated[
+            str,
+            fields.path(
+                "Parent of the directory with the pages' history, at most 64 MiB. Absent: the slab's; for a slab below "
+                "`/dev/shm` `$STATE_DIRECTORY` of systemd, else `/var/tmp`."
+            ),
+            restart("the status process opens the file at its start"),
+        ]
+        | None
+    ) = None
     mode: (
         Annotated[
             int, fields.mode("Mode of a UNIX socket; readers need write. Absent: the umask decides."), RESTART_TO_BIND

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from flask import Flask, Response, request
+from flask import Flask, Response, abort, request
 from werkzeug.exceptions import HTTPException
 
 from bruce_mp.errors import SlabError
 from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.status.cached import Cached
+from bruce_mp.status.history.history_file import SPANS, HistoryError
 from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
 from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
 from bruce_mp.status.pages.compression import compression_plain
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.books_check import Verdict
     from bruce_mp.status.broker_status import BrokerStatusStore
+    from bruce_mp.status.history.rates import Series
     from bruce_mp.status.page_settings import PageSettings
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
@@ -145,6 +147,15 @@ class DaemonView:
         """Abort the current request unless the guard allows it to change state."""
         guard_change(self.settings().http)
 
+    def history(self) -> HistoryPage:
+        """Read the span and the topic that the current request names."""
+        span = request.args.get("span", "hour")
+        if span not in SPANS:
+            abort(400, f"span is one of {', '.join(SPANS)}.")
+        topic, now_ms = request.args.get("topic", ""), self.now_ms()
+        series = self.histories.recorder.series(span, topic_bytes(topic), now_ms // 1000)
+        return HistoryPage(**read_header(self.slab, now_ms), span=span, topic=topic, series=series)
+
     def held(self) -> HeldPage:
         """Count the held messages, also for the totals by topic."""
         totals = self.histories.totals
@@ -166,6 +177,14 @@ class BooksPage(Page, frozen=True, kw_only=True):
     consistent: bool
     checked: int
     unaccounted: int
+
+
+class HistoryPage(Page, frozen=True, kw_only=True):
+    """JSON of `/history`; an empty topic is the whole daemon."""
+
+    span: str
+    topic: str
+    series: Series
 
 
 def create_app(daemon: DaemonView) -> Flask:
@@ -195,6 +214,7 @@ def create_app(daemon: DaemonView) -> Flask:
     app.after_request(_add_headers)
     app.register_error_handler(HTTPException, lambda error: _http_error(daemon, error))
     app.register_error_handler(SlabError, _slab_error)
+    app.register_error_handler(HistoryError, lambda error: _text(f"{error}\n", 503))
     app.register_error_handler(FileWriteError, lambda error: _text(f"{error}\n", 500))
     return app
 
@@ -214,6 +234,7 @@ def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callabl
         "senders": (lambda: read_senders_page(slab, now_ms()), senders_plain),
         "processes": (lambda: read_processes(slab, now_ms(), steady_ms()), None),
         "books": (lambda: _read_books(daemon), None),
+        "history": (daemon.history, None),
     }
 
 

@@ -24,6 +24,7 @@ from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.status.event_hook import EventHook
 from bruce_mp.status.history.broker_traffic import BrokerHistory
+from bruce_mp.status.history.history_recorder import HistoryRecorder, open_history
 from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.rates import RateHistory
 from bruce_mp.status.history.topic_totals import TopicTotals
@@ -32,6 +33,7 @@ from bruce_mp.status.page_settings import NOT_REPORTED, PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
+from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.status.reports.copy_writer import CopyWriter, DiscardDestinations, DiscardFile
 from bruce_mp.status.reports.dead_letters import DeadLetterTopic
 from bruce_mp.status.reports.debug_files import MessageDebug
@@ -75,20 +77,18 @@ class _Status(ProcessShell):
         self._writer = CopyWriter(self._destinations(start.config), self._debug, self._count)
         self._receive_copies = self.serve_bytes(COPIES, self._writer.enqueue)
         self._broker_status = BrokerStatusStore()
+        rates, traffic = RateHistory(slab, wall_ms()), TrafficTable(steady_ms())
+        totals = TopicTotals(slab, start.config.http.metrics_topics)
+        file = open_history(Path(start.config.history_path), start.run_dir)
+        self._recorder = HistoryRecorder(file, rates, totals, traffic, self._count_held)
         losses = LossHistory(slab, monotonic_ms)
-        self._histories = Histories(
-            RateHistory(slab, wall_ms()),
-            losses,
-            BrokerHistory(slab),
-            TrafficTable(steady_ms()),
-            TopicTotals(slab, start.config.http.metrics_topics),
-        )
+        self._histories = Histories(rates, losses, BrokerHistory(slab), traffic, totals, self._recorder)
         self._reports = DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))
         self._compression = CompressionTable(slab)
         self._books_check = BooksCheck(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
         self._reloads = ReloadRequests(self.send)
-        view = self._daemon_view(slab)
+        self._view = view = self._daemon_view(slab)
         self._hook = EventHook(start.config.events)
         self._pauses = PauseWatch(self._hook.post)
         self._health = HealthWatch(view.evidence, self._hook)
@@ -100,6 +100,7 @@ class _Status(ProcessShell):
         self._server.start()
         self._hook.start()
         self._health.start()
+        self._recorder.start()
         self._tick()
 
     def apply_config(self, config: Config, before: Config) -> None:
@@ -121,6 +122,7 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
+        self._recorder.stop()
         self._health.stop()
         self._hook.stop()
         self._receive_copies()  # those that arrived since the last round of the event loop
@@ -155,6 +157,9 @@ class _Status(ProcessShell):
             now_ms=wall_ms,
             steady_ms=steady_ms,
         )
+
+    def _count_held(self) -> dict[bytes, int]:
+        return {topic_bytes(line.topic): line.messages for line in self._view.held().topics}
 
     def _count(self, counter: Counter, amount: int = 1) -> None:
         with self._row_lock:

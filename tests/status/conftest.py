@@ -17,4 +17,4 @@ if TYPE_CHECKING:
 def daemon(tmp_path: Path) -> Iterator[OfflineStatusPages]:
     fake = OfflineStatusPages(tmp_path / "slab")
     yield fake
-    fake.filled.close()
+    fake.close()

@@ -72,7 +72,7 @@ def test_every_plain_page_identifies_the_daemon(daemon: OfflineStatusPages, name
 def test_the_bare_name_serves_the_plain_page_or_else_json(daemon: OfflineStatusPages) -> None:
     rules = {rule.rule for rule in daemon.client.application.url_map.iter_rules()}
     names = {rule.removesuffix("/json") for rule in rules if rule.endswith("/json")}
-    assert len(names) == len(JSON_PAGES) + len({"brokers", "certificates", "compression", "held", "senders"})
+    assert len(names) == len(JSON_PAGES) + len({"brokers", "certificates", "compression", "held", "history", "senders"})
     for name in names:
         if f"{name}/plain" in rules:
             assert daemon.text(name) == daemon.text(f"{name}/plain")

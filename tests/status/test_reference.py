@@ -17,6 +17,8 @@ from support.examples import examples
 from support.legacy_monitor import SCRIPTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.status_pages import OfflineStatusPages
 
 HEADER: Final = {"pid": int, "version": str, "since": int, "now": int}
@@ -178,10 +180,12 @@ def test_a_topic_is_shown_reversibly(topic: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> OfflineStatusPages:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OfflineStatusPages]:
     from support.status_pages import OfflineStatusPages  # noqa: PLC0415
 
-    return OfflineStatusPages(tmp_path_factory.mktemp("pages") / "slab")
+    pages = OfflineStatusPages(tmp_path_factory.mktemp("pages") / "slab")
+    yield pages
+    pages.close()
 
 
 @given(topic=nasty, data=st.binary(max_size=40))

@@ -14,6 +14,8 @@ from bruce_mp.status.app import DaemonView, create_app
 from bruce_mp.status.books_check import Verdict
 from bruce_mp.status.broker_status import BrokerStatusStore
 from bruce_mp.status.history.broker_traffic import BrokerHistory
+from bruce_mp.status.history.history_file import HistoryFile
+from bruce_mp.status.history.history_recorder import HistoryRecorder
 from bruce_mp.status.history.losses import LossHistory
 from bruce_mp.status.history.rates import RateHistory
 from bruce_mp.status.history.topic_totals import TopicTotals
@@ -22,6 +24,7 @@ from bruce_mp.status.page_settings import PageSettings
 from bruce_mp.status.pages.compression import CompressionTable
 from bruce_mp.status.pages.overview import Histories
 from bruce_mp.status.pages.reload import ReloadRequests
+from bruce_mp.status.pages.text import topic_bytes
 from bruce_mp.status.reports.debug_files import MessageDebug
 from bruce_mp.status.reports.discard_reports import DiscardReports
 from support.filled_slab import NOW_MS, FilledSlab
@@ -55,13 +58,13 @@ class OfflineStatusPages:
         self.refreshes = 0
         self.accepted_clusters: list[str] = []
         self.broker_status = BrokerStatusStore()
-        self.histories = Histories(
-            RateHistory(self.slab, NOW_MS),
-            self.losses(),
-            BrokerHistory(self.slab),
-            TrafficTable(NOW_MS),
-            TopicTotals(self.slab, 100),
+        rates, traffic = RateHistory(self.slab, NOW_MS), TrafficTable(NOW_MS)
+        totals = TopicTotals(self.slab, 100)
+        self.history_file = HistoryFile(path.with_name("history"))
+        self.recorder = HistoryRecorder(
+            self.history_file, rates, totals, traffic, self._count_held, now_ms=lambda: self.steady_ms
         )
+        self.histories = Histories(rates, self.losses(), BrokerHistory(self.slab), traffic, totals, self.recorder)
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)
         self.reports = DiscardReports(self.slab, 600, NOW_MS, lambda: self.unread.append(self.now_ms))
@@ -69,6 +72,13 @@ class OfflineStatusPages:
         self.debug = MessageDebug(config, self.announced.append, lambda *_: None, time.monotonic)
         self.compression = CompressionTable(self.slab)
         self.client: FlaskClient = create_app(self.view()).test_client()
+
+    def close(self) -> None:
+        self.history_file.close()
+        self.filled.close()
+
+    def _count_held(self) -> dict[bytes, int]:
+        return {topic_bytes(line.topic): line.messages for line in self.view().held().topics}
 
     def losses(self) -> LossHistory:
         """Return the losses as a new status process reads them."""

@@ -32,7 +32,7 @@ class StatusProcess:
 
     def __init__(self, slab_path: Path, run_dir: Path, listener: socket, *, report_interval_s: int = 600) -> None:
         listen = f"unix:{listener.getsockname()}" if listener.family == AF_UNIX else Http().listen
-        http = Http(listen=listen, discard_report_interval_s=report_interval_s)
+        http = Http(listen=listen, discard_report_interval_s=report_interval_s, history_dir=str(run_dir))
         config = Config(kafka=Kafka(bootstrap_servers=("127.0.0.1:1",)), http=http)
         start = Start("status", lay.ROW_STATUS, config, run_dir, slab_path, listener=listener)
         context = multiprocessing.get_context("spawn")

@@ -1,6 +1,7 @@
-"""History of the daemon's counters: a sample per second for a minute, and one per 10 s for an hour.
+"""History of the daemon's counters: a sample per second for a minute, and one per 10 s for the latencies of an hour.
 
-The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process. Counting
+The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process;
+`history_recorder` keeps a longer one. Counting
 held messages in the slab is too expensive for each second. Here, and only here, held messages are therefore a
 difference of counters: received minus delivered minus discarded.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.status.history.history_file import StepAmounts
 from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -21,12 +23,12 @@ from bruce_mp.telemetry.latency_histogram import read_delays
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
 
-__all__ = ["Interval", "Latency", "RateHistory", "Series"]
+__all__ = ["CounterSample", "Interval", "Latency", "RateHistory", "Series"]
 
 _REASONS: Final = tuple(DiscardReason)
 
 
-class _CounterSample(NamedTuple):
+class CounterSample(NamedTuple):
     """Counter sample taken at `at_ms`: `discarded` by reason, `delays` by latency bucket."""
 
     at_ms: int
@@ -39,6 +41,19 @@ class _CounterSample(NamedTuple):
     @property
     def held(self) -> int:
         return max(0, self.received - self.delivered - sum(self.discarded))
+
+    def since(self, before: CounterSample) -> StepAmounts:
+        """Return the messages since an earlier sample."""
+        delays = increases(self.delays, before.delays)
+        return StepAmounts(
+            (self.at_ms - before.at_ms) / 1000,
+            self.received - before.received,
+            self.delivered - before.delivered,
+            sum(increases(self.discarded, before.discarded)),
+            self.held,
+            latency_ms(delays, 0.5),
+            latency_ms(delays, 0.99),
+        )
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -87,21 +102,21 @@ class RateHistory:
     def __init__(self, slab: Slab, wall_now_ms: int) -> None:
         self._slab = slab
         self._lock = Lock()
-        self._minute: Window[_CounterSample] = Window(1000, MINUTE_MS)
-        self._hour: Window[_CounterSample] = Window(10_000, HOUR_MS)
+        self._minute: Window[CounterSample] = Window(1000, MINUTE_MS)
+        self._hour: Window[CounterSample] = Window(10_000, HOUR_MS)
         self.since = wall_now_ms // 1000
         """Start of the history, in seconds since the epoch."""
 
     def sample(self, now_ms: int) -> None:
         """Store a sample of the counters."""
-        reading = self._read(now_ms)
+        reading = self.read(now_ms)
         with self._lock:
             self._minute.add(reading)
             self._hour.add(reading)
 
-    def _read(self, now_ms: int) -> _CounterSample:
+    def read(self, now_ms: int) -> CounterSample:
         """Read all counters, MsgReceived last: no message may appear settled before it appears received."""
-        return _CounterSample(
+        return CounterSample(
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
             self._discarded(),
@@ -121,24 +136,24 @@ class RateHistory:
         return now - before.accepts_failed if before else 0
 
     def last_minute(self, now_ms: int) -> Interval:
-        now = self._read(now_ms)
+        now = self.read(now_ms)
         with self._lock:
             before = self._minute.first_since(minute_start_ms(now_ms))
         return _since(before or now, now)
 
     def last_hour(self, now_ms: int) -> Interval:
-        now = self._read(now_ms)
+        now = self.read(now_ms)
         with self._lock:
             before = self._hour.first
         return _since(before or now, now)
 
-    def series(self, now_ms: int) -> dict[str, Series]:
-        """Return the series of the last minute, as `minute`, and of the last hour, as `hour`."""
+    def minute(self, now_ms: int) -> Series:
+        """Return the series of the last minute."""
         with self._lock:
-            return {name: _series(window, now_ms) for name, window in (("minute", self._minute), ("hour", self._hour))}
+            return _series(self._minute, now_ms)
 
 
-def _since(before: _CounterSample, now: _CounterSample) -> Interval:
+def _since(before: CounterSample, now: CounterSample) -> Interval:
     ms = now.at_ms - before.at_ms
     delays = increases(now.delays, before.delays)
     return Interval(
@@ -150,7 +165,7 @@ def _since(before: _CounterSample, now: _CounterSample) -> Interval:
     )
 
 
-def _series(window: Window[_CounterSample], now_ms: int) -> Series:
+def _series(window: Window[CounterSample], now_ms: int) -> Series:
     intervals = [(now, _since(before, now)) for before, now in window.pairs()]
     return Series(
         step_s=window.step_ms // 1000,

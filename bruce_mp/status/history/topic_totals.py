@@ -46,6 +46,18 @@ class TopicTotal(msgspec.Struct):
     def settled(self) -> int:
         return self.delivered + self.discarded
 
+    def since(self, before: TopicTotal | None) -> TopicTotal:
+        """Return the messages since an earlier total; one with more messages was of another series."""
+        if before is None or before.received > self.received or before.settled > self.settled:
+            return self
+        return TopicTotal(
+            self.received - before.received,
+            self.delivered - before.delivered,
+            self.discarded - before.discarded,
+            self.size - before.size,
+            self.active_ms,
+        )
+
 
 class TopicTotals:
     """Totals of at most `limit` topics, and one sum of all others. Times are in ms on a monotonic clock."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.history.broker_traffic import BrokerHistory
+    from bruce_mp.status.history.history_recorder import HistoryRecorder
     from bruce_mp.status.history.losses import LossHistory
     from bruce_mp.status.history.rates import Latency, RateHistory, Series
     from bruce_mp.status.history.topic_totals import TopicTotals
@@ -47,6 +48,7 @@ class Histories(msgspec.Struct, frozen=True):
     brokers: BrokerHistory
     traffic: TrafficTable
     totals: TopicTotals
+    recorder: HistoryRecorder
 
 
 class HealthPart(msgspec.Struct, frozen=True):
@@ -166,7 +168,7 @@ def read_overview(
         oldest_ms=max(0, steady_now_ms - min(arrived)) if arrived else None,
         slab=evidence.slab_use,
         latency={"minute": minute.latency, "hour": hour.latency},
-        history=rates.series(steady_now_ms),
+        history={"minute": rates.minute(steady_now_ms), "hour": histories.recorder.hour(now_ms // 1000)},
         metadata_failing_since=brokers.metadata_failing_since,
         metadata_error=brokers.metadata_error,
         brokers=_brokers(slab, brokers, histories.brokers, steady_now_ms),

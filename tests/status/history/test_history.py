@@ -52,12 +52,12 @@ class Flow:
             self.history.sample(self.now_ms)
 
 
-def test_history_has_a_minute_in_seconds_and_an_hour_in_ten_second_steps(filled: FilledSlab) -> None:
+def test_history_has_a_minute_in_seconds(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(20, received=100, delivered=90, lost=1, bucket=3)
     flow.run(10, received=10, delivered=20, bucket=4)
-    minute, hour = (flow.history.series(flow.now_ms)[name] for name in ("minute", "hour"))
-    assert (minute.step_s, minute.span_s, hour.step_s, hour.span_s) == (1, 60, 10, 3600)
+    minute = flow.history.minute(flow.now_ms)
+    assert (minute.step_s, minute.span_s) == (1, 60)
     assert minute.age_s == [float(age) for age in range(29, -1, -1)]
     assert minute.received == [100.0] * 20 + [10.0] * 10
     assert minute.delivered == [90.0] * 20 + [20.0] * 10
@@ -66,16 +66,13 @@ def test_history_has_a_minute_in_seconds_and_an_hour_in_ten_second_steps(filled:
     assert minute.held[-1] == 20 * 9 - 10 * 10
     assert minute.p50_ms[0] == pytest.approx(17.5)
     assert minute.p99_ms[-1] == pytest.approx(49.75)
-    assert (hour.age_s, hour.received) == ([20.0, 10.0, 0.0], [100.0, 100.0, 10.0])
 
 
 def test_memory_is_bounded(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(4000, received=1)
-    series = flow.history.series(flow.now_ms)
-    assert len(series["minute"].age_s) == 60
-    assert len(series["hour"].age_s) == 360
-    assert series["hour"].age_s[0] == 3590.0
+    assert len(flow.history.minute(flow.now_ms).age_s) == 60
+    assert flow.history.last_hour(flow.now_ms).ms == 3_600_000
 
 
 @pytest.mark.parametrize("step_ms", [993, 1003])
@@ -84,22 +81,20 @@ def test_slightly_irregular_samples_leave_no_gap(filled: FilledSlab, step_ms: in
     for _ in range(100):
         flow.now_ms += step_ms
         flow.history.sample(flow.now_ms)
-    series = flow.history.series(flow.now_ms)
-    assert len(series["minute"].age_s) >= 59
-    assert 9 <= len(series["hour"].age_s) <= 10
+    assert len(flow.history.minute(flow.now_ms).age_s) >= 59
 
 
 def test_missing_samples_make_one_long_step(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.now_ms += 29_000
     flow.run(1, received=300)
-    assert flow.history.series(flow.now_ms)["minute"].received == [10.0]
+    assert flow.history.minute(flow.now_ms).received == [10.0]
 
 
 def test_an_empty_delivery_has_no_delay(filled: FilledSlab) -> None:
     flow = Flow(filled)
     flow.run(2, received=1)
-    assert flow.history.series(flow.now_ms)["minute"].p99_ms == [None, None]
+    assert flow.history.minute(flow.now_ms).p99_ms == [None, None]
     assert flow.history.last_hour(flow.now_ms).latency.p50_ms is None
 
 
@@ -132,7 +127,7 @@ def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
     history = RateHistory(filled.slab, NOW_MS)
     assert history.last_minute(NOW_MS).received == 0
     assert history.last_hour(NOW_MS).ms == 0
-    assert history.series(NOW_MS)["hour"].age_s == []
+    assert history.minute(NOW_MS).age_s == []
     assert history.since == NOW_MS // 1000
 
 

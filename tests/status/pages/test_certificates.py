@@ -47,7 +47,7 @@ def tls(tmp_path: Path) -> Tls:
 def pages(tmp_path: Path, tls: Tls) -> Iterator[OfflineStatusPages]:
     fake = OfflineStatusPages(tmp_path / "slab", tls)
     yield fake
-    fake.filled.close()
+    fake.close()
 
 
 @pytest.mark.process
@@ -68,6 +68,7 @@ def test_health_reports_an_expiring_broker_certificate(tmp_path: Path) -> None:
     assert "The certificate of kafka1:9093 (broker 1) expires in 2.0 days." in str(pages.json("/healthz")["warnings"])
     pages.broker_status.record([broker(NOW_MS / 1000)], NOW_MS)
     assert "kafka1:9093 (broker 1) has expired: new connections" in str(pages.json("/healthz", 503)["problems"])
+    pages.close()
     pages.filled.close()
 
 

@@ -1,0 +1,191 @@
+"""Flow of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
+
+An SQLite file, because it survives a killed writer and its size is limited by one setting. Each span has steps of its
+own length, and a write adds to the current step of each span. Rows expire with their span, and `MAX_BYTES` limits the
+file whatever names clients invent. The file is not synced: after a power failure a damaged one is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bruce_mp.errors import BruceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = [
+    "SPANS",
+    "WHOLE",
+    "HistoryError",
+    "HistoryFile",
+    "HistorySpan",
+    "StepAmounts",
+    "fault_of",
+    "merge_amounts",
+    "step_at",
+]
+
+_LOG: Final = logging.getLogger(__name__)
+MAX_BYTES: Final = 64 << 20
+"""Limit of the file; 100 topics take about 5 MiB."""
+WHOLE: Final = b""
+"""Name of the row with the sums of all topics."""
+_PAGE_BYTES: Final = 4096
+_LAYOUT: Final = 1
+"""Version of the table; a file with another one is replaced."""
+_READ_TIMEOUT_S: Final = 2.0
+
+
+class HistorySpan(NamedTuple):
+    """A time up to now, in steps."""
+
+    step_s: int
+    span_s: int
+
+
+SPANS: Final[Mapping[str, HistorySpan]] = {
+    "hour": HistorySpan(60, 3600),
+    "day": HistorySpan(300, 24 * 3600),
+    "month": HistorySpan(7200, 30 * 24 * 3600),
+}
+
+
+class HistoryError(BruceError):
+    """The file cannot be read at the moment."""
+
+
+class StepAmounts(NamedTuple):
+    """Messages of a step, of which `seconds` were observed.
+
+    `held` is the value at the end. The latencies are those of the slowest minute; None without deliveries.
+    """
+
+    seconds: float
+    received: int
+    delivered: int
+    discarded: int
+    held: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def merge_amounts(before: StepAmounts, now: StepAmounts) -> StepAmounts:
+    """Return the amounts of two consecutive parts of a step."""
+    return StepAmounts(
+        before.seconds + now.seconds,
+        before.received + now.received,
+        before.delivered + now.delivered,
+        before.discarded + now.discarded,
+        now.held,
+        _slower(before.p50_ms, now.p50_ms),
+        _slower(before.p99_ms, now.p99_ms),
+    )
+
+
+def _slower(one: float | None, other: float | None) -> float | None:
+    return max((ms for ms in (one, other) if ms is not None), default=None)
+
+
+_CREATE: Final = """
+    CREATE TABLE steps (
+        step_s INTEGER, at INTEGER, topic BLOB, seconds REAL, received INTEGER, delivered INTEGER, discarded INTEGER,
+        held INTEGER, p50_ms REAL, p99_ms REAL, PRIMARY KEY (step_s, at, topic)
+    ) WITHOUT ROWID
+"""
+_EXPIRE: Final = "DELETE FROM steps WHERE step_s = ? AND at < ?"
+_ADD: Final = """
+    INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
+        seconds = seconds + excluded.seconds, received = received + excluded.received,
+        delivered = delivered + excluded.delivered, discarded = discarded + excluded.discarded, held = excluded.held,
+        p50_ms = max(coalesce(p50_ms, excluded.p50_ms), coalesce(excluded.p50_ms, p50_ms)),
+        p99_ms = max(coalesce(p99_ms, excluded.p99_ms), coalesce(excluded.p99_ms, p99_ms))
+"""
+_READ: Final = """
+    SELECT at, seconds, received, delivered, discarded, held, p50_ms, p99_ms FROM steps
+    WHERE step_s = ? AND at BETWEEN ? AND ? AND topic = ? ORDER BY at
+"""
+
+
+_FAULTS: Final = {
+    "SQLITE_BUSY": "it is being written",
+    "SQLITE_CANTOPEN": "there is no permission, or no directory",
+    "SQLITE_CORRUPT": "its contents are damaged",
+    "SQLITE_FULL": "its disk or the file is full",
+    "SQLITE_NOTADB": "another program wrote it",
+    "SQLITE_READONLY": "there is no permission to write",
+}
+
+
+def fault_of(error: sqlite3.Error) -> str:
+    """Return a fault for operators."""
+    name: str = getattr(error, "sqlite_errorname", "")
+    return next((text for start, text in _FAULTS.items() if name.startswith(start)), f"SQLite reports {name or error}")
+
+
+class HistoryFile:
+    """The file at `path`, for one writing thread and any number of reading ones. Times are seconds since the epoch.
+
+    Raise OSError or sqlite3.Error if the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer = self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return self._connect()
+        except sqlite3.OperationalError:
+            raise  # a missing directory or permission
+        except sqlite3.DatabaseError as error:
+            _LOG.warning("The history %s cannot be used, and a new one replaces it: %s.", self._path, fault_of(error))
+            self._path.unlink()
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA max_page_count = {MAX_BYTES // _PAGE_BYTES}")
+            connection.execute("PRAGMA synchronous = OFF")
+            (layout,) = connection.execute("PRAGMA user_version").fetchone()
+            with connection:
+                if layout != _LAYOUT:
+                    connection.execute("DROP TABLE IF EXISTS steps")
+                    connection.execute(_CREATE)
+                    connection.execute(f"PRAGMA user_version = {_LAYOUT}")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def add(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
+        """Add the amounts of some time up to `now_s`, by topic, to the steps. Raise sqlite3.Error."""
+        with self._writer:
+            for step_s, span_s in SPANS.values():
+                self._writer.execute(_EXPIRE, (step_s, now_s - span_s))
+                at = step_at(now_s, step_s)
+                self._writer.executemany(_ADD, ((step_s, at, topic, *each) for topic, each in amounts.items()))
+
+    def read(self, span: HistorySpan, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
+        """Return the amounts of the steps by start, the oldest first. Raise HistoryError."""
+        try:
+            with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", _READ_TIMEOUT_S, uri=True)) as reader:
+                rows: Iterable[tuple[int, *tuple[float, ...]]] = reader.execute(
+                    _READ, (span.step_s, now_s - span.span_s, now_s, topic)
+                )
+                return {at: StepAmounts._make(amounts) for at, *amounts in rows}
+        except sqlite3.Error as error:
+            raise HistoryError(f"The history cannot be read now: {fault_of(error)}. Ask again.") from error
+
+
+def step_at(now_s: int, step_s: int) -> int:
+    """Return the start of the step that ends at `now_s`, or after it."""
+    return (now_s - 1) // step_s * step_s

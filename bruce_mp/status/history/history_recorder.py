@@ -1,0 +1,214 @@
+"""Writes the flow of each minute to the history file, and reads its series for the pages.
+
+A thread writes, because a disk may stop and the process must not. A write costs a few pages of the file. The thread
+also counts the held messages by topic for the topics' received ones, at most for `_SCAN_SHARE` of its time: counting a
+full slab of many GB takes seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.errors import SlabError
+from bruce_mp.slab.spill import create_private_directory
+from bruce_mp.status.history.history_file import (
+    SPANS,
+    WHOLE,
+    HistoryError,
+    HistoryFile,
+    StepAmounts,
+    fault_of,
+    merge_amounts,
+    step_at,
+)
+from bruce_mp.status.history.rates import Series
+from bruce_mp.telemetry.clock import steady_ms, wall_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from bruce_mp.status.history.rates import CounterSample, RateHistory
+    from bruce_mp.status.history.topic_totals import TopicTotal, TopicTotals
+    from bruce_mp.status.history.topic_traffic import TrafficTable
+
+__all__ = ["HistoryRecorder", "open_history"]
+
+_LOG: Final = logging.getLogger(__name__)
+FILE: Final = "history.sqlite"
+OTHER: Final = b"(other)"
+"""Name of the sum of the topics without a row, as on `/metrics`; it is no legal name of a topic."""
+MAX_TOPICS: Final = 100
+"""Topics that a write records: those with the most messages."""
+_MINUTE_S: Final = 60
+_SCAN_SHARE: Final = 1 / 30
+_NOTHING: Final = StepAmounts(0, 0, 0, 0, 0, None, None)
+_STOP_S: Final = 2.0
+"""Wait for the last write at the end of the process."""
+
+
+def open_history(directory: Path, run_dir: Path) -> HistoryFile:
+    """Open the file in `directory`, or in the run directory if that is not usable; then a reboot may remove it."""
+    try:
+        create_private_directory(directory, "http.history_dir")
+        return HistoryFile(directory / FILE)
+    except SlabError as error:
+        reason = str(error)
+    except (OSError, sqlite3.Error) as error:
+        fault = fault_of(error) if isinstance(error, sqlite3.Error) else error.strerror
+        reason = f"{directory}: {fault}. Set http.history_dir to a directory in which the daemon may create one."
+    _LOG.warning("The status page keeps its history in %s, perhaps only until the next boot. %s", run_dir, reason)
+    return HistoryFile(run_dir / FILE)
+
+
+class HistoryRecorder:
+    """Recorder of the counters of `rates` and of the topics' `totals`.
+
+    `count_held` counts the held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; all other times
+    are seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        file: HistoryFile,
+        rates: RateHistory,
+        totals: TopicTotals,
+        traffic: TrafficTable,
+        count_held: Callable[[], Mapping[bytes, int]],
+        *,
+        now_ms: Callable[[], int] = steady_ms,
+    ) -> None:
+        self._file = file
+        self._rates, self._totals, self._traffic = rates, totals, traffic
+        self._count_held, self._now_ms = count_held, now_ms
+        self._held: Mapping[bytes, int] = {}
+        self._next_scan = 0.0
+        self._lock = Lock()
+        self._written = rates.read(now_ms())
+        self._topics: dict[bytes, TopicTotal] = {}
+        self._hour: dict[int, StepAmounts] = {}
+        self._is_failing = False
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="history", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what the last minute has so far."""
+        self._stopped.set()
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        self._hour = self._read_hour(wall_ms() // 1000)
+        while not self._stopped.wait(_MINUTE_S - time.time() % _MINUTE_S):
+            self.write(wall_ms() // 1000)
+        self.write(wall_ms() // 1000)
+        self._file.close()
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, now_s: int) -> None:
+        """Add what has happened since the last write. A failed write loses its minute."""
+        now_ms = self._now_ms()
+        sample = self._rates.read(now_ms)
+        amounts = {WHOLE: sample.since(self._written), **self._by_topic(now_ms, sample.at_ms - self._written.at_ms)}
+        try:
+            self._file.add(now_s, amounts)
+        except sqlite3.Error as error:
+            self._on_failed(error)
+        else:
+            self._is_failing = False
+        hour = self._read_hour(now_s)
+        with self._lock:
+            self._written, self._hour = sample, hour
+
+    def _on_failed(self, error: sqlite3.Error) -> None:
+        if not self._is_failing:
+            text = "The history of the status page lacks minutes: %s. Delivery does not depend on it."
+            _LOG.warning(text, fault_of(error))
+        self._is_failing = True
+
+    def _by_topic(self, now_ms: int, ms: int) -> dict[bytes, StepAmounts]:
+        """Return the amounts of the topics with the most messages."""
+        held = self._scan()
+        topics, other = self._totals.read()
+        before, self._topics = self._topics, {**topics, OTHER: other}
+        delays = self._traffic.by_topic(now_ms)
+        amounts = {}
+        for name, total in self._topics.items():
+            change = total.since(before.get(name))
+            latency = delays.get(name)
+            percentiles = (latency.p50_ms, latency.p99_ms) if latency and change.delivered else (None, None)
+            amounts[name] = StepAmounts(
+                ms / 1000, change.received, change.delivered, change.discarded, held.get(name, 0), *percentiles
+            )
+        busy = [name for name, each in amounts.items() if any(each[1:5])]
+        busy.sort(key=lambda name: -(amounts[name].delivered + amounts[name].discarded + amounts[name].held))
+        return {name: amounts[name] for name in busy[:MAX_TOPICS]}
+
+    def _scan(self) -> Mapping[bytes, int]:
+        started = time.monotonic()
+        if started >= self._next_scan:
+            try:
+                self._held = self._count_held()
+            except SlabError:  # the slab changed too fast; the next minute tries again
+                self._held = {}
+            ended = time.monotonic()
+            self._next_scan = ended + (ended - started) / _SCAN_SHARE
+        return self._held
+
+    def _read_hour(self, now_s: int) -> dict[int, StepAmounts]:
+        try:
+            return self._file.read(SPANS["hour"], WHOLE, now_s)
+        except HistoryError:
+            return self._hour
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def hour(self, now_s: int) -> Series:
+        """Return the last hour without a read of the file."""
+        with self._lock:
+            steps, written = dict(self._hour), self._written
+        return _series("hour", self._with_pending("hour", steps, written, now_s), now_s)
+
+    def series(self, span: str, topic: bytes, now_s: int) -> Series:
+        """Return a span of `SPANS`, of a topic or of the whole daemon. Raise HistoryError."""
+        with self._lock:
+            written = self._written
+        whole = self._file.read(SPANS[span], WHOLE, now_s)
+        if topic == WHOLE:
+            return _series(span, self._with_pending(span, whole, written, now_s), now_s)
+        steps = self._file.read(SPANS[span], topic, now_s)
+        # A topic has no row for a step without messages, and the rates are over all of the observed time.
+        return _series(
+            span, {at: steps.get(at, _NOTHING)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
+        )
+
+    def _with_pending(
+        self, span: str, steps: dict[int, StepAmounts], written: CounterSample, now_s: int
+    ) -> dict[int, StepAmounts]:
+        """Add what the next write will add."""
+        pending = self._rates.read(self._now_ms()).since(written)
+        at = step_at(now_s, SPANS[span].step_s)
+        return {**steps, at: merge_amounts(steps[at], pending) if at in steps else pending}
+
+
+def _series(span: str, steps: Mapping[int, StepAmounts], now_s: int) -> Series:
+    step_s, span_s = SPANS[span]
+    rows = [(max(0, now_s - at - step_s), each) for at, each in steps.items() if each.seconds > 0]
+    return Series(
+        step_s=step_s,
+        span_s=span_s,
+        age_s=[float(age) for age, _ in rows],
+        received=[round(each.received / each.seconds, 2) for _, each in rows],
+        delivered=[round(each.delivered / each.seconds, 2) for _, each in rows],
+        discarded=[round(each.discarded / each.seconds, 2) for _, each in rows],
+        held=[each.held for _, each in rows],
+        p50_ms=[each.p50_ms for _, each in rows],
+        p99_ms=[each.p99_ms for _, each in rows],
+    )

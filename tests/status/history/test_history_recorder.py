@@ -1,0 +1,135 @@
+"""The recorder: the counters of each minute, in the file and on the page `/history`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bruce_mp.discards.events import DiscardEvent
+from bruce_mp.errors import DiscardReason
+from bruce_mp.slab.layout import RunState
+from bruce_mp.status.history.history_file import SPANS, WHOLE, HistoryFile
+from bruce_mp.status.history.history_recorder import FILE, open_history
+from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.traffic import TrafficEvent
+from support.filled_slab import NOW_MS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.status_pages import OfflineStatusPages
+
+
+def run_minute(daemon: OfflineStatusPages, received: int, delivered: int, lost: int = 0) -> None:
+    """Let a minute pass in which all messages are of the topic news, and write it."""
+    daemon.now_ms += 60_000
+    daemon.steady_ms += 60_000
+    counted = {Counter.MsgReceived: received, Counter.MsgDelivered: delivered, discarded(DiscardReason.BUG): lost}
+    daemon.filled.input.commit_landed(0, {**counted, Counter.AckDelayFirst + 3: delivered})
+    traffic = TrafficEvent(b"news", delivered, 10 * delivered, {3: delivered}, 0, "")
+    daemon.histories.traffic.record([traffic], daemon.steady_ms)
+    daemon.histories.totals.record([traffic], daemon.steady_ms)
+    if lost:
+        event = DiscardEvent(DiscardReason.BUG, b"news", lost, 0, 0, (), -1, -1)
+        daemon.histories.totals.record([event], daemon.steady_ms)
+    daemon.recorder.write(daemon.now_ms // 1000)
+
+
+def ask(daemon: OfflineStatusPages, span: str, topic: str = "") -> Any:
+    return daemon.json(f"/history/json?span={span}&topic={topic}")["series"]
+
+
+def test_the_page_shows_each_span_of_the_daemon(daemon: OfflineStatusPages) -> None:
+    run_minute(daemon, 120, 60)
+    run_minute(daemon, 0, 30, lost=6)
+    for span, step_s, rows in (("hour", 60, 2), ("day", 300, 1), ("month", 7200, 1)):
+        series = ask(daemon, span)
+        assert (series["step_s"], series["span_s"]) == (step_s, SPANS[span].span_s)
+        assert len(series["age_s"]) == rows
+        assert series["held"][-1] == 24
+        assert series["p99_ms"][-1] == pytest.approx(24.85)
+    hour = ask(daemon, "hour")
+    assert (hour["age_s"], hour["received"], hour["delivered"], hour["discarded"]) == (
+        [60.0, 0.0], [2.0, 0.0], [1.0, 0.5], [0.0, 0.1],
+    )  # fmt: skip
+
+
+def test_the_running_minute_is_shown_before_it_is_written(daemon: OfflineStatusPages) -> None:
+    daemon.now_ms += 30_000
+    daemon.steady_ms += 30_000
+    daemon.filled.input.commit_landed(0, {Counter.MsgReceived: 90})
+    assert ask(daemon, "hour")["received"] == [3.0]
+    assert daemon.json("/overview/json")["history"]["hour"] == ask(daemon, "hour")
+
+
+def test_a_topic_has_its_own_chart_with_zeros_for_quiet_minutes(daemon: OfflineStatusPages) -> None:
+    daemon.filled.receive(b"news", 12, RunState.ROUTED)
+    run_minute(daemon, 60, 48)
+    daemon.recorder._next_scan = 0  # no machine is so slow that this scan took two seconds
+    run_minute(daemon, 6, 0, lost=6)
+    daemon.now_ms += 60_000
+    daemon.steady_ms += 60_000
+    daemon.recorder.write(daemon.now_ms // 1000)
+    hour = ask(daemon, "hour", "news")
+    assert hour["received"] == [1.0, 0.1, 0.0]
+    assert (hour["delivered"], hour["discarded"]) == ([0.8, 0.0, 0.0], [0.0, 0.1, 0.0])
+    assert hour["held"][:2] == [12, 12]
+    assert hour["p50_ms"][1] is None
+    assert ask(daemon, "day", "news")["delivered"] == [pytest.approx(48 / 180, abs=0.01)]
+    assert ask(daemon, "day", "unheard-of")["delivered"] == [0.0]
+
+
+def test_an_unknown_span_is_refused(daemon: OfflineStatusPages) -> None:
+    answer = daemon.client.get("/history/json?span=week")
+    assert (answer.status_code, answer.get_data(as_text=True)) == (400, "span is one of hour, day, month.")
+
+
+def test_a_series_that_begins_again_counts_from_zero(daemon: OfflineStatusPages) -> None:
+    run_minute(daemon, 60, 60)
+    daemon.histories.totals.apply_limit(0)
+    daemon.histories.totals.apply_limit(100)
+    run_minute(daemon, 6, 6)
+    assert ask(daemon, "hour", "news")["delivered"] == [1.0, 0.1]
+
+
+def test_a_failing_disk_is_logged_once(daemon: OfflineStatusPages, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.history_file._writer.execute("PRAGMA query_only = ON")
+    run_minute(daemon, 60, 60)
+    run_minute(daemon, 60, 60)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The history of the status page lacks minutes: there is no permission to write. Delivery does not depend on it."
+    ]
+    daemon.history_file._writer.execute("PRAGMA query_only = OFF")
+    run_minute(daemon, 60, 30)
+    assert ask(daemon, "hour")["delivered"] == [0.5]
+
+
+# --- the place of the file --------------------------------------------------------------------------------------------
+def test_the_file_is_in_a_private_directory(tmp_path: Path) -> None:
+    open_history(tmp_path / "place", tmp_path).close()
+    assert (tmp_path / "place").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "place" / FILE).exists()
+
+
+@pytest.mark.parametrize("hostile", ["missing", "public", "file"])
+def test_the_run_directory_takes_the_file_if_its_place_is_unusable(
+    hostile: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "none" / "place" if hostile == "missing" else tmp_path / "place"
+    if hostile == "public":
+        place.mkdir()
+        place.chmod(0o777)
+    elif hostile == "file":
+        place.write_text("")
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with caplog.at_level(logging.WARNING):
+        file = open_history(place, run_dir)
+    assert isinstance(file, HistoryFile)
+    assert file.read(SPANS["hour"], WHOLE, NOW_MS // 1000) == {}
+    file.close()
+    assert (run_dir / FILE).exists()
+    (record,) = caplog.records
+    assert "http.history_dir" in record.getMessage()
