@@ -159,9 +159,6 @@ class BrokerCheck:
         self._security = create_security(config.kafka, self._loop)
         self.topics = configured_topics(config)
 
-    def close(self) -> None:
-        self._resolver.close()
-
     def ask(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerAnswer]:
         """Ask all servers at the same time for what the daemon needs."""
         return self._ask_all(servers, self.topics, self._security)
@@ -215,25 +212,22 @@ def configured_topics(config: Config) -> list[bytes]:
 def broker_findings(config: Config) -> Iterator[Finding]:
     """Yield a finding for each bootstrap server, each further broker of the cluster, and each configured topic."""
     check = BrokerCheck(config)
-    try:
-        answers = check.ask(list(dict.fromkeys(config.kafka.servers)))
-        for server, answer in answers.items():
-            yield _broker_finding(check, config, server, answer, "")
-        clusters = [answer.metadata for answer in answers.values() if answer.metadata is not None]
-        if not clusters:
-            return
-        advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - answers.keys()
-        others = check.ask(sorted(advertised)) if advertised else {}
-        for server, answer in others.items():
-            yield _broker_finding(check, config, server, answer, " (named by the cluster)")
-        if len({cluster.cluster_id for cluster in clusters}) > 1:
-            text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
-            yield Finding(CheckLevel.FAILED, "cluster", text)
-        for name in check.topics:
-            level, text = _assess_topic(config, clusters[0].topics.get(name))
-            yield Finding(level, f"topic {name.decode()}", text)
-    finally:
-        check.close()
+    answers = check.ask(list(dict.fromkeys(config.kafka.servers)))
+    for server, answer in answers.items():
+        yield _broker_finding(check, config, server, answer, "")
+    clusters = [answer.metadata for answer in answers.values() if answer.metadata is not None]
+    if not clusters:
+        return
+    advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - answers.keys()
+    others = check.ask(sorted(advertised)) if advertised else {}
+    for server, answer in others.items():
+        yield _broker_finding(check, config, server, answer, " (named by the cluster)")
+    if len({cluster.cluster_id for cluster in clusters}) > 1:
+        text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
+        yield Finding(CheckLevel.FAILED, "cluster", text)
+    for name in check.topics:
+        level, text = _assess_topic(config, clusters[0].topics.get(name))
+        yield Finding(level, f"topic {name.decode()}", text)
 
 
 def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerAnswer, origin: str) -> Finding:

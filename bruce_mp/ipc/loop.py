@@ -12,9 +12,11 @@ import gc
 import heapq
 import itertools
 import math
+import os
 import select
 import time
-from typing import TYPE_CHECKING, Any, Final
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import zmq
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Loop", "Timer", "has_frame"]
+
+Result = TypeVar("Result")
 
 _SLACK: Final = 0.25
 """Lateness that `call_about` allows, as a part of the delay."""
@@ -102,6 +106,28 @@ class Loop:
         timer = self.call_later(delay * (1 + _SLACK), callback)
         heapq.heappush(self._early, (time.monotonic() + delay, next(self._timer_numbers), timer))
         return timer
+
+    def call_in_thread(self, name: str, function: Callable[[], Result], callback: Callable[[Result], None]) -> None:
+        """Run a blocking function, which must not raise, in a thread; the loop passes its result to the callback.
+
+        The thread does not keep the process from ending.
+        """
+        results: list[Result] = []
+        reader, writer = os.pipe()
+
+        def run() -> None:
+            try:
+                results.append(function())
+            finally:
+                os.close(writer)  # the end of the pipe's stream wakes the loop
+
+        def on_end(_: int) -> None:
+            self.unwatch(reader)
+            os.close(reader)
+            callback(results[0])
+
+        self.watch(reader, on_end)
+        Thread(target=run, name=name, daemon=True).start()
 
     def stop(self) -> None:
         """Make `run` return after the current round."""

@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 import zmq
 
@@ -259,3 +261,24 @@ class Pipes:
     def close(self) -> None:
         for descriptor in (*self.readers, *self.writers):
             os.close(descriptor)
+
+
+def test_a_function_in_a_thread_reports_through_the_loop(loop: Loop) -> None:
+    released = threading.Event()
+    got: list[tuple[int, int]] = []
+
+    def on_result(thread_id: int) -> None:
+        got.append((thread_id, threading.get_ident()))
+        loop.stop()
+
+    before = psutil.Process().num_fds()
+    loop.call_in_thread("slow", lambda: threading.get_ident() if released.wait(10) else 0, on_result)
+    loop.call_later(0, loop.stop)
+    loop.run()
+    assert got == []  # the loop serves while the function waits
+    released.set()
+    loop.run()
+    ((worker, caller),) = got
+    assert worker not in {0, caller}
+    assert caller == threading.get_ident()
+    assert psutil.Process().num_fds() == before

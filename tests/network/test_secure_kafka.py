@@ -54,7 +54,6 @@ class Client:
         host, port = place
         settings = Kafka(bootstrap_servers=("unused:1",), tls=tls, sasl=sasl)
         resolver = Resolver(self.loop)
-        stack.callback(resolver.close)
         security = create_security(settings, self.loop)
         self.socket = BrokerSocket(
             self.loop, resolver, host=host, port=port, client_id="test", timeout_s=TIMEOUT_S,
