@@ -16,6 +16,7 @@ from bruce_mp.discards.settlement import Discards
 from bruce_mp.errors import DiscardReason, SlabError
 from bruce_mp.pipeline.corruption import quarantine
 from bruce_mp.router.assignments import Assignments
+from bruce_mp.router.broker_turns import BrokerTurns
 from bruce_mp.router.cluster import MissingTopics
 from bruce_mp.router.metadata_refresh import RefreshSchedule
 from bruce_mp.router.outbox import Outbox
@@ -68,7 +69,8 @@ class Router:
         self._routed_sent_word = state_word(RunState.ROUTED_SENT, incarnation)
         self._discards = Discards(slab, row, reporter)
         self._tables = SlabTables(slab)
-        self._topics = TopicRegistry(slab, self._tables, config, rng)
+        turns = BrokerTurns(config.batching, rng)
+        self._topics = TopicRegistry(slab, self._tables, config, rng, turns)
         self._missing = MissingTopics()
         self._refresh = RefreshSchedule()
         self._unknown = UnknownTopics(
@@ -99,6 +101,7 @@ class Router:
             assignments=self._assignments,
             refresh=self._refresh,
             discards=self._discards,
+            turns=turns,
             tap=tap,
         )
 

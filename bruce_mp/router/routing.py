@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import RunHeader
     from bruce_mp.pipeline.msg_debug import WireTap
     from bruce_mp.router.assignments import Assignments
+    from bruce_mp.router.broker_turns import BrokerTurns
     from bruce_mp.router.metadata_refresh import RefreshSchedule
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.router.topics import Topic, TopicRegistry
@@ -97,6 +98,7 @@ class RunRouter:
         assignments: Assignments,
         refresh: RefreshSchedule,
         discards: Discards,
+        turns: BrokerTurns,
         tap: WireTap | None,
     ) -> None:
         self._slab = slab
@@ -107,6 +109,7 @@ class RunRouter:
         self._assignments = assignments
         self._refresh = refresh
         self._discards = discards
+        self._turns = turns
         self._tap = tap
         self._limits = RateLimits(slab, discards, config.rate_limit_for)
         self._max_payload = _max_payload_of(config)
@@ -120,6 +123,7 @@ class RunRouter:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._max_payload = _max_payload_of(config)
         self._limits.apply_config(config.rate_limit_for)
+        self._turns.apply_config(config.batching)
         for topic in self._numbered.values():
             topic.is_plain = False  # so that `_admit` looks for a rate limit again
             topic.apply_keys_wait(keys_wait=config.keys_wait_for(topic.name))
@@ -135,6 +139,7 @@ class RunRouter:
         if self._topics.view is None:
             self._awaiting_metadata += segments
             return
+        self._turns.add(sum([segment.payload for segment in segments]), now_ms)
         is_copied = self._tap is not None and self._tap.is_open
         routed = _RoutedSegments(now_ms, _NO_RUN_IS_PLAIN if is_copied else self._max_payload)
         for segment, header in zip(segments, kernels.read_headers(self._slab, segments), strict=True):

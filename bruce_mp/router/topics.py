@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.config.topics import BatchingKind
 from bruce_mp.errors import SlabError
 from bruce_mp.pipeline.pending_batch import PendingBatch
+from bruce_mp.router.broker_turns import TURN_MS
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import name_of, read_run
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
     from bruce_mp.kernels import RunHeader
+    from bruce_mp.router.broker_turns import BrokerTurns
     from bruce_mp.router.cluster import ClusterView, TopicView
     from bruce_mp.router.slab_tables import SlabTables
     from bruce_mp.slab.file import Slab
@@ -28,15 +30,6 @@ __all__ = ["Topic", "TopicRegistry", "key_partitions_of", "portions_of"]
 
 PORTION_BYTES: Final = 64 * 1024
 """The size of a portion of parked messages for one partition, so that all partitions share a backlog."""
-
-
-TURN_MS: Final = 500
-"""Longest turn of a partition in a chunk that fills slowly, by chunk of its span, if batches take no longer.
-
-A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that fill less
-than a chunk in this time mix partitions: such a lane fills at most 1 MB in the 60 s after which a silent broker counts
-as failed.
-"""
 
 
 class _ChunkBinding(NamedTuple):
@@ -55,7 +48,7 @@ class Topic:
     of a chunk go to one partition, so that an error of another partition does not keep the chunk in use; `TURN_MS` ends
     the turn in a chunk that fills slowly.  A batch that ends in a new chunk goes to the next partition.  Combined
     topics also stick to a partition for the duration of a batch, because many small record batches cost more than a few
-    large ones.
+    large ones.  With small traffic they send to the broker of the turn (`broker_turns`); without `turns` they never do.
     """
 
     def __init__(
@@ -67,8 +60,10 @@ class Topic:
         rng: random.Random,
         *,
         keys_wait: bool = False,
+        turns: BrokerTurns | None = None,
     ) -> None:
         self._slab = slab
+        self._turns = turns
         self.number = number
         self.name = name
         self.view: TopicView | None = None
@@ -90,6 +85,13 @@ class Topic:
         self._rotation: list[int] = []
         self._cursor = 0
         self._sticks_until_ms = 0
+        self._by_leader: dict[int, list[int]] = {}
+        """The partitions of each broker, the one that was chosen last at the end."""
+        self._turn = -1
+        """The turn of brokers in which the topic chose `_partition`."""
+        self._partition = 0
+        self._shares_backlog = False
+        """True if the next partition is chosen for a part of a backlog, which all partitions share."""
         self._bindings: dict[int, _ChunkBinding] = {}
         """The binding of the newest chunk of each input, by chunk owner."""
 
@@ -107,6 +109,9 @@ class Topic:
         self._rotation = list(view.leaders) if view is not None else []
         self._update_key_partitions()
         self._cursor = len(self._rotation)
+        self._turn, self._by_leader = -1, {}
+        for partition, leader in view.leaders.items() if view is not None else ():
+            self._by_leader.setdefault(leader, []).append(partition)
 
     def apply_keys_wait(self, *, keys_wait: bool) -> None:
         """Apply a reloaded choice for partitions without a leader."""
@@ -137,13 +142,33 @@ class Topic:
         is_bound = bound is not None and bound[:2] == (chunk, generation) and now_ms < bound.until_ms
         if bound is not None and is_bound and is_open(self.number, bound.partition):
             return bound.partition
-        partition = self._next_open_partition(is_open, now_ms)
+        span_ms = TURN_MS * self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]
+        turn = self._turns.current if self._turns is not None and self.rule.kind is BatchingKind.COMBINED else None
+        if turn is None or self._turns is None or self._shares_backlog:
+            partition = self._next_open_partition(is_open, now_ms)
+            until_ms = now_ms + span_ms
+        else:
+            partition = self._partition_of_turn(turn, self._turns, is_open)
+            until_ms = (turn + 1) * self._turns.turn_ms + span_ms - TURN_MS
         if partition is not None:
-            turn_ms = TURN_MS * self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]
-            self._bindings[owner] = _ChunkBinding(chunk, generation, partition, now_ms + turn_ms)
+            self._bindings[owner] = _ChunkBinding(chunk, generation, partition, until_ms)
         return partition
 
+    def _partition_of_turn(self, turn: int, turns: BrokerTurns, is_open: IsOpen) -> int | None:
+        """Return the topic's partition in this turn of brokers, of the next broker in its order if it is closed."""
+        if turn == self._turn and is_open(self.number, self._partition):
+            return self._partition
+        for _, partitions in sorted(self._by_leader.items(), key=lambda item: turns.number_of(item[0]) / len(item[1])):
+            for partition in partitions:
+                if is_open(self.number, partition):
+                    partitions.remove(partition)
+                    partitions.append(partition)
+                    self._turn, self._partition = turn, partition
+                    return partition
+        return None
+
     def _next_open_partition(self, is_open: IsOpen, now_ms: int) -> int | None:
+        self._shares_backlog = False
         if now_ms >= self._sticks_until_ms:
             is_sticky = self.rule.kind is BatchingKind.COMBINED
             self._sticks_until_ms = now_ms + ((self.rule.limits.time_ms or 0) if is_sticky else 0)
@@ -163,8 +188,9 @@ class Topic:
             self._cursor = 0
 
     def advance_partition(self) -> None:
-        """Send the next AnyPartition messages to the next partition, even before a combined batch is due."""
+        """Send the next AnyPartition messages to the next partition, whatever the time and the turn of brokers."""
         self._sticks_until_ms = 0
+        self._shares_backlog = True
 
     @property
     def has_parked(self) -> bool:
@@ -174,12 +200,13 @@ class Topic:
 class TopicRegistry:
     """The topics of the slab's topic table by number, and the latest metadata."""
 
-    def __init__(self, slab: Slab, tables: SlabTables, config: Config, rng: random.Random) -> None:
+    def __init__(self, slab: Slab, tables: SlabTables, config: Config, rng: random.Random, turns: BrokerTurns) -> None:
         self._slab = slab
         self._tables = tables
         self._table = tables.topics
         self._config = config
         self._rng = rng
+        self._turns = turns
         self.view: ClusterView | None = None
         self.numbered: dict[int, Topic] = {}
 
@@ -238,7 +265,7 @@ class TopicRegistry:
         if topic is None:
             rule = self._config.batching_for(name)
             keys_wait = self._config.keys_wait_for(name)
-            topic = Topic(self._slab, number, name, rule, self._rng, keys_wait=keys_wait)
+            topic = Topic(self._slab, number, name, rule, self._rng, keys_wait=keys_wait, turns=self._turns)
             self.numbered[number] = topic
             if self.view is not None:
                 topic.update_view(self.view.topics.get(name))

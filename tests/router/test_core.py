@@ -75,16 +75,20 @@ def settle(world: World) -> None:
 
 
 # --- which partition --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("action", ["none", "combined"])
-def test_brokers_receive_in_proportion_to_the_partitions_they_lead(make: MakeWorld, action: str) -> None:
+@pytest.mark.parametrize(("action", "tolerance"), [("none", 0), ("combined", 10)])
+def test_brokers_receive_in_proportion_to_the_partitions_they_lead(
+    make: MakeWorld, action: str, tolerance: int
+) -> None:
     world = make({b"t": [1] * 3 + [2] * 7}, quick_config(action=action))
     world.step_until_synced()
     for _ in range(100):
         world.send_one(b"t")
-        world.advance_clock(100)  # combined messages stay with a partition for the time of a batch
+        world.advance_clock(100)  # combined messages stay with a broker for a turn of five messages
         world.ring()
     settle(world)
-    assert shares(world, b"t") == {1: 30, 2: 70}
+    found = shares(world, b"t")
+    assert found.total() == 100
+    assert abs(found[1] - 30) <= tolerance
 
 
 def test_waiting_messages_are_distributed_in_proportion(make: MakeWorld) -> None:
@@ -687,8 +691,11 @@ def test_one_down_broker_delays_no_other(make: MakeWorld) -> None:
     settle(world)
 
 
-@pytest.mark.parametrize("action", ["none", "combined"])
-def test_any_partition_messages_avoid_a_down_broker(make: MakeWorld, action: str) -> None:
+@pytest.mark.parametrize(("action", "unnoticed", "tolerance"), [("none", 1, 2), ("combined", 2, 10)])
+def test_any_partition_messages_avoid_a_down_broker(
+    make: MakeWorld, action: str, unnoticed: int, tolerance: int
+) -> None:
+    """`unnoticed`: messages that arrive before the first batch of the turn notices the loss."""
     world = make({b"t": [1, 2, 3]}, quick_config(delivery=SLOW, action=action))
     world.step_until_synced()
     world.down.add(1)
@@ -703,8 +710,8 @@ def test_any_partition_messages_avoid_a_down_broker(make: MakeWorld, action: str
     run_for(world, 0.3)
     logs = [len(world.cluster.log(b"t", partition)) for partition in range(3)]
     assert logs[0] == stuck == 0
-    assert sum(world.held().values()) <= 1, "more than what noticed the loss waits for the broker"
-    assert abs(logs[1] - logs[2]) <= 2
+    assert sum(world.held().values()) <= unnoticed, "more than what noticed the loss waits for the broker"
+    assert abs(logs[1] - logs[2]) <= tolerance
     settle(world)
 
 

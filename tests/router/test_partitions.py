@@ -26,7 +26,8 @@ ONE_TO_A_CHUNK: Final = b"v" * (lay.CHUNK_BYTES * 5 // 8)
 
 keys = st.integers(-(1 << 31), (1 << 32) - 1)
 leaders = st.lists(st.sampled_from([1, 2, 3, None]), min_size=1, max_size=6).filter(any)
-actions = st.sampled_from(["none", "combined", "per_topic"])
+actions = st.sampled_from(["none", "per_topic"])
+"""Combined topics have turns of brokers: `test_broker_turns.py`."""
 
 
 def designated(key: int, known: Collection[int], available: Collection[int]) -> int | None:
@@ -75,7 +76,7 @@ def test_keyed_messages_reach_their_partition(leaders: Sequence[int | None], sen
 @examples(40)
 @given(leaders=leaders, action=actions, rounds=st.integers(1, 4))
 def test_brokers_get_any_partition_messages_in_proportion_to_led_partitions(
-    leaders: Sequence[int | None], action: Literal["none", "combined", "per_topic"], rounds: int
+    leaders: Sequence[int | None], action: Literal["none", "per_topic"], rounds: int
 ) -> None:
     """In as many rounds each available partition has its turn as often, and so has each broker with its partitions."""
     available = [partition for partition, leader in enumerate(leaders) if leader is not None]

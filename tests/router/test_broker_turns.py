@@ -1,0 +1,178 @@
+"""Turns of brokers: topics with small traffic send to the same broker, and every partition has its share."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter as Tally
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching
+from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
+from bruce_mp.router.broker_turns import TURN_MS, BrokerTurns
+from bruce_mp.router.cluster import TopicView
+from bruce_mp.router.topics import Topic
+from bruce_mp.slab.file import Geometry
+from bruce_mp.slab.runs import Segment
+from support.examples import examples
+from support.slabs import new_slab
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bruce_mp.router.topics import IsOpen
+    from bruce_mp.slab.file import Slab
+
+BATCH_MS = 200
+COMBINED = TopicBatching(BatchingKind.COMBINED, BatchLimits(time_ms=BATCH_MS))
+BROKERS = 3
+PARTITIONS = 4
+REQUEST = 10_000
+
+
+def config(limit: int = REQUEST, batch_ms: int | None = BATCH_MS) -> Batching:
+    limits = {"c": BatchLimits(time_ms=batch_ms, messages=None if batch_ms else 10)}
+    return Batching(produce_request_data_limit=limit, configs=limits, combined=CombinedBatching(config="c"))
+
+
+GEOMETRY = Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)
+
+
+@pytest.fixture
+def slab() -> Iterator[Slab]:
+    with new_slab(GEOMETRY) as made:
+        yield made
+
+
+@pytest.fixture
+def turns() -> BrokerTurns:
+    return BrokerTurns(config(), random.Random(7))
+
+
+def leader(topic: int, partition: int) -> int:
+    return 1 + (topic + partition) % BROKERS
+
+
+def a_topic(slab: Slab, turns: BrokerTurns, number: int = 0, rule: TopicBatching = COMBINED) -> Topic:
+    topic = Topic(slab, number, b"t%d" % number, rule, random.Random(number), turns=turns)
+    leaders = {partition: leader(number, partition) for partition in range(PARTITIONS)}
+    topic.update_view(TopicView(tuple(range(PARTITIONS)), leaders))
+    return topic
+
+
+def is_open(_topic: int, _partition: int) -> bool:
+    return True
+
+
+def choose(topic: Topic, now_ms: int, is_open: IsOpen = is_open, generation: int = 0) -> int:
+    """The partition of a run in the topic's chunk; another `generation` is another chunk."""
+    partition = topic.next_partition([Segment(topic.number, generation, 64, 152, 1, 10)], is_open, now_ms)
+    assert partition is not None
+    return partition
+
+
+def test_a_turn_wakes_few_brokers(slab: Slab, turns: BrokerTurns) -> None:
+    topics = [a_topic(slab, turns, number) for number in range(30)]
+    used = []
+    for turn in range(200):
+        turns.add(100, turn * TURN_MS)
+        used.append(len({leader(topic.number, choose(topic, turn * TURN_MS)) for topic in topics}))
+    assert sum(used) / len(used) < 1.7  # 1.5 of 3; no choice with equal shares has fewer
+    assert used.count(1) > 100
+
+
+@examples(30)
+@given(leaders=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=8), step=st.integers(1, 5))
+def test_each_partition_has_an_equal_share_in_the_long_run(leaders: list[int], step: int) -> None:
+    """The topic has messages in each `step`th turn."""
+    count = 250 * len(leaders)
+    with new_slab(GEOMETRY) as slab:
+        turns = BrokerTurns(config(), random.Random(7))
+        topic = Topic(slab, 0, b"t", COMBINED, random.Random(1), turns=turns)
+        topic.update_view(TopicView(tuple(range(len(leaders))), dict(enumerate(leaders))))
+        shares: Tally[int] = Tally()
+        for turn in range(0, count * step, step):
+            turns.add(100, turn * TURN_MS)
+            shares[choose(topic, turn * TURN_MS)] += 1
+    assert set(shares) == set(range(len(leaders)))
+    assert all(abs(share - 250) <= 50 for share in shares.values())
+
+
+def test_a_topic_keeps_its_partition_for_a_turn(slab: Slab, turns: BrokerTurns) -> None:
+    topic = a_topic(slab, turns)
+    chosen = []
+    for now_ms in range(0, 40 * TURN_MS, 50):
+        turns.add(100, now_ms)
+        chosen.append(choose(topic, now_ms, generation=now_ms // 150))  # a chunk lasts 150 ms
+    changes = [at * 50 for at, (before, after) in enumerate(pairwise(chosen), 1) if before != after]
+    assert changes
+    assert all(moment % TURN_MS == 0 for moment in changes)
+
+
+def test_a_closed_partition_is_replaced_at_once(slab: Slab, turns: BrokerTurns) -> None:
+    topic = a_topic(slab, turns)
+    turns.add(100, 0)
+    first = choose(topic, 0)
+    second = choose(topic, 10, lambda _, partition: partition != first)
+    assert second != first
+    assert choose(topic, 20) == second
+    closed = topic.next_partition([Segment(0, 9, 64, 152, 1, 10)], lambda *_: False, 20)
+    assert closed is None
+
+
+def test_large_traffic_is_spread_over_all_partitions(slab: Slab, turns: BrokerTurns) -> None:
+    topic = a_topic(slab, turns)
+    chosen = []
+    for now_ms in range(0, 4 * PARTITIONS * BATCH_MS, BATCH_MS):
+        turns.add(REQUEST * TURN_MS // BATCH_MS, now_ms)  # too much for a request
+        chosen.append(choose(topic, now_ms, generation=now_ms))
+    assert Tally(chosen) == dict.fromkeys(range(PARTITIONS), 4)
+
+
+def test_traffic_is_small_again_after_a_turn_with_little(turns: BrokerTurns) -> None:
+    most = REQUEST * TURN_MS // BATCH_MS
+
+    def turn_after(size: int, now_ms: int) -> int | None:
+        turns.add(size, now_ms)
+        return turns.current
+
+    assert turn_after(most - 1, 0) == 0
+    assert turn_after(1, TURN_MS - 1) is None
+    assert turn_after(1, TURN_MS) is None, "the turn before was large"
+    assert turn_after(1, 2 * TURN_MS) == 2
+    assert turn_after(most, 3 * TURN_MS) is None
+    assert turn_after(1, 5 * TURN_MS) == 5, "a turn without traffic lies between"
+
+
+def test_topics_without_combined_batches_rotate_alone(slab: Slab, turns: BrokerTurns) -> None:
+    topic = a_topic(slab, turns, rule=UNBATCHED)
+    turns.add(100, 0)
+    chosen = [choose(topic, 0, generation=chunk) for chunk in range(PARTITIONS)]
+    assert sorted(chosen) == list(range(PARTITIONS))
+
+
+def test_a_backlog_is_shared_by_all_partitions(slab: Slab, turns: BrokerTurns) -> None:
+    topic = a_topic(slab, turns)
+    turns.add(100, 0)
+    chosen = []
+    for portion in range(PARTITIONS):
+        topic.advance_partition()
+        chosen.append(choose(topic, 0, generation=portion))
+    assert sorted(chosen) == list(range(PARTITIONS))
+    assert choose(topic, 0, generation=8) == choose(topic, 0, generation=9), "the turn goes on behind it"
+
+
+@pytest.mark.parametrize(("batch_ms", "turn_ms"), [(None, TURN_MS), (BATCH_MS, TURN_MS), (2000, 2000)])
+def test_a_turn_is_at_least_as_long_as_a_batch(batch_ms: int | None, turn_ms: int) -> None:
+    turns = BrokerTurns(config(batch_ms=batch_ms), random.Random(1))
+    assert turns.turn_ms == turn_ms
+
+
+def test_separate_requests_for_each_message_leave_no_turns() -> None:
+    turns = BrokerTurns(config(limit=0), random.Random(1))
+    turns.add(0, 0)
+    assert turns.current is None
