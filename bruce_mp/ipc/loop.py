@@ -12,7 +12,6 @@ import gc
 import heapq
 import itertools
 import math
-import os
 import select
 import time
 from threading import Thread
@@ -27,6 +26,7 @@ __all__ = ["Loop", "Timer", "has_frame"]
 
 Result = TypeVar("Result")
 
+_THREAD_ENDPOINT: Final = "inproc://result"
 _SLACK: Final = 0.25
 """Lateness that `call_about` allows, as a part of the delay."""
 _GC_THRESHOLD: Final = 20_000
@@ -113,20 +113,23 @@ class Loop:
         The thread does not keep the process from ending.
         """
         results: list[Result] = []
-        reader, writer = os.pipe()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=0)  # inproc pipes need none
+        receiver = context.socket(zmq.PAIR)
+        receiver.bind(_THREAD_ENDPOINT)
 
         def run() -> None:
-            try:
+            with context.socket(zmq.PAIR) as sender:  # in the thread, because ZeroMQ sockets are not thread-safe
+                sender.connect(_THREAD_ENDPOINT)
                 results.append(function())
-            finally:
-                os.close(writer)  # the end of the pipe's stream wakes the loop
+                sender.send(b"")
 
         def on_end(_: int) -> None:
-            self.unwatch(reader)
-            os.close(reader)
+            self.unwatch(receiver)
+            receiver.close()
+            context.term()
             callback(results[0])
 
-        self.watch(reader, on_end)
+        self.watch(receiver, on_end)
         Thread(target=run, name=name, daemon=True).start()
 
     def stop(self) -> None:

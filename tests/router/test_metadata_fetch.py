@@ -186,7 +186,7 @@ def test_each_known_broker_may_be_asked_first(results: list[FetchResult | None])
     asked_first = set()
     for _ in range(30):
         FakeSocket.opened = []
-        fetcher.start(known, BOOTSTRAP, wants_producer_id=False)
+        fetcher.start(known, BOOTSTRAP, needs_producer_id=False)
         asked_first.add(FakeSocket.opened[0].host)
         for event in (READY, ANSWERED):
             FakeSocket.opened[0].tell(event)
