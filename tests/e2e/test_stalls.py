@@ -15,11 +15,17 @@ import pytest
 from bruce_mp.client import DatagramClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.devbroker.faults import Fault, FaultAction
+from support.accounts import compare
 from support.daemon import Daemon
+from support.endless_senders import UNLIMITED, EndlessSenders
+from support.read_back import read_back_kafka
+from support.traffic import Load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from support.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.process
 
@@ -89,6 +95,10 @@ def test_a_dead_bootstrap_is_a_warning_while_all_is_delivered(tmp_path: Path) ->
         page = daemon.health()
         assert (page["ready"], page["problems"], len(page["warnings"])) == (True, [], 1)
         assert monitor(daemon, tmp_path).startswith("BRUCE WARNING: 1 warnings on /healthz: The brokers take messages")
+
+
+def connections(daemon: Daemon) -> list[str]:
+    return [line["connection"] for line in daemon.get("/brokers/json")["brokers"]]
 
 
 def repeat_until(condition: Callable[[], bool], step: Callable[[], None], timeout_s: float) -> None:
@@ -164,3 +174,31 @@ def test_a_pause_and_the_health_reach_log_and_program(tmp_path: Path) -> None:
         assert daemon.wait_settled(1).delivered == 1
         daemon.wait_for(lambda: {"flowing flowing", "health healthy"} <= set(seen()), "the end of the pause", 30)
         assert "Messages flow again: " in daemon.log()
+
+
+def test_a_stopped_broker_of_three_is_a_problem_and_the_others_take_messages(
+    tmp_path: Path, kafka_3: KafkaCluster
+) -> None:
+    kafka_3.create_topic("halted", 6)
+    load = Load(("halted",), senders=2, messages=UNLIMITED)
+    with Daemon(tmp_path, kafka_3.bootstrap) as daemon, EndlessSenders(daemon, load, rate=1000) as senders:
+        daemon.wait_for(lambda: connections(daemon) == ["connected"] * 3, "connections", 30)
+        daemon.wait_for(lambda: daemon.health()["ready"] and daemon.books().delivered > 2000, "deliveries", 30)
+        halted = kafka_3.leader("halted")
+        kafka_3.stop(halted)
+        try:
+            sentence = re.compile(
+                rf"Broker {halted} at \S+ has acknowledged nothing for (\d+) s while \d+ messages wait"
+            )
+            daemon.wait_for(lambda: sentence.search(" ".join(daemon.health()["problems"])) is not None, "red", 20)
+            before = daemon.books().delivered
+            daemon.wait_for(lambda: daemon.books().delivered > before + 1000, "deliveries to the others", 20)
+        finally:
+            kafka_3.cont(halted)
+        daemon.wait_for(lambda: daemon.health()["ready"], "health again", 60)
+        senders.stop()
+        books = daemon.wait_settled(sum(senders.sent.values()))
+        assert books.received == books.delivered == sum(senders.sent.values())
+    kafka_3.heal()
+    account = compare(load, senders.sent, read_back_kafka(kafka_3, load.topics), {"halted": [6]})
+    assert (account.read, account.repeated, account.missing) == (books.delivered, {}, {})
