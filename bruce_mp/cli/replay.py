@@ -86,9 +86,11 @@ class ChunkFate(Enum):
     """The daemon's answer, or the user's decision, about a chunk."""
 
     CONFIRMED = auto()
+    """The daemon has all of it, or the user skips it."""
     INCOMPLETE = auto()
     """The daemon has not completed it; it may still read the end of an earlier try."""
     REMOVED = auto()
+    """The user has its lines sent as new ones."""
 
 
 @dataclass(slots=True)

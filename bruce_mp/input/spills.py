@@ -26,7 +26,7 @@ __all__ = ["CompletedSpill", "SpillRoom", "Spills"]
 _MIN_STEP: Final = 1 << 20
 _MAX_STEP: Final = 16 << 20
 """A file doubles at each step, within these bounds: few calls for large files, little waste for small ones."""
-_KEPT_FREE: Final = 20
+_KEPT_FREE_DIVISOR: Final = 20
 """One part in this many of the file system stays free for other programs."""
 
 
@@ -106,7 +106,7 @@ class Spills:
 
     def _reserve(self, file: SpillFile, step: int) -> SpillRoom:
         found = os.statvfs(self._directory.path)
-        if (found.f_bavail * found.f_frsize - step) * _KEPT_FREE < found.f_blocks * found.f_frsize:
+        if (found.f_bavail * found.f_frsize - step) * _KEPT_FREE_DIVISOR < found.f_blocks * found.f_frsize:
             return SpillRoom.DISK_FULL
         try:
             file.reserve(step)

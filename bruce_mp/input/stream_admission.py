@@ -228,14 +228,17 @@ class StreamAdmission:
         self.abandon(client, ending)
 
     def _allowed_by_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
-        """Return how many of `count` messages the user's quota allows in this interval, counted ones included."""
+        """Return how many of `count` messages the user's quota allows in this interval.
+
+        The quota counts postponed messages only once, so it always allows them again.
+        """
         if self._quotas is None or not count:
             return count
         remaining = self._quotas.remaining(client.user, now_ms)
         return count if remaining is None else min(remaining + client.counted_in_quota, count)
 
     def _count_in_quota(self, client: StreamClientState, added: int, now_ms: int) -> None:
-        """Count added messages in the user's quota, except for the ones that it counts already."""
+        """Count added messages in the user's quota, except for postponed ones, which it counts already."""
         counted = min(added, client.counted_in_quota)
         client.counted_in_quota -= counted
         if added > counted and self._quotas is not None and self._quotas.is_active:

@@ -115,12 +115,14 @@ class ClusterStatus:
         self._sender.send_bytes(encode_events([status]))
 
     def _waiting(self, router: Router) -> Iterator[tuple[bytes, int, int | None, WaitingMessages]]:
+        """Yield topic, partition, leader and messages for everything that waits in the router."""
         for (topic, partition), leader, route in router.waiting_routes():
             yield self._topic_name(topic), partition, leader, route
         for name, segments in router.waiting_for_metadata():
             yield name, ALL_PARTITIONS, None, WaitingSegments(segments)
 
     def _leaderless_partitions(self, router: Router) -> Iterator[PausedScope]:
+        """Yield the partitions whose messages wait for a leader; a partition keeps the time at which its wait began."""
         now_ms = self._now_ms()
         self._leaderless = {key: self._leaderless.get(key, now_ms) for key in router.leaderless_partitions()}
         for (topic, partition), since_ms in self._leaderless.items():
@@ -128,5 +130,5 @@ class ClusterStatus:
 
     def _paused_scopes(self, router: Router) -> Iterator[PausedScope]:
         for slot, key, scope in router.paused_scopes():
-            name, partition = (b"", -1) if key is None else (self._topic_name(key[0]), key[1])
+            name, partition = (b"", ALL_PARTITIONS) if key is None else (self._topic_name(key[0]), key[1])
             yield PausedScope(slot, name, partition, scope.state.value, scope.since_ms)

@@ -73,7 +73,8 @@ class _RouterProcess(ProcessShell):
         self._slab = slab
         self.serve_frames(ROUTER_FROM_INPUTS, self._on_runs)
         self.serve_frames(ROUTER_FROM_DISPATCHERS, self._on_dispatcher_frame)
-        self._dispatchers: dict[int, LinkSender] = {}
+        self._senders: dict[int, LinkSender] = {}
+        """The links to dispatchers, by slot."""
         self._reporter = self.add_output(ProcessReporter(start.config, self._links, self._row))
         self._tap = self.add_output(create_tap(slab, self._links, self._row))
         rng = random.Random()  # noqa: S311 - spreads load and back-offs; no secret depends on it
@@ -173,9 +174,9 @@ class _RouterProcess(ProcessShell):
         self._cluster_status.publish(self._core, self._fetcher.progress)
 
     def _sender(self, slot: int) -> LinkSender:
-        sender = self._dispatchers.get(slot)
+        sender = self._senders.get(slot)
         if sender is None:
-            sender = self._dispatchers[slot] = self._links.sender(dispatcher_link(slot))
+            sender = self._senders[slot] = self._links.sender(dispatcher_link(slot))
         return sender
 
     def _announce_dispatchers(self) -> None:

@@ -105,15 +105,12 @@ def _is_current(folder: Path, product: str) -> bool:
 
 def run_tool(name: str, command: tuple[str, ...], *, expect: int = 0) -> str:
     """Run a command in the folder of a library, and return its output."""
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=BUILD_S, cwd=CLIENTS / name, check=False, env=_environment()
+        command, capture_output=True, text=True, timeout=BUILD_S, cwd=CLIENTS / name, check=False, env=environment
     )
     assert done.returncode == expect, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "GOTOOLCHAIN": "local"}
 
 
 @contextmanager

@@ -33,17 +33,14 @@ def quick_config(
     partitioner: PartitionerSection | None = None,
 ) -> Config:
     """Return a configuration with short pauses."""
+    default = DefaultBatching(action=action, config="standard" if action == "per_topic" else None)
     return Config(
         kafka=Kafka(bootstrap_servers=("broker:9092",), required_acks=acks),
         delivery=delivery,
-        batching=batching or Batching(default=_default_batching(action)),
+        batching=batching or Batching(default=default),
         rate_limit=rate_limit or RateLimit(),
         partitioner=partitioner or PartitionerSection(),
     )
-
-
-def _default_batching(action: Any) -> DefaultBatching:
-    return DefaultBatching(action=action, config="standard" if action == "per_topic" else None)
 
 
 class FakeReporter:

@@ -42,12 +42,8 @@ def fetch_metadata(port: int, topics: Sequence[str] = (), timeout: float = 5.0) 
     request.with_header(correlation_id=1, client_id="test")
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         connection.sendall(request.encode(header=True, framed=True))
-        frame = _receive_frame(connection)
+        frame = _receive(connection, int.from_bytes(_receive(connection, 4)))
     return _metadata(MetadataResponse.decode(frame, version=0, header=True))
-
-
-def _receive_frame(connection: socket.socket) -> bytes:
-    return _receive(connection, int.from_bytes(_receive(connection, 4)))
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
