@@ -81,8 +81,8 @@ class DiscardReporter:
         self._file = file
 
     @property
-    def pending(self) -> bool:
-        return bool(self._discards or self._duplicates or (self._file is not None and self._file.copies.pending))
+    def has_pending(self) -> bool:
+        return bool(self._discards or self._duplicates or (self._file is not None and self._file.copies.has_pending))
 
     @property
     def sample_size(self) -> int | None:
@@ -168,13 +168,13 @@ class DiscardReporter:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
             self._file.copies.stage(Copy(Target.DISCARDS, now_ms, *fields, int(each.empty)))
 
-    def staged_copies(self) -> dict[int, int]:
+    def copy_increments(self) -> dict[int, int]:
         """Return the increment that counts the copies since `release_copies`, for the transaction of the discards."""
-        staged = self._file.copies.staged if self._file is not None else 0
+        staged = self._file.copies.staged_count if self._file is not None else 0
         return {Counter.DiscardCopyQueued: staged} if staged else {}
 
     def release_copies(self) -> None:
-        """Let the copies of a committed transaction go to the file."""
+        """Queue the copies for the file, after the commit of the transaction that discards their messages."""
         if self._file is not None:
             self._file.copies.release()
 

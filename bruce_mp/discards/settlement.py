@@ -74,7 +74,7 @@ class Discards:
                 self._report(segment, reason, topic)
             records = sum(segment.records for segment in settled)
             increments = {discarded(reason): records} | ({} if counter is None else {counter: records})
-            self._row.settle(settled, RunState.DISCARDED, reason, increments | self._reporter.staged_copies())
+            self._row.settle(settled, RunState.DISCARDED, reason, increments | self._reporter.copy_increments())
             self._reporter.release_copies()
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:

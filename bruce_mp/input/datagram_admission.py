@@ -150,7 +150,7 @@ class DatagramAdmission:
             report_refused(self._reporter, reason, decision.peer(slot), view, landed[slot])
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
         increments = increments_of_datagrams(count, ingested, recovered, decision.refused.values())
-        self._row.commit_landed(count, increments | self._reporter.staged_copies())
+        self._row.commit_landed(count, increments | self._reporter.copy_increments())
         self._reporter.release_copies()
 
     def _api_key(self, at: int) -> int:

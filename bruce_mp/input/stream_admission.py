@@ -393,7 +393,7 @@ class StreamAdmission:
         if unappended_count(ingested):
             self._report_discarded(buffer, batch, ingested, increments, first)
         positive = +increments
-        self._row.commit_counted(first + len(batch.extents), positive | self._reporter.staged_copies())
+        self._row.commit_counted(first + len(batch.extents), positive | self._reporter.copy_increments())
         self._reporter.release_copies()
 
     def _spill_rest(
@@ -494,6 +494,6 @@ class StreamAdmission:
         client.flush_group.received += 1
         client.flush_group.discard(reason)
         next_number = self._row.counted + 1  # each counted message uses an arrival number, also without a record
-        increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.staged_copies()
+        increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.copy_increments()
         self._row.commit_counted(next_number, increments)
         self._reporter.release_copies()

@@ -102,12 +102,12 @@ class DebugTopics(msgspec.Struct, frozen=True, tag=True):
     all: bool = False
 
     @property
-    def any(self) -> bool:
-        """Return True if a topic is chosen."""
+    def has_topics(self) -> bool:
+        """Return True if at least one topic is chosen."""
         return self.all or bool(self.topics)
 
     def covers(self, topic: bytes) -> bool:
-        """Return True if a topic is chosen."""
+        """Return True if this topic is chosen."""
         return self.all or topic in self.topics
 
 
@@ -171,7 +171,8 @@ ControlMessage = (
     | ActiveConfig
 )
 MAX_MESSAGE_BYTES: Final = 128 << 10
-"""Size limit of a control message. A pipe that `select` reports writable has room for this many bytes."""
+"""Size limit of a control message, so that `Control.send` cannot block: a pipe that `select` reports writable has room
+for this many bytes."""
 
 _DECODER: msgspec.msgpack.Decoder[ControlMessage] = msgspec.msgpack.Decoder(ControlMessage)
 

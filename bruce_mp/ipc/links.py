@@ -46,6 +46,8 @@ _LOG: Final = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
 """Frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
 
+_RECONNECT_MS: Final = 10
+"""Interval of the tries to connect, a tenth of ZeroMQ's default: messages wait while a receiver restarts."""
 CLOSE_TIMEOUT_MS: Final = 500
 """Maximum time that an ending process waits until the status process has received its last frames."""
 
@@ -96,7 +98,7 @@ class LinkReceiver:
 
     def receive_bytes(self) -> bytes:
         """Return the bytes of the next frame, b"" if none waits."""
-        # The exception for an empty queue would cost more than this question.
+        # The exception for an empty queue would cost more than this check.
         return self.socket.recv(zmq.DONTWAIT) if has_frame(self.socket) else b""
 
 
@@ -114,7 +116,7 @@ class Links:
         """Connect to a link; the receiver may bind it later."""
         socket = self._context.socket(zmq.PUSH)
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER_MARKS.get(name, 0))
-        socket.setsockopt(zmq.RECONNECT_IVL, 10)
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(self._endpoint(name))
         return LinkSender(socket)

@@ -30,7 +30,7 @@ _THREAD_ENDPOINT: Final = "inproc://result"
 _SLACK: Final = 0.25
 """Lateness that `call_about` allows, as a part of the delay."""
 _GC_THRESHOLD: Final = 20_000
-"""Allocations between two runs of the garbage collector; the default is too low for thousands of segments a second,
+"""Allocations between two runs of the garbage collector. The default is too low for thousands of segments a second,
 which never form cycles."""
 
 
@@ -56,15 +56,15 @@ class Loop:
 
     def __init__(self) -> None:
         self._poller = select.poll()
+        # by descriptor of the source
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._events: dict[int, int] = {}
         self._zmq_sockets: dict[int, zmq.Socket[bytes]] = {}
-        """All by descriptor."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._early: list[tuple[float, int, Timer]] = []
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
         self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
-        self._running = False
+        self._is_running = False
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
         """Call `callback(events)` when the source is ready; a second call changes the events and the callback.
@@ -89,7 +89,7 @@ class Loop:
             self._poller.unregister(number)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call once at `when`."""
+        """Call once at the time `when`."""
         timer = Timer(callback)
         heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
         return timer
@@ -134,14 +134,14 @@ class Loop:
 
     def stop(self) -> None:
         """Make `run` return after the current round."""
-        self._running = False
+        self._is_running = False
 
     def run(self, after_round: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`. Call `after_round` after each poll and its callbacks, to send their gathered output."""
-        self._running = True
+        """Serve until `stop`. Call `after_round` after each poll and its callbacks, to send all their output."""
+        self._is_running = True
         gc.freeze()  # the present objects live as long as the process, so the collector need not scan them
         gc.set_threshold(_GC_THRESHOLD)
-        while self._running:
+        while self._is_running:
             self._dispatch(self._poll())
             self._run_due_timers()
             after_round()
@@ -149,11 +149,13 @@ class Loop:
     def _poll(self) -> list[tuple[int, int]]:
         """Wait for the first ready source or timer, and return (descriptor, events) of each ready source."""
         links = self._zmq_sockets
-        waiting = [(number, select.POLLIN) for number, link in links.items() if has_frame(link)]
-        ready = self._poller.poll(0 if waiting else self.timeout_ms())
-        known = {number for number, _ in waiting}
-        announced = [(number, events) for number, events in ready if number not in known]
-        return waiting + [one for one in announced if one[0] not in links or has_frame(links[one[0]])]
+        with_frames = [number for number, link in links.items() if has_frame(link)]
+        polled = self._poller.poll(0 if with_frames else self.timeout_ms())
+        return [(number, select.POLLIN) for number in with_frames] + [
+            (number, events)
+            for number, events in polled
+            if number not in with_frames and (number not in links or has_frame(links[number]))
+        ]
 
     def _dispatch(self, ready: list[tuple[int, int]]) -> None:
         # A callback may close a ready descriptor, and a later one may open another with the same number, which is not

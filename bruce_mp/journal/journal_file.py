@@ -50,6 +50,7 @@ _ENTRY: Final = Struct("<4sIIII")
 """magic, kind, length of the body, checksum of the body, checksum of these fields"""
 _CHECKED: Final = 16  # bytes of an entry that the last checksum covers
 _BEGIN: Final = Struct("<q36s")
+"""creation time of the slab in ms, boot id; the seed follows"""
 _RUN: Final = Struct("<IIIIH")
 """chunk, generation, offset, records, length of the topic; topic and records follow"""
 _ATTEMPT: Final = Struct("<II")
@@ -58,6 +59,7 @@ _COMMITTED: Final = Struct("<III")
 """row and number of an attempt, number of its runs"""
 _SEED_BYTES: Final = 4
 _KEY: Final = Struct("<III")
+"""The fields of `RunKey`."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _WRITE_BYTES: Final = 4 << 20
 """Size of buffered entries at which they are written."""
@@ -109,8 +111,9 @@ class Journal:
         self.path = path
         self._seed = seed
         self._descriptor = descriptor
-        self._pending = bytearray()
+        self._buffer = bytearray()
         self._uncommitted: Tally[AttemptKey] = Tally()
+        """The number of runs since the last commit, by attempt."""
         self.unsynced = 0
         """Bytes written since the last `sync`."""
         self.size = os.fstat(descriptor).st_size
@@ -137,7 +140,7 @@ class Journal:
         self._add(_Kind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
-        """Add a run; one of a fenced attempt counts only with the next commit."""
+        """Add a run; a reader ignores one of a fenced attempt without a later commit."""
         kind, fields = _Kind.RUN, _RUN.pack(*key, run.records, len(run.topic))
         if run.attempt is not None:
             self._uncommitted[run.attempt] += 1
@@ -145,7 +148,7 @@ class Journal:
         self._add(kind, b"".join((fields, run.topic, run.data)))
 
     def add_commit(self) -> None:
-        """Add the end of a recording, which has each fenced attempt as a whole."""
+        """Add a commit of the attempts whose runs were added since the last one; all their runs must be there."""
         body = b"".join([_COMMITTED.pack(*attempt, runs) for attempt, runs in self._uncommitted.items()])
         self._uncommitted.clear()
         if body:
@@ -163,19 +166,19 @@ class Journal:
 
     def _add(self, kind: _Kind, body: bytes) -> None:
         header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED]
-        is_first = not self.size and not self._pending
-        self._pending += header + _header_checksum(header, b"" if is_first else self._seed)
-        self._pending += body
-        if len(self._pending) >= _WRITE_BYTES:
+        is_first = not self.size and not self._buffer
+        self._buffer += header + _header_checksum(header, b"" if is_first else self._seed)
+        self._buffer += body
+        if len(self._buffer) >= _WRITE_BYTES:
             self._write()
 
     def _write(self) -> None:
-        rest = memoryview(self._pending)
+        rest = memoryview(self._buffer)
         while rest:
             written = os.write(self._descriptor, rest)
             self.size, rest = self.size + written, rest[written:]
             self.unsynced += written
-        self._pending = bytearray()
+        self._buffer = bytearray()
 
     def sync(self) -> None:
         """Write all entries to the disk."""
@@ -207,8 +210,8 @@ def sync_directory(path: Path) -> None:
 class JournalContent(NamedTuple):
     """The content of a journal: the held runs in the order of their entries, and the state of their slab.
 
-    `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no
-    valid checksum.  `incomplete` messages are not in `runs`, because others of their attempts are missing.
+    `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no valid checksum.
+    `incomplete` counts messages that are not in `runs`, because others of their attempts are missing.
     """
 
     slab_id: int
@@ -291,6 +294,7 @@ class _JournalReader:
         self._uncommitted.clear()
 
     def finish(self, damaged_bytes: int) -> JournalContent | None:
+        """Return the content; None without a BEGIN.  An attempt that was never committed is incomplete."""
         self._drop_uncommitted()
         if self._begin is None:
             return None
@@ -329,7 +333,7 @@ def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[_Kind, memoryview]]
 
 
 def _next_entry(file: mmap.mmap | bytes, at: int, seed: bytes) -> int:
-    """Return the offset of the next entry with a valid header, or -1."""
+    """Return the offset of the next entry with a valid header, or -1.  The first header's checksum has no seed."""
     while (at := file.find(_MAGIC, at)) >= 0 and at + _ENTRY.size <= len(file):
         header, checksum = file[at : at + _CHECKED], file[at + _CHECKED : at + _ENTRY.size]
         if _header_checksum(header, seed if at else b"") == checksum:

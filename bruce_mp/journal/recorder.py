@@ -1,8 +1,8 @@
 """Recording of held runs: a copy of each run goes to the journal once, after the input has handed over the run.
 
 The runs of a fenced attempt are recorded together.  A recording leaves out the attempt that an input is handing over,
-and all runs handed over after the recording began.  A COMMIT ends it, without which a reader leaves out its
-attempts.  Of an attempt with a spill file the journal has only a part, because it lacks the messages in the file.
+and all runs handed over after the recording began.  It ends with a COMMIT, without which a reader leaves out the
+attempts of the recording.  The journal lacks the messages of an attempt that are in its spill file.
 
 A run is recorded whole.  It counts as held until its last message is settled, so a power failure repeats the settled
 messages of a split run, and those that were settled since the last recording.
@@ -36,9 +36,9 @@ __all__ = ["JOURNAL", "JournalRecorder"]
 JOURNAL: Final = "journal"
 """The name of the file in its directory."""
 _MAX_GARBAGE: Final = 64 << 20
-"""A journal is written again without its settled runs when these take this much more bytes than the held ones.
+"""The recorder rewrites a journal without its settled runs when they take this many bytes more than the held ones.
 
-The bound for the file is twice the held bytes and this constant, which spares small journals frequent rewrites."""
+So the file has at most twice the held bytes and this constant, which spares small journals frequent rewrites."""
 _PART_RUNS: Final = 20_000
 """Runs after which `on_progress` is called; a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
@@ -104,23 +104,23 @@ class JournalRecorder:
         """Add the new runs, and the keys of the runs without a held message."""
         self._progress = input_progress(self._slab)
         found: dict[RunKey, int] = {}
-        for number, (key, run) in enumerate(read_each(self._slab, self._held_runs)):
+        for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
             if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
-                if journal is not self._journal:  # a new file, which nothing reads before it is complete
+                if journal is not self._journal:  # only a new file may be on the disk in part: nothing reads it yet
                     journal.sync()
                 self._on_progress()
-            if isinstance(run, int):
-                found[key] = run
+            if isinstance(run_or_size, int):
+                found[key] = run_or_size
             else:
-                journal.add_run(key, run)
-                found[key] = len(run.data)
+                journal.add_run(key, run_or_size)
+                found[key] = len(run_or_size.data)
         journal.add_settled(self._recorded.keys() - found.keys())
         journal.add_commit()
         self._recorded = found
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
         """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""
-        number, row = attempt_of(self._slab, chunk), self._slab.view[self._slab.chunk_at(chunk) + lay.CHUNK_OWNER]
+        number, row = attempt_of(self._slab, chunk), self._slab.owner_of(chunk)
         attempt = AttemptKey(row, number) if number else None
         try:
             progress = self._progress[row]
@@ -131,7 +131,7 @@ class JournalRecorder:
                 # A recorded run stays: the attempt under way may have the number of an earlier worker's attempt.
                 if (key in self._recorded or run.ticket <= last_ticket) and self._is_held(chunk, offset, run):
                     yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
-        except (SlabError, KeyError):  # damaged, or the chunk was reused and its topic removed: its copies stay
+        except (SlabError, KeyError):  # damaged, or reused after its topic was removed: recorded runs stay as they are
             yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
     def _is_held(self, chunk: int, offset: int, run: Run) -> bool:

@@ -38,8 +38,8 @@ _NO_LINGER: Final = 0
 def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners | None) -> int:
     """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
 
-    `partitioners` are those of the inputs: record keys choose the partitions again.
-    Raises StartError if the slab is too small for them.
+    `partitioners` are those of the inputs, because record keys choose the partitions again.  Raises StartError if the
+    slab is too small for the messages.
     """
     appender = _Appender(slab, partitioners)
     for record, message in merge(*map(_messages, runs), key=lambda pair: pair[0].arrival):
@@ -75,17 +75,17 @@ class _Appender:
         self._batch: list[bytes] = []
         self._keeps_timestamps = False
         """Common to the messages of a batch."""
-        self._any_partition = self._partition_key = 0
+        self._any_partition_count = self._partition_key_count = 0
 
     def add(self, record: Record, message: bytes) -> None:
         keeps_timestamps = bool(record.options & lay.OPTION_KEEPS_TIMESTAMP)
         if len(self._batch) >= _BATCH_MESSAGES or keeps_timestamps != self._keeps_timestamps:
-            self._append()
+            self._append_batch()
         self._keeps_timestamps = keeps_timestamps
         self._batch.append(message)
 
-    def _append(self) -> None:
-        next_arrival = landing_zone.base_at(self._slab) >> 3
+    def _append_batch(self) -> None:
+        next_arrival_index = landing_zone.base_at(self._slab) >> 3
         extents, at = [], 0
         for message in self._batch:
             extents.append((at, len(message)))
@@ -93,7 +93,7 @@ class _Appender:
         ingested = self._lanes.ingest(
             memoryview(b"".join(self._batch)),
             extents,
-            self._slab.longs[next_arrival],
+            self._slab.longs[next_arrival_index],
             steady_ms(),
             keeps_timestamps=self._keeps_timestamps,
         )
@@ -102,20 +102,20 @@ class _Appender:
                 f"The messages of the journal do not fit into the slab {self._slab.path}: raise slab.size by a quarter "
                 "above the value that it had when they were received. Restored messages may need more room than before."
             )
-        self._slab.longs[next_arrival] += len(extents)
-        self._any_partition += ingested.any_partition
-        self._partition_key += ingested.partition_key
+        self._slab.longs[next_arrival_index] += len(extents)
+        self._any_partition_count += ingested.any_partition
+        self._partition_key_count += ingested.partition_key
         self._batch = []
 
     def finish(self) -> int:
         """Hand all runs over to the router, and count their messages as received."""
-        self._append()
+        self._append_batch()
         self._lanes.close_all()
-        total = self._any_partition + self._partition_key
+        total = self._any_partition_count + self._partition_key_count
         increments: dict[int, int] = {
             Counter.MsgReceived: total,
-            Counter.InputAgentProcessAnyPartitionMsg: self._any_partition,
-            Counter.InputAgentProcessPartitionKeyMsg: self._partition_key,
+            Counter.InputAgentProcessAnyPartitionMsg: self._any_partition_count,
+            Counter.InputAgentProcessPartitionKeyMsg: self._partition_key_count,
         }
         no_segments = ()  # the transaction only raises the counters
         ProcessRow(self._slab, _DATAGRAM_INPUT).settle(no_segments, RunState.DELIVERED, 0, increments)

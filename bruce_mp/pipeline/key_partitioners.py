@@ -1,4 +1,4 @@
-"""The partitioners of topics by the configuration, for the inputs and for messages that the journal restores."""
+"""The configured partitioner of each topic, for the inputs and for messages that the journal restores."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ class WireTap:
     def choose(self, chosen: DebugTopics) -> None:
         """Replace the chosen topics."""
         self._chosen = chosen
-        self.is_open = chosen.any
+        self.is_open = chosen.has_topics
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """True if copies wait for `flush`."""
-        return self._copies.pending
+        return self._copies.has_pending
 
     def flush(self) -> None:
         """Send the waiting copies."""

@@ -48,19 +48,19 @@ class PendingBatch:
         """Add a segment and return the batches that it completes, in order."""
         arrival_ms = arrived_ms(self._slab, segment)
         if self._segments and self._stays_incomplete_with(segment) and not self._is_due(now_ms):
-            self._join(segment, arrival_ms, now_ms)
+            self._join(segment, arrival_ms, now_ms)  # the usual case
             return []
-        done: list[list[Segment]] = []
+        completed: list[list[Segment]] = []
         rest: Segment | None = segment
         while rest is not None:
             if self._fits(rest):
                 self._join(rest, arrival_ms, now_ms)
                 rest = None
             else:
-                rest = self._add_part(rest, arrival_ms, done, now_ms)
+                rest = self._add_part(rest, arrival_ms, completed, now_ms)
             if self._is_full() or self._is_due(now_ms):
-                done.append(self.flush())
-        return done
+                completed.append(self.flush())
+        return completed
 
     def add_whole(self, segment: Segment, arrival_ms: int, now_ms: int) -> list[Segment]:
         """Add a segment unsplit, with its arrival time; return the batch if complete, else an empty list."""
@@ -76,7 +76,9 @@ class PendingBatch:
     def _fits(self, segment: Segment) -> bool:
         return self._records + segment.records <= self._max_records and self._bytes + segment.payload <= self._max_bytes
 
-    def _add_part(self, segment: Segment, arrival_ms: int, done: list[list[Segment]], now_ms: int) -> Segment | None:
+    def _add_part(
+        self, segment: Segment, arrival_ms: int, completed: list[list[Segment]], now_ms: int
+    ) -> Segment | None:
         """Add the part of a segment that fits, and return the rest."""
         room = (self._max_records - self._records, self._max_bytes - self._bytes)
         first, rest = split_at(self._slab, segment, *room)
@@ -86,7 +88,7 @@ class PendingBatch:
         if first is not None:
             self._join(first, arrival_ms, now_ms)
         if self._segments:
-            done.append(self.flush())
+            completed.append(self.flush())
         return rest
 
     def _join(self, segment: Segment, arrival_ms: int, now_ms: int) -> None:

@@ -45,7 +45,7 @@ class Output(Protocol):
     """A buffer of reports for the status process, such as discards, copies or sums."""
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """True if reports wait for `flush`."""
 
     def flush(self) -> None:
@@ -184,7 +184,7 @@ class ProcessShell:
         if self._is_flush_due:
             return
         for output in self._outputs:
-            if output.pending:
+            if output.has_pending:
                 self._is_flush_due = True
                 self._loop.call_about(_FLUSH_EVERY_S, self._flush_outputs)
                 return

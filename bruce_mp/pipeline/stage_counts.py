@@ -46,14 +46,18 @@ def _count_once(slab: Slab) -> Books:
     first, step = (slab.geometry.rows_at + lay.ROW_COUNTERS) >> 3, lay.ROW_BYTES >> 3
     rows = [slab.longs[at : at + BOOK_COUNTERS].tolist() for at in range(first, first + lay.ROW_COUNT * step, step)]
     counters = [sum(counts) for counts in zip(*filter(any, rows), strict=True)] or rows[0]
-    spans = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    held = {**count_by_stage(kernels.count_states(slab, spans)), SPILLED: spilled_total(slab)}
+    held = {**_held_by_stage(slab), SPILLED: spilled_total(slab)}
     is_consistent = before == _versions(slab) and not any(version & 1 for version in before)
     return books_of(counters, held, is_consistent=is_consistent)
 
 
 def _versions(slab: Slab) -> list[int]:
     return row_integers(slab, lay.ROW_VERSION)
+
+
+def _held_by_stage(slab: Slab) -> dict[str, int]:
+    chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
+    return count_by_stage(kernels.count_states(slab, chunks))
 
 
 def count_by_stage(states: Sequence[int]) -> dict[str, int]:
@@ -75,26 +79,21 @@ def invalidate_counts(slab: Slab, row: int) -> None:
 
 
 def recount(slab: Slab) -> None:
-    """Set the base of each stage by its state words, while no process works on the slab."""
-    spans = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
-    counted = count_by_stage(kernels.count_states(slab, spans)).values()
-    bases = [wanted - flow for wanted, flow in zip(counted, flows(read_rows(slab)), strict=True)]
-    bases[0] -= _uncounted_datagrams(slab)
-    first = (slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    """Set FLOW_BASE of each stage so that the rows' counts agree with the state words; no other process works now."""
+    held = _held_by_stage(slab).values()
+    bases = [messages - flow for messages, flow in zip(held, flows(read_rows(slab)), strict=True)]
+    if landed_lengths(slab):  # the input counts these datagrams as received when it starts
+        bases[0] -= len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3]))
+    first = (slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_COUNTERS) >> 3
     for stage, base in enumerate(bases):
         slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)
     for row in range(lay.ROW_COUNT):
         slab.words[_counting_at(slab, row)] = _incarnation(slab, row)
 
 
-def _uncounted_datagrams(slab: Slab) -> int:
-    """Return the number of records of datagrams that the input will count as received when it starts."""
-    return len(copied_arrivals(slab, slab.longs[base_at(slab) >> 3])) if landed_lengths(slab) else 0
-
-
 def _incarnation(slab: Slab, row: int) -> int:
-    return slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_INCARNATION) >> 2]
+    return slab.words[(slab.row_at(row) + lay.ROW_INCARNATION) >> 2]
 
 
 def _counting_at(slab: Slab, row: int) -> int:
-    return (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTING) >> 2
+    return (slab.row_at(row) + lay.ROW_COUNTING) >> 2

@@ -77,7 +77,7 @@ def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
 
 
 def _record_half_fed_slice(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
-    """Store the indexes of the messages that are in lanes in the half-fed file, and return counter increments."""
+    """Store in the file that the worker was feeding which of its messages are in lanes; return counter increments."""
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
         spills[feeding].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})
@@ -103,20 +103,17 @@ def _settle_spills(
 ) -> None:
     """Discard the spilled messages of incomplete attempts, and count the missing ones of complete attempts."""
     kept = [file for file in spills.values() if file.is_complete and file.remaining]
-    remaining, held, known = (
-        sum(file.remaining for file in kept),
-        spilled_messages(slab, index),
-        completed_messages(slab, index),
-    )
-    lost = max(0, min(known, held) - remaining)
-    abandoned = max(0, held - remaining - lost)
+    remaining = sum(file.remaining for file in kept)
+    spilled, completed = spilled_messages(slab, index), completed_messages(slab, index)
+    lost = max(0, min(completed, spilled) - remaining)
+    abandoned = max(0, spilled - remaining - lost)
     if lost:
         _LOG.error(
             "Spill files in %s are missing: %d messages of complete fenced attempts are lost.", directory.path, lost
         )
     increments = {
         lay.SPILL_OUT: lost + abandoned,
-        lay.SPILL_COMPLETED: wrapping_delta(remaining - known),
+        lay.SPILL_COMPLETED: wrapping_delta(remaining - completed),
         discarded(DiscardReason.SPILL_LOST): lost,
         discarded(DiscardReason.ABANDONED_ATTEMPT): abandoned,
     }

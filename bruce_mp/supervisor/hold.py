@@ -3,8 +3,8 @@
 The datagrams in the kernel's queue survive the death of all processes of the daemon, and its clients see no error. The
 program reads nothing from the sockets. `sockets/kept_sockets.py` describes its messages.
 
-It binds the sockets of the configuration at its start, unless a daemon runs: that one sends its own ones. It reads the
-configuration again for each daemon that starts, and opens and closes sockets as needed.
+It binds the sockets of the configuration at its start, unless a daemon runs, which sends it copies of its sockets. It
+reads the configuration again for each daemon that starts, and opens and closes sockets as needed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _SocketKeeper:
         self._selector.register(listener, EVENT_READ, lambda: self._accept(listener))
 
     def open_at_start(self, config: Config) -> None:
-        """Bind the sockets, unless a daemon runs, which sends its own. Raise StartError if one is unusable."""
+        """Bind the sockets, unless a daemon runs, which sends copies. Raise StartError if an address is unusable."""
         daemon = running_daemon(self._run_dir)
         if daemon is not None:
             log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon)
@@ -169,7 +169,7 @@ class _SocketKeeper:
             log.log(NOTICE, "bruce hold has ended; the daemon keeps its sockets open while it runs.")
             return
         datagrams = self._kept.get(DATAGRAM_SETTING)
-        if datagrams is not None and _has_input(datagrams.socket):
+        if datagrams is not None and _poll(datagrams.socket, select.POLLIN):
             log.error("Datagrams wait in the socket, and are lost with it: end bruce hold before the daemon.")
         for name in list(self._kept):
             self._close(name)
@@ -177,17 +177,13 @@ class _SocketKeeper:
 
 def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
     """Return True if a socket has the address of a setting, and no daemon has shut it down."""
-    is_shut = bool(_poll(bound.socket, select.POLLRDHUP))
-    return not is_shut and InheritedSocket(bound.socket, setting.name, is_ours=True).serves(
-        setting.name, setting.address
-    )
-
-
-def _has_input(opened: socket.socket) -> bool:
-    return bool(_poll(opened, select.POLLIN))
+    if _poll(bound.socket, select.POLLRDHUP):
+        return False
+    return InheritedSocket(bound.socket, setting.name, is_ours=True).serves(setting.name, setting.address)
 
 
 def _poll(opened: socket.socket, events: int) -> int:
+    """Return those of `events`, and POLLHUP, that a socket has now; 0 without any."""
     poll = select.poll()
     poll.register(opened, events)
     return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)

@@ -32,7 +32,7 @@ from bruce_mp.network.credentials import exposed_files
 from bruce_mp.pipeline.key_partitioners import partitioners_of
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
-from bruce_mp.slab.file import Slab
+from bruce_mp.slab.file import Geometry, Slab
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
@@ -41,7 +41,7 @@ from bruce_mp.supervisor.processes.programs import PROGRAMS
 from bruce_mp.supervisor.reload import ConfigSource, Reloads
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_dir
 from bruce_mp.supervisor.sd_notify import ServiceManager
-from bruce_mp.supervisor.shutdown import Phase, Shutdown
+from bruce_mp.supervisor.shutdown import Shutdown, ShutdownPhase
 from bruce_mp.supervisor.signal_pipe import SignalPipe
 from bruce_mp.supervisor.slab.backlog import SPILLED, held_messages
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
@@ -108,7 +108,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
     row.begin(os.getpid(), wall_ms(), steady_ms())
     supervisor = _Supervisor(resources, row, programs, handover, ConfigSource(config_path.absolute(), overrides))
     failure = supervisor.run_event_loop()
-    # The new code or `bruce hold` has the sockets from here on.
+    # If the new code or `bruce hold` keeps the sockets, their files stay.
     keeps_sockets = supervisor.is_draining_for_upgrade or supervisor.offer_sockets()
     _clean_up(resources._replace(config=supervisor.config), failure, keeps_sockets=keeps_sockets)
     if supervisor.is_draining_for_upgrade:
@@ -116,7 +116,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         # The new code cannot be executed, so no process reads the sockets before a service manager starts the daemon.
         resources.input_sockets.remove_files()
         resources.http.remove_file()
-        return ExitCode.SETUP  # a failure status makes the service manager do so
+        return ExitCode.SETUP  # a failure status makes the service manager start it
     return ExitCode.BOOT_LOOP if failure else ExitCode.OK
 
 
@@ -163,7 +163,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
 
 
 def _sockets_kept_open(run_dir: Path) -> InheritedSockets:
-    """Return the sockets that a service manager and `bruce hold` keep open for the next daemon."""
+    """Return the sockets that a service manager and `bruce hold` kept open for this daemon."""
     inherited = sockets_from_manager()
     inherited.add(request_sockets(run_dir))
     return inherited
@@ -175,7 +175,7 @@ def _take_over_resources(config: Config, handover: Handover) -> Resources:
     Raise BruceError if a resource is not available.
     """
     run_dir, slab = Path(config.daemon.run_dir), Slab(Path(config.slab_path))
-    warn_of_size(slab, config.slab.size, config.input.max_datagram_size)
+    warn_of_size(slab, Geometry.for_size(config.slab.size, config.input.max_datagram_size))
     inherited = handover.inherited_sockets
     http = inherited.claim(HTTP_SETTING, SOCK_STREAM, config.http.address) or bind_http(config.http)
     input_sockets = open_input_sockets(config.input, inherited)
@@ -238,7 +238,7 @@ class _Supervisor:
         self._deferred_signals: list[Signals] = []
         self._heartbeat_due = 0.0
         self._store_heartbeat: Callable[[], None]
-        row.start_heartbeat(self._schedule_heartbeat, steady_ms)  # calls it now and at each heartbeat
+        row.start_heartbeat(self._schedule_heartbeat, steady_ms)  # sets the two attributes above, now and repeatedly
 
     @property
     def config(self) -> Config:
@@ -250,7 +250,7 @@ class _Supervisor:
 
     @property
     def _is_ending(self) -> bool:
-        return self._shutdown.phase is not Phase.RUNNING
+        return self._shutdown.phase is not ShutdownPhase.RUNNING
 
     def _apply_config(self, config: Config) -> None:
         self._shutdown.max_delay_s = _max_delay_s(config)
@@ -278,12 +278,12 @@ class _Supervisor:
             self._shutdown.step()
             self._step_upgrade()
             self._notify_manager()
-            if self._shutdown.phase is Phase.OVER:
+            if self._shutdown.phase is ShutdownPhase.OVER:
                 return self._group.failure
             self._wait()
 
     def _remove_old_journal(self) -> None:
-        """Remove a journal that no process keeps any more, once the replaced code's process cannot write it again."""
+        """Remove a journal that the new config no longer names; the replaced code's process has ended."""
         config, slab = self._resources.config, self._resources.slab
         is_kept = config.slab.sync != "off"
         JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)
@@ -297,7 +297,7 @@ class _Supervisor:
         self._upgrade.step()
         if self._upgrade.state is UpgradeState.READY:
             self.execute_new_code()
-        elif self.is_draining_for_upgrade and self._shutdown.phase is Phase.RUNNING:
+        elif self.is_draining_for_upgrade and self._shutdown.phase is ShutdownPhase.RUNNING:
             self._shutdown.request(keeps_sockets=True)
 
     @property
@@ -340,8 +340,8 @@ class _Supervisor:
             sources[cast("int", ready)]()  # all sources are file descriptors, as `wait` cannot tell
 
     def _timeout(self) -> float:
-        dues = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
-        return max(0.0, min(due for due in dues if due is not None) - time.monotonic())
+        times = (self._heartbeat_due, self._group.due, self._shutdown.due, self._upgrade.due, self._reloads.due)
+        return max(0.0, min(due for due in times if due is not None) - time.monotonic())
 
     def _on_signals(self) -> None:
         for number in self._signals.read():

@@ -35,7 +35,7 @@ def running_daemon(path: Path) -> int | None:
     try:
         pid = int((path / _PID).read_text("ascii"))
         os.close(_lock(path))
-    except StartError:
+    except StartError:  # the daemon has the lock
         return pid
     except PermissionError as error:
         raise StartError(
@@ -65,10 +65,10 @@ def create_run_dir(path: Path) -> None:
     except OSError as error:
         remedy = f"{creation_remedy(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be created: {error.strerror}. {remedy}") from error
-    _check(path, status)
+    _check_access(path, status)
 
 
-def _check(path: Path, status: os.stat_result) -> None:
+def _check_access(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise StartError(f"The run directory {path} is not a directory; remove it or set another daemon.run_dir.")
     if status.st_uid != os.geteuid():

@@ -1,7 +1,7 @@
 """Shutdown of the daemon in phases: stop receiving, deliver the rest, stop the processes.
 
     RUNNING ──SIGTERM──▶ INTAKE ──inputs have ended──▶ DELIVERY ──slab is empty──▶ STOPPING ──all have ended──▶ OVER
-       └──────────── the daemon cannot continue, or the time limit passed ────────────▲
+       └─────────── the daemon cannot continue, or the time limit has passed ────────────▲
 
 First the datagram socket refuses new messages; the input still receives those in the kernel. A service manager's socket
 keeps accepting messages, which wait for the next daemon. The supervisor counts undelivered messages in the slab instead
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bruce_mp.supervisor.processes.process_group import ProcessGroup
     from bruce_mp.supervisor.sockets.input_sockets import InputSockets
 
-__all__ = ["Phase", "Shutdown"]
+__all__ = ["Shutdown", "ShutdownPhase"]
 
 INPUT_TIMEOUT_S: Final = 2.0
 """Time limit for running inputs to receive the waiting messages."""
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @unique
-class Phase(Enum):
+class ShutdownPhase(Enum):
     RUNNING = auto()
     INTAKE = auto()
     DELIVERY = auto()
@@ -55,7 +55,7 @@ class Shutdown:
         self._input_sockets = input_sockets
         self._deadline = 0.0
         self._input_deadline = 0.0
-        self.phase = Phase.RUNNING
+        self.phase = ShutdownPhase.RUNNING
         self.due: float | None = None
 
     def request(self, *, keeps_sockets: bool = False) -> None:
@@ -64,29 +64,29 @@ class Shutdown:
         With `keeps_sockets`, the sockets stay open for the new code of an upgrade.
         """
         now = time.monotonic()
-        if self.phase is Phase.RUNNING:
+        if self.phase is ShutdownPhase.RUNNING:
             log.log(NOTICE, "Shutting down; delivery of the remaining messages may take %g s.", self.max_delay_s)
             self._deadline = now + self.max_delay_s
             self._input_deadline = self._input_deadline_from(now)
             if not keeps_sockets:
                 self._input_sockets.refuse_senders()
             self._group.drain_inputs(sockets_stay_open=keeps_sockets or self._input_sockets.stays_open)
-            self.phase = Phase.INTAKE
-        elif self.phase in {Phase.INTAKE, Phase.DELIVERY}:
+            self.phase = ShutdownPhase.INTAKE
+        elif self.phase in {ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
             log.log(NOTICE, "Second shutdown request: the daemon stops waiting for deliveries.")
             self._deadline = now
 
     def step(self) -> None:
         """Do the work of the current phase."""
-        if self._group.failure and self.phase in {Phase.RUNNING, Phase.INTAKE, Phase.DELIVERY}:
+        if self._group.failure and self.phase in {ShutdownPhase.RUNNING, ShutdownPhase.INTAKE, ShutdownPhase.DELIVERY}:
             log.critical("%s.", self._group.failure)
             self._stop()
         match self.phase:
-            case Phase.INTAKE:
+            case ShutdownPhase.INTAKE:
                 self._wait_for_inputs()
-            case Phase.DELIVERY:
+            case ShutdownPhase.DELIVERY:
                 self._wait_for_deliveries()
-            case Phase.STOPPING:
+            case ShutdownPhase.STOPPING:
                 self._wait_for_ends()
 
     def _wait_for_inputs(self) -> None:
@@ -95,7 +95,7 @@ class Shutdown:
         self.due = self._input_deadline
         if self._group.inputs_have_ended or self._input_timeout_is_over:
             self._group.drain_others()
-            self.phase = Phase.DELIVERY
+            self.phase = ShutdownPhase.DELIVERY
             self._wait_for_deliveries()
 
     def _input_deadline_from(self, now: float) -> float:
@@ -122,9 +122,9 @@ class Shutdown:
     def _stop(self) -> None:
         self._group.stop()
         self.due = time.monotonic()
-        self.phase = Phase.STOPPING
+        self.phase = ShutdownPhase.STOPPING
 
     def _wait_for_ends(self) -> None:
         self.due = None
         if self._group.has_ended:
-            self.phase = Phase.OVER
+            self.phase = ShutdownPhase.OVER

@@ -17,7 +17,7 @@ WATCHED: Final = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUS
 
 
 class SignalPipe:
-    """Receiver of the supervisor's signals. Its construction installs the handlers and unblocks the signals."""
+    """Receiver of the signals of this process. Its construction installs the handlers and unblocks the signals."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()

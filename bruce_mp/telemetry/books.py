@@ -17,7 +17,7 @@ from bruce_mp.slab.chunk_readers import read_each, until_damage
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.stages import STAGES, held_by_stage, in_use, read_rows
+from bruce_mp.telemetry.stages import STAGES, held_by_stage, read_rows, used_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ def read_books(slab: Slab) -> Books:
     held = held_by_stage(rows)
     is_ahead = min(held.values()) < 0 and any(row.has_open_batch for row in rows)
     return books_of(
-        [sum(counts) for counts in zip(*(row.counters for row in in_use(rows) or rows), strict=True)],
+        [sum(counts) for counts in zip(*(row.counters for row in used_rows(rows) or rows), strict=True)],
         held,
         is_consistent=not is_ahead and all(row.is_consistent for row in rows),
     )

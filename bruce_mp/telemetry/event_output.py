@@ -35,7 +35,7 @@ class EventOutput:
         self._sums = sums
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         """True if there are sums to send."""
         return bool(self._sums)
 

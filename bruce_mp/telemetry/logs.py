@@ -48,7 +48,7 @@ _LEVELS: Final = {
 _REPEAT_INTERVAL_S: Final = 30.0
 """Time for which a repeated line is only counted."""
 _MAX_SITES: Final = 1000
-"""Places and subjects of lines that are remembered, because subjects may be any number of topics."""
+"""Source lines and subjects that the filter remembers, because any number of topics may be subjects."""
 _SYSLOG: Final = Path("/dev/log")
 _JOURNALD: Final = Path("/run/systemd/journal/socket")
 
@@ -96,9 +96,13 @@ def _handlers(config: Logging, process: str) -> Iterator[logging.Handler]:
     if config.file.enable:
         yield _file_handler(config.file, formatter)
     if config.syslog:
-        yield _syslog_handler(process)
+        syslog = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
+        syslog.setFormatter(TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
+        yield syslog
     if config.journald:
-        yield _journald_handler(process)
+        journald = JournaldHandler(process, _JOURNALD)
+        journald.setFormatter(TextFormatter("%(message)s"))
+        yield journald
 
 
 def _stream_handler(
@@ -171,18 +175,6 @@ class _SysLog(SysLogHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
         """Drop the line; the next one may reach syslog again."""
-
-
-def _syslog_handler(process: str) -> logging.Handler:
-    handler = _SysLog(str(_SYSLOG), SysLogHandler.LOG_DAEMON)
-    handler.setFormatter(TextFormatter(f"bruce[%(process)d]: {process}: %(message)s"))
-    return handler
-
-
-def _journald_handler(process: str) -> logging.Handler:
-    handler = JournaldHandler(process, _JOURNALD)
-    handler.setFormatter(TextFormatter("%(message)s"))
-    return handler
 
 
 class RepeatFilter(logging.Filter):

@@ -96,12 +96,11 @@ class Copies:
         self._is_link_full = False
 
     @property
-    def pending(self) -> bool:
+    def has_pending(self) -> bool:
         return bool(self._waiting or self._staged)
 
     @property
-    def staged(self) -> int:
-        """The number of staged copies."""
+    def staged_count(self) -> int:
         return len(self._staged)
 
     def stage(self, copy: Copy) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["SPILLED", "STAGES", "STAGE_NAMES", "RowReading", "flows", "held_by_stage", "in_use", "read_rows"]
+__all__ = ["SPILLED", "STAGES", "STAGE_NAMES", "RowReading", "flows", "held_by_stage", "read_rows", "used_rows"]
 
 STAGES: Final[dict[RunState, str]] = {
     RunState.OPEN: "input",
@@ -47,9 +47,7 @@ SPILLED: Final = "spill"
 
 STAGE_NAMES: Final = tuple(dict.fromkeys(STAGES.values()))
 """The stages in the slab, in order."""
-_INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
-_DISPATCHERS: Final = range(lay.ROW_FIRST_DISPATCHER, lay.ROW_COUNT)
-_READ_ORDER: Final = (*_DISPATCHERS, lay.ROW_ROUTER, *_INPUTS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
+_READ_ORDER: Final = (*lay.DISPATCHER_ROWS, lay.ROW_ROUTER, *lay.INPUT_ROWS, lay.ROW_STATUS, lay.ROW_SUPERVISOR)
 """Rows of later stages first, so that a stage seldom lacks messages that the next one has."""
 _READING_TRIES: Final = 1000
 """Readings of a row while its process changes it; each takes microseconds."""
@@ -77,12 +75,12 @@ class RowReading(NamedTuple):
 
 
 _UNUSED: Final = RowReading([0] * BOOK_COUNTERS, 0, 0, 0, has_open_batch=False, is_consistent=True)
-"""The reading of each row that never had a process: most rows of a slab, which `in_use` leaves out of sums."""
+"""The reading of each row that never had a process: most rows of a slab, which `used_rows` leaves out of sums."""
 _UNUSED_BYTES: Final = bytes(lay.ROW_COUNTERS + 8 * BOOK_COUNTERS)
 """The beginning of such a row, up to the counters of the books."""
 
 
-def in_use(rows: Iterable[RowReading]) -> list[RowReading]:
+def used_rows(rows: Iterable[RowReading]) -> list[RowReading]:
     """Return the readings of rows that had a process."""
     return [row for row in rows if row is not _UNUSED]
 
@@ -105,7 +103,7 @@ def _read_row(slab: Slab, row: int) -> RowReading:
 
 
 def _is_unused(slab: Slab, row: int) -> bool:
-    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    at = slab.row_at(row)
     first = (at + lay.ROW_COUNTERS) >> 3
     has_spilled = slab.longs[first + lay.SPILL_IN] or slab.longs[first + lay.SPILL_OUT]
     return not has_spilled and bytes(slab.view[at : at + len(_UNUSED_BYTES)]) == _UNUSED_BYTES
@@ -113,13 +111,13 @@ def _is_unused(slab: Slab, row: int) -> bool:
 
 def _version_and_redo_word(slab: Slab, row: int) -> tuple[int, int]:
     """Return the row's version, and the word that is not 0 while the row's redo record is valid."""
-    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    at = slab.row_at(row)
     return slab.longs[(at + lay.ROW_VERSION) >> 3], slab.words[(at + lay.ROW_REDO) >> 2]
 
 
 def _read_once(slab: Slab, row: int, *, is_open: bool) -> RowReading:
     """Read a row; an open transaction counts as complete, because its redo record has the new values."""
-    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    at = slab.row_at(row)
     first = (at + lay.ROW_COUNTERS) >> 3
     changed = redo_counters(slab, row) if is_open else {}
     counters = slab.longs[first : first + BOOK_COUNTERS].tolist()
@@ -138,15 +136,15 @@ def held_by_stage(rows: Sequence[RowReading]) -> dict[str, int]:
     """Return the number of held messages by stage."""
     bases = rows[lay.ROW_SUPERVISOR].counters[lay.FLOW_BASE : lay.FLOW_BASE + len(STAGE_NAMES)]
     stages = [_signed(flow + base) for flow, base in zip(flows(rows), bases, strict=True)]
-    spilled = sum(row.spilled for row in in_use(rows))
-    return {**dict(zip(STAGE_NAMES, _without_debts(stages), strict=True)), SPILLED: spilled}
+    spilled = sum(row.spilled for row in used_rows(rows))
+    return {**dict(zip(STAGE_NAMES, _carry_deficits(stages), strict=True)), SPILLED: spilled}
 
 
 def flows(rows: Sequence[RowReading]) -> list[int]:
     """Return the messages that came into each stage less the messages that went out, without the bases."""
-    router, dispatchers = rows[lay.ROW_ROUTER], in_use(rows[row] for row in _DISPATCHERS)
+    router, dispatchers = rows[lay.ROW_ROUTER], used_rows(rows[row] for row in lay.DISPATCHER_ROWS)
     # Every row that is not the router's or a dispatcher's; of these, only inputs usually have messages.
-    inputs = in_use(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *_INPUTS))
+    inputs = used_rows(rows[row] for row in (lay.ROW_SUPERVISOR, lay.ROW_STATUS, *lay.INPUT_ROWS))
     received = sum(row.counters[Counter.MsgReceived] - row.settled - row.spilled for row in inputs)
     handed_over = sum(row.ticket for row in inputs)
     assigned = router.counters[lay.FLOW_ASSIGNED]
@@ -167,14 +165,14 @@ def _signed(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _without_debts(stages: list[int]) -> list[int]:
+def _carry_deficits(stages: list[int]) -> list[int]:
     """Raise negative counts to 0, and subtract the difference from the next stage.
 
     A message that moved on between the readings of two rows counts in the next stage already. In the inputs' stage, so
     does a message of a batch that was handed over in part and is not counted yet.
     """
-    counts, debt = [], 0
+    counts, deficit = [], 0
     for stage in stages[:-1]:
-        counts.append(max(0, stage + debt))
-        debt = min(0, stage + debt)
-    return [*counts, stages[-1] + debt]
+        counts.append(max(0, stage + deficit))
+        deficit = min(0, stage + deficit)
+    return [*counts, stages[-1] + deficit]

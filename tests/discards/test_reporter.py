@@ -89,11 +89,11 @@ def test_flush_sends_nothing_without_events() -> None:
     reporter = DiscardReporter(link, prefix_size=16)
     reporter.flush()
     reporter.record(DiscardReason.BUG)
-    assert reporter.pending
+    assert reporter.has_pending
     reporter.flush()
     reporter.flush()
     assert len(link.messages) == 1
-    assert not reporter.pending
+    assert not reporter.has_pending
 
 
 def test_events_refused_by_the_link_are_sent_with_the_next_flush() -> None:
@@ -178,7 +178,7 @@ def test_unparsed_messages_are_copied_as_received() -> None:
     reporter.record(DiscardReason.UNCLEAN_DISCONNECT, sample=b"u")
     reporter.record(DiscardReason.UNCLEAN_DISCONNECT, sample=b"t", is_tcp=True)
     reporter.record(DiscardReason.NO_MEM, b"news")
-    assert reporter.pending
+    assert reporter.has_pending
     reporter.flush()
     copies = decode_copies(link.messages[0])
     assert [(copy.info, copy.value) for copy in copies] == [
@@ -189,7 +189,7 @@ def test_unparsed_messages_are_copied_as_received() -> None:
         ("UNCLEAN_T", b"t"),
     ]
     assert all(copy.now_ms == copy.timestamp_ms > 0 for copy in copies)
-    assert not reporter.pending
+    assert not reporter.has_pending
 
 
 def test_copies_contain_all_fields_needed_for_replay() -> None:
@@ -223,4 +223,4 @@ def test_no_message_is_copied_without_a_discard_file() -> None:
     reporter = DiscardReporter(FakeLink(), prefix_size=4)
     assert not reporter.keeps_copies
     reporter.copy(DiscardReason.NO_MEM, [Message(b"t", b"v", b"", 0, None)])
-    assert not reporter.pending
+    assert not reporter.has_pending

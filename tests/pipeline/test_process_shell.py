@@ -54,11 +54,11 @@ class Reports:
     def __init__(self, calls: list[str], refused: int = 0) -> None:
         self._calls = calls
         self._refused = refused
-        self.pending = False
+        self.has_pending = False
 
     def flush(self) -> None:
         self._calls.append("flush")
-        self.pending = self._refused > 0
+        self.has_pending = self._refused > 0
         self._refused -= 1
 
 
@@ -197,7 +197,7 @@ def test_control_messages_reach_their_hooks(bench: Bench) -> None:
     assert "make way" not in bench.shell.calls
 
 
-def test_process_makes_way_when_the_supervisor_is_gone(bench: Bench) -> None:
+def test_process_ends_after_the_death_of_the_supervisor(bench: Bench) -> None:
     bench.pipes[0].close()
     bench.shell.run()
     assert bench.shell.calls[-3:] == ["round", "flush", "close"]
@@ -224,7 +224,7 @@ def test_frames_reach_their_hook_in_order_and_in_bounded_rounds(bench: Bench, mo
     assert max(after - before for before, after in pairwise(seen)) <= MAX_FRAMES_PER_ROUND
 
 
-def test_served_bytes_can_be_served_once_more_by_hand(bench: Bench) -> None:
+def test_waiting_bytes_are_served_on_request(bench: Bench) -> None:
     found: list[bytes] = []
     serve = bench.shell.serve_bytes("bytes", found.append)
     links = Links(bench.directory)
@@ -268,11 +268,11 @@ def test_pending_reports_are_flushed_soon_and_until_the_link_accepts_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = bench.shell.add_output(Reports(bench.shell.calls, refused=1))
-    reports.pending = True
+    reports.has_pending = True
     began_ms = steady_ms()
 
     def stop_when_flushed(_: int) -> None:
-        if not reports.pending:
+        if not reports.has_pending:
             bench.shell._loop.stop()
 
     monkeypatch.setattr(bench.shell, "after_round", stop_when_flushed)

@@ -211,7 +211,7 @@ def test_a_completed_delivery_ends_the_shutdown_early(tmp_path: Path) -> None:
         assert not daemon.slab_path.exists()
 
 
-def test_a_second_sigterm_hurries_the_shutdown(tmp_path: Path) -> None:
+def test_a_second_sigterm_ends_the_wait_for_deliveries(tmp_path: Path) -> None:
     fill(tmp_path / "slab")
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()

@@ -49,13 +49,13 @@ class FakeReporter:
     def __init__(self) -> None:
         self.discarded: dict[DiscardReason, int] = defaultdict(int)
         self.duplicates = 0
-        self.pending = self.keeps_copies = False
+        self.has_pending = self.keeps_copies = False
         self.sample_size = 10
 
     def record(self, reason: DiscardReason, *_: object, count: int = 1, **__: object) -> None:
         self.discarded[reason] += count
 
-    def staged_copies(self) -> dict[int, int]:
+    def copy_increments(self) -> dict[int, int]:
         return {}
 
     def release_copies(self) -> None:

@@ -25,13 +25,13 @@ class Link:
 def test_sums_are_sent_once() -> None:
     link, sums = Link(), CompressionSums()
     output = EventOutput(link, sums)
-    pending = [output.pending]
+    pending = [output.has_pending]
     output.flush()
     sums.add(EVENT)
-    pending.append(output.pending)
+    pending.append(output.has_pending)
     output.flush()
     output.flush()
-    pending.append(output.pending)
+    pending.append(output.has_pending)
     assert pending == [False, True, False]
     assert [decode_events(data) for data in link.sent] == [[EVENT]]
 
@@ -42,7 +42,7 @@ def test_sums_grow_while_the_link_is_full() -> None:
     link.is_full = True
     sums.add(EVENT)
     output.flush()
-    assert output.pending
+    assert output.has_pending
     sums.add(EVENT)
     link.is_full = False
     output.flush()

@@ -52,12 +52,12 @@ def test_copies_cross_the_link_unchanged(made: Made) -> None:
     copies = [copy_of(3), Copy(Target.MSG_SEND, 1, 2, "", b"t", b"", b"", None)]
     for copy in copies:
         made.copies.add(copy)
-    assert made.copies.pending
+    assert made.copies.has_pending
     assert not made.link.messages
     made.copies.flush()
     made.copies.flush()
     assert made.link.copies() == copies
-    assert (made.copies.pending, made.link.asked) == (False, 1)
+    assert (made.copies.has_pending, made.link.asked) == (False, 1)
 
 
 def test_a_full_frame_is_sent_immediately(made: Made) -> None:
@@ -83,16 +83,16 @@ def test_copies_beyond_the_queue_limit_are_counted(made: Made) -> None:
 def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
     for number in range(9):
         made.copies.stage(copy_of(FRAME_BYTES // 4, number))
-    assert (made.copies.staged, made.link.messages) == (9, [])
+    assert (made.copies.staged_count, made.link.messages) == (9, [])
     made.copies.release()
     made.copies.flush()
-    assert made.copies.staged == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
+    assert made.copies.staged_count == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
     assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
 
 
 def test_a_flush_counts_staged_copies_without_a_transaction(made: Made) -> None:
     made.copies.stage(copy_of(1))
-    assert made.copies.pending
+    assert made.copies.has_pending
     made.copies.flush()
     assert made.counted == {Counter.DiscardCopyQueued: 1}
     assert len(made.link.copies()) == 1

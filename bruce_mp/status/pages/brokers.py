@@ -180,7 +180,7 @@ def _known_addresses(cluster: ClusterReport) -> Iterator[tuple[int, str]]:
 def dispatcher_slots(slab: Slab) -> Iterator[tuple[int, int]]:
     """Yield (node, slot) for each broker that has a dispatcher slot."""
     for slot in range(lay.DISPATCHER_SLOTS):
-        at = slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
+        at = slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_NODE
         if slab.words[at >> 2]:
             yield slab.words[at >> 2] - 1, slot
 
@@ -220,7 +220,7 @@ def _with_stalls(line: BrokerLine, stalls: list[PartitionStall], now_ms: int) ->
 
 
 def _retries(slab: Slab, slot: int) -> int:
-    start = (slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    start = (slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_COUNTERS) >> 3
     return sum(slab.longs[start + counter] for counter in _RETRIES)
 
 

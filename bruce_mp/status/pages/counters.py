@@ -135,8 +135,7 @@ def _named_counters() -> Iterator[_NamedCounter]:
 
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))
-_INPUTS: Final = range(lay.ROW_FIRST_INPUT, lay.ROW_FIRST_DISPATCHER)
-_READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in _INPUTS), *_INPUTS)
+_READ_ORDER: Final = (*(row for row in range(lay.ROW_COUNT) if row not in lay.INPUT_ROWS), *lay.INPUT_ROWS)
 """Read order: inputs last, so no message appears settled before it appears received."""
 
 
@@ -150,7 +149,7 @@ def read_counters(slab: Slab, now_ms: int, *, by_process: bool = False) -> Count
 
 
 def _row_counters(slab: Slab, row: int) -> list[int]:
-    start = (slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3
+    start = (slab.row_at(row) + lay.ROW_COUNTERS) >> 3
     return slab.longs[start : start + lay.ROW_COUNTER_CAPACITY].tolist()
 
 

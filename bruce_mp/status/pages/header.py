@@ -89,7 +89,7 @@ def server_info_plain(page: ServerInfoPage) -> str:
 
 def read_header(slab: Slab, now_ms: int) -> dict[str, Any]:
     """Return the fields of `Page`."""
-    row = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES
+    row = slab.row_at(lay.ROW_SUPERVISOR)
     return {
         "pid": slab.words[(row + lay.ROW_PID) >> 2],
         "version": __version__,

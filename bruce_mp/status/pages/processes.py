@@ -70,7 +70,7 @@ def read_processes(slab: Slab, now_ms: int, steady_now_ms: int) -> ProcessesPage
 
 
 def _read_row(slab: Slab, row: int, now_ms: int) -> ProcessLine:
-    at = slab.geometry.rows_at + row * lay.ROW_BYTES
+    at = slab.row_at(row)
     pid, incarnation = slab.words[(at + lay.ROW_PID) >> 2], slab.words[(at + lay.ROW_INCARNATION) >> 2]
     age_ms = max(0, now_ms - slab.read_signed(at + lay.ROW_HEARTBEAT_MS))
     process = _live_process(pid)

@@ -80,7 +80,7 @@ class MessageDebug:
             before, self._config = self._config, config
             if config.path != before.path:
                 self._close()
-            if self._selection.any and config != before:
+            if self._selection.has_topics and config != before:
                 self._change_selection(self._selection if config.enable else DebugTopics())
 
     # --- requests of the pages ---------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class MessageDebug:
             self._bytes = 0
 
     def _change_selection(self, selection: DebugTopics) -> None:
-        if not self._selection.any and selection.any:
+        if not self._selection.has_topics and selection.has_topics:
             self._remove_old_files()
         self._start_selection(selection)
         self._publish(selection)
@@ -139,7 +139,7 @@ class MessageDebug:
         self._selection = selection
         self._bytes = 0
         self._until = self._now() + self._config.time_limit_s
-        if not selection.any:
+        if not selection.has_topics:
             self._close()
 
     def _remove_old_files(self) -> None:
@@ -165,7 +165,7 @@ class MessageDebug:
     def check_deadline(self) -> None:
         """End debugging if the time limit has passed."""
         with self._lock:
-            if self._selection.any and self._now() >= self._until:
+            if self._selection.has_topics and self._now() >= self._until:
                 self._end("msg_debug.time_limit_s has passed")
 
     def _end(self, reason: str) -> None:

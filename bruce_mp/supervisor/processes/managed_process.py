@@ -30,6 +30,7 @@ STOP_TIMEOUT_S: float = 2.0
 """Time limit for a process to exit after Stop, or after the end of its control pipe."""
 
 CLEAN_EXIT: Final = "exit code 0"
+"""The text that `reap` returns after exit code 0."""
 DRAIN: Final = Drain()
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
@@ -160,7 +161,7 @@ class ManagedProcess:
         self._kill_reason = ""
         self.connection, child_end = _SPAWN.Pipe()
         arguments = (self._program, self.start, child_end, self._locks)
-        # daemon: when the supervisor exits after an exception, its interpreter does not wait for the children
+        # daemon=True: when the supervisor exits after an exception, its interpreter does not wait for the children
         process = _SPAWN.Process(target=run_program, args=arguments, name=self.name, daemon=True)
         try:
             process.start()
@@ -174,6 +175,7 @@ class ManagedProcess:
         self._send_first_messages()
 
     def kill(self, reason: str) -> None:
+        """Kill the process; `reason` completes the sentence "The supervisor killed it because it ..."."""
         if self.process is not None:
             self._kill_reason = reason
             self.process.kill()  # SIGKILL also ends a process that SIGSTOP has stopped

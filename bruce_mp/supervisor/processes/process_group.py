@@ -62,7 +62,7 @@ __all__ = ["HEAD_START_S", "ProcessGroup", "Resources"]
 log = logging.getLogger(__name__)
 
 HEAD_START_S: Final = 1.0
-"""Time limit of the phase at the start in which only the inputs boot, because clients wait for them."""
+"""Time limit of the *head start*, in which only the inputs boot, because clients wait for them."""
 
 
 class Resources(NamedTuple):
@@ -100,8 +100,8 @@ class ProcessGroup:
             ProcessState.BOOTING: watchdog.Watchdog(watchdog.HUNG_BOOT_S),
             ProcessState.RUNNING: watchdog.Watchdog(watchdog.HUNG_S),
         }
-        self._draining = False
-        self._stopping = False
+        self._is_draining = False
+        self._is_stopping = False
         self.failure: str | None = None
         self.inputs = [self._create_input(input_row) for input_row in resources.inputs]
         self._router = self._create_process(programs.router, "router", lay.ROW_ROUTER)
@@ -140,7 +140,7 @@ class ProcessGroup:
             unix, tcp = (bound.socket if bound else None for bound in (input_sockets.unix_stream, input_sockets.tcp))
             child.start = replace(child.start, unix_stream=unix, tcp=tcp)
         else:
-            # without the input socket the process only handles datagrams of an earlier daemon in the landing zone
+            # If datagrams are disabled, the process only delivers those that the last daemon left in the landing zone.
             bound = input_sockets.datagrams or BoundSocket(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             child = self._create_process(
                 self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True
@@ -222,7 +222,7 @@ class ProcessGroup:
 
     def _heartbeat(self, child: ManagedProcess) -> int:
         slab = self._resources.slab
-        return slab.read_signed(slab.geometry.rows_at + child.start.row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS)
+        return slab.read_signed(slab.row_at(child.start.row) + lay.ROW_HEARTBEAT_MS)
 
     def _on_started(self, child: ManagedProcess) -> None:
         log.info("Process %s has started.", child.name, extra=child.about)
@@ -275,7 +275,7 @@ class ProcessGroup:
 
     def _on_ready(self, child: ManagedProcess) -> None:
         child.on_ready()
-        if self._debug.any and child not in self.inputs:
+        if self._debug.has_topics and child not in self.inputs:
             child.send(self._debug)
         if child is self._status and self._active_config is not None:
             child.send(self._active_config)
@@ -284,6 +284,7 @@ class ProcessGroup:
             self._end_head_start()
 
     def _end_head_start(self) -> None:
+        """Start the permanent processes that wait for the inputs."""
         for child in self._permanent:
             if child.state is ProcessState.WAITING and not child.was_started:
                 child.due = time.monotonic()
@@ -320,7 +321,7 @@ class ProcessGroup:
     # --- dispatchers and shutdown ------------------------------------------------------------------------------------
 
     def _update_dispatchers(self, wanted: dict[int, Broker]) -> None:
-        if self._stopping:
+        if self._is_stopping:
             return
         now = time.monotonic()
         for slot, broker in wanted.items():
@@ -336,7 +337,7 @@ class ProcessGroup:
     def _create_dispatcher(self, slot: int, broker: Broker) -> ManagedProcess:
         row = lay.ROW_FIRST_DISPATCHER + slot
         child = self._create_process(self._programs.dispatcher, f"dispatcher-{slot}", row, slot=slot, broker=broker)
-        if self._draining:
+        if self._is_draining:
             child.drain()
         return child
 
@@ -388,7 +389,7 @@ class ProcessGroup:
 
     def drain_others(self) -> None:
         """Send Drain to router and dispatchers: they deliver all held messages."""
-        self._draining = True
+        self._is_draining = True
         for child in (self._router, *self._dispatchers.values()):
             child.drain()
 
@@ -397,15 +398,15 @@ class ProcessGroup:
 
         The status process ends last, because it records the last reports of the others.
         """
-        self._stopping = True
-        for child in self._others:
+        self._is_stopping = True
+        for child in self._all_but_status:
             child.stop(time.monotonic())
         self._stop_status_last()
 
     @property
-    def _others(self) -> list[ManagedProcess]:
+    def _all_but_status(self) -> list[ManagedProcess]:
         return [child for child in self.members if child is not self._status]
 
     def _stop_status_last(self) -> None:
-        if self._stopping and all(child.state is ProcessState.ENDED for child in self._others):
+        if self._is_stopping and all(child.state is ProcessState.ENDED for child in self._all_but_status):
             self._status.stop(time.monotonic())

@@ -76,8 +76,8 @@ class JournalSetup:
         return not any(page) if identity is None else content.slab_id == identity.created_ms
 
     @staticmethod
-    def put_aside(slab: Path) -> None:
-        """Move a slab that the journal replaces aside, if its disk has room for another; otherwise remove it."""
+    def move_slab_aside(slab: Path) -> None:
+        """Rename a slab that the journal replaces, if its disk has room for another; otherwise remove it."""
         page = _first_page_of(slab)
         identity = None if page is None else _identity_in(page)
         if identity is not None and identity.is_restoring:
@@ -110,14 +110,14 @@ class JournalSetup:
             if is_empty:
                 self._restore(slab, content, partitioners)
             else:
-                self._move_aside()
+                self._move_journal_aside()
         if not self._is_kept:
             slab.words[lay.SUPER_RESTORING >> 2] = 0  # before the removal: from here on the slab has the messages
             self.remove(self._directory)
         elif content is not None and content.slab_id == slab_id:
             self._mark_older_than_slab(slab_id)
         else:
-            self._write(slab)
+            self._write_new(slab)
         slab.words[lay.SUPER_RESTORING >> 2] = 0
         self.change_directory(slab, self._directory if self._is_kept else None)
         slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms() if self._is_kept else 0)
@@ -162,7 +162,7 @@ class JournalSetup:
         except OSError as error:
             raise _unwritable(self._directory, error) from error
 
-    def _write(self, slab: Slab) -> None:
+    def _write_new(self, slab: Slab) -> None:
         try:
             JournalRecorder(slab, self._directory).rewrite()
         except OSError as error:
@@ -170,7 +170,7 @@ class JournalSetup:
         except SlabError as error:
             raise StartError(str(error)) from error
 
-    def _move_aside(self) -> None:
+    def _move_journal_aside(self) -> None:
         aside = self._directory.with_name(f"{self._directory.name}.foreign-{wall_ms()}")
         self._directory.rename(aside)
         log.error(

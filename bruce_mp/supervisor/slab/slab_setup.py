@@ -95,7 +95,7 @@ def _open_or_replace(
     """Recover the slab and return it, or move it out of the way of a new one and return None."""
     if journal is None or not journal.replaces(path):
         return _recover_or_clear(path, wanted, journal, spill_path)
-    journal.put_aside(path)
+    journal.move_slab_aside(path)
     return None
 
 
@@ -160,7 +160,7 @@ def _recover_or_clear(
         slab = Slab(path)
         for row in range(lay.ROW_COUNT):
             retire_row(slab, row)
-        held = _count_sound(slab)
+        held = _validate_and_count(slab)
         reset_idempotence(slab)
     except (SlabError, ValueError, IndexError, struct.error) as error:
         _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged ({error}).")
@@ -173,19 +173,15 @@ def _recover_or_clear(
         if journal is not None:
             journal.ignore_content()
         if spill_path is not None:
-            SpillDirectory.for_slab(slab, spill_path).remove()  # its attempts are complete, and not lost
+            SpillDirectory.for_slab(slab, spill_path).remove()  # no message in it is lost: `held` counts them, too
         path.unlink()
         return None
-    _warn_of_size(slab, wanted)
+    warn_of_size(slab, wanted)
     return slab
 
 
-def warn_of_size(slab: Slab, size: int, largest_datagram: int) -> None:
-    """Log a warning if the slab in use differs in size from the configuration."""
-    _warn_of_size(slab, Geometry.for_size(size, largest_datagram))
-
-
-def _warn_of_size(slab: Slab, wanted: Geometry) -> None:
+def warn_of_size(slab: Slab, wanted: Geometry) -> None:
+    """Log a warning if the slab in use differs in size from the geometry of the configuration."""
     if slab.geometry != wanted:
         log.warning(
             "The slab %s keeps its old size until it is empty: slab.size and input.max_datagram_size take effect after "
@@ -208,7 +204,7 @@ def _check_magic(path: Path) -> None:
 def retire_row(slab: Slab, row: int) -> None:
     """Finish the transaction in the row of an ended process, and clear its pid."""
     ProcessRow.recover(slab, row)
-    slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_PID) >> 2] = 0
+    slab.words[(slab.row_at(row) + lay.ROW_PID) >> 2] = 0
 
 
 def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirectory) -> None:
@@ -251,7 +247,7 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
     There may be fewer inputs than before. Call this before any process starts.
     """
     spans = [(chunk, span) for chunk, _, span, _ in used_chunk_headers(slab)]
-    owners = {slab.view[slab.chunk_at(chunk) + lay.CHUNK_OWNER] for chunk, _ in spans}
+    owners = {slab.owner_of(chunk) for chunk, _ in spans}
     for index in lay.STREAM_ROWS:
         row = ProcessRow(slab, index)
         is_spilling = spilled_messages(slab, index) or completed_messages(slab, index)
@@ -259,7 +255,7 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
             recover_stream_input(slab, row, index, spills)
     close_open_runs(slab, lay.ROW_FIRST_INPUT)
     if not owners.issubset(rows):
-        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the tickets of the first row jump
+        invalidate_counts(slab, lay.ROW_SUPERVISOR)  # the ticket of the first row grows without a hand-over
         _reassign_chunks(slab, [chunk for chunk, _ in spans], rows)
     rebuild_table(slab, spans)
     if not has_counts(slab):
@@ -269,8 +265,8 @@ def recover_inputs(slab: Slab, rows: Sequence[int], spills: SpillDirectory) -> N
 def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> None:
     """Assign the chunks of inputs that no longer exist to the first of these rows.
 
-    Routers ignore tickets, and inputs ignore arrival numbers, that they have already seen. The first row's counts
-    therefore advance to the maximum.
+    Routers ignore runs with later tickets than the row's, and inputs count arrival numbers from the row's on. The first
+    row's ticket and count therefore advance to the maximum.
     """
     successor, tickets = rows[0], last_tickets(slab)
     for owner_at in (slab.chunk_at(chunk) + lay.CHUNK_OWNER for chunk in chunks):
@@ -283,11 +279,11 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
         )
 
 
-def _count_sound(slab: Slab) -> int:
+def _validate_and_count(slab: Slab) -> int:
     """Return the number of messages to deliver. Raise SlabError or ValueError for a damaged run or record."""
     chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
     states = kernels.count_states(slab, chunks)
-    if states[RunState.SPLIT]:
+    if states[RunState.SPLIT]:  # the kernel counts damaged runs and records as SPLIT
         _raise_damage(slab, chunks)
     return sum(count_by_stage(states).values()) + len(landed_lengths(slab)) + spilled_total(slab)
 

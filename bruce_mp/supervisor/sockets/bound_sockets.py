@@ -47,8 +47,8 @@ TCP_SETTING: Final = "input.tcp"
 HOLD_SETTING: Final = "bruce hold"
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
-_HTTP_BACKLOG: Final = 64
-"""Connections that wait while the few readers of pages are served."""
+_SMALL_BACKLOG: Final = 64
+"""Backlog for the status pages and `bruce hold`, which have few clients."""
 
 
 class BoundSocket(NamedTuple):
@@ -96,16 +96,16 @@ def bind_http(config: Http) -> BoundSocket:
     """Bind the listening socket of the status pages. Raise StartError if the address is in use or unusable."""
     address = config.address
     if isinstance(address, HostPort):
-        return BoundSocket(_listen_tcp(address, HTTP_SETTING, _HTTP_BACKLOG))
+        return BoundSocket(_listen_tcp(address, HTTP_SETTING, _SMALL_BACKLOG))
     bound = _bind_unix(Path(address.path), socket.SOCK_STREAM, FileAccess.of(config), HTTP_SETTING)
-    bound.socket.listen(_HTTP_BACKLOG)
+    bound.socket.listen(_SMALL_BACKLOG)
     return bound
 
 
 def bind_hold(path: Path) -> BoundSocket:
     """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another one serves the path."""
     bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(0o600), HOLD_SETTING)
-    bound.socket.listen(_HTTP_BACKLOG)
+    bound.socket.listen(_SMALL_BACKLOG)
     return bound
 
 
@@ -197,13 +197,14 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 
 def _current_umask() -> int:
-    mask = os.umask(0o077)
+    mask = os.umask(0o077)  # no call only reads it
     os.umask(mask)
     return mask
 
 
 @contextmanager
 def _umask(mode: int | None) -> Iterator[None]:
+    """Set the umask with which `bind` creates a file of this mode; None keeps the umask."""
     if mode is None:
         yield
         return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.errors import StartError
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.handover_tickets import completing_attempt
 from bruce_mp.slab.landing_zone import landed_lengths
 from bruce_mp.slab.spill import completed_messages
 from bruce_mp.supervisor.sockets.bound_sockets import (
@@ -110,10 +111,7 @@ def _open_tcp(config: Tcp, inherited: InheritedSockets) -> BoundSocket:
 def _rows_with_spill(slab: Slab) -> Iterator[int]:
     """Yield the rows with spilled messages of complete attempts: only a worker with the same row can deliver them."""
     for row in lay.STREAM_ROWS:
-        if (
-            completed_messages(slab, row)
-            or slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2]
-        ):
+        if completed_messages(slab, row) or completing_attempt(slab, row):
             yield row
 
 

@@ -3,10 +3,10 @@
 `bruce hold` listens at a socket in the run directory. Each message carries descriptors (SCM_RIGHTS) in the order of its
 list:
 
-| the daemon | sends | and gets |
+| a daemon | sends | and receives |
 |---|---|---|
-| starts, and has the lock of the run directory | Request | Sockets, all that its configuration names |
-| runs | Sockets, its own ones, to each `bruce hold` that it finds | nothing; the connection stays open |
+| that starts, and has the lock of the run directory | a request | all sockets that the configuration names |
+| that runs and finds a `bruce hold` | its sockets | nothing; the connection stays open |
 
 So either program may start or end first, and the sockets stay open while one of them runs. A running daemon learns from
 its connection if the sockets stay open after its end.

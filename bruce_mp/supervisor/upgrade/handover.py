@@ -79,16 +79,18 @@ class Handover(msgspec.Struct, frozen=True):
         yield from (member.control for member in self.processes if member.control is not None)
 
 
-def execute(handover: Handover, variables: Mapping[str, str], unread: Callable[[], Iterable[Signals]]) -> NoReturn:
+def execute(
+    handover: Handover, variables: Mapping[str, str], read_signals: Callable[[], Iterable[Signals]]
+) -> NoReturn:
     """Execute the new code with our command line, and with `variables` added to the environment.
 
-    `unread` returns the signals that are not handled yet; the new code receives them. Raise OSError if the `execve`
-    fails; signal mask and descriptors are then as before.
+    `read_signals` returns the signals that are not handled yet; the new code receives them. Raise OSError if the
+    `execve` fails; signal mask and descriptors are then as before.
     """
     environment = {**os.environ, **variables, _VARIABLE: msgspec.json.encode(handover).decode()}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     try:
-        for number in unread():
+        for number in read_signals():
             signal.raise_signal(number)  # for this thread, which blocks it; another thread would handle it at once
         _set_inheritable(handover, inheritable=True)
         os.execve(sys.executable, sys.orig_argv, environment)  # noqa: S606 - executes the running program again

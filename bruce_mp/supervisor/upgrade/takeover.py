@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Takeover"]
 
 _LOADING_S: Final = 10.0
-"""Time limit for the new processes to load. After it the old ones end although messages may have to wait longer."""
+"""Time limit for the new processes to load. Then the old ones end anyway, and messages wait for the new ones."""
 
 log = logging.getLogger(__name__)
 

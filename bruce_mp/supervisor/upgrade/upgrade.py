@@ -91,12 +91,12 @@ class Upgrade:
         same = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
         if (report.run_dir, report.slab, report.layout) == same:
             self._advance(UpgradeState.READY, UpgradeStage.TAKING_OVER, report)
-            log.log(NOTICE, "bruce %s makes way for %s.", __version__, report.version)
+            log.log(NOTICE, "bruce %s hands over to %s.", __version__, report.version)
             return
         self._advance(UpgradeState.DRAINING, UpgradeStage.DRAINING, report)
         log.log(
             NOTICE,
-            "bruce %s makes way for %s, with its slab at %s and layout %d: the present slab is emptied first.",
+            "bruce %s hands over to %s, with its slab at %s and layout %d, after it has emptied the present slab.",
             __version__,
             report.version,
             report.slab,

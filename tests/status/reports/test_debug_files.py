@@ -90,7 +90,7 @@ def test_debugging_ends_after_its_time_limit(made: Made) -> None:
     made.debug.add(b"more")
     made.now = 119.8
     made.debug.check_deadline()
-    assert made.announced[-1].any, "the clock begins anew with each change"
+    assert made.announced[-1].has_topics, "the clock begins anew with each change"
     made.now = 120.0
     made.debug.check_deadline()
     made.debug.check_deadline()

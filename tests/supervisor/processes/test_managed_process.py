@@ -39,7 +39,7 @@ def messages(theirs: Connection) -> list[ControlMessage | None]:
     return found
 
 
-def test_a_held_process_receives_begin_first(ends: tuple[ManagedProcess, Connection]) -> None:
+def test_a_delayed_process_receives_begin_first(ends: tuple[ManagedProcess, Connection]) -> None:
     """Any other message would end the process, for example when the daemon shuts down during a takeover."""
     child, theirs = ends
     child.send(PeerDied("input"))
@@ -52,7 +52,7 @@ def test_a_held_process_receives_begin_first(ends: tuple[ManagedProcess, Connect
     assert messages(theirs) == [PeerDied("input")]
 
 
-def test_a_held_process_can_be_stopped(ends: tuple[ManagedProcess, Connection]) -> None:
+def test_a_delayed_process_can_be_stopped(ends: tuple[ManagedProcess, Connection]) -> None:
     child, theirs = ends
     child.send(Stop())
     assert messages(theirs) == [Stop()]

@@ -165,7 +165,7 @@ def test_a_live_stream_socket_is_not_replaced(path: Path) -> None:
         again.accept()[0].close()
 
 
-def test_a_tcp_port_that_is_taken_is_named() -> None:
+def test_a_tcp_port_in_use_is_named() -> None:
     with bind_tcp(Tcp(port=0)).socket as first:
         host, port = first.getsockname()
         assert host == "127.0.0.1"

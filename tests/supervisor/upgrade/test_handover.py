@@ -43,7 +43,7 @@ def test_a_pending_signal_is_delivered_again_after_the_handover(monkeypatch: pyt
 
 
 @pytest.mark.process
-def test_a_handover_contains_only_live_members() -> None:
+def test_a_handover_names_only_live_processes() -> None:
     """The pid of a dead, reaped process may belong to another process."""
     process = multiprocessing.get_context("spawn").Process(target=int)
     process.start()
