@@ -16,7 +16,7 @@ from bruce_mp.config.load import load_config
 from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run
 from bruce_mp.supervisor.processes.programs import PROGRAMS
-from bruce_mp.supervisor.upgrade.preflight import CHECK, load_and_report
+from bruce_mp.supervisor.upgrade.preflight import CHECK_OPTION, load_and_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(prog="bruce run", description="Run the daemon in the foreground.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
-    parser.add_argument(CHECK, action="store_true", help="only run the preflight check, and print its result as JSON")
+    parser.add_argument(
+        CHECK_OPTION, action="store_true", help="only run the preflight check, and print its result as JSON"
+    )
     args = parser.parse_args(argv)
     if args.check:
         print(msgspec.json.encode(load_and_report(load_config(args.config, args.overrides), PROGRAMS)).decode())

@@ -22,7 +22,7 @@ from bruce_mp.slab.layout import TOPIC_NAME_MAX
 from bruce_mp.telemetry.clock import wall_ms
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.event_output import encode_events
-from bruce_mp.telemetry.message_copies import Copy, Target
+from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,7 +134,7 @@ class DiscardReporter:
             info = info_of(reason, version or api_key or 0, is_tcp=is_tcp)
             now_ms = wall_ms()
             sample = sample[: self._file.max_bytes]
-            self._file.copies.stage(Copy(Target.DISCARDS, now_ms, now_ms, info, b"", b"", sample))
+            self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, now_ms, info, b"", b"", sample))
 
     def _record_sender(self, reason: DiscardReason, peer: PeerCredentials, count: int, sample: bytes) -> None:
         """Record the sender of bad messages; a new sender replaces the oldest of MAX_SAMPLES."""
@@ -166,7 +166,7 @@ class DiscardReporter:
         now_ms = wall_ms()
         for each in messages:
             fields = (each.timestamp_ms, info, each.topic, each.key, each.value, each.partition_key, each.headers)
-            self._file.copies.stage(Copy(Target.DISCARDS, now_ms, *fields, int(each.empty)))
+            self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
         """Return the increment that counts the copies since `release_copies`, for the transaction of the discards."""

@@ -31,7 +31,7 @@ from bruce_mp.slab.producer_id import (
 )
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Target
+from bruce_mp.telemetry.message_copies import CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -198,7 +198,7 @@ class ProduceSession:
             batches, data = self._encode(names, batches, capabilities)
         if not batches:
             return
-        self._copy_for_debugging(Target.MSG_SEND, batches)
+        self._copy_for_debugging(CopyTarget.MSG_SEND, batches)
         acks, timeout_ms = self._config.kafka.required_acks, self._config.kafka.replication_timeout_ms
         sent = self._socket.connection.send_produce(data, time.monotonic(), acks=acks, timeout_ms=timeout_ms)
         self._row.add(Counter.SerializeProduceRequest)
@@ -224,7 +224,7 @@ class ProduceSession:
                 data.append(found)
         return undamaged, data
 
-    def _copy_for_debugging(self, target: Target, batches: Iterable[SentBatch]) -> None:
+    def _copy_for_debugging(self, target: CopyTarget, batches: Iterable[SentBatch]) -> None:
         """Copy batches for message debugging, before they are settled."""
         if self._tap.is_open:
             for batch in batches:
@@ -299,7 +299,7 @@ class ProduceSession:
         self._apply_throttle(response)
         acks = response.acks
         good = (batch for batch, ack in zip(batches, acks, strict=True) if not ack.error)
-        self._copy_for_debugging(Target.MSG_GOT_ACK, good)
+        self._copy_for_debugging(CopyTarget.MSG_GOT_ACK, good)
         self._core.on_acks(batches, acks, time.monotonic())
         if any(ack.error for ack in acks):
             self._schedule_repeat()

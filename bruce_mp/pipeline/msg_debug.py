@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.rows import ProcessRow
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.message_copies import Target
+    from bruce_mp.telemetry.message_copies import CopyTarget
 
 __all__ = ["WireTap", "create_tap"]
 
@@ -48,7 +48,7 @@ class WireTap:
         """Send the waiting copies."""
         self._copies.flush()
 
-    def copy(self, target: Target, topic: bytes, segments: Iterable[Segment]) -> None:
+    def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
         """Copy claimed segments if their topic is chosen; skip damaged ones, which their owner reports."""
         if not self._chosen.covers(topic):
             return
@@ -57,7 +57,7 @@ class WireTap:
             with suppress(SlabError):
                 self._copy(target, topic, segment, now_ms)
 
-    def _copy(self, target: Target, topic: bytes, segment: Segment, now_ms: int) -> None:
+    def _copy(self, target: CopyTarget, topic: bytes, segment: Segment, now_ms: int) -> None:
         for each in kernels.messages(self._slab, segment, topic, None):
             fields = (each.timestamp_ms, "", topic, each.key, each.value, each.partition_key)
             self._copies.add(Copy(target, now_ms, *fields))

@@ -24,7 +24,7 @@ from bruce_mp.slab import layout as lay
 from bruce_mp.slab.runs import raise_damage, read_run
 from bruce_mp.telemetry.broker_status import ALL_PARTITIONS
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Target
+from bruce_mp.telemetry.message_copies import CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -179,7 +179,7 @@ class RunRouter:
         parts = [segment] if header.largest <= self._max_payload else self._discard_long(topic, segment)
         admitted = self._limits.admit(topic.number, topic.name, parts, header.arrived_ms, now_ms)
         if self._tap is not None and self._tap.is_open:
-            self._tap.copy(Target.MSG_RECEIVE, topic.name, admitted)
+            self._tap.copy(CopyTarget.MSG_RECEIVE, topic.name, admitted)
         return admitted
 
     def _discard_long(self, topic: Topic, segment: Segment) -> list[Segment]:

@@ -1,4 +1,4 @@
-"""The registry of unique attempts: the outcome of each fenced attempt whose name the daemon remembers.
+"""The registry of unique attempts: fenced attempts to which clients give names, and their outcomes.
 
 A client that does not know if its attempt was delivered asks for the name, instead of sending the messages twice.  All
 stream workers append to one file in the directory of the spill files, so that any worker can answer.  (The journal of
@@ -64,6 +64,7 @@ class AttemptState(Enum):
 
 _CREATED: Final = "created"
 _SLAB_ENDED: Final = "slab ended"
+"""First items of the entries about the file (time of its creation) and about a slab."""
 
 AttemptId = tuple[int, int, int]
 """Creation time of the slab in ms, row of the worker, number of the attempt."""

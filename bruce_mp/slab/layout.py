@@ -105,7 +105,7 @@ ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # status process: recent losses (statu
 # Counters of the moves of messages between stages (telemetry/stages.py); the transaction of a move changes them.
 ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # the last incarnation that counted its moves; 0 in releases without them
 FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
-FLOW_SENT: Final = 9  # dispatcher: messages that became part of a built batch, its own or one of a predecessor
+FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, in its own batches or in those of the ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
 FLOW_BASE: Final = 12  # supervisor: for each of four stages a correction, to be added to the result of the counters
@@ -196,8 +196,8 @@ RUN_FLAGS: Final = 30
 RUN_RETRIES: Final = 31  # u8, error answers after which the messages are sent again
 RUN_ARRIVED_MS: Final = 32
 RUN_PAYLOAD: Final = 40  # sum of key, value and header bytes
-RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = mixed or none
-RUN_PARTITION_COUNT: Final = 48  # of a PartitionKey lane, also a mixed one; 0 = none
+RUN_PARTITION_INDEX: Final = 44  # of a PartitionKey lane: uint32(key) mod RUN_PARTITION_COUNT; -1 = several or none
+RUN_PARTITION_COUNT: Final = 48  # of a PartitionKey lane, also one for several indexes; 0 = none
 RUN_NAME_LENGTH: Final = 52  # of the topic's name behind the header, if RUN_TOPIC is 0
 RUN_REASON: Final = 54
 RUN_LARGEST: Final = 56  # the largest payload of a record

@@ -31,12 +31,12 @@ def open_private(path: Path) -> tuple[Slab, list[str]]:
     try:
         slab = Slab(path, private=True)
     except SlabError as error:
-        slab = Slab(path, private=True, geometry=_geometry(path, error))
+        slab = Slab(path, private=True, geometry=_reconstruct_geometry(path, error))
         damage.append(f"{error} It was read with {slab.geometry.chunks} chunks from byte {slab.chunks_at} on.")
     return slab, damage + _repair_topic_count(slab)
 
 
-def _geometry(path: Path, error: SlabError) -> Geometry:
+def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
     """Return the geometry of a file that `Slab` rejected with `error`.  Raises `error` if none can be computed."""
     if not path.is_file() or path.stat().st_size < lay.PAGE:
         raise error
@@ -72,6 +72,7 @@ def _candidate_geometries(first: int) -> Iterator[Geometry]:
     """Yield the geometries of `Geometry.for_size` in which the first chunk is at offset `first`."""
     for slots in range(1, MAX_LANDING_SLOTS + 1):
         room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
+        # Sizes are multiples of 64, and less than a page of the room is left over.
         for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
             geometry = Geometry.for_size(0, size)
             if (geometry.landing_slots, geometry.chunks_at) == (slots, first):
@@ -80,7 +81,7 @@ def _candidate_geometries(first: int) -> Iterator[Geometry]:
 
 def _has_slot_size(data: mmap.mmap, geometry: Geometry) -> bool:
     """Return True if the first iovec of the landing zone has the size of a slot."""
-    length_at = geometry.landing_iovecs_at + 8
+    length_at = geometry.landing_iovecs_at + 8  # after the address
     return int.from_bytes(data[length_at : length_at + 8], "little") == geometry.landing_slot_size
 
 

@@ -26,7 +26,7 @@ class SignalPipe:
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in WATCHED:
             signal.signal(number, _ignore)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # the command or the old code blocked them
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # `bruce`, or the code before an upgrade, blocked them
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""

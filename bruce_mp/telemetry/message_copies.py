@@ -20,7 +20,7 @@ import msgspec
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
 
-__all__ = ["ByteSender", "Copies", "Copy", "Target", "count_lost", "decode_copies"]
+__all__ = ["ByteSender", "Copies", "Copy", "CopyTarget", "count_lost", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
 """Size of the queued copies at which they are sent before the next flush."""
@@ -31,7 +31,7 @@ _COPY_OVERHEAD_BYTES: Final = 100
 
 
 @unique
-class Target(IntEnum):
+class CopyTarget(IntEnum):
     """The file for a copy."""
 
     DISCARDS = 0
@@ -47,7 +47,7 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     the received bytes. Times are in ms: `now_ms` by the daemon's clock, `timestamp_ms` by the client's.
     """
 
-    target: Target
+    target: CopyTarget
     now_ms: int
     timestamp_ms: int
     info: str
@@ -74,7 +74,7 @@ def decode_copies(data: bytes) -> list[Copy]:
 def count_lost(count: Callable[[Counter, int], None], copies: Sequence[Copy]) -> None:
     """Count copies that are not written."""
     count(Counter.MsgCopyLost, len(copies))
-    count(Counter.DiscardCopySettled, sum(copy.target is Target.DISCARDS for copy in copies))
+    count(Counter.DiscardCopySettled, sum(copy.target is CopyTarget.DISCARDS for copy in copies))
 
 
 class ByteSender(Protocol):

@@ -82,7 +82,7 @@ class OldestMessageTimes(Generic[_Key]):
         self._seen: dict[_Key, tuple[MessagePosition, int, int]] = {}
 
     def observe(self, key: _Key, oldest: MessagePosition, since_ms: int, now_ms: int) -> int:
-        """Record the oldest message of a key, and return the time at which it was first seen."""
+        """Record the oldest message of a key, which the caller saw at `since_ms`; return when it was first seen."""
         known, first_ms, _ = self._seen.get(key, (oldest, since_ms, 0))
         if known != oldest:
             first_ms = since_ms

@@ -11,7 +11,7 @@ from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.status.event_decoder import ReportedEvent, decode_events
 from bruce_mp.telemetry.event_output import encode_events
-from bruce_mp.telemetry.message_copies import Copies, Target, decode_copies
+from bruce_mp.telemetry.message_copies import Copies, CopyTarget, decode_copies
 
 NASTY = b'\xff\x00"\\\n\xe2\x82'
 
@@ -216,7 +216,7 @@ def test_copies_contain_all_fields_needed_for_replay() -> None:
         )
         for each in copies
     ] == messages
-    assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", Target.DISCARDS), ("", Target.DISCARDS)]
+    assert [(copy.info, copy.target) for copy in copies] == [("NO_MEM", CopyTarget.DISCARDS), ("", CopyTarget.DISCARDS)]
 
 
 def test_no_message_is_copied_without_a_discard_file() -> None:

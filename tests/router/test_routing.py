@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bruce_mp.kernels import RunHeader
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Segment
-    from bruce_mp.telemetry.message_copies import Target
+    from bruce_mp.telemetry.message_copies import CopyTarget
 
 GEOMETRY: Final = Geometry(chunks=320, topics=16, partitions=32, landing_slots=16, landing_slot_size=4096)
 LARGEST: Final = 100
@@ -154,7 +154,7 @@ class FakeTap:
         self.is_open = False
         self.copied: list[Segment] = []
 
-    def copy(self, _target: Target, _topic: bytes, segments: Iterable[Segment]) -> None:
+    def copy(self, _target: CopyTarget, _topic: bytes, segments: Iterable[Segment]) -> None:
         self.copied += segments
 
 

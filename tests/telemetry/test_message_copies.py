@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import FRAME_BYTES, MAX_QUEUED_BYTES, Copies, Copy, Target, decode_copies
+from bruce_mp.telemetry.message_copies import FRAME_BYTES, MAX_QUEUED_BYTES, Copies, Copy, CopyTarget, decode_copies
 
 
 class Link:
@@ -40,7 +40,7 @@ class Made:
 
 
 def copy_of(size: int, number: int = 0) -> Copy:
-    return Copy(Target.DISCARDS, number, -1, "NO_MEM", b"\xff\n", b"key", bytes(size), 2**32 - 1)
+    return Copy(CopyTarget.DISCARDS, number, -1, "NO_MEM", b"\xff\n", b"key", bytes(size), 2**32 - 1)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def made() -> Made:
 
 
 def test_copies_cross_the_link_unchanged(made: Made) -> None:
-    copies = [copy_of(3), Copy(Target.MSG_SEND, 1, 2, "", b"t", b"", b"", None)]
+    copies = [copy_of(3), Copy(CopyTarget.MSG_SEND, 1, 2, "", b"t", b"", b"", None)]
     for copy in copies:
         made.copies.add(copy)
     assert made.copies.has_pending

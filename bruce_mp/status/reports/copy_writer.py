@@ -15,7 +15,7 @@ from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.client.discard_line import NO_INFO, DiscardLine, LineEvent, format_line
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Target, count_lost, decode_copies
+from bruce_mp.telemetry.message_copies import CopyTarget, count_lost, decode_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +136,7 @@ class CopyWriter:
             copies = _decode(data)
             count_lost(self._count, copies)
             if (dead_letters := self._discards.dead_letters) is not None:
-                dead_letters.count_lost(copy for copy in copies if copy.target is Target.DISCARDS)
+                dead_letters.count_lost(copy for copy in copies if copy.target is CopyTarget.DISCARDS)
 
     def _run(self) -> None:
         self._prepare()
@@ -155,10 +155,10 @@ class CopyWriter:
             self._log_failure(self._discards.file.prepare)
 
     def _write(self, copies: list[Copy]) -> None:
-        discarded = [copy for copy in copies if copy.target is Target.DISCARDS]
+        discarded = [copy for copy in copies if copy.target is CopyTarget.DISCARDS]
         if discarded:
             self._write_discarded(discarded)
-        others = [copy for copy in copies if copy.target is not Target.DISCARDS]
+        others = [copy for copy in copies if copy.target is not CopyTarget.DISCARDS]
         if others:
             self._log_failure(lambda: self._debug.write(others))
 

@@ -26,7 +26,7 @@ from bruce_mp.status.pages.text import topic_text
 from bruce_mp.status.reports.rolling_file import FileWriteError, open_private
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.logs import NOTICE
-from bruce_mp.telemetry.message_copies import Target
+from bruce_mp.telemetry.message_copies import CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ __all__ = ["MessageDebug"]
 
 _LOG: Final = logging.getLogger(__name__)
 FILE_NAMES: Final = {
-    Target.MSG_RECEIVE: "msg_receive",
-    Target.MSG_SEND: "msg_send",
-    Target.MSG_GOT_ACK: "msg_got_ack",
+    CopyTarget.MSG_RECEIVE: "msg_receive",
+    CopyTarget.MSG_SEND: "msg_send",
+    CopyTarget.MSG_GOT_ACK: "msg_got_ack",
 }
 MAX_TOPICS: Final = 1000
 """Topics with files of their own, because clients may invent names."""
@@ -66,7 +66,7 @@ class MessageDebug:
         self._now = now
         self._lock = Lock()
         self._selection = DebugTopics()
-        self._files: dict[Target, int] = {}
+        self._files: dict[CopyTarget, int] = {}
         self._bytes = 0
         self._until = 0.0
 
@@ -192,7 +192,7 @@ class MessageDebug:
         self._append(copy.target, line)
         self._bytes += len(line)
 
-    def _append(self, target: Target, line: bytes) -> None:
+    def _append(self, target: CopyTarget, line: bytes) -> None:
         path = Path(self._config.path, FILE_NAMES[target])
         if target not in self._files:
             self._files[target] = open_private(path)

@@ -139,7 +139,7 @@ class SocketKeeperLink:
         """Send the sockets to a `bruce hold` that does not have them; return True if one keeps them open."""
         if not self._is_connected():
             with suppress(OSError):
-                self._connection = _connect(self._run_dir, 0)
+                self._connection = _connect(self._run_dir, timeout_s=0)  # the supervisor must not wait
                 send_sockets(self._connection, sockets)
                 log.log(NOTICE, "bruce hold keeps the listening sockets open.")
         return self._is_connected()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from bruce_mp.config.model import Config
     from bruce_mp.supervisor.processes.programs import Programs
 
-__all__ = ["CHECK", "Preflight", "PreflightError", "PreflightReport", "load_and_report"]
+__all__ = ["CHECK_OPTION", "Preflight", "PreflightError", "PreflightReport", "load_and_report"]
 
-CHECK: Final = "--check"
+CHECK_OPTION: Final = "--check"
 TIMEOUT_S: Final = 60.0
 """Time limit for the new code to load, also from a cold disk."""
 _MAX_OUTPUT: Final = 2000
@@ -59,7 +59,7 @@ class Preflight:
         # files in memory: a pipe that nothing reads until the end would block the process once it is full
         self._stdout = open(os.memfd_create("stdout"), "w+b")  # noqa: PTH123, SIM115 - no path; `close` closes it
         self._stderr = open(os.memfd_create("stderr"), "w+b")  # noqa: PTH123, SIM115
-        command = [sys.executable, *sys.orig_argv[1:], CHECK]
+        command = [sys.executable, *sys.orig_argv[1:], CHECK_OPTION]
         self._process = subprocess.Popen(  # noqa: S603 - executes the running program
             command, stdin=subprocess.DEVNULL, stdout=self._stdout, stderr=self._stderr
         )

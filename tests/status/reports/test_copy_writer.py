@@ -13,7 +13,7 @@ from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_
 from bruce_mp.status.reports.copy_writer import MAX_QUEUED_BYTES, CopyWriter, DiscardDestinations, DiscardFile
 from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Copy, Target
+from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,13 +57,13 @@ class Made:
         self.writer.stop()
 
 
-def copy_of(target: Target, info: str = "", value: bytes = b"v", key: bytes = b"k") -> Copy:
+def copy_of(target: CopyTarget, info: str = "", value: bytes = b"v", key: bytes = b"k") -> Copy:
     return Copy(target, 10, 20, info, b"t\xff\n", key, value, 7)
 
 
 def test_each_copy_is_written_to_its_file(tmp_path: Path) -> None:
     made = Made(tmp_path / "log")
-    made.enqueue(copy_of(Target.DISCARDS, "NO_MEM"), copy_of(Target.MSG_SEND), copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(CopyTarget.DISCARDS, "NO_MEM"), copy_of(CopyTarget.MSG_SEND), copy_of(CopyTarget.DISCARDS))
     made.write_all()
     lines = [parse_line(line) for line in (tmp_path / "log").read_bytes().splitlines()]
     rest = (b"t\xff\n", b"k", b"v", 7)
@@ -71,16 +71,16 @@ def test_each_copy_is_written_to_its_file(tmp_path: Path) -> None:
         DiscardLine(10, 20, LineEvent.DISCARD, "NO_MEM", *rest),
         DiscardLine(10, 20, LineEvent.DUPLICATE, "NONE", *rest),
     ]
-    assert made.debug.copies == [copy_of(Target.MSG_SEND)]
+    assert made.debug.copies == [copy_of(CopyTarget.MSG_SEND)]
     assert +made.counted == {Counter.DiscardLogLine: 2, Counter.DiscardCopySettled: 2}
 
 
 def test_write_errors_are_logged_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "log").mkdir()
     made = Made(tmp_path / "log")
-    made.enqueue(*[copy_of(Target.DISCARDS)] * 3)
-    made.enqueue(copy_of(Target.MSG_SEND, key=b""))
-    made.enqueue(copy_of(Target.MSG_SEND))
+    made.enqueue(*[copy_of(CopyTarget.DISCARDS)] * 3)
+    made.enqueue(copy_of(CopyTarget.MSG_SEND, key=b""))
+    made.enqueue(copy_of(CopyTarget.MSG_SEND))
     made.write_all()
     assert +made.counted == {Counter.MsgCopyLost: 3, Counter.DiscardCopySettled: 3}
     assert "Is a directory" in caplog.text
@@ -93,12 +93,12 @@ def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None
     made = Made(tmp_path / "log")
     made.writer.start()
     made.debug.may.set()
-    made.enqueue(copy_of(Target.DISCARDS))
-    made.enqueue(copy_of(Target.MSG_SEND))
+    made.enqueue(copy_of(CopyTarget.DISCARDS))
+    made.enqueue(copy_of(CopyTarget.MSG_SEND))
     while not made.debug.copies:
         pass
     (tmp_path / "log").rmdir()
-    made.enqueue(copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(CopyTarget.DISCARDS))
     made.writer.stop()
     assert len((tmp_path / "log").read_bytes().splitlines()) == 1
     assert +made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardLogLine: 1, Counter.DiscardCopySettled: 2}
@@ -106,7 +106,7 @@ def test_writing_resumes_when_the_file_is_writable_again(tmp_path: Path) -> None
 
 def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:
     made = Made(None)
-    made.enqueue(copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(CopyTarget.DISCARDS))
     made.write_all()
     assert not list(tmp_path.iterdir())
     assert made.counted == {Counter.MsgCopyLost: 1, Counter.DiscardCopySettled: 1}
@@ -115,7 +115,7 @@ def test_no_discard_file_is_written_unless_configured(tmp_path: Path) -> None:
 def test_invalid_copy_bytes_are_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(tmp_path / "log")
     made.writer.enqueue(b"\xc1")
-    made.enqueue(copy_of(Target.DISCARDS))
+    made.enqueue(copy_of(CopyTarget.DISCARDS))
     made.write_all()
     assert "cannot be read" in caplog.text
     assert made.counted[Counter.DiscardLogLine] == 1
@@ -124,7 +124,7 @@ def test_invalid_copy_bytes_are_skipped(tmp_path: Path, caplog: pytest.LogCaptur
 def test_the_queue_of_a_slow_disk_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = Made(tmp_path / "log")
     made.writer.start()
-    large = copy_of(Target.MSG_SEND, value=bytes(MAX_QUEUED_BYTES // 2))
+    large = copy_of(CopyTarget.MSG_SEND, value=bytes(MAX_QUEUED_BYTES // 2))
     for _ in range(4):
         made.enqueue(large)
     assert made.counted[Counter.MsgCopyLost] == 3
@@ -158,7 +158,7 @@ def test_dead_letters_that_are_not_sent_are_counted(tmp_path: Path) -> None:
     dead_letters = DeadLetters()
     made.writer.replace_destinations(DiscardDestinations(None, cast("DeadLetterTopic", dead_letters)))
     made.writer.start()
-    discarded = copy_of(Target.DISCARDS, "NO_MEM", bytes(MAX_QUEUED_BYTES * 2 // 5))
+    discarded = copy_of(CopyTarget.DISCARDS, "NO_MEM", bytes(MAX_QUEUED_BYTES * 2 // 5))
     made.writer.enqueue(msgspec.msgpack.encode([discarded]))
     deadline = time.monotonic() + 20
     while made.counted[Counter.DiscardCopySettled] != 1:

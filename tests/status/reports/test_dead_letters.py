@@ -16,7 +16,7 @@ from bruce_mp.config.sections import Batching, Kafka
 from bruce_mp.protocol.client.messages import EmptyFields, Message, encode_any_partition, parse_message
 from bruce_mp.status.reports.dead_letters import PATIENCE_S, PAUSE_S, DeadLetterTopic
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Copy, Target
+from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def copy_of(info: str = "BAD_TOPIC", topic: bytes = b"t", value: bytes = b"value", **fields: Any) -> Copy:
-    return Copy(Target.DISCARDS, 20, 10, info, topic, fields.pop("key", b"key"), value, **fields)
+    return Copy(CopyTarget.DISCARDS, 20, 10, info, topic, fields.pop("key", b"key"), value, **fields)
 
 
 def test_a_dead_letter_has_the_message_and_its_reason(site: Site) -> None:

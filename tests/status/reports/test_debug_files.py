@@ -12,7 +12,7 @@ from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.status.reports.debug_files import MessageDebug
 from bruce_mp.status.reports.rolling_file import FileWriteError
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Copy, Target
+from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 from support.full_disk import files_end_at
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Made:
     def _count(self, counter: Counter, amount: int) -> None:
         self.counted[counter] += amount
 
-    def write(self, target: Target = Target.MSG_RECEIVE, topic: bytes = b"news", count: int = 1) -> None:
+    def write(self, target: CopyTarget = CopyTarget.MSG_RECEIVE, topic: bytes = b"news", count: int = 1) -> None:
         self.debug.write([Copy(target, 1, 5, "", topic, b"key", b"value")] * count)
 
     def files(self) -> dict[str, int]:
@@ -50,7 +50,7 @@ def made(tmp_path: Path) -> Made:
 
 def test_the_copies_of_chosen_topics_are_written(made: Made) -> None:
     assert made.debug.add(b"news")
-    for count, target in enumerate((Target.MSG_RECEIVE, Target.MSG_SEND, Target.MSG_GOT_ACK), 1):
+    for count, target in enumerate((CopyTarget.MSG_RECEIVE, CopyTarget.MSG_SEND, CopyTarget.MSG_GOT_ACK), 1):
         made.write(target, count=count)
         made.write(target, b"other")
     assert made.files() == {"msg_receive": 1, "msg_send": 2, "msg_got_ack": 3}
@@ -102,10 +102,10 @@ def test_debugging_ends_after_its_time_limit(made: Made) -> None:
 def test_debugging_ends_before_the_files_exceed_their_limit(tmp_path: Path) -> None:
     made = Made(tmp_path / "debug", byte_limit=3 * len(LINE))
     made.debug.select_all()
-    made.write(Target.MSG_RECEIVE, count=2)
-    made.write(Target.MSG_SEND, count=1)
+    made.write(CopyTarget.MSG_RECEIVE, count=2)
+    made.write(CopyTarget.MSG_SEND, count=1)
     assert made.announced == [DebugTopics(all=True)]
-    made.write(Target.MSG_GOT_ACK, count=2)
+    made.write(CopyTarget.MSG_GOT_ACK, count=2)
     assert made.announced[1:] == [DebugTopics()]
     assert made.files() == {"msg_receive": 2, "msg_send": 1}
 
