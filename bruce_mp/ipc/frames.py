@@ -28,8 +28,6 @@ EVERYTHING: Final = -1
 
 @unique
 class ParcelKind(IntEnum):
-    """The kind of a parcel."""
-
     RUNS = 1
     """Input to router: closed runs of any topics."""
     BATCH = 2

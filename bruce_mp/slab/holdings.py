@@ -67,7 +67,7 @@ class Holdings:
     """The chunks of an input by topic.  A topic that holds none is not listed."""
 
     def __init__(self) -> None:
-        self._by_topic: dict[TopicKey, Holding] = {}
+        self.by_topic: dict[TopicKey, Holding] = {}
         self._topics: dict[int, TopicKey] = {}
         self.freed = 0
         """Number of chunks and spans that became free, of all topics."""
@@ -77,20 +77,16 @@ class Holdings:
     @property
     def max_inspections(self) -> int:
         """Return the maximum number of inspections of one sweep over every topic."""
-        return min(len(self._topics), len(self._by_topic) * INSPECTIONS_PER_SWEEP)
+        return min(len(self._topics), len(self.by_topic) * INSPECTIONS_PER_SWEEP)
 
     def holding_of(self, topic: TopicKey) -> Holding:
         """Return the holding of a topic, or an empty one that is not listed."""
-        return self._by_topic.get(topic) or Holding()
-
-    def by_topic(self) -> dict[TopicKey, Holding]:
-        """Return all holdings by topic."""
-        return self._by_topic
+        return self.by_topic.get(topic) or Holding()
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
         """Charge an allocated chunk to a topic; `holding` is `holding_of(topic)`, which then becomes listed."""
-        if topic not in self._by_topic:
-            self._by_topic[topic] = holding
+        if topic not in self.by_topic:
+            self.by_topic[topic] = holding
             self.numbered += isinstance(topic, int)
         holding.chunks[chunk] = span
         holding.held += span
@@ -101,17 +97,17 @@ class Holdings:
         topic = self._topics.pop(chunk, None)
         if topic is None:
             return
-        holding = self._by_topic[topic]
+        holding = self.by_topic[topic]
         holding.held -= holding.chunks.pop(chunk)
         holding.freed += 1
         self.freed += 1
         if not holding.chunks:
-            del self._by_topic[topic]
+            del self.by_topic[topic]
             self.numbered -= isinstance(topic, int)
 
     def assign_number(self, name: bytes, number: int) -> None:
         """Charge the chunks of a topic name to the number that the router gave it."""
-        before, holding = self._by_topic.pop(name), self.holding_of(number)
+        before, holding = self.by_topic.pop(name), self.holding_of(number)
         for chunk, span in before.chunks.items():
             self.add(number, holding, chunk, span)
 

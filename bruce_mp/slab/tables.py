@@ -212,7 +212,6 @@ class PartitionTable:
         self._read_entries()
 
     def _read_entries(self, first: int = 0) -> None:
-        """Read the entries from index `first` on."""
         count = self._slab.words[lay.SUPER_PARTITION_COUNT >> 2]
         entries = self._slab.view[self._at(first) : self._at(count)]
         for index, (topic, partition, _, _) in enumerate(lay.PARTITION.iter_unpack(entries), first):

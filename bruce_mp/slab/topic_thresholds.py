@@ -79,14 +79,14 @@ class TopicThresholds:
     def apply_config(self, alpha_of: Callable[[bytes], int]) -> None:
         """Apply changed factors."""
         self._alpha_of = alpha_of
-        for holding in self._pool.holdings.by_topic().values():
+        for holding in self._pool.holdings.by_topic.values():
             holding.alpha = None
             holding.pause = SweepPause()
 
     def on_topics_changed(self) -> None:
         """Charge the chunks of named topics to their numbers, if the router has numbered them."""
         holdings = self._pool.holdings
-        for name in [each for each in holdings.by_topic() if isinstance(each, bytes)]:
+        for name in [each for each in holdings.by_topic if isinstance(each, bytes)]:
             number = self._topics.number_of(name)
             if number:
                 holdings.assign_number(name, number)

@@ -90,7 +90,7 @@ class Sender:
 
     def held(self) -> dict[object, int]:
         """Return the counted chunks by topic."""
-        return {topic: holding.held for topic, holding in self.pool.holdings.by_topic().items()}
+        return {topic: holding.held for topic, holding in self.pool.holdings.by_topic.items()}
 
 
 def counted(slab: Slab) -> dict[object, int]:
@@ -230,7 +230,7 @@ def test_the_counts_are_those_of_the_slab_also_after_a_restart(
         sender.lanes.close_all()
         sender.lanes.drain_closed()
         adopted = ChunkPool(slab, INPUT_ROW)
-        assert {topic: each.held for topic, each in adopted.holdings.by_topic().items()} == counted(slab)
+        assert {topic: each.held for topic, each in adopted.holdings.by_topic.items()} == counted(slab)
 
 
 def pressed(slab: Slab, *topics: bytes) -> Sender:
@@ -368,7 +368,7 @@ def test_chunks_of_a_name_are_reassigned_when_it_gets_a_number() -> None:
         assert sender.held() == {number: held[b"late"], b"other": 1}
         adopted = ChunkPool(slab, INPUT_ROW)
         TopicThresholds(adopted, TopicTable(slab), lambda _: 16)
-        assert set(adopted.holdings.by_topic()) <= {number, b"other"}
+        assert set(adopted.holdings.by_topic) <= {number, b"other"}
 
 
 def test_a_thousand_refusals_of_stuck_topics_inspect_few_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

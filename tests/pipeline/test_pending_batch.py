@@ -1,13 +1,13 @@
-"""The flush rules of a batch, against a model that looks at one message at a time.
+"""The flush rules of a batch, against a model that handles one message at a time.
 
-The model is the reference's table, row by row:
+The model is the table of the C++ daemon. S, N: limits of bytes and messages; m: the next message; bytes: of the batch.
 
-    1  S on, size(m) >= S               the batch goes out, then m alone
-    2  S on, bytes + size(m) > S        the batch goes out; then m alone if N <= 1, else m starts a new batch
-    3  otherwise                        m joins; if the batch now is of age, has N messages or S bytes, it goes out too
+    1  S on, size(m) >= S               send the batch, then m alone
+    2  S on, bytes + size(m) > S        send the batch; then send m alone if N <= 1, else begin a batch with m
+    3  otherwise                        add m; then send the batch if it is due, or has N messages or S bytes
 
-An age counts from the arrival of the first message, so that in row 2 a message is never of age when it comes.  It is
-looked at once for messages that come together.
+A batch is due by the arrival of its first message, so the m of row 2 is never due at once.  Messages that arrive
+together are checked once.
 """
 
 from __future__ import annotations

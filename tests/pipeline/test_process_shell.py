@@ -63,7 +63,7 @@ class Reports:
 
 
 class Shell(ProcessShell):
-    """A process that writes its calls down."""
+    """A process that records the calls of its hooks."""
 
     def __init__(self, slab: Slab, directory: Path, control: Control) -> None:
         super().__init__(Start("some", ROW, CONFIG, directory, slab.path), control, ProcessRow(slab, ROW))

@@ -388,7 +388,7 @@ def test_a_span_may_cover_reclaimed_and_unused_chunks() -> None:
         for _ in range(INSPECTIONS_PER_ALLOCATION + 1):
             filled(slab, pool, 1, 0)
         set_state(slab, [filled(slab, pool, 3, 0)], RunState.DELIVERED)
-        pool = ChunkPool(slab, INPUT_ROW)  # has taken none of the rest
+        pool = ChunkPool(slab, INPUT_ROW)  # has claimed none of the other shares
         pool.allow_reclaim()
         first = INSPECTIONS_PER_ALLOCATION + 1
         assert pool.allocate(CHUNKS - first, 0) == first

@@ -1,4 +1,4 @@
-"""Conditions under which a slab takes a new producer id."""
+"""Conditions under which a slab gets a new producer id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs, records and segments: reading, splitting, placing."""
+"""Runs, records and segments: reading, splitting, placement."""
 
 from __future__ import annotations
 

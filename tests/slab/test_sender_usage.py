@@ -57,7 +57,7 @@ def test_a_full_table_evicts_the_least_recently_used_entry(slab: Slab) -> None:
     table = SenderTable(slab, INPUT_ROW)
     for user in range(lay.SENDERS_PER_INPUT):
         table.record_received(user, 10 + user, 1)
-    table.record_received(0, 500, 1)  # heard of again
+    table.record_received(0, 500, 1)  # the user sends again
     table.record_received(9999, 501, 1)
     assert table.received_in(0, 500) == table.received_in(9999, 501) == 1
     assert table.received_in(1, 11) == 0

@@ -42,7 +42,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def take(path: Path) -> Slab:
-    """Take the slab and release it at once, as a killed daemon does."""
+    """Acquire the slab and release it at once, as a killed daemon does."""
     slab, lock = acquire_slab(path, SIZE, DATAGRAM)
     os.close(lock)
     return slab

@@ -1,4 +1,4 @@
-"""State that a daemon passes to the code that takes its place."""
+"""State that a daemon passes to the code that replaces it."""
 
 from __future__ import annotations
 
