@@ -27,7 +27,7 @@ from bruce_mp.slab.producer_id import (
     cluster_of,
     foreign_cluster_sentence,
     is_idempotent,
-    same_cluster,
+    is_same_cluster,
 )
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
@@ -277,7 +277,7 @@ class ProduceSession:
 
     def _on_metadata(self, cluster_id: str) -> None:
         known = cluster_of(self._slab)
-        if same_cluster(known, cluster_id):
+        if is_same_cluster(known, cluster_id):
             self._on_usable()
             return
         assert self._socket is not None

@@ -23,7 +23,7 @@ from bruce_mp.protocol.kafka.error_actions import action_for
 from bruce_mp.protocol.kafka.kafka_types import TOPIC_AUTHORIZATION_FAILED
 from bruce_mp.router.broker_rotation import BrokerRotation
 from bruce_mp.router.cluster import Address
-from bruce_mp.slab.producer_id import foreign_cluster_sentence, same_cluster
+from bruce_mp.slab.producer_id import foreign_cluster_sentence, is_same_cluster
 
 if TYPE_CHECKING:
     import random
@@ -177,7 +177,7 @@ class MetadataFetcher:
         self._brokers.socket.send(connection.request_metadata(topics, time.monotonic()).buffers)
 
     def _on_metadata(self, metadata: ClusterMetadata) -> None:
-        if not same_cluster(self._required_cluster(), metadata.cluster_id):
+        if not is_same_cluster(self._required_cluster(), metadata.cluster_id):
             self._on_foreign_cluster(metadata.cluster_id)
             return
         if self._metadata is None:

@@ -55,7 +55,7 @@ STUCK_AFTER_MS: Final = 5000
 STUCK_DIVISOR: Final = 8
 """One in this many inspections is of a stuck chunk while there are other sealed chunks."""
 _KEPT_FREE_PART: Final = 0.1
-"""Part of the usable chunks that optional larger spans leave free for other topics."""
+"""Part of the usable chunks that stays free for other topics when a busy lane gets a larger span than it needs."""
 _FRAGMENTATION_FACTOR: Final = 1.25
 """Factor for the free chunks in which to look for spans, because not all free chunks are neighbours."""
 _GENERATION_STEP: Final = 32
@@ -293,7 +293,7 @@ class ChunkPool:
     def reserve(self, chunks: int, span: int = 1) -> None:
         """Claim shares until `chunks` chunks and one span of `span` are free, if enough shares are obtainable.
 
-        They are reserved for the next messages; `can_spare` refuses them to optional larger spans.
+        They are reserved for the next messages; `can_spare` refuses them to larger spans of busy lanes.
         """
         self._reserved, self._reserved_span = chunks, span
         self._obtain(chunks)
@@ -301,9 +301,10 @@ class ChunkPool:
             self._claim_share(span)
 
     def can_spare(self, span: int) -> bool:
-        """Return True if an optional larger span would leave the reserved chunks and a tenth of the usable chunks free.
+        """Return True if a busy lane may get a span of this size, which it does not need.
 
-        Chunks reserved as spans of neighbours are left free only where they are neighbours.
+        The reserved chunks and a tenth of the usable ones have to stay free.  Of the chunks for reserved spans, only
+        neighbours count.
         """
         if self.free_count - span < self.usable * _KEPT_FREE_PART:
             return False
@@ -394,7 +395,7 @@ class ChunkPool:
             self._free.append(chunk)
         if self._shares.are_scarce:
             for share in range(chunk // self._shares.size, (chunk + span - 1) // self._shares.size + 1):
-                if self.own_free - self._shares.size >= self._reserved:  # else a peer could take the reserved chunks
+                if self.own_free - self._shares.size >= self._reserved:  # else a peer could claim the reserved chunks
                     self._return_share(share)
 
     def _generation_after(self, generation: int) -> int:

@@ -27,8 +27,8 @@ __all__ = [
     "disable_idempotence",
     "foreign_cluster_sentence",
     "is_idempotent",
+    "is_same_cluster",
     "reset_idempotence",
-    "same_cluster",
     "store_cluster",
     "store_producer",
 ]
@@ -77,7 +77,7 @@ def cluster_changes(slab: Slab) -> int:
     return slab.words[lay.SUPER_CLUSTER_CHANGES >> 2]
 
 
-def same_cluster(known: str, found: str) -> bool:
+def is_same_cluster(known: str, found: str) -> bool:
     """Return True unless both ids are known and differ; brokers before 0.10.1 name none."""
     return not known or not found or known == found.encode()[: lay.CLUSTER_ID_MAX].decode("utf-8", "replace")
 
@@ -97,7 +97,7 @@ def store_cluster(slab: Slab, cluster_id: str) -> None:
     An id that stays is not stored again, because dispatchers that read it in between would trust any broker.
     """
     data = cluster_id.encode()[: lay.CLUSTER_ID_MAX]
-    if data and not (cluster_of(slab) and same_cluster(cluster_of(slab), cluster_id)):
+    if data and not (cluster_of(slab) and is_same_cluster(cluster_of(slab), cluster_id)):
         slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2] = 0
         slab.view[lay.SUPER_CLUSTER_ID : lay.SUPER_CLUSTER_ID + len(data)] = data
         slab.words[lay.SUPER_CLUSTER_ID_LENGTH >> 2] = len(data)

@@ -80,14 +80,14 @@ def test_missing_idempotence_support_is_not_remembered(slab: Slab) -> None:
 
 def test_a_slab_of_an_older_version_learns_its_cluster(slab: Slab) -> None:
     assert producer_id.cluster_of(slab) == ""
-    assert producer_id.same_cluster("", "any")
+    assert producer_id.is_same_cluster("", "any")
     producer_id.store_cluster(slab, "")
     assert producer_id.cluster_of(slab) == "", "brokers before 0.10.1 name none"
     long = "\N{LATIN SMALL LETTER E WITH ACUTE}" * lay.CLUSTER_ID_MAX
     for cluster in ("cluster-a", "b", long):
         producer_id.store_cluster(slab, cluster)
-        assert producer_id.same_cluster(producer_id.cluster_of(slab), cluster)
-        assert not producer_id.same_cluster(producer_id.cluster_of(slab), "other")
+        assert producer_id.is_same_cluster(producer_id.cluster_of(slab), cluster)
+        assert not producer_id.is_same_cluster(producer_id.cluster_of(slab), "other")
 
 
 def test_the_cluster_is_known_at_each_store_of_its_present_id(slab: Slab) -> None:

@@ -37,7 +37,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.supervisor.processes import watchdog
 from bruce_mp.supervisor.processes.lifecycle import UNWANTED, ProcessState
 from bruce_mp.supervisor.processes.managed_process import CLEAN_EXIT, ManagedProcess
-from bruce_mp.supervisor.processes.restart_policy import BOOTS_MAX
+from bruce_mp.supervisor.processes.restart_policy import MAX_FAILED_BOOTS
 from bruce_mp.supervisor.slab.slab_setup import retire_row
 from bruce_mp.supervisor.sockets.bound_sockets import BoundSocket
 from bruce_mp.supervisor.upgrade.handover import PassedProcess
@@ -363,7 +363,9 @@ class ProcessGroup:
         now = time.monotonic()
         delay = child.restarts.on_died(now)
         if delay is None:
-            self.failure = f"Process {child.name} failed {BOOTS_MAX} times in a row before it was ready; last: {reason}"
+            self.failure = (
+                f"Process {child.name} failed {MAX_FAILED_BOOTS} times in a row before it was ready; last: {reason}"
+            )
             return
         self._awaiting_restart.add(child)
         child.due = now + delay

@@ -1,21 +1,21 @@
 """Restart policy of a process: delay between restarts, and the limit of failed boots.
 
 The first restart is immediate, because most crashes do not repeat. Each further crash less than `LONG_UPTIME_S` after
-the start doubles the delay. A *failed boot* is an exit before the process is ready. After `BOOTS_MAX` failed boots in a
-row the policy gives up, because the cause is permanent.
+the start doubles the delay. A *failed boot* is an exit before the process is ready. After `MAX_FAILED_BOOTS` in a row
+the policy gives up, because the cause is permanent.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["BOOTS_MAX", "RestartPolicy"]
+__all__ = ["MAX_FAILED_BOOTS", "RestartPolicy"]
 
-BOOTS_MAX: Final = 5
-"""Failed boots in a row after which the cause is permanent; they take seconds."""
-DELAY_FIRST_S: Final = 0.25
-DELAY_MAX_S: Final = 5.0
-"""Bounds of the delay: a machine with a permanent fault has time for other work."""
+MAX_FAILED_BOOTS: Final = 5
+"""Failed boots in a row after which the cause counts as permanent; they take seconds."""
+FIRST_DELAY_S: Final = 0.25
+MAX_DELAY_S: Final = 5.0
+"""Bounds of the delay, so that a machine with a permanent fault has time for other work."""
 LONG_UPTIME_S: Final = 10.0
 """Uptime after which a crash counts as the first one."""
 
@@ -41,7 +41,7 @@ class RestartPolicy:
         """Record a death. Return the seconds until the restart, or None if there is none."""
         if not self._is_ready:
             self.failed_boots += 1
-        if self.failed_boots >= BOOTS_MAX:
+        if self.failed_boots >= MAX_FAILED_BOOTS:
             return None
         if now - self._started >= LONG_UPTIME_S:
             self._early_deaths = 0
@@ -53,4 +53,4 @@ class RestartPolicy:
 def _delay(early_deaths: int) -> float:
     if not early_deaths:
         return 0.0
-    return min(DELAY_MAX_S, DELAY_FIRST_S * 2.0 ** min(early_deaths - 1, 16))
+    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(early_deaths - 1, 16))  # 16: keeps the power finite

@@ -1,4 +1,4 @@
-from bruce_mp.supervisor.processes.restart_policy import BOOTS_MAX, RestartPolicy
+from bruce_mp.supervisor.processes.restart_policy import MAX_FAILED_BOOTS, RestartPolicy
 
 
 def live(restarts: RestartPolicy, start: float, length: float, *, becomes_ready: bool = True) -> float | None:
@@ -22,13 +22,13 @@ def test_a_long_run_resets_the_delay() -> None:
 
 def test_five_consecutive_failed_boots_end_the_restarts() -> None:
     restarts = RestartPolicy()
-    delays = [live(restarts, 10 * attempt, 0.1, becomes_ready=False) for attempt in range(BOOTS_MAX)]
+    delays = [live(restarts, 10 * attempt, 0.1, becomes_ready=False) for attempt in range(MAX_FAILED_BOOTS)]
     assert delays == [0, 0.25, 0.5, 1, None]
 
 
 def test_a_successful_boot_resets_the_count() -> None:
     restarts = RestartPolicy()
-    for attempt in range(BOOTS_MAX - 1):
+    for attempt in range(MAX_FAILED_BOOTS - 1):
         live(restarts, attempt, 0.1, becomes_ready=False)
     assert live(restarts, 50, 0.1) is not None
     assert restarts.failed_boots == 0
@@ -37,5 +37,5 @@ def test_a_successful_boot_resets_the_count() -> None:
 
 def test_a_slow_failed_boot_counts() -> None:
     restarts = RestartPolicy()
-    delays = [live(restarts, 100 * attempt, 60, becomes_ready=False) for attempt in range(BOOTS_MAX)]
+    delays = [live(restarts, 100 * attempt, 60, becomes_ready=False) for attempt in range(MAX_FAILED_BOOTS)]
     assert delays == [0, 0, 0, 0, None]
