@@ -169,14 +169,14 @@ class DiscardReporter:
             self._file.copies.stage(Copy(CopyTarget.DISCARDS, now_ms, *fields, int(each.empty)))
 
     def copy_increments(self) -> dict[int, int]:
-        """Return the increment that counts the copies since `release_copies`, for the transaction of the discards."""
+        """Return the increment that counts the copies since `queue_copies`, for the transaction of the discards."""
         staged = self._file.copies.staged_count if self._file is not None else 0
         return {Counter.DiscardCopyQueued: staged} if staged else {}
 
-    def release_copies(self) -> None:
+    def queue_copies(self) -> None:
         """Queue the copies for the file, after the commit of the transaction that discards their messages."""
         if self._file is not None:
-            self._file.copies.release()
+            self._file.copies.queue_staged()
 
     def record_duplicates(self, topic: bytes, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Record messages that are sent again although the broker may have stored them; client timestamps are in ms."""

@@ -75,7 +75,7 @@ class Discards:
             records = sum(segment.records for segment in settled)
             increments = {discarded(reason): records} | ({} if counter is None else {counter: records})
             self._row.settle(settled, RunState.DISCARDED, reason, increments | self._reporter.copy_increments())
-            self._reporter.release_copies()
+            self._reporter.queue_copies()
 
     def _report(self, segment: Segment, reason: DiscardReason, topic: bytes) -> None:
         times = self._time_range(segment)

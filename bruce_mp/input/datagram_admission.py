@@ -151,7 +151,7 @@ class DatagramAdmission:
         recovered = [self._api_key(landed[arrival - base][0]) for arrival in skip]
         increments = increments_of_datagrams(count, ingested, recovered, decision.refused.values())
         self._row.commit_landed(count, increments | self._reporter.copy_increments())
-        self._reporter.release_copies()
+        self._reporter.queue_copies()
 
     def _api_key(self, at: int) -> int:
         """Return the API key of the message at a file offset."""

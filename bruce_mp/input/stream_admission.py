@@ -394,7 +394,7 @@ class StreamAdmission:
             self._report_discarded(buffer, batch, ingested, increments, first)
         positive = +increments
         self._row.commit_counted(first + len(batch.extents), positive | self._reporter.copy_increments())
-        self._reporter.release_copies()
+        self._reporter.queue_copies()
 
     def _spill_rest(
         self, buffer: memoryview, batch: StreamBatch, ingested: Ingested, first: int, now_ms: int
@@ -496,4 +496,4 @@ class StreamAdmission:
         next_number = self._row.counted + 1  # each counted message uses an arrival number, also without a record
         increments = {Counter.MsgReceived: 1, discarded(reason): 1, counter: 1} | self._reporter.copy_increments()
         self._row.commit_counted(next_number, increments)
-        self._reporter.release_copies()
+        self._reporter.queue_copies()

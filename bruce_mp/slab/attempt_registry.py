@@ -251,7 +251,7 @@ class AttemptRegistry:
     def _apply(self, kind: str, *entry: Any) -> None:
         if kind == _CREATED:
             self._created_ms = int(entry[0])
-            self._oldest_ms = self._oldest_ms or self._created_ms
+            self._oldest_ms = self._oldest_ms or self._created_ms  # the previous file is read first
         elif kind == _SLAB_ENDED:
             self._ended_slabs.add(int(entry[0]))
         else:

@@ -118,7 +118,7 @@ class ChunkPool:
         return max(0, self.capacity - self.stuck_count)
 
     def _adopt(self) -> None:
-        for share in self._shares.own:
+        for share in self._shares.own_shares:
             self._add_share(share)
         last = self._slab.words[self._generation_at >> 2]
         largest = 0  # used for a slab of release 0.1, which has no last generation in the row
@@ -172,7 +172,7 @@ class ChunkPool:
 
     def _claim_shares_for_span(self, span: int) -> bool:
         """Claim the free shares that, with our free chunks, form the first possible span; False if there is none."""
-        free, used = self._shares.free, bytearray(self._used)
+        free, used = self._shares.free_shares, bytearray(self._used)
         for share in free:
             chunks = self._shares.chunks_of(share)
             used[chunks.start : chunks.stop] = bytes(len(chunks))
@@ -189,7 +189,9 @@ class ChunkPool:
 
     def _refill(self) -> None:
         """List the free chunks, the last one first, because `_find_one` pops from the end."""
-        own = (chunk for share in reversed(self._shares.own) for chunk in reversed(self._shares.chunks_of(share)))
+        own = (
+            chunk for share in reversed(self._shares.own_shares) for chunk in reversed(self._shares.chunks_of(share))
+        )
         self._free = [chunk for chunk in own if not self._used[chunk]]
 
     def allocate(self, span: int, now_ms: int) -> int | None:
@@ -287,7 +289,7 @@ class ChunkPool:
         """
         self._reclaim(INSPECTIONS_PER_SECOND)
         if self._shares.are_scarce:
-            for share in self._shares.own:
+            for share in self._shares.own_shares:
                 self._return_share(share)
 
     def reserve(self, chunks: int, span: int = 1) -> None:

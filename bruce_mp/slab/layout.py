@@ -105,7 +105,7 @@ ROW_STATUS_LOSSES: Final = ROW_REDO + 64  # status process: recent losses (statu
 # Counters of the moves of messages between stages (telemetry/stages.py); the transaction of a move changes them.
 ROW_COUNTING: Final = ROW_COUNTERS + 8 * 7  # the last incarnation that counted its moves; 0 in releases without them
 FLOW_ASSIGNED: Final = 8  # router: messages handed over to dispatchers
-FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, in its own batches or in those of the ASSIGNED_SENT
+FLOW_SENT: Final = 9  # dispatcher: messages that became IN_FLIGHT, from QUEUED or from ASSIGNED_SENT
 FLOW_RETURNED: Final = 10  # dispatcher: messages handed back, never sent
 FLOW_RETURNED_SENT: Final = 11  # dispatcher: messages handed back, part of a built batch
 FLOW_BASE: Final = 12  # supervisor: for each of four stages a correction, to be added to the result of the counters

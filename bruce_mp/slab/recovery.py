@@ -187,13 +187,13 @@ def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
     batches: list[SentBatch] = []
     numbering = attrgetter("topic", "partition", "epoch")
     for (topic, partition, epoch), members in groupby(sorted(found, key=numbering), key=numbering):
-        for batch in _split_at_batch_starts(_in_sequence(list(members))):
+        for batch in _split_at_batch_starts(_sort_by_sequence(list(members))):
             segments = tuple(item.segment for item in batch)
             batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
     return batches
 
 
-def _in_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
+def _sort_by_sequence(members: list[FoundSegment]) -> list[FoundSegment]:
     """Sort by sequence number, also where the numbers wrap around to 0."""
     members.sort(key=lambda item: item.sequence)
     # A partition's batches in flight span far fewer numbers than half of the range.

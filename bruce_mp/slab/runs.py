@@ -210,14 +210,14 @@ def name_of(slab: Slab, chunk: int, offset: int, run: Run) -> bytes:
 
 def records_of(slab: Slab, chunk: int, offset: int, run: Run) -> Iterator[tuple[int, Record]]:
     """Yield offsets (in the chunk) and headers of a run's records, in order.  Raises SlabError past the run's end."""
-    return _walk(slab, chunk, offset + run.body, run.records, offset + run.size)
+    return _walk_records(slab, chunk, offset + run.body, run.records, offset + run.size)
 
 
 def segment_records(slab: Slab, segment: Segment) -> Iterator[tuple[int, Record]]:
     """Yield offsets and headers of a segment's records.  Raises SlabError if the headers disagree."""
     at, end = segment_bounds(slab, segment)
     base = slab.chunk_at(segment.chunk)
-    return _walk(slab, segment.chunk, at - base, segment.records, end - base)
+    return _walk_records(slab, segment.chunk, at - base, segment.records, end - base)
 
 
 def raise_damage(slab: Slab, segments: Iterable[Segment]) -> NoReturn:
@@ -244,7 +244,7 @@ def segment_bounds(slab: Slab, segment: Segment) -> tuple[int, int]:
     return first, end
 
 
-def _walk(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
+def _walk_records(slab: Slab, chunk: int, at: int, count: int, end: int) -> Iterator[tuple[int, Record]]:
     for _ in range(count):
         if at + lay.RECORD_HEADER > end:
             raise SlabError(f"The records of a run of chunk {chunk} go past its end.")

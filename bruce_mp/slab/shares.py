@@ -45,7 +45,7 @@ class Shares:
         chunks = slab.geometry.chunks
         self.size = share_size(chunks)
         self.count = _divide_up(chunks, self.size)
-        self._last_size = chunks - (self.count - 1) * self.size
+        self._last_size = chunks - (self.count - 1) * self.size  # of the last share
         self._table = slab.view[lay.SUPER_SHARES : lay.SUPER_SHARES + self.count]
         self._owner = owner
         self._others = [peer for peer in peers if peer != owner]
@@ -63,7 +63,7 @@ class Shares:
         return range(share * self.size, share * self.size + (self._last_size if share == self.count - 1 else self.size))
 
     @property
-    def own(self) -> list[int]:
+    def own_shares(self) -> list[int]:
         """Return the shares that this input has."""
         return [share for share, owner in enumerate(self._table.tolist()) if owner == self._owner]
 
@@ -104,7 +104,7 @@ class Shares:
         return bool(self._others) and bytes(self._table).count(0) * _SCARCE_DIVISOR < self.count
 
     @property
-    def free(self) -> list[int]:
+    def free_shares(self) -> list[int]:
         """Return the shares that no input has."""
         return [share for share, owner in enumerate(self._table.tolist()) if not owner]
 

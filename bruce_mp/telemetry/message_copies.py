@@ -4,7 +4,7 @@
 refuses wait for the next flush; copies beyond the bound are dropped and counted. The status process counts copies that
 it cannot write. Delivery does not depend on copies.
 
-A process *stages* copies of messages that it is about to discard, and releases them after the transaction that settles
+A process *stages* copies of messages that it is about to discard, and queues them after the transaction that settles
 the messages and counts the copies (DiscardCopyQueued). The copies that a kill loses are therefore the difference to
 DiscardCopySettled, which the next start adds to MsgCopyLost.
 """
@@ -104,10 +104,10 @@ class Copies:
         return len(self._staged)
 
     def stage(self, copy: Copy) -> None:
-        """Keep a copy until `release` or `flush`."""
+        """Keep a copy until `queue_staged` or `flush`."""
         self._staged.append(copy)
 
-    def release(self) -> None:
+    def queue_staged(self) -> None:
         """Queue the staged copies, which the caller has counted in DiscardCopyQueued."""
         staged, self._staged = self._staged, []
         for copy in staged:
@@ -129,7 +129,7 @@ class Copies:
         """Send the queued copies, after staged ones that no transaction counted. Processes call this twice a second."""
         if self._staged:
             self._count(Counter.DiscardCopyQueued, len(self._staged))
-            self.release()
+            self.queue_staged()
         if self._waiting:
             self._is_link_full = not self._sender.send_bytes(msgspec.msgpack.encode(self._waiting))
             if not self._is_link_full:

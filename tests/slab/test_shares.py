@@ -142,7 +142,9 @@ def test_reserved_chunks_stay_until_the_input_returns_their_share() -> None:
         greedy, *_ = (ChunkPool(slab, row, ROWS) for row in ROWS)
         used = set(fill(greedy))
         share = Shares(slab, ROWS[0], ROWS)
-        some = next(chunks for chunks in map(share.chunks_of, share.own) if len(chunks) > 1 and used.issuperset(chunks))
+        some = next(
+            chunks for chunks in map(share.chunks_of, share.own_shares) if len(chunks) > 1 and used.issuperset(chunks)
+        )
         for chunk in some:
             if chunk == some[-1]:
                 greedy.reserve(len(some) - 1)

@@ -58,7 +58,7 @@ class FakeReporter:
     def copy_increments(self) -> dict[int, int]:
         return {}
 
-    def release_copies(self) -> None:
+    def queue_copies(self) -> None:
         pass
 
     def record_oversized(self, _topic: bytes, _values: list[bytes]) -> None:

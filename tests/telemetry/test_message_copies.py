@@ -84,7 +84,7 @@ def test_staged_copies_wait_for_their_transaction(made: Made) -> None:
     for number in range(9):
         made.copies.stage(copy_of(FRAME_BYTES // 4, number))
     assert (made.copies.staged_count, made.link.messages) == (9, [])
-    made.copies.release()
+    made.copies.queue_staged()
     made.copies.flush()
     assert made.copies.staged_count == made.counted[Counter.DiscardCopyQueued] == 0, "the transaction counts them"
     assert [copy.now_ms for copy in made.link.copies()] == list(range(9))
