@@ -66,7 +66,7 @@ _WRITE_BYTES: Final = 4 << 20
 
 
 @unique
-class _Kind(IntEnum):
+class _EntryKind(IntEnum):
     BEGIN = 1
     RUN = 2
     SETTLED = 3
@@ -137,14 +137,14 @@ class Journal:
 
     def add_begin(self, slab_id: int, boot: bytes) -> None:
         """Add the beginning of a daemon's work on a slab; `slab_id` is the slab's creation time in ms."""
-        self._add(_Kind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
+        self._add(_EntryKind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
         """Add a run; a reader ignores one of a fenced attempt without a later commit."""
-        kind, fields = _Kind.RUN, _RUN.pack(*key, run.records, len(run.topic))
+        kind, fields = _EntryKind.RUN, _RUN.pack(*key, run.records, len(run.topic))
         if run.attempt is not None:
             self._uncommitted[run.attempt] += 1
-            kind, fields = _Kind.FENCED, _ATTEMPT.pack(*run.attempt) + fields
+            kind, fields = _EntryKind.FENCED, _ATTEMPT.pack(*run.attempt) + fields
         self._add(kind, b"".join((fields, run.topic, run.data)))
 
     def add_commit(self) -> None:
@@ -152,19 +152,19 @@ class Journal:
         body = b"".join([_COMMITTED.pack(*attempt, runs) for attempt, runs in self._uncommitted.items()])
         self._uncommitted.clear()
         if body:
-            self._add(_Kind.COMMIT, body)
+            self._add(_EntryKind.COMMIT, body)
 
     def add_settled(self, keys: Iterable[RunKey]) -> None:
         """Add the keys of runs that no longer hold a message."""
         body = b"".join([_KEY.pack(*key) for key in keys])
         if body:
-            self._add(_Kind.SETTLED, body)
+            self._add(_EntryKind.SETTLED, body)
 
     def add_clean(self) -> None:
         """Add the clean end of a daemon."""
-        self._add(_Kind.CLEAN, b"")
+        self._add(_EntryKind.CLEAN, b"")
 
-    def _add(self, kind: _Kind, body: bytes) -> None:
+    def _add(self, kind: _EntryKind, body: bytes) -> None:
         header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED]
         is_first = not self.size and not self._buffer
         self._buffer += header + _header_checksum(header, b"" if is_first else self._seed)
@@ -266,22 +266,22 @@ class _JournalReader:
         self._uncommitted: defaultdict[AttemptKey, dict[RunKey, JournaledRun]] = defaultdict(dict)
         self._incomplete = 0
 
-    def apply(self, kind: _Kind, body: memoryview) -> None:
-        self._is_clean = kind is _Kind.CLEAN
-        if kind is _Kind.BEGIN:
+    def apply(self, kind: _EntryKind, body: memoryview) -> None:
+        self._is_clean = kind is _EntryKind.CLEAN
+        if kind is _EntryKind.BEGIN:
             self._begin = _BEGIN.unpack_from(body)
-        elif kind is _Kind.RUN:
+        elif kind is _EntryKind.RUN:
             key, run = _unpack_run(body)
             self._runs[key] = run
-        elif kind is _Kind.FENCED:
+        elif kind is _EntryKind.FENCED:
             attempt = AttemptKey(*_ATTEMPT.unpack_from(body))
             key, run = _unpack_run(body[_ATTEMPT.size :])
             self._uncommitted[attempt][key] = run._replace(attempt=attempt)
-        elif kind is _Kind.COMMIT:
+        elif kind is _EntryKind.COMMIT:
             for row, number, runs in _COMMITTED.iter_unpack(body):
                 self._commit(AttemptKey(row, number), runs)
             self._drop_uncommitted()
-        elif kind is _Kind.SETTLED:
+        elif kind is _EntryKind.SETTLED:
             for fields in _KEY.iter_unpack(body):
                 self._runs.pop(RunKey(*fields), None)
 
@@ -313,20 +313,20 @@ def _seed_in(page: bytes) -> bytes | None:
         return None
     _, kind, length, checksum, _ = _ENTRY.unpack_from(page)
     body = page[_ENTRY.size : _ENTRY.size + length]
-    return body[_BEGIN.size :] if kind == _Kind.BEGIN and crc32(body) == checksum else None
+    return body[_BEGIN.size :] if kind == _EntryKind.BEGIN and crc32(body) == checksum else None
 
 
 def _header_checksum(header: bytes, seed: bytes) -> bytes:
     return crc32(header, int.from_bytes(seed, "little")).to_bytes(4, "little")
 
 
-def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[_Kind, memoryview]]:
+def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[_EntryKind, memoryview]]:
     view, at = memoryview(file), 0
     while (at := _next_entry(file, at, seed)) >= 0:
         _, kind, length, checksum, _ = _ENTRY.unpack_from(file, at)
         body = view[at + _ENTRY.size : at + _ENTRY.size + length]
         if len(body) == length and crc32(body) == checksum:
-            yield _Kind(kind), body
+            yield _EntryKind(kind), body
             at += _ENTRY.size + length
         else:
             at += 1

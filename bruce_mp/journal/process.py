@@ -34,9 +34,9 @@ class _JournalProcess(ProcessShell):
         self._recorder = JournalRecorder(slab, Path(start.config.journal_path), lambda: self._row.beat(steady_ms()))
         self._due_ms = 0
         self._is_failing = False
-        self.serve_bytes(JOURNAL_REQUESTS, lambda _: self._on_request())
+        self.serve_bytes(JOURNAL_REQUESTS, self._on_request)
 
-    def _on_request(self) -> None:
+    def _on_request(self, _: bytes) -> None:
         self._due_ms = 0
 
     def after_round(self, now_ms: int) -> int:
