@@ -70,12 +70,12 @@ def count_by_stage(states: Sequence[int]) -> dict[str, int]:
 
 def has_counts(slab: Slab) -> bool:
     """Return True if every process that changed the slab has counted its moves."""
-    return all(_incarnation(slab, row) == slab.words[_counting_at(slab, row)] for row in range(lay.ROW_COUNT))
+    return all(_incarnation(slab, row) == slab.words[_counting_index(slab, row)] for row in range(lay.ROW_COUNT))
 
 
 def invalidate_counts(slab: Slab, row: int) -> None:
     """Make `has_counts` return False until the next `recount`; `row` is the row of this process."""
-    slab.words[_counting_at(slab, row)] = _INVALID_COUNTS
+    slab.words[_counting_index(slab, row)] = _INVALID_COUNTS
 
 
 def recount(slab: Slab) -> None:
@@ -88,12 +88,12 @@ def recount(slab: Slab) -> None:
     for stage, base in enumerate(bases):
         slab.longs[first + lay.FLOW_BASE + stage] = base % (1 << 64)
     for row in range(lay.ROW_COUNT):
-        slab.words[_counting_at(slab, row)] = _incarnation(slab, row)
+        slab.words[_counting_index(slab, row)] = _incarnation(slab, row)
 
 
 def _incarnation(slab: Slab, row: int) -> int:
     return slab.words[(slab.row_at(row) + lay.ROW_INCARNATION) >> 2]
 
 
-def _counting_at(slab: Slab, row: int) -> int:
+def _counting_index(slab: Slab, row: int) -> int:
     return (slab.row_at(row) + lay.ROW_COUNTING) >> 2

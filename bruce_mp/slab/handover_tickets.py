@@ -53,7 +53,7 @@ class HandoverTickets:
 def store_journaled(slab: Slab, tickets: Mapping[int, int]) -> None:
     """Store for each input row the last ticket with runs in the journal."""
     for row, ticket in tickets.items():
-        slab.longs[_journaled_at(row)] = ticket
+        slab.longs[_journaled_index(row)] = ticket
 
 
 class JournaledTickets:
@@ -70,10 +70,10 @@ class JournaledTickets:
 
     def has(self, ticket: int) -> bool:
         """Return True if the journal has the held runs up to a ticket."""
-        return self._slab.longs[_journaled_at(self._row)] >= ticket
+        return self._slab.longs[_journaled_index(self._row)] >= ticket
 
 
-def _journaled_at(row: int) -> int:
+def _journaled_index(row: int) -> int:
     return (lay.SUPER_JOURNALED >> 3) + row - lay.ROW_FIRST_INPUT
 
 
