@@ -266,7 +266,7 @@ class _Supervisor:
         if self._takeover:
             self._manager.notify_alive(time.monotonic())  # the takeover may take as long as the watchdog allows
             spills = SpillDirectory.for_slab(self._resources.slab, self._resources.config.spill_path)
-            self._takeover.carry_out(self._group, self._resources.slab, self._resources.inputs, spills)
+            self._takeover.carry_out(self._group, self._resources.slab, self._resources.input_rows, spills)
             self._remove_old_journal()
         while True:
             if time.monotonic() >= self._heartbeat_due:
@@ -308,10 +308,10 @@ class _Supervisor:
     def execute_new_code(self) -> None:
         """Replace this process by the installed code with `execve`. Return only if that fails."""
         resources = self._resources
-        group = self._group.processes_to_pass()
+        processes = self._group.processes_to_pass()
         # Without processes the new code starts as usual, and acquires the locks itself.
-        locks = tuple(lock.descriptor for lock in resources.locks) if group else ()
-        handover = Handover(__version__, self._upgrade.since, tuple(_sockets_to_pass(resources)), locks, group)
+        locks = tuple(lock.descriptor for lock in resources.locks) if processes else ()
+        handover = Handover(__version__, self._upgrade.since, tuple(_sockets_to_pass(resources)), locks, processes)
         self._manager.notify_alive(time.monotonic())
         self._manager.notify_reloading()
         try:

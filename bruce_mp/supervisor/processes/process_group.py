@@ -69,7 +69,7 @@ class Resources(NamedTuple):
     """Resources that the supervisor acquires before it starts a process.
 
     Every process gets copies of `locks`, so the kernel releases a lock only after the last process has exited.
-    `inputs` are the rows of the input processes.
+    `input_rows` are the rows of the input processes.
     """
 
     config: Config
@@ -78,7 +78,7 @@ class Resources(NamedTuple):
     locks: Sequence[InheritedDescriptor]
     input_sockets: InputSockets
     http: BoundSocket
-    inputs: tuple[int, ...]
+    input_rows: tuple[int, ...]
 
 
 class ProcessGroup:
@@ -103,7 +103,7 @@ class ProcessGroup:
         self._is_draining = False
         self._is_stopping = False
         self.failure: str | None = None
-        self.inputs = [self._create_input(input_row) for input_row in resources.inputs]
+        self.inputs = [self._create_input(input_row) for input_row in resources.input_rows]
         self._router = self._create_process(programs.router, "router", lay.ROW_ROUTER)
         self._status = self._create_process(programs.status, "status", lay.ROW_STATUS, listener=resources.http.socket)
         self._journal = self._create_journal()
@@ -146,7 +146,7 @@ class ProcessGroup:
                 self._programs.input, "input", row, listener=bound.socket, ends_when_drained=True
             )
             child.start = replace(child.start, queue_length=bound.queue)
-        child.start = replace(child.start, inputs=self._resources.inputs)
+        child.start = replace(child.start, inputs=self._resources.input_rows)
         return child
 
     def load_programs(self, deadline: float) -> None:

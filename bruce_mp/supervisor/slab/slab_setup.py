@@ -207,7 +207,7 @@ def retire_row(slab: Slab, row: int) -> None:
     slab.words[(slab.row_at(row) + lay.ROW_PID) >> 2] = 0
 
 
-def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirectory) -> None:
+def recover_after_upgrade(slab: Slab, input_rows: Sequence[int], spills: SpillDirectory) -> None:
     """Recover a slab after the old processes ended for an upgrade.
 
     This skips the validation of the chunks, which the old processes have just used. The supervisor's row stays in use.
@@ -216,7 +216,7 @@ def recover_after_upgrade(slab: Slab, inputs: Sequence[int], spills: SpillDirect
         if row != lay.ROW_SUPERVISOR:
             retire_row(slab, row)
     reset_idempotence(slab)
-    recover_inputs(slab, inputs, spills)
+    recover_inputs(slab, input_rows, spills)
     _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)
 

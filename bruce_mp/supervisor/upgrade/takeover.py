@@ -47,7 +47,7 @@ class Takeover:
         self._gap_s: float | None = None
         self._is_reported = False
 
-    def carry_out(self, group: ProcessGroup, slab: Slab, inputs: tuple[int, ...], spills: SpillDirectory) -> None:
+    def carry_out(self, group: ProcessGroup, slab: Slab, input_rows: tuple[int, ...], spills: SpillDirectory) -> None:
         """End the old processes, recover the slab, and start the new inputs. Raise SlabError for a damaged slab."""
         if not self._has_old_processes:
             return  # the old processes ended before the `execve`, so this is an ordinary start
@@ -57,7 +57,7 @@ class Takeover:
         self._replaced.end_others()
         self._no_input_since = time.monotonic()
         self._replaced.end_inputs()
-        recover_after_upgrade(slab, inputs, spills)
+        recover_after_upgrade(slab, input_rows, spills)
         group.start_inputs()
         self._replaced.end_status()
         self._others_due = time.monotonic() + HEAD_START_S
