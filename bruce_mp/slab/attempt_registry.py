@@ -145,7 +145,10 @@ class AttemptRegistry:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, attempt: RememberedAttempt) -> RememberedAttempt | None:
-        """Store that an attempt is complete; return an earlier attempt of the name instead, if one may be delivered."""
+        """Store that a worker is about to complete an attempt; return an attempt of the name instead, if one exists.
+
+        A cancelled attempt does not count, because none of its messages is delivered.
+        """
         with self._locked():
             earlier = self._attempts.get(attempt.name)
             if earlier is not None and earlier.state is not AttemptState.CANCELLED:

@@ -70,11 +70,9 @@ class Shares:
     @property
     def capacity(self) -> int:
         """Return the largest number of chunks that this input can have, given the shares that others hold now."""
-        others = 0
-        if self._others:
-            table = bytes(self._table)
-            others = sum(self._guaranteed_to(table.count(other)) for other in self._others)
-        return (self.count - 1) * self.size + self._last_size - others * self.size
+        table = bytes(self._table)
+        guaranteed = sum(self._guaranteed_to(table.count(other)) for other in self._others)
+        return (self.count - 1) * self.size + self._last_size - guaranteed * self.size
 
     def _guaranteed_to(self, shares: int) -> int:
         """Return the number of shares that an input with `shares` shares can count on."""

@@ -35,7 +35,7 @@ class CompressionEvent(msgspec.Struct, frozen=True, tag=True):
     micros: int = 0
 
     def plus(self, other: "CompressionEvent") -> "CompressionEvent":
-        """Add an event of the same topic and codec."""
+        """Return the sum of this event and another of the same topic and codec."""
         topic, codec, *numbers = msgspec.structs.astuple(self)
         others = msgspec.structs.astuple(other)[2:]
         return CompressionEvent(topic, codec, *map(sum, zip(numbers, others, strict=True)))

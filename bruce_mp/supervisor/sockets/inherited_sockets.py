@@ -96,7 +96,7 @@ class InheritedSocket:
 
 
 def with_file(bound: BoundSocket) -> BoundSocket:
-    """Return a socket of `bruce hold` with its socket file, which the daemon removes if it ends last."""
+    """Return one of our sockets with its socket file; a socket of `bruce hold` lacks it until a start has succeeded."""
     if not bound.is_ours:
         return bound
     return InheritedSocket(bound.socket, "", is_ours=True, queue=bound.queue).bound
@@ -120,7 +120,7 @@ class InheritedSockets:
                 return inherited.bound
         return None
 
-    def refuse_others(self) -> None:
+    def refuse_unclaimed(self) -> None:
         """Close the remaining sockets. Raise StartError if another program keeps one of them open."""
         for inherited in self._sockets:
             if not inherited.is_ours or inherited.is_kept:

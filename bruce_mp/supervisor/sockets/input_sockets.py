@@ -88,7 +88,7 @@ def open_input_sockets(config: Input, inherited: InheritedSockets) -> InputSocke
             opened["unix_stream"] = claimed or bind_unix_stream(stream)
         if config.tcp.enable:
             opened["tcp"] = _open_tcp(config.tcp, inherited)
-        inherited.refuse_others()
+        inherited.refuse_unclaimed()
     except BaseException:
         InputSockets(**opened).close()
         raise

@@ -145,7 +145,7 @@ def test_an_own_port_chosen_by_the_kernel_is_kept(tcp: socket.socket) -> None:
 def test_sockets_for_another_process_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x"}.items():
         monkeypatch.setenv(name, value)
-    sockets_from_manager().refuse_others()
+    sockets_from_manager().refuse_unclaimed()
     assert "LISTEN_FDS" not in os.environ
 
 
