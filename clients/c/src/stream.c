@@ -240,8 +240,10 @@ static void on_written(bruce_stream *client, size_t bytes)
 
 static void disconnect(bruce_stream *client)
 {
-    close(client->socket);
-    client->socket = -1;
+    int ended = client->socket;
+
+    client->socket = -1; /* first: after a fork() in between, the child must not close another file of this number */
+    close(ended);
     client->input_size = 0;
     client->uncertain += client->written_messages - client->flushed.received;
     client->written_messages = 0;
@@ -407,7 +409,8 @@ static void lock(bruce_stream *client)
         pthread_mutex_init(&client->flush_lock, NULL);
         if (client->socket >= 0)
             disconnect(client);
-        client->start = client->end = client->written = 0;
+        client->buffer = NULL; /* lost: another thread may have been replacing it */
+        client->capacity = client->start = client->end = client->written = 0;
         client->uncertain = 0;
         client->breaks = 0;
         memset(&client->stats, 0, sizeof client->stats);
