@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
     "monitor": Command("bruce_mp.cli.monitor", "check a daemon for Nagios: exit status 0, 1, 2 or 3"),
     "replay": Command("bruce_mp.cli.replay", "send discarded or exported messages again"),
+    "token": Command("bruce_mp.cli.token", "get a token for a login at the brokers"),
     "slab": Command("bruce_mp.cli.slab", "inspect a slab file, and export its messages"),
     "dev-broker": Command("bruce_mp.devbroker.process", "run an embedded Kafka broker for demos and tests"),
 }

@@ -5,7 +5,8 @@ Each check is a generator of problems; `CHECKS` lists them. They expect a config
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.addresses import HostPort, UnixPath, is_loopback
 from bruce_mp.config.problems import Problem, dotted
@@ -23,6 +24,25 @@ __all__ = ["check"]
 Path = tuple[str, ...]
 
 _LEVELS: Final = {"gzip": (0, 9), "lz4": (0, 16), "zstd": (1, 22)}
+_EXTENSION_NAME: Final = re.compile("(?!auth$)[A-Za-z]+")  # RFC 7628, section 3.1
+
+
+class _LoginSettings(NamedTuple):
+    """The settings of a login: all of `required`, exactly one of `secrets`, any of `optional`."""
+
+    required: tuple[str, ...]
+    secrets: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+_PASSWORD_LOGIN: Final = _LoginSettings(("username",), ("password_file", "password_env"))
+_LOGINS: Final = {
+    "PLAIN": _PASSWORD_LOGIN,
+    "SCRAM-SHA-256": _PASSWORD_LOGIN,
+    "SCRAM-SHA-512": _PASSWORD_LOGIN,
+    "OAUTHBEARER": _LoginSettings((), ("token_file", "token_command"), ("extensions",)),
+    "GSSAPI": _LoginSettings(("kerberos_principal", "kerberos_keytab_file")),
+}
 
 
 def check(config: Config) -> Iterator[Problem]:
@@ -116,26 +136,29 @@ def _sasl(config: Config) -> Iterator[Problem]:
     sasl, path = config.kafka.sasl, ("kafka", "sasl")
     if sasl.mechanism is None:
         return
-    for_password = {"username": sasl.username, "password_file": sasl.password_file, "password_env": sasl.password_env}
-    for_token = {"token_file": sasl.token_file, "token_command": sasl.token_command}
-    uses_token = sasl.mechanism == "OAUTHBEARER"
-    for name, value in (for_password if uses_token else for_token).items():
-        if value is not None:
+    used = _LOGINS[sasl.mechanism]
+    for name in sorted({name for login in _LOGINS.values() for names in login for name in names}):
+        value = getattr(sasl, name)
+        if value and not any(name in names for names in used):
             yield Problem.value((*path, name), value, f': "{sasl.mechanism}" does not use it; remove it')
-    if not uses_token and sasl.username is None:
-        yield Problem((*path, "username"), f"kafka.sasl.username is missing: {sasl.mechanism} needs it.")
-    sources = for_token if uses_token else {name: for_password[name] for name in ("password_file", "password_env")}
-    yield from _exactly_one(path, sources)
+        if value is None and name in used.required:
+            yield Problem((*path, name), f"kafka.sasl.{name} is missing: {sasl.mechanism} needs it.")
+    yield from _exactly_one(path, {name: getattr(sasl, name) for name in used.secrets})
+    for name in sasl.extensions:
+        if not _EXTENSION_NAME.fullmatch(name):
+            problem = "is not the name of an extension: give letters only, and not auth"
+            yield Problem((*path, "extensions", name), f"kafka.sasl.extensions.{name} {problem}.")
     if config.kafka.broker_version is not None:
         yield from _broker_without_login(config.kafka.broker_version)
 
 
 def _exactly_one(path: Path, sources: Mapping[str, object]) -> Iterator[Problem]:
     names = " or ".join(f"kafka.sasl.{name}" for name in sources)
-    if all(value is None for value in sources.values()):
+    given = [name for name, value in sources.items() if value is not None]
+    if sources and not given:
         yield Problem((*path, next(iter(sources))), f"The login has no credentials: give {names}.")
-    elif None not in sources.values():
-        yield Problem((*path, next(iter(sources))), f"Only one of {names} can be used: remove the other.")
+    elif len(given) > 1:
+        yield Problem((*path, given[0]), f"Only one of {names} can be used: remove the other.")
 
 
 def _broker_without_login(version: str) -> Iterator[Problem]:

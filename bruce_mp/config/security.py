@@ -8,6 +8,8 @@ processes receive, show and log it.
 
 from typing import Annotated, Final, Literal
 
+from msgspec import field
+
 from bruce_mp.config import fields
 from bruce_mp.config.fields import LIVE
 from bruce_mp.config.section import Section
@@ -15,6 +17,7 @@ from bruce_mp.config.section import Section
 __all__ = ["ENV_VARIABLE", "Sasl", "Tls"]
 
 ENV_VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
+_EXTENSION: Final = "For OAUTHBEARER: a SASL extension that the brokers ask for, such as `logicalCluster`."
 
 
 class Tls(Section, frozen=True):
@@ -68,13 +71,13 @@ class Sasl(Section, frozen=True):
 
     mechanism: (
         Annotated[
-            Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"],
+            Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"],
             fields.choice("The mechanism. Absent: no login."),
             LIVE,
         ]
         | None
     ) = None
-    username: Annotated[str, fields.pattern("The user; not for OAUTHBEARER.", r"^[^\x00]+$", "bruce"), LIVE] | None = (
+    username: Annotated[str, fields.pattern("The user, for PLAIN and SCRAM.", r"^[^\x00]+$", "bruce"), LIVE] | None = (
         None
     )
     password_file: Annotated[str, fields.path("File with the password."), LIVE] | None = None
@@ -100,3 +103,22 @@ class Sasl(Section, frozen=True):
         ]
         | None
     ) = None
+    extensions: Annotated[
+        dict[str, Annotated[str, fields.pattern(_EXTENSION, r"^[\x20-\x7e]+$", "lkc-1"), LIVE]],
+        fields.text(_EXTENSION),
+        LIVE,
+    ] = field(default_factory=dict)
+    kerberos_principal: (
+        Annotated[
+            str,
+            fields.pattern("For GSSAPI: the daemon's principal.", r"^[^\x00-\x20]+$", "bruce@EXAMPLE.COM"),
+            LIVE,
+        ]
+        | None
+    ) = None
+    kerberos_keytab_file: Annotated[str, fields.path("For GSSAPI: the keytab with its keys."), LIVE] | None = None
+    kerberos_service_name: Annotated[
+        str,
+        fields.pattern("For GSSAPI: the first part of the brokers' principals.", "^[A-Za-z0-9_.-]+$", "kafka"),
+        LIVE,
+    ] = "kafka"

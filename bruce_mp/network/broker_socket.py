@@ -115,7 +115,7 @@ class BrokerSocket:
     def open(self) -> None:
         """Start connecting."""
         if self._security.logins is not None:
-            self._security.logins.request(self._on_login)
+            self._security.logins.request(self._host, self._on_login)
         else:
             self._connect()
 
@@ -346,8 +346,14 @@ class BrokerSocket:
             elif isinstance(event, Failed) and self._falls_back(event):
                 return
             elif isinstance(event, Failed | Closed):
-                self.close()
+                self._on_end(event)
             self._on_event(event)
+
+    def _on_end(self, event: Failed | Closed) -> None:
+        is_refused = isinstance(event, Failed) and event.cause is FailureCause.LOGIN_REFUSED
+        if is_refused and self._security.logins is not None:
+            self._security.logins.on_refused()
+        self.close()
 
     def _falls_back(self, event: Failed) -> bool:
         """Reconnect with the fallback negotiation if the broker reported no versions; return True if it did so."""
@@ -375,7 +381,9 @@ class BrokerSocket:
 
     def _request_renewal(self, lifetime_s: float) -> None:
         assert self._security.logins is not None
-        self._security.logins.request(lambda mechanism, reason: self._on_renewal(lifetime_s, mechanism, reason))
+        self._security.logins.request(
+            self._host, lambda mechanism, reason: self._on_renewal(lifetime_s, mechanism, reason)
+        )
 
     def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
         if self._is_closed:

@@ -86,6 +86,7 @@ def _secret_files(config: Config) -> dict[str, str | None]:
         "kafka.tls.key_password_file": tls.key_password_file,
         "kafka.sasl.password_file": sasl.password_file,
         "kafka.sasl.token_file": sasl.token_file,
+        "kafka.sasl.kerberos_keytab_file": sasl.kerberos_keytab_file,
         "http.token_file": config.http.token_file,
     }
 

@@ -1,22 +1,21 @@
 """Supply a new SASL exchange for each login, with the credentials of that moment.
 
-Several logins share a token from `token_command`. The command runs again after four fifths of the token's life. A token
-without an expiry time (a JWT has one) is used for one login.
+Several logins share a token from `token_command`. The command runs again after four fifths of the token's life, and
+after a broker has refused the token. A token without an expiry time is used for one login.
 """
 
 from __future__ import annotations
 
-import binascii
 import secrets
 import time
-from base64 import urlsafe_b64decode
+from functools import partial
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from bruce_mp.errors import ConfigError
 from bruce_mp.network.credentials import read_secret
+from bruce_mp.network.kerberos import Kerberos
 from bruce_mp.network.token_command import TokenCommand
+from bruce_mp.network.token_response import BearerToken, decode_token
 from bruce_mp.protocol.kafka.sasl import OAuthBearer, Plain
 from bruce_mp.protocol.kafka.scram import Scram
 
@@ -27,14 +26,13 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.protocol.kafka.sasl import Mechanism
 
+    OnMechanism = Callable[[Mechanism | None, str], None]
+
 __all__ = ["SaslSessions"]
 
 _RENEWAL_SHARE: Final = 0.8
 """Fraction of a token's lifetime after which the daemon asks for the next one."""
-
-
-class _Claims(msgspec.Struct):
-    exp: float
+_NO_TOKEN: Final = BearerToken("", 0.0)
 
 
 class SaslSessions:
@@ -43,18 +41,25 @@ class SaslSessions:
     def __init__(self, sasl: Sasl, loop: Loop) -> None:
         self._sasl = sasl
         self._loop = loop
-        self._callbacks: list[Callable[[Mechanism | None, str], None]] = []
-        self._token = ""
+        self._callbacks: list[OnMechanism] = []
+        self._token = _NO_TOKEN
         self._token_valid_until_s = 0.0
+        self._kerberos = Kerberos(sasl)
 
-    def request(self, callback: Callable[[Mechanism | None, str], None]) -> None:
-        """Call `callback(mechanism, "")` or `callback(None, reason)`.
+    def request(self, host: str, callback: OnMechanism) -> None:
+        """Call `callback(mechanism, "")` or `callback(None, reason)` for a login at the broker on `host`.
 
-        The call comes from the loop if the token command runs or the credentials are not available.
+        The call comes from the loop if the token command runs, a ticket is requested, or credentials are not available.
         """
-        if self._sasl.token_command is not None and time.time() >= self._token_valid_until_s:
+        if self._sasl.mechanism == "GSSAPI":
+            start = partial(self._kerberos.try_start, host)  # may ask the KDC over the network
+            self._loop.call_in_thread(f"kerberos-{host}", start, lambda result: callback(*result))
+        elif self._sasl.token_command is not None and time.time() >= self._token_valid_until_s:
             self._run_token_command(self._sasl.token_command, callback)
-            return
+        else:
+            self._supply(callback)
+
+    def _supply(self, callback: OnMechanism) -> None:
         try:
             mechanism = self._create_mechanism()
         except ConfigError as error:
@@ -63,10 +68,16 @@ class SaslSessions:
             return
         callback(mechanism, "")
 
+    def on_refused(self) -> None:
+        """Discard the cached token or tickets, because a broker refused them."""
+        self._token_valid_until_s = 0.0
+        self._kerberos.on_refused()
+
     def _create_mechanism(self) -> Mechanism:
         sasl = self._sasl
         if sasl.mechanism == "OAUTHBEARER":
-            return _bearer(self._token or read_secret(sasl.token_file, None, "The token") or "")
+            token = self._token.text or read_secret(sasl.token_file, None, "The token") or ""
+            return self._bearer(token.strip())
         password = read_secret(sasl.password_file, sasl.password_env, "The password") or ""
         assert sasl.mechanism is not None
         assert sasl.username is not None
@@ -77,44 +88,28 @@ class SaslSessions:
         except ValueError as error:
             raise ConfigError(f"The password cannot be used: {error}.") from None
 
+    def _bearer(self, token: str) -> OAuthBearer:
+        try:
+            return OAuthBearer(token, self._sasl.extensions)
+        except ValueError as error:
+            raise ConfigError(f"The token cannot be used: {error}.") from None
+
     # --- tokens of a program -----------------------------------------------------------------------------------------
 
-    def _run_token_command(self, command: tuple[str, ...], callback: Callable[[Mechanism | None, str], None]) -> None:
+    def _run_token_command(self, command: tuple[str, ...], callback: OnMechanism) -> None:
         self._callbacks.append(callback)
         if len(self._callbacks) == 1:
-            TokenCommand(self._loop, command, self._on_token).start()
+            TokenCommand(self._loop, command, lambda *result: self._on_output(command[0], *result)).start()
 
-    def _on_token(self, token: str, error: str) -> None:
-        if not error:
-            self._token = token
-            now_s = time.time()
-            self._token_valid_until_s = now_s + _RENEWAL_SHARE * max(0.0, _expiry_of(token) - now_s)
+    def _on_output(self, program: str, output: str, exit_error: str) -> None:
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(*self._try_bearer(token, error))
-
-    def _try_bearer(self, token: str, error: str) -> tuple[Mechanism | None, str]:
-        if error:
-            return None, error
+        now_s = time.time()
         try:
-            return _bearer(token), ""
-        except ConfigError as invalid:
-            return None, str(invalid)
-
-
-def _bearer(token: str) -> OAuthBearer:
-    try:
-        return OAuthBearer(token.strip())
-    except ValueError as error:
-        raise ConfigError(f"The token cannot be used: {error}.") from None
-
-
-def _expiry_of(token: str) -> float:
-    """Return the expiry of a token in seconds since the epoch, 0 if the token does not state one."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return 0.0
-    try:
-        return msgspec.json.decode(urlsafe_b64decode(parts[1] + "=="), type=_Claims).exp
-    except (binascii.Error, msgspec.MsgspecError, ValueError):
-        return 0.0
+            self._token = decode_token(output, exit_error, now_s)
+        except ConfigError as error:
+            for callback in callbacks:
+                callback(None, f"kafka.sasl.token_command ({program}) {error}")
+            return
+        self._token_valid_until_s = now_s + _RENEWAL_SHARE * self._token.lifetime_s
+        for callback in callbacks:
+            self._supply(callback)

@@ -1,6 +1,7 @@
 """Run the program of `kafka.sasl.token_command` under the event loop without blocking.
 
-The program gets no input. Its standard error is dropped, because it may contain a secret.
+The program gets no input. Its standard error is dropped, because it may contain a secret. It can state the reason of a
+failure in its output, see `token_response`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _MAX_BYTES: Final = 64 * 1024
 
 
 class TokenCommand:
-    """One run of the program. `on_done` gets its output, and an error text that is empty if the output is valid."""
+    """One run of the program.
+
+    `on_done` gets the output and an error text, which follows the program's name in a sentence and is empty if the
+    program succeeded. A failed program may have written output too.
+    """
 
     def __init__(self, loop: Loop, command: Sequence[str], on_done: Callable[[str, str], None]) -> None:
         self._loop = loop
@@ -45,17 +50,13 @@ class TokenCommand:
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
         except OSError as error:
-            text = f"{self._name} cannot be started: {error.strerror}."
+            text = f"cannot be started: {error.strerror}."
             self._loop.call_later(0, lambda: self._on_done("", text))
             return
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._loop.watch(self._process.stdout, lambda _: self._read())
         self._timer = self._loop.call_at(self._deadline, self._on_timeout)
-
-    @property
-    def _name(self) -> str:
-        return f"kafka.sasl.token_command ({self._command[0]})"
 
     def _read(self) -> None:
         assert self._process is not None
@@ -79,14 +80,7 @@ class TokenCommand:
         if code is None:
             self._loop.call_later(_POLL_S, self._wait)
         else:
-            self._finish(self._error_of_exit(code))
-
-    def _error_of_exit(self, code: int) -> str:
-        if code:
-            return f"{self._name} ended with code {code}. Run it as the daemon's user to see why."
-        if not self._output.strip():
-            return f"{self._name} wrote no token. Run it as the daemon's user to see why."
-        return ""
+            self._finish(f"ended with code {code}. Run it as the daemon's user to see why." if code else "")
 
     def _on_timeout(self) -> None:
         assert self._process is not None
@@ -96,7 +90,8 @@ class TokenCommand:
             self._process.stdout.close()
         self._process.kill()
         self._process.wait()
-        self._finish(f"{self._name} did not end within {_TIMEOUT_S:g} s, and was killed.")
+        self._output = b""
+        self._finish(f"did not end within {_TIMEOUT_S:g} s, and was killed.")
 
     def _finish(self, error: str) -> None:
         self._is_done = True

@@ -71,9 +71,11 @@ def test_the_full_file_has_every_setting() -> None:
 def test_the_full_file_is_valid_with_every_setting_enabled(tmp_path: Path) -> None:
     path = tmp_path / "bruce.toml"
     without_config = uncommented().replace('action = "combined"\nconfig = "standard"', 'action = "combined"')
-    # A secret may have only one source, and old brokers have no login.
+    # A secret may have only one source, a login only the settings of its mechanism, and old brokers have no login.
     alternatives = re.compile(
-        r"^(broker_version|password_env|key_password_env|token_file|token_command) = .*\n", re.MULTILINE
+        r"^(broker_version|password_env|key_password_env|token_file|token_command|kerberos_principal"
+        r"|kerberos_keytab_file|logicalCluster) = .*\n",
+        re.MULTILINE,
     )
     on_unix_socket = without_config.replace('listen = "127.0.0.1:9090"', 'listen = "unix:/run/bruce.http"')
     path.write_text(alternatives.sub("", on_unix_socket))

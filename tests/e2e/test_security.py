@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -18,11 +19,13 @@ from confluent_kafka.admin._resource import ResourceType
 from bruce_mp.client import DatagramClient
 from bruce_mp.telemetry.counters import Counter
 from support.certificates import Authority
-from support.config_checks import Site
+from support.config_checks import Outcome, Site
 from support.daemon import Daemon
 from support.kafka_dist import NEWEST
-from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka, unsigned_token
+from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka
 from support.read_back import read_back_kafka
+from support.signed_tokens import TokenIssuer, unsigned_token
+from support.token_endpoint import Answer, serve_tokens
 from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
@@ -188,6 +191,42 @@ def test_a_login_that_ends_is_renewed_on_the_same_connection(
     assert [record.value for record in records] == [b"%d" % number for number in range(sent)]
 
 
+def bruce_token(*words: str) -> str:
+    """Return the setting of `kafka.sasl.token_command` that runs `bruce token`."""
+    return json.dumps([sys.executable, "-m", "bruce_mp", "token", *words])
+
+
+def test_client_credentials_log_in_with_a_token_that_the_broker_verifies(tmp_path: Path, kafka: SecureKafka) -> None:
+    """The broker checks the token's signature, issuer and audience; first the endpoint refuses the client."""
+    secret_file = tmp_path / "client-secret"
+    secret_file.write_text("wrong-but-hidden")
+    load = a_load(kafka, "client-credentials")
+    with serve_tokens(kafka.authority.issue("endpoint")) as endpoint:
+        words = ("--token-url", endpoint.token_url, "--client-id", "bruce", "--client-secret-file", str(secret_file))
+        settings = {
+            **over_tls(kafka),
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.token_command": bruce_token("oidc", *words, "--ca-file", str(kafka.authority.certificate)),
+        }
+        endpoint.answer(Answer({"error": "invalid_client"}, 401))
+        with Daemon(tmp_path, kafka.server("JWKS"), settings) as daemon:
+            deliver(load, daemon)
+            refusal = "reports invalid_client: The token endpoint"
+            daemon.wait_for(lambda: refusal in problems(daemon), "a red page", TIMEOUT_S)
+            assert "(invalid_client). Check --client-id and the client's secret." in daemon.log()
+            strangers_token = TokenIssuer(tmp_path, "stranger").token("bruce")
+            endpoint.answer(Answer({"access_token": strangers_token, "expires_in": 3600}))
+            daemon.wait_for(lambda: "refuses the login of the holder" in problems(daemon), "a refusal", TIMEOUT_S)
+            assert strangers_token not in everything_said(daemon)
+            token = kafka.issuer.token("bruce")
+            endpoint.answer(Answer({"access_token": token, "token_type": "Bearer", "expires_in": 3600}))
+            assert_delivered(load, daemon, kafka)
+            assert daemon.books().possible_duplicates == 0
+            said = everything_said(daemon)
+            assert "wrong-but-hidden" not in said
+            assert token not in said
+
+
 def test_brokers_that_refuse_the_login_are_retried_with_a_backoff(tmp_path: Path, kafka: SecureKafka) -> None:
     file = tmp_path / "password"
     file.write_text("wrong")
@@ -312,3 +351,49 @@ def test_the_check_names_each_fault_of_tls_and_login(site: Site, tmp_path: Path,
         done = site.check(kafka.server(listener), text)
         assert words in done.line("broker ")
         assert done.status == 1
+
+
+def test_the_check_names_each_fault_of_a_token(site: Site, kafka: SecureKafka, tmp_path: Path) -> None:
+    secret_file = tmp_path / "client-secret"
+    secret_file.write_text("s3cret-in-a-file")
+    with serve_tokens(kafka.authority.issue("idp")) as endpoint:
+        words = ("--token-url", endpoint.token_url, "--client-id", "bruce", "--client-secret-file", str(secret_file))
+        trusting = (*words, "--ca-file", str(kafka.authority.certificate))
+
+        def check(*command: str) -> Outcome:
+            login = f'[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = {bruce_token(*command)}\n'
+            return site.check(kafka.server("JWKS"), tls_of(kafka) + login)
+
+        endpoint.answer(Answer({"access_token": kafka.issuer.token("bruce"), "expires_in": 60}))
+        done = check("oidc", *trusting)
+        assert done.line("broker ").startswith("warning ")  # its certificate expires soon, or the cluster starts
+        assert done.status == 0
+        faults = {
+            ("oidc", *words): "Put its authority into --ca-file",
+            ("oidc", *words[:-1], "/nowhere"): "The client's secret cannot be read from /nowhere",
+            ("aws-msk-iam",): "The region of the MSK cluster is not given. Add --region",
+            (
+                "aws-msk-iam",
+                "--region",
+                "eu-west-1",
+                "--credentials-file",
+                "/nowhere",
+            ): "AWS credentials cannot be read",
+        }
+        for command, text in faults.items():
+            done = check(*command)
+            assert text in done.line("broker ")
+            assert "The daemon cannot log in to broker" in done.line("broker ")
+            assert done.status == 1
+        refused = {
+            "Check --scope": Answer({"error": "invalid_scope"}, 400),
+            "refuses the login of the holder of the token": Answer(
+                {"access_token": kafka.issuer.token("bruce", audience="other")}
+            ),
+        }
+        for text, answer in refused.items():
+            endpoint.answer(answer)
+            done = check("oidc", *trusting)
+            assert text in done.line("broker ")
+            assert "s3cret-in-a-file" not in str(done.lines)
+            assert done.status == 1

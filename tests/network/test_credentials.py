@@ -82,7 +82,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 # --- logins -----------------------------------------------------------------------------------------------------------
 def get(logins: SaslSessions, loop: Loop) -> tuple[Mechanism | None, str]:
     found: list[tuple[Mechanism | None, str]] = []
-    logins.request(lambda mechanism, trouble: found.append((mechanism, trouble)))
+    logins.request("broker", lambda mechanism, trouble: found.append((mechanism, trouble)))
     deadline = time.monotonic() + TIMEOUT_S
     while not found:
         assert time.monotonic() < deadline
@@ -96,20 +96,69 @@ def jwt(lifetime_s: float) -> str:
     return f"head.{claims}.signature"
 
 
+def command_that_counts(tmp_path: Path, output: str) -> tuple[SaslSessions, Loop, Path]:
+    """Return the logins with a token command that writes `output`, and the file that gets a line for each run."""
+    count, file, loop = tmp_path / "count", tmp_path / "output", Loop()
+    file.write_text(output)
+    command = ("/bin/sh", "-c", f"echo >> {count}; cat {file}")
+    return SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=command), loop), loop, count
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(("token", "runs"), [("opaque", 3), (1000.0, 1), (-1.0, 3), ("a.b.c", 3)])
-def test_a_token_is_cached_until_it_expires(tmp_path: Path, token: str | float, runs: int) -> None:
+@pytest.mark.parametrize(
+    ("token", "form", "runs"),
+    [
+        ("opaque", "{}", 3),
+        (1000.0, "{}", 1),
+        (-1.0, "{}", 3),
+        ("a.b.c", "{}", 3),
+        ("opaque", '{{"access_token": "{}", "token_type": "Bearer", "expires_in": 1000}}', 1),
+        ("opaque", '{{"access_token": "{}", "expires_in": "1000"}}', 1),  # some servers write numbers as strings
+        ("opaque", '{{"access_token": "{}", "expires_in": 0}}', 3),
+        ("opaque", '{{"access_token": "{}"}}', 3),
+        (1000.0, '{{"access_token": "{}"}}', 1),
+        (1000.0, '{{"access_token": "{}", "expires_in": 0}}', 3),
+    ],
+)
+def test_a_token_is_cached_until_it_expires(tmp_path: Path, token: str | float, form: str, runs: int) -> None:
     if isinstance(token, float):  # a token from the time of collection would have expired
         token = jwt(lifetime_s=token)
-    count = tmp_path / "count"
-    loop = Loop()
-    command = ("/bin/sh", "-c", f"echo >> {count}; echo {token}")
-    logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=command), loop)
+    logins, loop, count = command_that_counts(tmp_path, form.format(token))
     for _ in range(3):
         mechanism, trouble = get(logins, loop)
         assert mechanism is not None, trouble
-        assert token.encode() in mechanism.start()
+        assert mechanism.start() == b"n,,\x01auth=Bearer %s\x01\x01" % token.encode()
     assert count.read_text().count("\n") == runs
+
+
+@pytest.mark.process
+def test_a_refused_token_is_requested_again(tmp_path: Path) -> None:
+    logins, loop, count = command_that_counts(tmp_path, jwt(lifetime_s=1000))
+    for _ in range(2):
+        get(logins, loop)
+        get(logins, loop)
+        logins.on_refused()
+    assert count.read_text().count("\n") == 2
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            """echo '{"error": "invalid_client", "error_description": "No such\\u001b client."}'; exit 1""",
+            "reports invalid_client: No such client.",
+        ),
+        ("""echo '{"error": "invalid_client"}'""", "reports invalid_client: the issuer gives no reason."),
+        ("""echo '{"access_token": "hidden", '""", "wrote no token. Run it as the daemon's user to see why."),
+        ("""echo '{"access_token": ["hidden"]}'""", "wrote no token. Run it as the daemon's user to see why."),
+        ("echo hidden; exit 3", "ended with code 3. Run it as the daemon's user to see why."),
+    ],
+)
+def test_a_failed_token_command_gives_its_reason_and_no_token(script: str, reason: str) -> None:
+    loop = Loop()
+    logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=("/bin/sh", "-c", script)), loop)
+    assert get(logins, loop) == (None, f"kafka.sasl.token_command (/bin/sh) {reason}")
 
 
 @pytest.mark.process
@@ -268,6 +317,26 @@ HEAD: Final = '[kafka]\nbootstrap_servers = ["b:1"]\n'
         ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\nusername = "u"\ntoken_file = "/t"', '"OAUTHBEARER" does not use it'),
         ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = []', "the absolute path of a program"),
         ('[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_command = ["x"]', "is not an absolute path"),
+        (
+            '[kafka.sasl]\nmechanism = "GSSAPI"\nkerberos_principal = "p"',
+            "kafka.sasl.kerberos_keytab_file is missing: GSSAPI needs it",
+        ),
+        (
+            '[kafka.sasl]\nmechanism = "GSSAPI"\nkerberos_keytab_file = "/k"',
+            "kafka.sasl.kerberos_principal is missing: GSSAPI needs it",
+        ),
+        (
+            '[kafka.sasl]\nmechanism = "GSSAPI"\nkerberos_principal = "p"\nkerberos_keytab_file = "/k"\nusername = "u"',
+            'kafka.sasl.username = "u" is not allowed: "GSSAPI" does not use it; remove it',
+        ),
+        (
+            '[kafka.sasl]\nmechanism = "PLAIN"\nusername = "u"\npassword_env = "P"\nextensions = { a = "b" }',
+            '"PLAIN" does not use it; remove it',
+        ),
+        (
+            '[kafka.sasl]\nmechanism = "OAUTHBEARER"\ntoken_file = "/t"\nextensions = { auth = "b" }',
+            "kafka.sasl.extensions.auth is not the name of an extension: give letters only, and not auth",
+        ),
         ('[kafka.tls]\nkey_file = "/k"', "give kafka.tls.certificate_file as well"),
         (
             '[kafka.tls]\ncertificate_file = "/c"\nkey_password_file = "/k"\nkey_password_env = "K"',

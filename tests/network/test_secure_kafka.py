@@ -19,7 +19,8 @@ from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, F
 from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
 from support.certificates import Authority
 from support.kafka_dist import NEWEST
-from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka, unsigned_token
+from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka
+from support.signed_tokens import unsigned_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

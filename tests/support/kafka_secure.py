@@ -1,14 +1,12 @@
 """One Kafka broker with a listener for each security protocol, and a plain one for the tests' own requests.
 
 The users are `alice`, with all rights, and `bob`, with all rights that no ACL denies; their passwords are in
-PASSWORDS, for PLAIN and both kinds of SCRAM.  OAUTHBEARER takes unsigned tokens, see `unsigned_token`.
+PASSWORDS, for PLAIN and both kinds of SCRAM.  OAUTHBEARER takes unsigned tokens, and at the listener JWKS only those
+of `issuer`.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from base64 import urlsafe_b64encode
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +19,7 @@ from support.certificates import Authority
 from support.kafka_cluster import KafkaCluster
 from support.kafka_java import run_java
 from support.ports import ReservedPort
+from support.signed_tokens import AUDIENCE, ISSUER, TokenIssuer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from support.kafka_config import NodePlan
     from support.kafka_java import JavaProcess
 
-__all__ = ["OLD_PASSWORD", "PASSWORDS", "OldKafka", "SecureKafka", "unsigned_token"]
+__all__ = ["OLD_PASSWORD", "PASSWORDS", "OldKafka", "SecureKafka"]
 
 PASSWORDS: Final = {"alice": "alice's secret, with = and ,", "bob": "bob-secret"}
 PROTOCOLS: Final = {
@@ -40,31 +39,24 @@ PROTOCOLS: Final = {
     "SASL_SSL": "SASL_SSL",
     "SASL_PLAIN": "SASL_PLAINTEXT",
     "SHORT": "SASL_PLAINTEXT",
+    "JWKS": "SASL_SSL",
 }
 """Listeners and their protocols.
 
 MTLS requires a certificate; EXPIRED and ELSEWHERE present an invalid one; a login at SHORT expires after SESSION_MS.
+JWKS has OAUTHBEARER only, and verifies the signature, issuer and audience of tokens.
 """
 SESSION_MS: Final = 3000
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 MODULES: Final = "org.apache.kafka.common.security"
+_OAUTH_MODULE: Final = f"{MODULES}.oauthbearer.OAuthBearerLoginModule"
+_VALIDATOR: Final = f"{MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler"
 _SCRAM_MODULE: Final = f"{MODULES}.scram.ScramLoginModule required;"
 OLD_PASSWORD: Final = "old-secret"
 """Password of alice for SCRAM with old brokers; their command accepts no commas in it."""
 TIMEOUT_S: Final = 60
 Acl = tuple[ResourceType, str, AclOperation]
 """Type of resource, its name, and the operation."""
-
-
-def unsigned_token(subject: str, lifetime_s: float = 3600) -> str:
-    """Return a JWT that Kafka's validator for development accepts."""
-    now = time.time()
-    claims = {"sub": subject, "iat": now - 1, "exp": now + lifetime_s}
-    return f"{_base64({'alg': 'none'})}.{_base64(claims)}."
-
-
-def _base64(value: dict[str, Any]) -> str:
-    return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
 class SecureKafka(KafkaCluster):
@@ -81,7 +73,8 @@ class SecureKafka(KafkaCluster):
             "EXPIRED": self.authority.issue("expired", days=-1),
             "ELSEWHERE": self.authority.issue("elsewhere", hosts="DNS:elsewhere.example"),
         }
-        self._certificates |= dict.fromkeys(("SSL", "MTLS", "SASL_SSL"), good)
+        self._certificates |= dict.fromkeys(("SSL", "MTLS", "SASL_SSL", "JWKS"), good)
+        self.issuer = TokenIssuer(directory)
 
     def at(self, listener: str) -> tuple[str, int]:
         """Return host and port of a listener."""
@@ -95,6 +88,8 @@ class SecureKafka(KafkaCluster):
         node = super()._create_node(plan)
         with (plan.directory / "server.properties").open("a") as file:
             file.writelines(f"{name}={value}\n" for name, value in self._settings(plan).items())
+        java, *words = node.command
+        node.command = [java, f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._key_set}", *words]
         return node
 
     def _settings(self, plan: NodePlan) -> dict[str, str]:
@@ -116,9 +111,21 @@ class SecureKafka(KafkaCluster):
             settings |= self._tls(name)
         for name in ("SASL_SSL", "SASL_PLAIN", "SHORT"):
             settings |= _sasl(f"listener.name.{name.lower()}")
+        settings |= {
+            "listener.name.jwks.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.jwks.oauthbearer.sasl.jaas.config": f"{_OAUTH_MODULE} required;",
+            "listener.name.jwks.oauthbearer.sasl.server.callback.handler.class": _VALIDATOR,
+            "listener.name.jwks.sasl.oauthbearer.jwks.endpoint.url": self._key_set,
+            "listener.name.jwks.sasl.oauthbearer.expected.issuer": ISSUER,
+            "listener.name.jwks.sasl.oauthbearer.expected.audience": AUDIENCE,
+        }
         for mechanism in MECHANISMS:
             settings[f"listener.name.short.{mechanism.lower()}.connections.max.reauth.ms"] = str(SESSION_MS)
         return settings
+
+    @property
+    def _key_set(self) -> str:
+        return self.issuer.key_set.as_uri()
 
     def _tls(self, listener: str) -> dict[str, str]:
         name = f"listener.name.{listener.lower()}.ssl"
@@ -221,6 +228,6 @@ def _sasl(listener: str) -> dict[str, str]:
         f"{listener}.scram-sha-256.sasl.jaas.config": _SCRAM_MODULE,
         f"{listener}.scram-sha-512.sasl.jaas.config": _SCRAM_MODULE,
         f"{listener}.oauthbearer.sasl.jaas.config": (
-            f'{MODULES}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";'
+            f'{_OAUTH_MODULE} required unsecuredLoginStringClaim_sub="broker";'
         ),
     }

@@ -13,9 +13,12 @@ SCRAM is in `scram`.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bruce_mp.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["NO_CHANNEL_BINDING", "LoginRefusedError", "Mechanism", "OAuthBearer", "Plain"]
 
@@ -70,20 +73,24 @@ class Plain:
 
 
 class OAuthBearer:
-    """OAUTHBEARER with a token of an external issuer.  Raises ValueError for a control character in it."""
+    """OAUTHBEARER with a token of an external issuer, and SASL extensions (KIP-342).
+
+    Raises ValueError for a control character in the token.
+    """
 
     name: Final = "OAUTHBEARER"
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, extensions: Mapping[str, str]) -> None:
         if not token.isascii() or not token.isprintable():
             raise ValueError("a bearer token is printable ASCII")
-        self._token = token
+        self._pairs = {"auth": f"Bearer {token}", **extensions}
         self._is_refused = False
         self.identity = "the holder of the token by OAUTHBEARER"
 
     def start(self) -> bytes:
-        """Return the token."""
-        return b"%sauth=Bearer %s%s" % (NO_CHANNEL_BINDING + _KVSEP, self._token.encode(), _KVSEP + _KVSEP)
+        """Return the token and the extensions."""
+        pairs = b"".join(f"{name}={value}".encode() + _KVSEP for name, value in self._pairs.items())
+        return NO_CHANNEL_BINDING + _KVSEP + pairs + _KVSEP
 
     def answer(self, challenge: bytes) -> bytes | None:
         """Return None if the broker accepts the token, else the acknowledgement of its refusal.

@@ -173,13 +173,19 @@ def test_plain_refuses_a_nul(user: str, password: str) -> None:
 
 
 def test_bearer_sends_the_token() -> None:
-    bearer = OAuthBearer("abc.def")
+    bearer = OAuthBearer("abc.def", {})
     assert bearer.start() == b"n,,\x01auth=Bearer abc.def\x01\x01"
     assert bearer.answer(b"") is None
 
 
+def test_extensions_follow_the_token() -> None:
+    """KIP-342: the pairs of RFC 7628 after `auth`."""
+    bearer = OAuthBearer("abc", {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"})
+    assert bearer.start() == b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01identityPoolId=pool-2\x01\x01"
+
+
 def test_a_refused_bearer_token_is_acknowledged_and_fails() -> None:
-    bearer = OAuthBearer("abc")
+    bearer = OAuthBearer("abc", {})
     assert bearer.answer(b'{"status":"invalid_token"}') == b"\x01"
     with pytest.raises(LoginRefusedError, match="does not accept the token"):
         bearer.answer(b"")
@@ -188,12 +194,12 @@ def test_a_refused_bearer_token_is_acknowledged_and_fails() -> None:
 @pytest.mark.parametrize("token", ["a\x01b", "a\nb", "ä"])
 def test_an_unprintable_token_is_refused(token: str) -> None:
     with pytest.raises(ValueError, match="printable"):
-        OAuthBearer(token)
+        OAuthBearer(token, {})
 
 
 @pytest.mark.parametrize(
     "mechanism",
-    [Plain("alice", "hidden"), OAuthBearer("hidden"), Scram("SCRAM-SHA-256", "alice", "hidden", "nonce")],
+    [Plain("alice", "hidden"), OAuthBearer("hidden", {}), Scram("SCRAM-SHA-256", "alice", "hidden", "nonce")],
     ids=lambda mechanism: mechanism.name,
 )
 def test_mechanisms_never_show_a_secret(mechanism: Mechanism) -> None:

@@ -1,0 +1,42 @@
+"""`bruce token`: get a token for the mechanism OAUTHBEARER, as a program for `kafka.sasl.token_command`.
+
+The command writes a token response, or an error response, as a token endpoint does (RFC 6749, section 5). The daemon
+reads both from the standard output; an error is a sentence on standard error, too. Neither contains a secret.
+
+Exit status: 0 with a token, else 1.
+"""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING
+
+from bruce_mp.cli.tokens import aws_msk_iam, oidc
+from bruce_mp.cli.tokens.issued_token import TokenError
+from bruce_mp.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Get a token and print the response."""
+    parser = ArgumentParser(prog="bruce token", description="Get a token for kafka.sasl.token_command.")
+    issuers = parser.add_subparsers(metavar="ISSUER", required=True)
+    oidc.add_parser(issuers)
+    aws_msk_iam.add_parser(issuers)
+    args = parser.parse_args(argv)
+    try:
+        token = args.issue(args)
+    except (TokenError, ConfigError) as error:
+        code = error.code if isinstance(error, TokenError) else "invalid_configuration"
+        print(json.dumps({"error": code, "error_description": str(error)}), flush=True)
+        raise
+    response = {"access_token": token.text, "token_type": "Bearer"}
+    if token.lifetime_s is not None:
+        response["expires_in"] = int(token.lifetime_s)
+    print(json.dumps(response))
+    return ExitCode.OK

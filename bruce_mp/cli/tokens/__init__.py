@@ -1,0 +1,1 @@
+"""The issuers of `bruce token`."""

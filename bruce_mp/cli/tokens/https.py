@@ -1,0 +1,107 @@
+"""HTTP requests that carry secrets: over verified TLS or to this host only, without redirects, with a time limit."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from bruce_mp.cli.tokens.issued_token import TokenError
+from bruce_mp.config.addresses import is_loopback
+from bruce_mp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["HttpAnswer", "request"]
+
+_TIMEOUT_S: Final = 10.0
+"""Below the 30 s of `kafka.sasl.token_command`, so that the daemon gets our error text."""
+_MAX_BYTES: Final = 1024 * 1024
+"""Far more than a token response has; the address may be the wrong one."""
+
+
+class HttpAnswer(NamedTuple):
+    """The answer of a server, whatever its status."""
+
+    status: int
+    body: bytes
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Return a redirect as an answer: the request's secret is for the configured address only."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def request(
+    what: str,
+    url: str,
+    *,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    method: str | None = None,
+    ca_file: str | None = None,
+    trusted_hosts: frozenset[str] = frozenset(),
+    timeout_s: float = _TIMEOUT_S,
+) -> HttpAnswer:
+    """Send a request and return the answer; `data` makes it a POST, and `what` names the server in error texts.
+
+    `http` is allowed to this host and to `trusted_hosts`, which are asked without a proxy. Raises TokenError and
+    ConfigError.
+    """
+    is_local = _is_local(what, url, trusted_hosts)
+    handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.HTTPSHandler(context=_context(ca_file))]
+    if is_local:
+        handlers.append(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(*handlers)
+    outgoing = urllib.request.Request(url, data, dict(headers or {}), method=method)  # noqa: S310 - the scheme is checked
+    try:
+        with opener.open(outgoing, timeout=timeout_s) as answer:
+            return HttpAnswer(answer.status, answer.read(_MAX_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            return HttpAnswer(error.code, error.read(_MAX_BYTES))
+    except (OSError, ValueError, HTTPException) as error:
+        raise _explain(what, url, error) from error
+
+
+def _is_local(what: str, url: str, trusted_hosts: frozenset[str]) -> bool:
+    """Return True if the address is one of this host or trusted; raise ConfigError if it is not safe for a secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"{what} has an invalid address: {url}. Give one as https://host/path.") from None
+    if parts.username is not None or parts.password is not None:
+        # The address may appear in command lines and logs.
+        raise ConfigError(f"{what} has an address with a user or password. Remove them from the address.")
+    is_local = is_loopback(parts.hostname or "") or parts.hostname in trusted_hosts
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
+        raise ConfigError(
+            f"{what} has an address that is not safe for secrets: {url}. Give one that begins with https."
+        )
+    return is_local
+
+
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or "it has no certificate"
+        raise ConfigError(f"--ca-file {ca_file} cannot be used: {reason}. Give certificates in PEM format.") from error
+
+
+def _explain(what: str, url: str, error: Exception) -> TokenError:
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        text = f"{what} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."
+        return TokenError("untrusted_certificate", f"{text} Put its authority into --ca-file, or correct the address.")
+    if isinstance(reason, TimeoutError):
+        text = f"{what} ({url}) does not answer in time."
+    else:
+        text = f"{what} ({url}) cannot be reached: {getattr(reason, 'strerror', None) or 'the address is not valid'}."
+    return TokenError("unreachable", f"{text} Check the address, and the firewalls between this host and it.")

@@ -1,0 +1,102 @@
+"""Tokens of an OpenID Connect or OAuth server by the client credentials grant (RFC 6749, section 4.4)."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_plus, urlencode
+
+import msgspec
+
+from bruce_mp.cli.tokens.https import request
+from bruce_mp.cli.tokens.issued_token import IssuedToken, TokenError
+from bruce_mp.errors import ConfigError
+from bruce_mp.network.credentials import read_secret
+from bruce_mp.network.token_response import TokenResponse, printable_text
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _SubParsersAction
+
+    from bruce_mp.cli.tokens.https import HttpAnswer
+
+__all__ = ["add_parser"]
+
+_ENDPOINT: Final = "The token endpoint"
+_JWT_BEARER: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"  # RFC 7523, section 2.2
+_REMEDIES: Final = {
+    "invalid_client": "Check --client-id and the client's secret",
+    "invalid_scope": "Check --scope",
+    "unauthorized_client": "Allow the client the client credentials grant at the issuer",
+    "unsupported_grant_type": "Check --token-url; this issuer has no client credentials grant there",
+}
+
+
+def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
+    """Add the subcommand `oidc`."""
+    description = "Get a token by the client credentials grant of OAuth 2 (RFC 6749)."
+    parser = issuers.add_parser("oidc", help="OpenID Connect: client credentials", description=description)
+    parser.add_argument("--token-url", required=True, metavar="URL", help="the token endpoint of the issuer; https")
+    parser.add_argument("--client-id", required=True, metavar="ID", help="the client's id")
+    secret = parser.add_mutually_exclusive_group(required=True)
+    secret.add_argument("--client-secret-file", metavar="FILE", help="file with the client's secret")
+    secret.add_argument("--client-secret-env", metavar="NAME", help="environment variable with the client's secret")
+    secret.add_argument("--client-assertion-file", metavar="FILE", help="file with a signed token instead (RFC 7523)")
+    parser.add_argument("--scope", help="the scopes to request, with spaces between them")
+    parser.add_argument(
+        "--parameter", action="append", default=[], metavar="NAME=VALUE", help="as audience=kafka; repeatable"
+    )
+    parser.add_argument(
+        "--client-auth", choices=("basic", "post"), default="basic",
+        help="place of id and secret: the header (basic, the default) or the form (post)",
+    )  # fmt: skip
+    parser.add_argument("--ca-file", metavar="FILE", help="authorities of its certificate (PEM); else the system's")
+    parser.set_defaults(issue=_issue)
+
+
+def _issue(args: Namespace) -> IssuedToken:
+    form = {"grant_type": "client_credentials", **_parameters(args.parameter)}
+    if args.scope:
+        form["scope"] = args.scope
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+    if args.client_assertion_file:
+        secret = read_secret(args.client_assertion_file, None, "The client's assertion") or ""
+        form |= {"client_id": args.client_id, "client_assertion_type": _JWT_BEARER, "client_assertion": secret}
+    else:
+        secret = read_secret(args.client_secret_file, args.client_secret_env, "The client's secret") or ""
+        if args.client_auth == "post":
+            form |= {"client_id": args.client_id, "client_secret": secret}
+        else:
+            pair = f"{quote_plus(args.client_id)}:{quote_plus(secret)}"
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    data = urlencode(form).encode()
+    answer = request(_ENDPOINT, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
+    return _read(answer, args.token_url, secret)
+
+
+def _parameters(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    for name, separator, _ in pairs:
+        if not name or not separator:
+            raise ConfigError(f"--parameter {name} is not of the form NAME=VALUE: give, for example, audience=kafka.")
+    return {name: value for name, _, value in pairs}
+
+
+def _read(answer: HttpAnswer, url: str, secret: str) -> IssuedToken:
+    place = f"{_ENDPOINT} ({url})"
+    if 300 <= answer.status < 400:
+        text = f"{place} redirects to another address (HTTP status {answer.status}). Give that one as --token-url."
+        raise TokenError("redirect", text)
+    try:
+        response = msgspec.json.decode(answer.body, type=TokenResponse, strict=False)
+    except msgspec.MsgspecError:
+        text = f"{place} answers with HTTP status {answer.status}, but not with a token response. Check --token-url."
+        raise TokenError("invalid_response", text) from None  # the cause may quote the answer
+    if response.error:
+        code = printable_text(response.error)
+        reason = printable_text(response.error_description.replace(secret, "(secret)")).rstrip(".")
+        remedy = _REMEDIES.get(code, "Check the options, and the issuer's log")
+        raise TokenError(code, f"{place} refuses the client ({code}){f': {reason}' if reason else ''}. {remedy}.")
+    if answer.status != 200 or not response.access_token:
+        text = f"{place} answers with HTTP status {answer.status} and without a token. Check --token-url."
+        raise TokenError("invalid_response", text)
+    return IssuedToken(response.access_token, response.expires_in)

@@ -1,0 +1,162 @@
+"""Log in by Kerberos: the SASL mechanism GSSAPI (RFC 4752) with the tickets of a keytab.
+
+libkrb5 does the work, through the package `gssapi`. It gets the ticket-granting ticket with the keytab, and a new one
+once half of the ticket's life is over. `/etc/krb5.conf` (or `$KRB5_CONFIG`) names the KDCs. Each broker has its own
+cache of tickets in memory, so that a login waits for no other broker's ticket.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.protocol.kafka.sasl import LoginRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bruce_mp.config.security import Sasl
+    from bruce_mp.protocol.kafka.sasl import Mechanism
+
+__all__ = ["GssapiExchange", "Kerberos"]
+
+_NO_SECURITY_LAYER: Final = 1
+"""The bit for connections that GSSAPI neither signs nor encrypts, as Kafka's are; TLS can do both."""
+_NO_PACKAGE: Final = (
+    "The Python package gssapi is not installed. Install python3-gssapi of the distribution for the packages of bruce, "
+    "else with pip the extra kerberos."
+)
+_KRB5: Final = 2**32 - 1765328384
+"""The base of libkrb5's error numbers (krb5.h, ERROR_TABLE_BASE_krb5), as the unsigned integers of GSSAPI."""
+_OUTDATED_KEY: Final = "The keytab has an old key of the principal: export it again"
+_NO_KDC: Final = "Check the KDC, and the firewalls between this host and it"
+_NO_REALM: Final = "Correct the realm of kafka.sasl.kerberos_principal, or add its KDC to /etc/krb5.conf"
+_REMEDIES: Final[Mapping[int, str]] = {
+    _KRB5 + 6: "Create the principal at the KDC, or correct kafka.sasl.kerberos_principal",
+    _KRB5 + 7: (
+        "Create the broker's principal at the KDC, name the broker in advertised.listeners as its principal does, or "
+        "correct kafka.sasl.kerberos_service_name"
+    ),
+    _KRB5 + 24: _OUTDATED_KEY,  # preauthentication failed
+    _KRB5 + 31: _OUTDATED_KEY,  # the answer of a KDC without preauthentication cannot be decrypted
+    _KRB5 + 37: "Set the clocks of this host, the KDC and the brokers",
+    _KRB5 + 154: _NO_REALM,
+    _KRB5 + 156: _NO_KDC,
+    _KRB5 + 220: _NO_REALM,
+}
+_NO_KEY: Final = _KRB5 + 195
+"""There is no cache of tickets: libkrb5 found no key of the principal to create one."""
+_DISCARD_INTERVAL_S: Final = 600.0
+"""Least time between two discards of tickets, whose memory libkrb5 keeps."""
+_GENERATIONS: Final = count(1)
+"""A part of the names of caches, which the whole process shares."""
+
+
+class GssapiExchange:
+    """One exchange. `context` is a client's `gssapi.SecurityContext` that has produced `first_token`.
+
+    `error_type` is `GSSError`, whose package this module does not import.
+    """
+
+    name: Final = "GSSAPI"
+
+    def __init__(self, context: Any, first_token: bytes, principal: str, error_type: type[Exception]) -> None:
+        self._context = context
+        self._error_type = error_type
+        self._first_token = first_token
+        self._has_chosen_layer = False
+        self.identity = f'principal "{principal}" by GSSAPI'
+
+    def start(self) -> bytes:
+        """Return the token with the ticket."""
+        return self._first_token
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """Return the next token: of the context, then the choice of no security layer."""
+        if self._has_chosen_layer:
+            if challenge:
+                raise RemoteProtocolError("It sent a challenge after the end of the GSSAPI exchange.")
+            return None
+        try:
+            return self._choose_layer(challenge) if self._context.complete else self._context.step(challenge) or b""
+        except self._error_type as error:
+            raise LoginRefusedError(_explain(error)) from error
+
+    def _choose_layer(self, challenge: bytes) -> bytes:
+        """Answer the broker's offer: a bit for each layer, and the longest message as three bytes."""
+        offer = self._context.unwrap(challenge).message
+        if len(offer) != 4:
+            raise RemoteProtocolError(f"Its GSSAPI offer has {len(offer)} bytes instead of 4.")
+        if not offer[0] & _NO_SECURITY_LAYER:
+            raise LoginRefusedError("It requires a security layer of GSSAPI. Set sasl.qop to auth on the brokers.")
+        self._has_chosen_layer = True
+        choice: bytes = self._context.wrap(bytes([_NO_SECURITY_LAYER, 0, 0, 0]), encrypt=False).message
+        return choice
+
+
+class Kerberos:
+    """The tickets of the principal in `[kafka.sasl]`."""
+
+    def __init__(self, sasl: Sasl) -> None:
+        self._sasl = sasl
+        self._principal = sasl.kerberos_principal or ""
+        self._keytab = Path(sasl.kerberos_keytab_file or "")
+        self._generation = next(_GENERATIONS)
+        self._discarded_at_s = -math.inf
+        # libkrb5 replaces the tickets of a cache in two steps.
+        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def on_refused(self) -> None:
+        """Discard all tickets, because a broker refused one; its key may be a new one."""
+        now_s = time.monotonic()
+        if now_s - self._discarded_at_s >= _DISCARD_INTERVAL_S:
+            self._generation, self._discarded_at_s = next(_GENERATIONS), now_s
+
+    def try_start(self, host: str) -> tuple[Mechanism | None, str]:
+        """Return an exchange with the broker on `host`, or None and the reason. Blocks while it asks the KDC."""
+        try:
+            import gssapi  # noqa: PLC0415 - the extra may be missing, and can be installed while the daemon runs
+        except ImportError:
+            return None, _NO_PACKAGE
+        try:
+            with self._keytab.open("rb"):
+                pass  # libkrb5 does not say why it cannot read a keytab
+        except OSError as error:
+            remedy = "Export the keytab to this path, and make the daemon's user its owner"
+            return None, f"The keytab {self._keytab} cannot be read: {error.strerror}. {remedy}."
+        try:
+            with self._locks[host]:
+                return self._start(gssapi, host), ""
+        except gssapi.exceptions.GSSError as error:
+            if error.min_code == _NO_KEY:
+                return None, f"The keytab {self._keytab} has no key of principal {self._principal}. Export it again."
+            service = f"{self._sasl.kerberos_service_name}/{host}"
+            return None, f"There is no ticket of principal {self._principal} for {service}. {_explain(error)}"
+
+    def _start(self, gssapi: Any, host: str) -> GssapiExchange:
+        credentials = gssapi.Credentials(
+            name=gssapi.Name(self._principal, gssapi.NameType.kerberos_principal),
+            usage="initiate",
+            store={"client_keytab": f"FILE:{self._keytab}", "ccache": f"MEMORY:bruce-{self._generation}-{host}"},
+        )
+        context = gssapi.SecurityContext(
+            name=gssapi.Name(f"{self._sasl.kerberos_service_name}@{host}", gssapi.NameType.hostbased_service),
+            creds=credentials,
+            usage="initiate",
+            mech=gssapi.MechType.kerberos,
+            flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
+        )
+        return GssapiExchange(context, context.step() or b"", self._principal, gssapi.exceptions.GSSError)
+
+
+def _explain(error: Any) -> str:
+    """Return libkrb5's sentence and the remedy."""
+    cause = " ".join(error.get_all_statuses(error.min_code, False)) or str(error)
+    remedy = _REMEDIES.get(error.min_code, "Check kafka.sasl, /etc/krb5.conf and the KDC's log")
+    return f"Kerberos says: {cause.rstrip('.')}. {remedy}."
