@@ -93,5 +93,5 @@ class Decoder:
         self.problems.append(Problem(path, text))
 
 
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct)
+def _is_section(value_type: Any) -> bool:
+    return isinstance(value_type, type) and issubclass(value_type, Struct)

@@ -91,12 +91,12 @@ def render() -> str:
 
 def _sections(model: type[Struct], prefix: str) -> Iterator[str]:
     for field in msgspec.structs.fields(model):
-        name, kind = f"{prefix}{field.name}", setting_type(field.type).type
-        if get_origin(kind) is dict:
-            name, kind = f"{name}.NAME", get_args(kind)[1]
-        if isinstance(kind, type) and issubclass(kind, Struct):
-            yield _section(kind, name)
-            yield from _sections(kind, f"{name}.")
+        name, value_type = f"{prefix}{field.name}", setting_type(field.type).type
+        if get_origin(value_type) is dict:
+            name, value_type = f"{name}.NAME", get_args(value_type)[1]
+        if isinstance(value_type, type) and issubclass(value_type, Struct):
+            yield _section(value_type, name)
+            yield from _sections(value_type, f"{name}.")
 
 
 def _section(model: type[Struct], name: str) -> str:
@@ -120,12 +120,8 @@ def _class(annotation: Any) -> type:
 
 
 def _row(key: str, allowed: str, default: str, setting: SettingType) -> str:
-    return f"| `{key}` | {allowed} | {default} | {_restart(setting)}{setting.meaning} |\n"
-
-
-def _restart(setting: SettingType) -> str:
-    """Return the mark of a setting that a reload refuses to change."""
-    return "**restart.** " if setting.reload_rule is not None and setting.reload_rule.restart_reason else ""
+    needs_restart = setting.reload_rule is not None and setting.reload_rule.restart_reason
+    return f"| `{key}` | {allowed} | {default} | {'**restart.** ' if needs_restart else ''}{setting.meaning} |\n"
 
 
 def _default(field: FieldInfo, setting: SettingType) -> str:

@@ -1,7 +1,7 @@
 """Choose the negotiation for each broker by the results of earlier connections.
 
 Detection of a broker that cannot report its API versions costs two connections, and four seconds with Kafka 0.9. The
-result is cached for each address until a connection fails, at most for CACHE_S. So an upgraded broker is recognized
+result is cached for each address until a connection fails, at most for CACHE_S. So an upgraded broker is recognised
 after its first broken connection, or after CACHE_S.
 """
 

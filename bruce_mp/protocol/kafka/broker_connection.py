@@ -290,7 +290,7 @@ class BrokerConnection:
         self._frames.feed(data)
         events: list[Event] = []
         try:
-            while (frame := self._frames.next_frame(self._smallest_frame())) is not None:
+            while (frame := self._frames.next_frame(0 if self._awaits_bare_token() else MIN_FRAME)) is not None:
                 events += self._on_frame(frame, now)
         except LoginRefusedError as error:
             events += self._fail(f"refused the login. {error}", FailureCause.LOGIN_REFUSED)
@@ -300,13 +300,13 @@ class BrokerConnection:
             events += self._fail(f"broke the protocol. {error}", FailureCause.BAD_DATA)
         return events
 
-    def _smallest_frame(self) -> int:
-        """Return the smallest valid size of a frame; a token without a header may be empty."""
-        return 0 if self._outstanding and self._outstanding[0].correlation_id is None else MIN_FRAME
+    def _awaits_bare_token(self) -> bool:
+        """Return True if the next frame is a token without a header, which may be empty."""
+        return bool(self._outstanding) and self._outstanding[0].correlation_id is None
 
     def _on_frame(self, frame: bytes, now: float) -> list[Event]:
-        has_no_header = bool(self._outstanding) and self._outstanding[0].correlation_id is None
-        oldest = self._outstanding[0] if has_no_header else self._oldest(kafka_api.read_correlation_id(frame))
+        is_bare = self._awaits_bare_token()
+        oldest = self._outstanding[0] if is_bare else self._oldest(kafka_api.read_correlation_id(frame))
         self._progress_at = now
         events = oldest.on_response(frame)
         # After decoding, because a request with an invalid response counts as outstanding.

@@ -1,4 +1,4 @@
-"""Renders the error table as the page docs/error-table.md; a test compares the two.
+"""Render the error table as the page docs/error-table.md; a test compares the two.
 
 python -m bruce_mp.protocol.kafka.error_table_page > docs/error-table.md
 """

@@ -1,4 +1,4 @@
-"""Splits the stream from a broker into frames: a 4-byte size, then that many bytes.
+"""Split the stream from a broker into frames: a 4-byte size, then that many bytes.
 
 The reader checks a frame's size before it waits for the content, so the first four bytes expose a peer that is not a
 Kafka broker.
@@ -21,7 +21,7 @@ MIN_FRAME: Final = 4  # a correlation id
 
 
 class FrameReader:
-    """Splits received bytes into frames."""
+    """Split received bytes into frames."""
 
     def __init__(self, max_frame: int = DEFAULT_MAX_FRAME) -> None:
         self._max_frame = max_frame

@@ -1,4 +1,4 @@
-"""Encodes Kafka's requests and decodes the responses; the only module that uses kafka-python (`kafka_messages`).
+"""Encode Kafka's requests and decode the responses; the only module that uses kafka-python (`kafka_messages`).
 
 kafka-python provides Apache's message schemas; its networking stays unused.  This module hides its weaknesses:
 
@@ -38,7 +38,6 @@ from bruce_mp.protocol.kafka.kafka_types import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from uuid import UUID
 
 __all__ = [
     "UNSUPPORTED_VERSION",
@@ -65,7 +64,8 @@ UNSUPPORTED_VERSION: Final = 35
 CLIENT_SOFTWARE: Final = "bruce-mp"
 RESPONSE_HEAD: Final = struct.Struct(">ih")  # correlation id, and the error code of an ApiVersions response
 
-_NOT_ASKED: Final = 31
+_NOT_REQUESTED: Final = 31
+"""The only bit of `authorized_operations` that a broker sets if the request did not ask for them."""
 
 ENDLESS_VARINT: Final = re.compile(rb"[\x80-\xff]{4096}")  # each of these bytes continues the number
 
@@ -124,7 +124,7 @@ def encode_metadata(
     """Encode a Metadata request, for all topics if `topics` is None.
 
     Before version 4 the broker ignores `allow_auto_topic_creation`; its own setting applies. With `with_operations`, a
-    broker with version 8 or later tells the operations that the user may do on each topic.
+    broker with version 8 or later lists the operations that the user may do on each topic.
     Raises LocalProtocolError for a name that is not UTF-8, and for an empty list before version 1, which would mean
     all topics.
     """
@@ -264,7 +264,7 @@ def decode_metadata(frame: bytes, version: int) -> ClusterMetadata:
 
 
 class _ClusterReader:
-    """Builds ClusterMetadata from one response, and counts its corrections."""
+    """Build ClusterMetadata from one response, and count the corrections."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -305,7 +305,8 @@ class _ClusterReader:
     def _topic(self, topic: Any) -> TopicMetadata:
         partitions = ((got.partition_index, self._partition(got)) for got in topic.partitions)
         operations = _operations(topic.authorized_operations)
-        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), _id_bytes(topic.topic_id), operations)
+        topic_id = b"" if topic.topic_id is None else topic.topic_id.bytes
+        return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), topic_id, operations)
 
     def _partition(self, got: Any) -> PartitionMetadata:
         if got.partition_index < 0 or got.leader_id < NO_BROKER:
@@ -320,9 +321,5 @@ class _ClusterReader:
 
 
 def _operations(codes: set[int] | None) -> frozenset[int] | None:
-    """Return the codes of a bit field; brokers that are not asked set only bit 31, and older ones none."""
-    return None if codes is None or _NOT_ASKED in codes else frozenset(codes)
-
-
-def _id_bytes(topic_id: UUID | None) -> bytes:
-    return b"" if topic_id is None else topic_id.bytes
+    """Return the codes of the allowed operations; None if the response omits them, as before version 8."""
+    return None if codes is None or _NOT_REQUESTED in codes else frozenset(codes)

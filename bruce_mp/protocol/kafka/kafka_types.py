@@ -103,7 +103,7 @@ class TopicMetadata(Struct, frozen=True):
     topic_id: bytes = b""
     """Kafka's id of the topic (version 10 and later), which changes if the topic is created again; else zeros."""
     operations: frozenset[int] | None = None
-    """The operations that the daemon's user may do, by Kafka's codes; None if the response does not tell."""
+    """The operations that the daemon's user may do, by Kafka's codes; None if the response omits them."""
 
 
 class ClusterMetadata(Struct, frozen=True):

@@ -79,7 +79,7 @@ def decode_produce(frame: bytes, version: int) -> ProduceResponse:
 
 
 class _ResponseReader:
-    """Reads fields from byte `at` on.  A read beyond the end raises struct.error or LookupError.
+    """Read fields from byte `at` on.  A read beyond the end raises struct.error or LookupError.
 
     A null array counts as an empty one.
     """
@@ -117,7 +117,7 @@ class _ResponseReader:
 
 
 class _FlexibleReader(_ResponseReader):
-    """Reads the flexible versions, 9 and later (KIP-482)."""
+    """Read the flexible versions, 9 and later (KIP-482)."""
 
     def read_uvarint(self) -> int:
         first = self.data[self.at]

@@ -40,7 +40,8 @@ class Scram:
         self._hash = SCRAM_HASHES[name]
         self._password = password.encode()
         self._nonce = nonce.encode()
-        self._first = b"n=%s,r=%s" % (_escaped(user), self._nonce)
+        escaped = user.replace("=", "=3D").replace(",", "=2C")
+        self._first = b"n=%s,r=%s" % (escaped.encode(), self._nonce)
         self._expected: bytes | None = None
         self.identity = f'user "{user}" by {name}'
 
@@ -92,10 +93,6 @@ class Scram:
 
     def _hmac(self, key: bytes, data: bytes) -> bytes:
         return hmac.digest(key, data, self._hash)
-
-
-def _escaped(user: str) -> bytes:
-    return user.replace("=", "=3D").replace(",", "=2C").encode()
 
 
 def _unbase64(text: bytes) -> bytes:

@@ -44,7 +44,7 @@ FIRST_RELEASE_WITH_API_VERSIONS: Final = (0, 10)
 
 @unique
 class NegotiationRequest(Enum):
-    """A request of an negotiation; the value completes "when asked ..." in error texts."""
+    """A request of a negotiation; the value completes "when asked ..." in error texts."""
 
     VERSIONS = "which versions it speaks"
     METADATA = "for metadata"

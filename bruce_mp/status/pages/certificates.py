@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.x509 import read_validities
+from bruce_mp.network.x509 import read_validities
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.text import stamp
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bruce_mp.errors import RemoteProtocolError
-from bruce_mp.protocol.kafka.x509 import certificate_validity, read_validities
+from bruce_mp.network.x509 import certificate_validity, read_validities
 from support.certificates import Authority
 from support.examples import examples
 

@@ -40,7 +40,7 @@ def read_validities(pem: bytes) -> Iterator[tuple[float, float]]:
         try:
             der = b64decode(block[1])
         except binascii.Error as error:
-            raise RemoteProtocolError("A certificate in it is not base64.") from error
+            raise RemoteProtocolError("A certificate of the file is not base64.") from error
         yield certificate_validity(der)
 
 
@@ -52,7 +52,7 @@ def certificate_validity(der: bytes) -> tuple[float, float]:
     skipped = _BEFORE_VALIDITY + (signed.content[:1] == bytes([_VERSION]))
     validity = _elements(signed.content, skipped + 1)[-1]
     if not certificate.tag == signed.tag == validity.tag == _SEQUENCE:
-        raise RemoteProtocolError("A certificate in it does not follow X.509.")
+        raise RemoteProtocolError("A certificate of the file does not follow X.509.")
     first, last = _elements(validity.content, 2)
     return _date(first), _date(last)
 
@@ -65,7 +65,7 @@ def _elements(data: bytes, count: int) -> list[_Element]:
         size, start = _length(data, at + 1)
         end = start + size
         if end > len(data):
-            raise RemoteProtocolError("A certificate in it is truncated.")
+            raise RemoteProtocolError("A certificate of the file is truncated.")
         elements.append(_Element(data[at], data[start:end]))
         at = end
     return elements
@@ -74,7 +74,7 @@ def _elements(data: bytes, count: int) -> list[_Element]:
 def _length(data: bytes, at: int) -> tuple[int, int]:
     """Decode a length; return it and its end."""
     if at >= len(data):
-        raise RemoteProtocolError("A certificate in it is truncated.")
+        raise RemoteProtocolError("A certificate of the file is truncated.")
     first = data[at]
     if first < 0x80:
         return first, at + 1
@@ -88,8 +88,8 @@ def _date(element: _Element) -> float:
         text = (b"20" if text[:2] < b"50" else b"19") + text
     found = _DATE.fullmatch(text)
     if found is None or element.tag not in {_UTC_TIME, _GENERALIZED_TIME}:
-        raise RemoteProtocolError("A certificate in it has an invalid date.")
+        raise RemoteProtocolError("A certificate of the file has an invalid date.")
     try:
         return float(timegm((*map(int, found.groups()), 0, 0, 0)))
     except ValueError as error:  # month 13
-        raise RemoteProtocolError("A certificate in it has an invalid date.") from error
+        raise RemoteProtocolError("A certificate of the file has an invalid date.") from error
