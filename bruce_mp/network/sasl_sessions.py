@@ -1,11 +1,13 @@
 """Supply a new SASL exchange for each login, with the credentials of that moment.
 
 Several logins share a token from `token_command`. The command runs again after four fifths of the token's life, and
-after a broker has refused the token. A token without an expiry time is used for one login.
+after a broker has refused the token. If the command fails, a token that was not refused stays in use until it expires.
+A token without an expiry time is used for one login.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from functools import partial
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SaslSessions"]
 
+_LOG: Final = logging.getLogger(__name__)
 _RENEWAL_SHARE: Final = 0.8
 """Fraction of a token's lifetime after which the daemon asks for the next one."""
 _NO_TOKEN: Final = BearerToken("", 0.0)
@@ -43,7 +46,8 @@ class SaslSessions:
         self._loop = loop
         self._callbacks: list[OnMechanism] = []
         self._token = _NO_TOKEN
-        self._token_valid_until_s = 0.0
+        self._renewal_s = self._expiry_s = 0.0
+        """The times of the token's renewal and expiry, in seconds since the epoch."""
         self._kerberos = Kerberos(sasl)
 
     def request(self, host: str, callback: OnMechanism) -> None:
@@ -54,7 +58,7 @@ class SaslSessions:
         if self._sasl.mechanism == "GSSAPI":
             start = partial(self._kerberos.try_start, host)  # may ask the KDC over the network
             self._loop.call_in_thread(f"kerberos-{host}", start, lambda result: callback(*result))
-        elif self._sasl.token_command is not None and time.time() >= self._token_valid_until_s:
+        elif self._sasl.token_command is not None and time.time() >= self._renewal_s:
             self._run_token_command(self._sasl.token_command, callback)
         else:
             self._supply(callback)
@@ -70,7 +74,7 @@ class SaslSessions:
 
     def on_refused(self) -> None:
         """Discard the cached token or tickets, because a broker refused them."""
-        self._token_valid_until_s = 0.0
+        self._renewal_s = self._expiry_s = 0.0
         self._kerberos.on_refused()
 
     def _create_mechanism(self) -> Mechanism:
@@ -107,9 +111,14 @@ class SaslSessions:
         try:
             self._token = decode_token(output, exit_error, now_s)
         except ConfigError as error:
-            for callback in callbacks:
-                callback(None, f"kafka.sasl.token_command ({program}) {error}")
-            return
-        self._token_valid_until_s = now_s + _RENEWAL_SHARE * self._token.lifetime_s
+            reason = f"kafka.sasl.token_command ({program}) {error}"
+            if now_s >= self._expiry_s:
+                for callback in callbacks:
+                    callback(None, reason)
+                return
+            _LOG.warning("%s The present token stays in use for %.0f s.", reason, self._expiry_s - now_s)
+        else:
+            self._renewal_s = now_s + _RENEWAL_SHARE * self._token.lifetime_s
+            self._expiry_s = now_s + self._token.lifetime_s
         for callback in callbacks:
             self._supply(callback)

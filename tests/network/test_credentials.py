@@ -142,6 +142,25 @@ def test_a_refused_token_is_requested_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_a_token_stays_in_use_while_its_renewal_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = jwt(lifetime_s=1000)
+    logins, loop, count = command_that_counts(tmp_path, token)
+    start_s = time.time()
+    assert get(logins, loop)[1] == ""
+    (tmp_path / "output").write_text('{"error": "temporarily_unavailable", "error_description": "busy"}')
+    monkeypatch.setattr(time, "time", lambda: start_s + 900)
+    mechanism, trouble = get(logins, loop)
+    assert mechanism is not None, trouble
+    assert token.encode() in mechanism.start()
+    assert "reports temporarily_unavailable: busy. The present token stays in use for " in caplog.text
+    monkeypatch.setattr(time, "time", lambda: start_s + 1001)
+    assert get(logins, loop) == (None, "kafka.sasl.token_command (/bin/sh) reports temporarily_unavailable: busy.")
+    assert count.read_text().count("\n") == 3
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
