@@ -10,23 +10,24 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build import build
 
-DIRECTORY = Path("bruce_mp/kernels/compiled")
-MODULES = sorted(DIRECTORY.glob("*.pyx"))
-HEADERS = sorted(DIRECTORY.glob("*.pxd"))
-DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in (*MODULES, *HEADERS))).hexdigest()
+PACKAGES = [Path("bruce_mp/client/kernels/compiled"), Path("bruce_mp/kernels/compiled")]
 
 
-def extension(module: Path) -> Extension:
-    """Describe one kernel module; `stamp` identifies the sources of all modules, see kernels/choice.py."""
-    is_stamp = module.stem == "stamp"
-    return Extension(
-        ".".join(module.with_suffix("").parts),
-        [str(module)],
-        depends=[str(path) for path in (*HEADERS, *(MODULES if is_stamp else ()))],
-        define_macros=[("BRUCE_SOURCES", f'"{DIGEST}"')] if is_stamp else [],
-        extra_compile_args=["-O3", "-g0", "-Wno-maybe-uninitialized"],
-        optional=True,
-    )
+def extensions(package: Path) -> list[Extension]:
+    """Describe the kernel modules; the module `stamp` has a digest of all their sources, see kernel_choice.py."""
+    modules, headers = sorted(package.glob("*.pyx")), sorted(package.glob("*.pxd"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in (*modules, *headers))).hexdigest()
+    return [
+        Extension(
+            ".".join(module.with_suffix("").parts),
+            [str(module)],
+            depends=[str(path) for path in (*headers, *(modules if module.stem == "stamp" else ()))],
+            define_macros=[("BRUCE_SOURCES", f'"{digest}"')] if module.stem == "stamp" else [],
+            extra_compile_args=["-O3", "-g0", "-Wno-maybe-uninitialized"],
+            optional=True,
+        )
+        for module in modules
+    ]
 
 
 class CleanBuild(build):
@@ -37,4 +38,4 @@ class CleanBuild(build):
         super().run()
 
 
-setup(ext_modules=[extension(module) for module in MODULES], cmdclass={"build": CleanBuild})
+setup(ext_modules=[each for package in PACKAGES for each in extensions(package)], cmdclass={"build": CleanBuild})

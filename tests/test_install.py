@@ -27,7 +27,7 @@ SOURCES: Final = (
 LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__")
 TRIED: Final = ("inspect", "stamp")
 """The kernels that the tests compile: all build alike, and Cython needs a minute for the large ones."""
-KERNELS: Final = {path.stem for path in (ROOT / "bruce_mp" / "kernels" / "compiled").glob("*.pyx")}
+KERNELS: Final = {path.stem for path in (ROOT / "bruce_mp").rglob("kernels/compiled/*.pyx")}
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 """ELF's names of the architectures with wheels."""
 

@@ -14,16 +14,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 from weakref import WeakSet
 
 from bruce_mp.client.errors import MessageTooLargeError, SendError
-from bruce_mp.protocol.client.messages import encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
@@ -34,6 +35,20 @@ __all__ = ["Client", "Stats", "check_path"]
 Buffer = bytes | bytearray | memoryview
 
 Errors = Literal["raise", "count"]
+
+Accept = Callable[
+    [
+        bytes | str,
+        Buffer | None,
+        Buffer | None,
+        int | None,
+        int | None,
+        "Sequence[HeaderInput]",
+        bool,
+    ],
+    bool,
+]
+"""Topic, value, key, partition key, timestamp, headers, `keep_empty`."""
 
 _SOCKET_PATH_MAX: Final = 107
 """Linux' limit for the path of a UNIX socket."""
@@ -63,6 +78,8 @@ class Client(ABC):
 
     timeout: float | None
     """Longest wait of `send()` in seconds; `None` waits without limit."""
+    _accept: Accept
+    """The kernel's fast path of `send()`: return True if it took the message, without waiting."""
 
     def __init__(self, destination: str, errors: Errors, max_message: int, limit_advice: str) -> None:
         self._destination = destination
@@ -104,15 +121,11 @@ class Client(ABC):
         value; a value may be None. Return True if the message was accepted; `errors` selects the behaviour otherwise.
         Raise `LocalProtocolError` for arguments that the format does not allow.
         """
+        if self._accept(topic, value, key, partition_key, timestamp_ms, headers, keep_empty):
+            return True
         now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        if partition_key is None:
-            return self.send_encoded(
-                encode_any_partition(topic, value, key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
-            )
         return self.send_encoded(
-            encode_partition_key(
-                partition_key, topic, value, key, timestamp_ms=now, headers=headers, keep_empty=keep_empty
-            )
+            encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
         )
 
     def send_encoded(self, message: Buffer) -> bool:
@@ -143,7 +156,8 @@ class Client(ABC):
         """Return the counts of messages so far."""
         with self._counting:
             dropped = MappingProxyType(dict(self._dropped))
-            return Stats(self._sent, self._sent_bytes, self._waiting(), dropped, self._connections())
+            sent, sent_bytes = self._sent_counts()
+            return Stats(sent, sent_bytes, self._waiting(), dropped, self._connections())
 
     def _at_exit(self) -> None:  # noqa: B027  # only clients with a buffer act here
         """Handle the end of the interpreter for a client that was not closed."""
@@ -154,10 +168,9 @@ class Client(ABC):
     def _connections(self) -> int:
         return 0
 
-    def _count_sent(self, messages: int, size: int) -> None:
-        with self._counting:
-            self._sent += messages
-            self._sent_bytes += size
+    @abstractmethod
+    def _sent_counts(self) -> tuple[int, int]:
+        """Return the sent messages and their bytes."""
 
     def _count_dropped(self, error: SendError, messages: int = 1) -> None:
         with self._counting:
@@ -166,7 +179,6 @@ class Client(ABC):
     def _reset(self) -> None:
         """Initialise the state, in the constructor and in the child after a fork."""
         self._counting = threading.RLock()  # reentrant, because a signal handler may send as well
-        self._sent = self._sent_bytes = 0
         self._dropped: Counter[str] = Counter()
 
 

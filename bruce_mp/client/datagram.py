@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.client.base import Client, check_path, new_socket
 from bruce_mp.client.errors import MessageTooLargeError, SendError, SendTimeoutError, error_for
+from bruce_mp.client.kernels import DatagramSender
 
 if TYPE_CHECKING:
     import os
@@ -58,10 +59,16 @@ class DatagramClient(Client):
             "client's max_message."
         )
         super().__init__(destination, errors, max_message, advice)
+        self._begin_sending()
+
+    def _begin_sending(self) -> None:
+        self._sender = DatagramSender(self._counting, self._socket, self._destination, self._max_message)
+        self._accept = self._sender.accept
 
     def close(self) -> None:
         """Close the socket. Messages that were sent stay sent."""
         with self._counting:
+            self._sender.close()
             self._socket.close()
 
     def _transmit(self, message: Buffer) -> None:
@@ -72,7 +79,7 @@ class DatagramClient(Client):
             self._wait_and_send(message, error)
         except OSError as error:
             raise self._explain(error, len(message)) from error
-        self._count_sent(1, len(message))
+        self._sender.count(len(message))
 
     def _wait_and_send(self, message: Buffer, queue_full: OSError) -> None:
         if self.timeout == 0:
@@ -91,6 +98,10 @@ class DatagramClient(Client):
         self._socket.close()  # only the child's descriptor
         if not was_closed:
             self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer)
+        self._begin_sending()
+
+    def _sent_counts(self) -> tuple[int, int]:
+        return self._sender.sent, self._sender.sent_bytes
 
     def _explain(self, error: OSError, size: int) -> SendError:
         if error.errno == errno.EMSGSIZE:

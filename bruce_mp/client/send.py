@@ -21,7 +21,7 @@ from bruce_mp.client.datagram import MAX_DATAGRAM, DatagramClient
 from bruce_mp.client.errors import MessageTooLargeError
 from bruce_mp.client.stream import MAX_STREAM_MESSAGE, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, ExitCode, LocalProtocolError
-from bruce_mp.protocol.client.messages import MAX_MESSAGE, MAX_TOPIC, encode_any_partition, encode_partition_key
+from bruce_mp.protocol.client.messages import MAX_MESSAGE, MAX_TOPIC, encode
 from bruce_mp.protocol.client.record_headers import encode_headers
 
 if TYPE_CHECKING:
@@ -245,9 +245,7 @@ def _messages(args: Namespace) -> Iterator[bytes]:
 
 def _encode(args: Namespace, value: bytes | None) -> bytes:
     now = time.time_ns() // 1_000_000
-    if args.partition_key is None:
-        return encode_any_partition(args.topic, value, args.key, timestamp_ms=now, headers=args.headers)
-    return encode_partition_key(args.partition_key, args.topic, value, args.key, timestamp_ms=now, headers=args.headers)
+    return encode(args.topic, value, args.key, args.partition_key, timestamp_ms=now, headers=args.headers)
 
 
 def _corrupt(message: bytes) -> bytes:

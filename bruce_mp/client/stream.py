@@ -8,6 +8,7 @@
   connection broke since the last flush.
 * One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. Only reading the answer
   to a flush happens without the lock.
+* Most messages go straight into the buffer (`SendBuffer.accept`): while a write is scheduled, and up to `room` bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from bruce_mp.client.errors import (
     SendTimeoutError,
 )
 from bruce_mp.client.flush import FlushError, FlushLedger, FlushRequest, read_answer
+from bruce_mp.client.kernels import SendBuffer
 from bruce_mp.client.reconnecting_link import ConnectionBrokenError, ReconnectingLink
-from bruce_mp.client.send_buffer import SendBuffer
 from bruce_mp.errors import LocalProtocolError
 from bruce_mp.protocol.client.fence import encode_begin, encode_end
 
@@ -55,6 +56,7 @@ MIN_LOCK_WAIT_S: Final = 0.02
 """Shortest wait for the lock: with `timeout=0`, other threads may still finish calls that do not wait."""
 EXIT_WRITE_S: Final = 1.0
 """Time limit for the last write when the interpreter ends without a `close()`."""
+NO_LIMIT: Final = Deadline(None)
 LOOPBACK: Final = "127.0.0.1"
 MAX_BREAKS: Final = 5
 """Consecutive connections that may break within the same message before the client drops the message."""
@@ -91,6 +93,7 @@ class _ConnectedClient(Client):
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
         self._destination = destination
+        self._max_message = max_message
         self._initialise()
         super().__init__(destination, errors, max_message, advice)
 
@@ -99,7 +102,9 @@ class _ConnectedClient(Client):
         self._flush_lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._outgoing = SendBuffer()
+        self._outgoing = SendBuffer(self._lock, self._max_message)
+        self._accept = self._outgoing.accept
+        self._sent = self._sent_bytes = 0
         self._ledger = FlushLedger()
         self._breaks = 0
         self._attempt = _AttemptState.NONE
@@ -118,7 +123,7 @@ class _ConnectedClient(Client):
         Try for `timeout` seconds, then raise the SendError that describes the failure.
         """
         deadline = Deadline(timeout)
-        with self._locked(self._lock, deadline):
+        with self._exclusive(deadline):
             self._check_open()
             self._link.connect(deadline)
 
@@ -126,7 +131,7 @@ class _ConnectedClient(Client):
 
     def _transmit(self, message: Buffer) -> None:
         deadline = Deadline(self.timeout)
-        with self._locked(self._lock, deadline):
+        with self._exclusive(deadline):
             self._check_open()
             if self._linger:
                 self._buffer_message(message, deadline)
@@ -161,7 +166,7 @@ class _ConnectedClient(Client):
 
     def _begin_attempt(self, frame: bytes) -> None:
         deadline = Deadline(self.timeout)
-        with self._locked(self._lock, deadline):
+        with self._exclusive(deadline):
             self._check_open()
             if self._attempt is not _AttemptState.NONE:
                 raise LocalProtocolError("An attempt is open on this client: end it first, or create another client.")
@@ -173,7 +178,7 @@ class _ConnectedClient(Client):
     def _end_attempt(self) -> None:
         deadline = Deadline(self.timeout)
         try:
-            with self._locked(self._lock, deadline):
+            with self._exclusive(deadline):
                 self._check_open()
                 self._outgoing.append(encode_end(), is_message=False)
                 self._write(deadline)
@@ -185,7 +190,7 @@ class _ConnectedClient(Client):
 
     def _abort_attempt(self) -> None:
         """Close the connection, so that the daemon discards the attempt."""
-        with self._lock:
+        with self._exclusive(NO_LIMIT):
             self._lose_attempt()
             self._attempt = _AttemptState.NONE
 
@@ -209,6 +214,7 @@ class _ConnectedClient(Client):
             with suppress(SendError):  # the message is in the buffer, and the writer thread retries
                 self._write(Deadline(0))
         self._wake_writer()
+        self._outgoing.room = min(self._buffer, len(self._outgoing) + FULL_WRITE)
 
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
@@ -238,7 +244,9 @@ class _ConnectedClient(Client):
             self._breaks = 0
             self._link.reset_backoff()
             self._ledger.on_written(done.messages)
-            self._count_sent(done.messages, done.bytes)
+            with self._counting:
+                self._sent += done.messages
+                self._sent_bytes += done.bytes
 
     def _on_break(self) -> None:
         self._ledger.on_connection_ended()
@@ -249,6 +257,13 @@ class _ConnectedClient(Client):
         if self._breaks >= MAX_BREAKS:
             self._breaks = 0
             self._count_dropped(MessageRefusedError(), self._outgoing.remove_first())
+
+    @contextmanager
+    def _exclusive(self, deadline: Deadline) -> Iterator[None]:
+        """Hold the lock. Other threads find no room in the buffer, and wait."""
+        with self._locked(self._lock, deadline):
+            self._outgoing.room = 0
+            yield
 
     @contextmanager
     def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
@@ -272,7 +287,7 @@ class _ConnectedClient(Client):
         while not self._closed:
             self._wake.wait()
             self._link.sleep(pause)
-            with self._lock:
+            with self._exclusive(NO_LIMIT):
                 self._wake.clear()
                 with suppress(SendError):
                     self._write(Deadline(0))
@@ -300,20 +315,20 @@ class _ConnectedClient(Client):
             raise FlushError(f"flush: {error}") from error
 
     def _flush(self, request: FlushRequest, deadline: Deadline) -> Outcome:
-        with self._locked(self._lock, deadline):
+        with self._exclusive(deadline):
             mark = self._send_request(request, deadline)
             connection, answers = self._link.begin_reading()
         try:
             answer = read_answer(connection, answers, request, deadline)
         except OSError:
-            with self._lock:
+            with self._exclusive(NO_LIMIT):
                 self._drop_connection(connection)
                 self._ledger.report_uncertain()
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
-            with self._lock:
+            with self._exclusive(NO_LIMIT):
                 self._link.end_reading()
-        with self._lock:
+        with self._exclusive(NO_LIMIT):
             return self._ledger.settle(mark, answer)
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
@@ -342,7 +357,7 @@ class _ConnectedClient(Client):
         failure = self._write_remaining(Deadline(self.timeout))
         self._closed = True
         self._link.interrupt()
-        with self._lock:
+        with self._exclusive(NO_LIMIT):
             self._link.close()
             lost = self._outgoing.clear()
         self._wake.set()
@@ -355,7 +370,7 @@ class _ConnectedClient(Client):
 
     def _write_remaining(self, deadline: Deadline) -> SendError | None:
         try:
-            with self._locked(self._lock, deadline):
+            with self._exclusive(deadline):
                 self._write(deadline)
         except SendError as error:
             return error
@@ -363,6 +378,9 @@ class _ConnectedClient(Client):
 
     def _at_exit(self) -> None:
         self._write_remaining(Deadline(EXIT_WRITE_S if self.timeout is None else min(self.timeout, EXIT_WRITE_S)))
+
+    def _sent_counts(self) -> tuple[int, int]:
+        return self._sent, self._sent_bytes
 
     def _waiting(self) -> int:
         return self._outgoing.messages

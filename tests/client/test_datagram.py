@@ -28,6 +28,8 @@ from bruce_mp.protocol.client.messages import Message, Rejection, parse_message
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.usefixtures("client_kernels")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
@@ -269,5 +271,5 @@ def test_the_client_works_without_any_other_package() -> None:
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=60)
     names = ("", ".answer_reader", ".barrier", ".fence", ".inquiry", ".key_hashes", ".messages", ".record_headers")
     parts = [f"client{name}" for name in names]
-    modules = ["errors", "protocol", *(f"protocol.{part}" for part in parts)]
+    modules = ["errors", "kernel_choice", "protocol", *(f"protocol.{part}" for part in parts)]
     assert shown.stdout.strip() == str([f"bruce_mp.{name}" for name in modules])

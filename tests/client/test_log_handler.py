@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("client_kernels")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

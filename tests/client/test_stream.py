@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from bruce_mp.client.deadline import Deadline
 
+pytestmark = pytest.mark.usefixtures("client_kernels")
+
 LARGE = bytes(1 << 20)
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 """Python 3.12 and later warn of forks with threads, which these tests use deliberately."""

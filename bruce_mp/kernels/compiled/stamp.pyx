@@ -1,4 +1,4 @@
-"""The digest of the sources from which the kernels were compiled: see `kernels/choice.py`."""
+"""The digest of the sources from which the kernels were compiled: see `kernel_choice.py`."""
 
 cdef extern from *:
     const char *BRUCE_SOURCES

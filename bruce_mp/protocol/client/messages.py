@@ -38,6 +38,7 @@ __all__ = [
     "EmptyFields",
     "Message",
     "Rejection",
+    "encode",
     "encode_any_partition",
     "encode_message",
     "encode_partition_key",
@@ -118,6 +119,26 @@ class Rejection:
 # --- building --------------------------------------------------------------------------------------------------------
 
 
+def encode(
+    topic: bytes | str,
+    value: Buffer | None,
+    key: Buffer | None,
+    partition_key: int | None,
+    *,
+    timestamp_ms: int,
+    headers: Sequence[HeaderInput] = (),
+    keep_empty: bool = False,
+) -> bytes:
+    """Encode a PartitionKey message, or an AnyPartition message if `partition_key` is None."""
+    if partition_key is None:
+        return encode_any_partition(
+            topic, value, key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
+        )
+    return encode_partition_key(
+        partition_key, topic, value, key, timestamp_ms=timestamp_ms, headers=headers, keep_empty=keep_empty
+    )
+
+
 def encode_any_partition(
     topic: bytes | str,
     value: Buffer | None,
@@ -172,20 +193,11 @@ def encode_message(message: Message) -> bytes:
     value = None if EmptyFields.NULL_VALUE in empty else message.value
     key = message.key if message.key or EmptyFields.EMPTY_KEY in empty else None
     keep_empty = bool(empty & (EmptyFields.EMPTY_KEY | EmptyFields.EMPTY_VALUE))
-    if message.partition_key is None:
-        return encode_any_partition(
-            message.topic,
-            value,
-            key,
-            timestamp_ms=message.timestamp_ms,
-            headers=message.headers,
-            keep_empty=keep_empty,
-        )
-    return encode_partition_key(
-        message.partition_key,
+    return encode(
         message.topic,
         value,
         key,
+        message.partition_key,
         timestamp_ms=message.timestamp_ms,
         headers=message.headers,
         keep_empty=keep_empty,

@@ -6,12 +6,17 @@ again from its start (`rewind`). This module uses no sockets.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from bruce_mp.protocol.client.messages import encode
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import threading
+    from collections.abc import Sequence
+
+    from bruce_mp.protocol.client.record_headers import HeaderInput
 
 __all__ = ["SendBuffer", "WrittenMessages"]
 
@@ -26,29 +31,64 @@ class WrittenMessages(NamedTuple):
 
 
 class SendBuffer:
-    """A byte queue with message boundaries. `len()` is in bytes; a message counts until it is written whole."""
+    """A byte queue with message boundaries. `len()` is in bytes; a message counts until it is written whole.
 
-    def __init__(self) -> None:
+    The caller of every method but `accept` holds `lock`.
+
+    Args:
+        lock: the lock of the client.
+        max_message: the largest message that `accept` takes.
+    """
+
+    def __init__(self, lock: threading.Lock, max_message: int) -> None:
+        self._lock = lock
+        self._max_message = max_message
         self._bytes = bytearray()
         self._sizes: deque[tuple[int, bool]] = deque()
         """Size of each message, and False for a barrier or a fence, which do not count as messages."""
         self._written = 0
         """Bytes of the first message that this connection has written; always less than its size."""
         self.messages = 0
+        self.room = 0
+        """Bytes up to which `accept` fills the buffer. Each caller that locks sets it to 0, and a caller that has
+        scheduled a write may open it again."""
 
     def __len__(self) -> int:
         return len(self._bytes)
+
+    def accept(  # noqa: PLR0917  # keywords would cost as much as the rest of the call
+        self,
+        topic: bytes | str,
+        value: Buffer | None,
+        key: Buffer | None,
+        partition_key: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[HeaderInput],
+        keep_empty: bool,
+    ) -> bool:
+        """Encode and append a message without waiting, and return True if there was room."""
+        if not self.room:
+            return False
+        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        message = encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
+        if len(message) > self._max_message or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if len(self._bytes) + len(message) > self.room:
+                return False
+            self.append(message)
+        finally:
+            self._lock.release()
+        return True
 
     def append(self, message: Buffer, *, is_message: bool = True) -> None:
         self._bytes += message
         self._sizes.append((len(message), is_message))
         self.messages += is_message
 
-    @contextmanager
-    def unwritten(self) -> Iterator[memoryview]:
-        """Yield the bytes to write next; the view is valid inside the `with` block only."""
-        with memoryview(self._bytes) as whole, whole[self._written :] as rest:
-            yield rest
+    def unwritten(self) -> memoryview:
+        """Return the bytes to write next. Release the view before another method is called."""
+        return memoryview(self._bytes)[self._written :]
 
     def on_written(self, size: int) -> WrittenMessages:
         """Remove and count the messages that `size` more written bytes complete."""

@@ -1,0 +1,36 @@
+"""The compiled kernels of the clients stand beside the pure ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bruce_mp.client.kernels import CHOICE
+
+PACKAGE: Final = Path(import_module("bruce_mp.client.kernels").__file__ or "").parent
+
+
+def test_each_pure_file_has_a_compiled_file_of_the_same_name() -> None:
+    pure = {path.stem for path in PACKAGE.glob("pure/*.py")} - {"__init__"}
+    assert {path.stem for path in PACKAGE.glob("compiled/*.pyx")} == pure | {"stamp"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("variant", ["pure", "compiled"] if CHOICE.compiled else ["pure"])
+def test_the_clients_use_the_chosen_variant(variant: str) -> None:
+    program = (
+        "from bruce_mp.client import datagram, stream\n"
+        "print(stream.SendBuffer.__module__, datagram.DatagramSender.__module__)"
+    )
+    environment = os.environ | {"BRUCE_KERNELS": variant}
+    shown = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True, timeout=60
+    )
+    prefix = f"bruce_mp.client.kernels.{variant}"
+    assert shown.stdout.split() == [f"{prefix}.send_buffer", f"{prefix}.datagram_sender"]
