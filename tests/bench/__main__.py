@@ -30,9 +30,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = argparse.ArgumentParser(
         prog="scripts/bench",
         description="What a message costs in the daemon, as a multiple of what receiving it costs a plain loop.",
-        epilog="Programs of their own, each with --help: scripts/bench outage (what a broker's death does to the "
-        "partitions of the others), restarts (what a sender notices of an upgrade and of restarts), spark (the Spark "
-        "sink and the audit).",
+        epilog="Programs of their own, each with --help: scripts/bench applications (application and daemon together, "
+        "beside Kafka clients in the process), outage (what a broker's death does to the partitions of the others), "
+        "restarts (what a sender notices of an upgrade and of restarts), spark (the Spark sink and the audit).",
     )
     add = options.add_argument
     add("groups", nargs="*", metavar="GROUP", help=f"only these groups: {', '.join(GROUPS)} (default: all)")

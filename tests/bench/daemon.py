@@ -30,13 +30,13 @@ from bruce_mp.telemetry.counters import Counter, discarded
 from support.daemon import Daemon
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from bench.brokers import Brokers
-    from bench.cases import Site
+    from bench.cases import Site, Transport
     from bench.cost import Usage
-    from bench.tools import Tools
+    from bench.tools import Sent, Tools
 
 __all__ = ["MeasuredDaemon", "measured_daemon"]
 
@@ -99,7 +99,7 @@ class MeasuredDaemon:
 
     def _send_stuck(self, tools: Tools, count: int, messages: Path) -> int:
         case = Case("stuck", STUCK_SIZE, count)
-        run_sender(tools, case, self._address("datagram"), messages)
+        run_sender(tools, case, self.address("datagram"), messages)
         self._wait_settled(self._before + self._stuck + count, self._before + self._stuck + count)
         return count
 
@@ -126,14 +126,14 @@ class MeasuredDaemon:
     def warm_up(self, tools: Tools, case: Case, messages: Path) -> None:
         """Send a part of the load without measuring, because topics and partitions have a first cost of their own."""
         received = self._daemon.wait_consistent().received
-        sent = run_sender(tools, case.shortened(WARM_UP_SHARE), self._address(case.transport), messages)
+        sent = run_sender(tools, case.shortened(WARM_UP_SHARE), self.address(case.transport), messages)
         self._wait_settled(received + sent.messages, self._stuck)
 
-    def carry(self, tools: Tools, case: Case, messages: Path) -> DaemonRun:
-        """Send a load and wait until all messages are settled.  Raises SendError when the sender fails."""
+    def carry(self, case: Case, send: Callable[[], Sent]) -> DaemonRun:
+        """Call `send` and wait until all its messages are settled.  Raises SendError when it does."""
         books, stored, runs = self._daemon.wait_consistent(), self._broker.statistics(), self._runs()
         before, sink, start = cost.usage_of(self._pids), cost.cpu_seconds(self._broker.pid), time.monotonic()
-        sent = run_sender(tools, case, self._address(case.transport), messages)
+        sent = send()
         settled = self._wait_settled(books.received + sent.messages, self._stuck)
         sink = cost.cpu_seconds(self._broker.pid) - sink
         spent = settled - start
@@ -171,11 +171,15 @@ class MeasuredDaemon:
         assert isinstance(self._broker, DevBroker), "only the embedded brokers know when something came"
         return latency_of(self._broker, int(start * 1e9))
 
-    def _address(self, transport: str) -> str:
+    def address(self, transport: Transport) -> str:
+        """Return the address for `run_sender`."""
         if transport == "tcp":
             return "tcp:" + (self._daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")[2]
-        path = self._daemon.socket_path if transport == "datagram" else _stream_path(self._daemon.directory)
-        return f"{transport}:{path}"
+        return f"{transport}:{self.path(transport)}"
+
+    def path(self, transport: Transport) -> str:
+        """Return the path of a UNIX socket."""
+        return str(self._daemon.socket_path if transport == "datagram" else _stream_path(self._daemon.directory))
 
     def _above_idle(self, before: Mapping[str, Usage], after: Mapping[str, Usage], seconds: float) -> dict[str, float]:
         idle = self._idle.cpu

@@ -20,7 +20,7 @@ from bench.daemon import measured_daemon
 from bench.peers import absence, run_peer
 from bench.plain import run_plain
 from bench.results import Pair, refusals_of
-from bench.tools import SendError, make_tools
+from bench.tools import SendError, make_tools, run_sender
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,7 +145,8 @@ class Session:
         plain = run_plain(tools, load, home, messages)
         if case.by == BRUCE:
             daemon.warm_up(tools, load, messages)
-            run = daemon.carry(tools, load, messages)
+            address = daemon.address(load.transport)
+            run = daemon.carry(load, lambda: run_sender(tools, load, address, messages))
         else:
             run = run_peer(tools, load, home)
         pair = Pair(case.name, plain, run)

@@ -33,7 +33,7 @@ def said(arguments: Iterable[str], directory: Path) -> subprocess.CompletedProce
 
 
 def test_the_help_names_every_group_and_program(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(PROGRAMS) == 3
+    assert len(PROGRAMS) == 4
     with pytest.raises(SystemExit):
         main(["--help"])
     words = set(re.findall(r"\w+", capsys.readouterr().out))
