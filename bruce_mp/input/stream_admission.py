@@ -20,7 +20,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.backpressure import chunks_for, messages_that_fit
+from bruce_mp.input.backpressure import chunks_for
 from bruce_mp.input.clients import TCP
 from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending
 from bruce_mp.input.ingest_counters import (
@@ -33,6 +33,7 @@ from bruce_mp.input.ingest_counters import (
 from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import StreamBatch, contiguous, index_in_batch, length_of, remove_over_share
 from bruce_mp.input.timestamps import warn_about_clock
+from bruce_mp.input.unfinished_messages import MIN_READ
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
@@ -116,10 +117,15 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Return True if the intake may serve a client: its messages depend on no state of the client and no quota."""
-        has_state = client.attempt or client.completed_spill or client.unprocessed or client.counted_in_quota
-        is_special = client.is_blocked or client.must_close or client.keeps_timestamps
-        return not (has_state or is_special or (self._quotas is not None and self._quotas.is_active))
+        """Return True if the intake may serve a client: its messages all go to the same lanes, and none waits.
+
+        The intake keeps the start of a message, unless it is longer than one read.
+        """
+        is_spilling = client.attempt is not None and client.attempt.is_spilling
+        is_waiting = client.is_blocked or client.counted_in_quota or client.completed_spill
+        is_special = client.must_close or client.keeps_timestamps or client.wanted > MIN_READ
+        has_quota = self._quotas is not None and self._quotas.is_active
+        return not (is_spilling or is_waiting or is_special or has_quota)
 
     def may_resume(self, client: StreamClientState, now_ms: int) -> bool:
         """Return True if a retry of a paused client may succeed: its stuck topic, if it has one, may hold more."""
@@ -270,7 +276,7 @@ class StreamAdmission:
         while added < len(extents):
             more = extents[added:] if added else extents
             largest = max(map(length_of, more))
-            room = self._room(batch, more, largest)
+            room = batch.room_for(self._pool, more, largest)
             if not room and batch.extents:  # appending shows the room that is left, which was a cautious estimate
                 self._append_batch(buffer, batch, now_ms)
                 batch = StreamBatch(batch.attempt, keeps_timestamps=batch.keeps_timestamps)
@@ -305,19 +311,6 @@ class StreamAdmission:
         client.paused_until_ms = now_ms + _SPILL_RETRY_MS
         return StreamBatch(client.attempt, keeps_timestamps=client.keeps_timestamps), 0
 
-    def _room(self, batch: StreamBatch, more: Extents, largest: int) -> int:
-        """Return how many of `more`, with at most `largest` bytes each, find room in addition to the batch."""
-        if chunks_for(largest) > self._pool.capacity:
-            return self._room_before_oversized(batch, more)
-        _, first_size = (batch.extents or more)[0]
-        count, largest = len(batch.extents) + len(more), max(largest, batch.largest)
-        return max(0, messages_that_fit(self._pool, count, largest, first_size) - len(batch.extents))
-
-    def _room_before_oversized(self, batch: StreamBatch, more: Extents) -> int:
-        """Return the room before a message larger than the pool; 1 if it is the first: a wait cannot give it room."""
-        at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > self._pool.capacity)
-        return self._room(batch, more[:at], max(map(length_of, more[:at]))) if at else 1
-
     def _append_batch(self, buffer: memoryview, batch: StreamBatch, now_ms: int) -> None:
         """Append a batch to lanes, or write it to its attempt's spill file, and count it."""
         if not batch.extents:
@@ -335,11 +328,16 @@ class StreamAdmission:
         self._count_appended(buffer, batch, lanes, ingested, now_ms)
 
     def count_intake_batch(self, buffer: memoryview, parts: Collection[Part], ingested: Ingested, now_ms: int) -> None:
-        """Count a batch that the intake has appended; `parts` has the extents of each client's messages."""
-        batch = StreamBatch()
+        """Count a batch that the intake has appended; `parts` has the extents of each client's messages.
+
+        The messages of an attempt are a batch alone.
+        """
+        (first, _), *_ = parts
+        batch = StreamBatch(first.attempt)
         for client, extents in parts:
             batch.add(client, extents)
-        self._count_appended(buffer, batch, self._lanes, ingested, now_ms)
+        lanes = self._lanes if first.attempt is None else first.attempt.lanes
+        self._count_appended(buffer, batch, lanes, ingested, now_ms)
         for client, _ in parts:
             if client.postponed:
                 self._requeue_postponed(client)

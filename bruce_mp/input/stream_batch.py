@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.input.flush_groups import FlushGroup
     from bruce_mp.kernels import Ingested, NoRoom
+    from bruce_mp.slab.chunks import ChunkPool
 
 __all__ = [
     "Extents",
@@ -73,6 +75,19 @@ class StreamBatch:
             self.extents += extents
             self.sources += [client.flush_group.number] * len(extents)
             self.largest = max(self.largest, largest)
+
+    def room_for(self, pool: ChunkPool, more: Extents, largest: int) -> int:
+        """Return how many of `more`, with at most `largest` bytes each, find room in addition to the batch."""
+        if chunks_for(largest) > pool.capacity:
+            return self._room_before_oversized(pool, more)
+        _, first_size = (self.extents or more)[0]
+        count, largest = len(self.extents) + len(more), max(largest, self.largest)
+        return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
+
+    def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
+        """Return the room before a message larger than the pool; 1 if it is the first: a wait cannot give it room."""
+        at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
+        return self.room_for(pool, more[:at], max(map(length_of, more[:at]))) if at else 1
 
     def sender(self, index: int) -> tuple[StreamClientState, FlushGroup]:
         """Return the client and the flush group of a message."""

@@ -430,7 +430,9 @@ class StreamConnections:
         """Let the intake serve a connection if it is plain."""
         client = connection.client
         if self._admission.is_plain(client):
-            self._intake.add(StreamSource(connection.socket, client.flush_group, _KINDS.index(client.kind)))
+            lanes = None if client.attempt is None else client.attempt.lanes
+            kind, start = _KINDS.index(client.kind), bytes(client.unprocessed)
+            self._intake.add(StreamSource(connection.socket, client.flush_group, kind, start, lanes))
         else:
             self._intake.discard(connection.socket.fileno())
 

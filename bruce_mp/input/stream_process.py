@@ -267,7 +267,7 @@ class _AttemptParts:
             spills=self._spills,
             unique=self.unique,
             max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_total_chunks=max(1, slab.geometry.chunks // 2 // max(1, len(start.inputs))),
+            max_total_chunks=max(1, slab.geometry.chunks // 2 // streams.processes),
         )
         self._settlement = SettlementTimer(loop, self.unique)
 

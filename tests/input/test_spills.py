@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bruce_mp.kernels import split_stream
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import BarrierStatus, Level, encode_barrier
 from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin, encode_end
@@ -132,6 +133,27 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_and_in_order(slab: Sl
     assert files_of(slab) == []
     worker.waiting.answer_finished(worker.now_ms)
     assert [(answer.status, answer.delivered) for _, answer in worker.answers] == [(BarrierStatus.DONE, 2000)]
+
+
+def test_messages_that_the_intake_found_no_room_for_are_spilled(slab: Slab) -> None:
+    worker, sink = worker_of(slab), Sink(slab)
+    client = worker.connect()
+    worker.feed((client, BEGIN))
+    assert client.attempt is not None
+    assert worker.admission.is_plain(client)
+    data = memoryview(messages(range(100)))
+    extents = split_stream(data, 0, len(data), len(data)).extents
+    worker.row.begin_batch()
+    sources = [client.flush_group.number] * len(extents)
+    ingested = client.attempt.lanes.ingest(data, extents, worker.row.counted, worker.now_ms, sources=sources)
+    assert ingested.no_room
+    worker.admission.count_intake_batch(data, [(client, extents)], ingested, worker.now_ms)
+    assert not worker.admission.is_plain(client), "later messages must not overtake the spilled ones"
+    worker.feed((client, messages(range(100, 200)) + END))
+    drain(worker, sink)
+    assert sorted(sink.numbers) == list(range(200))
+    assert_in_order(sink.numbers)
+    assert_books(slab, 200)
 
 
 def test_messages_after_an_attempt_wait_until_its_spill_file_is_fed_back(slab: Slab) -> None:

@@ -332,3 +332,22 @@ def test_a_quota_applies_in_a_slab_without_room(slab: Slab) -> None:
     assert client.paused_until_ms == 0
     taken = len(values(slab))
     assert read_senders(slab)[ALICE].received == taken < 200
+
+
+def test_the_intake_serves_clients_whose_messages_need_no_state(slab: Slab) -> None:
+    worker = StreamInput(slab, topics=[(b"t1", 2)])
+    long = datagram(b"t1", bytes(100_000))
+    sent = {
+        "an attempt": encode_begin("a"),
+        "the start of a message": datagram(b"t1", b"a")[:-1],
+        "the start of a long message": long[:100],
+        "kept timestamps": encode_begin("a", keeps_timestamps=True),
+        "malformed": b"\0\0\0\1",
+    }
+    is_plain = {}
+    for state, data in sent.items():
+        client = worker.connect()
+        assert worker.admission.is_plain(client)
+        worker.feed((client, data))
+        is_plain[state] = worker.admission.is_plain(client)
+    assert [state for state, plain in is_plain.items() if plain] == ["an attempt", "the start of a message"]

@@ -52,12 +52,18 @@ class Rig:
         self.intake.apply_config(Coalescing(0, 0, 0), longest, blocks=blocks)
 
     def connect(
-        self, number: int = 1, kind: int = UNIX, *, is_plain: bool = True
+        self,
+        number: int = 1,
+        kind: int = UNIX,
+        *,
+        start: bytes = b"",
+        lanes: Lanes | None = None,
+        is_plain: bool = True,
     ) -> tuple[socket.socket, StreamSource]:
         client, server = (self._stack.enter_context(each) for each in socket.socketpair())
         server.setblocking(False)
         self.epoll.register(server, select.EPOLLIN)
-        source = StreamSource(server, FlushGroup(number), kind)
+        source = StreamSource(server, FlushGroup(number), kind, start, lanes)
         if is_plain:
             self.intake.add(source)
         return client, source
@@ -113,6 +119,53 @@ def test_bytes_behind_the_last_whole_message_are_left_to_the_caller(rig: Rig, re
     client.sendall(datagram(value=b"later"))
     assert rig.run().others == [(source.socket.fileno(), select.EPOLLIN)], "the connection is not plain any more"
     assert rig.row.counted == 1
+
+
+@pytest.mark.parametrize("rest", [b"", b"\0\0"])
+def test_the_start_of_a_message_is_completed_and_the_source_returned(rig: Rig, rest: bytes) -> None:
+    message = datagram(value=b"a")
+    client, source = rig.connect(start=message[:9])
+    client.sendall(message[9:] + rest)
+    assert rig.run() == ([(source, rest)], None, [])
+    assert rig.values() == [b"a"]
+    client.sendall(b"x")
+    assert rig.run().others, "the start is used up"
+
+
+def test_a_start_without_further_data_stays_with_the_caller(rig: Rig) -> None:
+    client, source = rig.connect(start=datagram()[:9])
+    client.close()
+    served = rig.run()
+    assert (served.leftovers, len(served.others)) == ([], 1)
+    assert served.others[0][0] == source.socket.fileno()
+    assert rig.row.counted == 0
+
+
+def test_messages_go_to_the_lanes_of_their_attempt(rig: Rig) -> None:
+    attempts = [Lanes(rig.slab, rig.pool, TopicTable(rig.slab), lambda _: 60_000) for _ in range(2)]
+    clients = [rig.connect(number, lanes=lanes)[0] for number, lanes in enumerate([None, *attempts], 1)]
+    for value, client in zip((b"a", b"b", b"c"), clients, strict=True):
+        client.sendall(datagram(value=value))
+    while rig.row.counted < len(clients):
+        assert rig.run() == ([], None, [])
+    chunks = {}
+    for number, lanes in enumerate([rig.lanes, *attempts], 1):
+        lanes.close_all()
+        (run,) = lanes.drain_closed()
+        chunks[run.chunk] = number
+    mask = (1 << 20) - 1
+    by_address = [chunks[chunk] for chunk in sorted(chunks)]
+    assert [each.arrival & mask for each in contents(rig.slab)] == by_address
+
+
+def test_a_rejected_message_of_an_attempt_is_left_uncounted(rig: Rig) -> None:
+    attempt = Lanes(rig.slab, rig.pool, TopicTable(rig.slab), lambda _: 60_000)
+    client, source = rig.connect(lanes=attempt)
+    client.sendall(datagram(value=b"a") + b"\0\0\0\x08\1\1\0\7")
+    served = rig.run()
+    assert served.uncounted is not None
+    assert [found for found, _ in served.uncounted.parts] == [source]
+    assert [each.slot for each in served.uncounted.ingested.rejections] == [1]
 
 
 def test_a_message_above_the_limit_is_left_to_the_caller(rig: Rig) -> None:

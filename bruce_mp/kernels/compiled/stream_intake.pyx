@@ -2,6 +2,7 @@
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 from bruce_mp.kernels.compiled.arrival_rate cimport ArrivalRate
 from bruce_mp.kernels.compiled.intake cimport monotonic_us, read_times, sleep_us
@@ -44,13 +45,15 @@ cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 cdef class StreamSource:
     """`kernels.pure.stream_intake.StreamSource`."""
 
-    cdef readonly object socket, flush_group
+    cdef readonly object socket, flush_group, lanes
+    cdef readonly bytes start
     cdef readonly int kind
     cdef uint64_t number
     cdef int64_t received    # messages that its flush group does not count yet
 
-    def __init__(self, connection, flush_group, int kind):
+    def __init__(self, connection, flush_group, int kind, bytes start=b"", lanes=None):
         self.socket, self.flush_group, self.kind = connection, flush_group, kind
+        self.start, self.lanes = start, lanes
         self.number = flush_group.number
 
 
@@ -69,6 +72,7 @@ cdef class Round:
     cdef epoll_event events[EVENTS]
     cdef Read reads[EVENTS]
     cdef list sources        # of the reads
+    cdef object lanes        # of all sources; None: the worker's
     cdef Extent *extents
     cdef int room, count
     cdef int64_t largest, size
@@ -80,6 +84,7 @@ cdef class Round:
 
     cdef int clear(self) except -1:
         self.sources = []
+        self.lanes = None
         self.count = 0
         self.largest = self.size = 0
         self.others = []
@@ -123,7 +128,7 @@ class StreamIntake(pure.StreamIntake):
     def run(self, epoll, int64_t now_ms, int64_t until_ms):
         lanes = self._lanes
         cdef Round served = self._round
-        cdef IngestBatch batch = lanes._batch
+        cdef IngestBatch batch = lanes._batch, filled
         cdef Times *times = &batch.times
         cdef ArrivalRate rate = self._rate
         cdef Memory memory
@@ -153,10 +158,13 @@ class StreamIntake(pure.StreamIntake):
                 leftovers = stop_serving(self, served, &buffer, False)
                 rate.add(served.count, served.size)
                 if served.count:
-                    append(lanes, batch, served, &memory, &buffer, self._row._at, now_ms)
-                    if batch.rejections or batch.no_room or lanes.has_replaced:
-                        return pure.StreamIntakeResult(leftovers, uncounted(served, batch), served.others)
-                    count(self, batch, served, &memory, touched)
+                    target = lanes if served.lanes is None else served.lanes
+                    filled = target._batch
+                    filled.wall_offset_ms = batch.wall_offset_ms  # nothing else updates an attempt's lanes
+                    append(target, filled, served, &memory, &buffer, self._row._at, now_ms)
+                    if filled.rejections or filled.no_room or target.has_replaced:
+                        return pure.StreamIntakeResult(leftovers, uncounted(served, filled), served.others)
+                    count(self, filled, served, &memory, touched)
                 if batch.times_stale:
                     read_times(lanes, batch)
                     publish_ms = lanes.publish_ms
@@ -177,13 +185,14 @@ class StreamIntake(pure.StreamIntake):
 
 
 cdef int read_ready(intake, Round served, int ready, Memory *memory, Py_buffer *buffer) except -1:
-    """Read each ready source once."""
+    """Read each ready source of the same lanes once."""
     cdef dict sources = intake._sources
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef uint64_t at = intake._row._at
     cdef uint64_t *counters = <uint64_t *>(<uint8_t *>memory.buffer.buf + at + ROW_COUNTERS)
     cdef int64_t begin = 0, longest = intake._longest
-    cdef ssize_t got
+    cdef ssize_t got, kept
+    cdef StreamSource source
     cdef int step, index, used = 0, start = served.next
     cdef bint skipped = False
     cdef Read *read
@@ -195,18 +204,23 @@ cdef int read_ready(intake, Round served, int ready, Memory *memory, Py_buffer *
         if source is None or served.events[index].events != EPOLLIN:
             served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
-        if begin + MIN_READ > buffer.len:
+        kept = len(source.start)
+        if begin + kept + MIN_READ > buffer.len or (used and source.lanes is not served.lanes):
             if not skipped:
                 skipped, served.next = True, index
             continue  # the next round reads it first
-        counters[<int>intake._counters.reads[(<StreamSource>source).kind]] += 1
-        got = recv(served.events[index].data.fd, base + begin, min(MAX_READ, buffer.len - begin), MSG_DONTWAIT)
+        counters[<int>intake._counters.reads[source.kind]] += 1
+        got = recv(
+            served.events[index].data.fd, base + begin + kept, min(MAX_READ, buffer.len - begin - kept), MSG_DONTWAIT
+        )
         if got <= 0:
             served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
-        counters[<int>intake._counters.got_data[(<StreamSource>source).kind]] += 1
+        counters[<int>intake._counters.got_data[source.kind]] += 1
+        memcpy(base + begin, <char *>source.start, kept)
         read = &served.reads[used]
-        read.begin, read.end = begin, begin + got
+        read.begin, read.end = begin, begin + kept + got
+        served.lanes = source.lanes
         served.split(base, read, longest)
         served.sources.append(source)
         begin = read.end
@@ -225,17 +239,18 @@ cdef bint have_room(intake, Round served) except -1:
 
 
 cdef list stop_serving(intake, Round served, Py_buffer *buffer, bint everything):
-    """Stop serving sources with bytes left over, or with `everything` all of them; return their bytes."""
+    """Stop serving sources with bytes left over or with a `start`, or with `everything` all; return their bytes."""
     cdef list found = []
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef Read *read
+    cdef StreamSource source
     cdef int index
     cdef int64_t at
     for index in range(len(served.sources)):
         read = &served.reads[index]
         at = read.begin if everything else read.at
-        if at < read.end:
-            source = served.sources[index]
+        source = served.sources[index]
+        if at < read.end or source.start:
             intake.discard(source.socket.fileno())
             found.append((source, (<char *>base)[at : read.end]))
     return found

@@ -1,9 +1,9 @@
 """Messages from stream connections into lanes, one round of reads after another.
 
-The intake serves *plain* connections: those without a fenced attempt, a quota or an incomplete message.  In a round it
-reads each ready connection once, splits the bytes, appends all messages as one batch and counts them.  The caller does
-everything else: it handles the bytes behind the last whole message, other events, and batches with a message that was
-not simply appended.
+The intake serves *plain* connections: those without a quota, a spill file or a paused message.  In a round it reads
+each ready connection once, splits the bytes, appends all messages as one batch and counts them.  All connections of a
+round append to the same lanes: the worker's, or those of one fenced attempt.  The caller does everything else: it
+handles the bytes behind the last whole message, other events, and batches with a message that was not simply appended.
 """
 
 from __future__ import annotations
@@ -43,14 +43,27 @@ class CountedFlushGroup(Protocol):
 
 
 class StreamSource:
-    """A plain connection with the present flush group of its client; `kind` is 0 for UNIX and 1 for TCP."""
+    """A plain connection with the present flush group of its client; `kind` is 0 for UNIX and 1 for TCP.
 
-    __slots__ = ("flush_group", "kind", "socket")
+    `start` has the first bytes of an incomplete message.  `lanes` are those of the client's fenced attempt; None: the
+    worker's.
+    """
 
-    def __init__(self, connection: socket.socket, flush_group: CountedFlushGroup, kind: int) -> None:
+    __slots__ = ("flush_group", "kind", "lanes", "socket", "start")
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        flush_group: CountedFlushGroup,
+        kind: int,
+        start: bytes = b"",
+        lanes: Lanes | None = None,
+    ) -> None:
         self.socket = connection
         self.flush_group = flush_group
         self.kind = kind
+        self.start = start
+        self.lanes = lanes
 
 
 class StreamCounters(NamedTuple):
@@ -74,7 +87,8 @@ class UncountedBatch(NamedTuple):
 class StreamIntakeResult(NamedTuple):
     """The work that the intake leaves to the caller.
 
-    `leftovers` has the incomplete last message of each source, which is then not plain.
+    `leftovers` has the bytes behind the last whole message of each source that has any, or had a `start`.  The intake
+    serves such a source no longer.
     `others` has the events that the intake does not handle: descriptors with their epoll events.
     """
 
@@ -143,12 +157,12 @@ class StreamIntake:
             return StreamIntakeResult(
                 self._stop_serving([read._replace(at=read.begin) for read in reads]), None, others
             )
-        leftovers = self._stop_serving([read for read in reads if read.at < read.end])
+        leftovers = self._stop_serving([read for read in reads if read.at < read.end or read.source.start])
         uncounted = self._append(reads, now_ms)
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
-        """Read each ready source once; return the other events as well."""
+        """Read each ready source of the same lanes once; return the other events as well."""
         reads: list[_Read] = []
         others: list[tuple[int, int]] = []
         begin, ready = 0, epoll.poll(0, MAX_EVENTS)
@@ -157,28 +171,31 @@ class StreamIntake:
             source = self._sources.get(descriptor)
             if source is None or events != select.EPOLLIN:
                 others.append((descriptor, events))
-            elif begin + MIN_READ <= len(self._buffer):
-                end = begin + self._receive(source, begin)
-                if end > begin:
+            elif begin + len(source.start) + MIN_READ <= len(self._buffer) and (
+                not reads or source.lanes is reads[0].source.lanes
+            ):
+                end = self._receive(source, begin + len(source.start))
+                if end > begin + len(source.start):
+                    self._buffer[begin : begin + len(source.start)] = source.start
                     extents, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
                     reads.append(_Read(source, extents, begin, at, end))
+                    begin = end
                 else:
                     others.append((descriptor, events))
-                begin = end
             elif not skipped:
                 skipped, self._next = True, index
         return reads, others
 
     def _receive(self, source: StreamSource, begin: int) -> int:
-        """Return the number of received bytes; 0 at the end of the data and for an error, which the caller meets."""
+        """Return the end of the received bytes; `begin` for none, and for an error, which the caller meets."""
         self._row.add(self._counters.reads[source.kind])
         try:
             count = source.socket.recv_into(self._buffer[begin : begin + MAX_READ])
         except OSError:
-            return 0
+            return begin
         if count:
             self._row.add(self._counters.got_data[source.kind])
-        return count
+        return begin + count
 
     def _stop_serving(self, reads: list[_Read]) -> list[tuple[StreamSource, bytes]]:
         """Stop serving these sources, and return their bytes behind the last whole message."""
@@ -202,8 +219,10 @@ class StreamIntake:
         sources = [read.source.flush_group.number for read in reads for _ in read.extents]
         first = self._row.counted
         self._row.begin_batch()
-        ingested = self._lanes.ingest(self._buffer, extents, first, now_ms, sources=sources)
-        if ingested.rejections or ingested.no_room or self._lanes.has_replaced:
+        lanes = reads[0].source.lanes or self._lanes
+        lanes.wall_offset_ms = self._lanes.wall_offset_ms  # nothing else updates an attempt's lanes
+        ingested = lanes.ingest(self._buffer, extents, first, now_ms, sources=sources)
+        if ingested.rejections or ingested.no_room or lanes.has_replaced:
             return UncountedBatch([(read.source, read.extents) for read in reads], ingested)
         increments = {
             self._counters.received: len(extents),
