@@ -3,7 +3,7 @@
 CPU is that of the JVM (driver and executor in one) with its Python workers, and that of the daemon, per million rows in
 eight tasks; `above noop` is the sum without the cost of the same rows with the `noop` sink.  Times are until the job is
 done: Kafka has all, unless stated.  Connections are the connections that a sink opened to brokers, counted before the
-measured runs.
+measured runs.  MB are the largest resident memory of the JVM, whose heap may have 2 GB, and of its Python workers.
 """
 
 from __future__ import annotations
@@ -60,6 +60,15 @@ def cpu_of_spark() -> float:
     return total
 
 
+def memory_of_spark() -> int:
+    """Return the resident megabytes of the JVM and of all Python workers."""
+    total = 0
+    for process in _spark_processes():
+        with suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total >> 20
+
+
 def cpu_of_daemon(daemon: Daemon) -> float:
     """Return the CPU seconds of the daemon's processes."""
     times = [psutil.Process(pid).cpu_times() for pid in (daemon.pid, *daemon.pids().values())]
@@ -68,7 +77,7 @@ def cpu_of_daemon(daemon: Daemon) -> float:
 
 @dataclass
 class Watch:
-    """Wall time, CPU of Spark and of the daemon, and the largest number of connections to `ports` in that time."""
+    """Wall time, CPU of Spark and of the daemon, and peaks of connections to `ports` and of Spark's memory in MB."""
 
     ports: frozenset[int]
     daemon: Daemon
@@ -76,6 +85,7 @@ class Watch:
     cpu: float = 0.0
     daemon_cpu: float = 0.0
     opened: int = 0
+    memory: int = 0
     _done: threading.Event = field(default_factory=threading.Event)
 
     def run(self, work: Callable[[], object]) -> Watch:
@@ -95,6 +105,7 @@ class Watch:
         before = self._open()
         while not self._done.wait(0.2):
             self.opened = max(self.opened, self._open() - before)
+            self.memory = max(self.memory, memory_of_spark())
 
     def _open(self) -> int:
         return sum(map(self._connections, _spark_processes()))
@@ -224,10 +235,11 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
             runs[name].append(bench.watch(case))
     bases = [median(run.wall for run in runs[name]) for name in (BY_ITSELF, AS_THE_AUDIT)]
     title = f"{records / 1e6:g} M records with headers"
-    lines = [f"{title:40} {'wall s':>8} {'CPU s':>8} {'times':>6} {'times':>6}"]
+    lines = [f"{title:40} {'wall s':>8} {'CPU s':>8} {'times':>6} {'times':>6} {'MB':>6}"]
     for name, found in runs.items():
         wall, cpu = median(run.wall for run in found), median(run.cpu for run in found)
-        lines.append(f"{name:40} {wall:8.2f} {cpu:8.2f} {wall / bases[0]:6.2f} {wall / bases[1]:6.2f}")
+        times, memory = f"{wall / bases[0]:6.2f} {wall / bases[1]:6.2f}", max(run.memory for run in found)
+        lines.append(f"{name:40} {wall:8.2f} {cpu:8.2f} {times} {memory:6}")
     return lines
 
 

@@ -221,7 +221,8 @@ class Job:
     def kill_driver(self) -> None:
         """Send SIGKILL to the Python process and the JVM of the driver."""
         family = [psutil.Process(self.command.process.pid)]
-        family += [child for child in family[0].children(recursive=True) if "SparkSubmit" in " ".join(child.cmdline())]
+        children = family[0].children(recursive=True)
+        family += [process for process in _family("SparkSubmit") if process in children]
         processes.kill(family)
         self.command.process.wait()
 
