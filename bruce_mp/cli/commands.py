@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "send": Command("bruce_mp.cli.send", "send messages to a daemon"),
     "upgrade": Command("bruce_mp.cli.upgrade", "upgrade a running daemon to the installed code"),
     "status": Command("bruce_mp.cli.status", "show the state of a daemon"),
+    "top": Command("bruce_mp.cli.top.command", "show a daemon live in the terminal"),
     "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
     "monitor": Command("bruce_mp.cli.monitor", "check a daemon for Nagios: exit status 0, 1, 2 or 3"),
     "replay": Command("bruce_mp.cli.replay", "send discarded or exported messages again"),
@@ -66,8 +67,8 @@ def _runs_until_signal(arguments: Sequence[str]) -> bool:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    command = importlib.import_module(COMMANDS[arguments[0]].module)
     try:
+        command = importlib.import_module(COMMANDS[arguments[0]].module)
         return cast("Callable[[Sequence[str]], int]", command.main)(arguments[1:])
     except BruceError as error:
         sys.stderr.write(f"bruce: {error}\n")

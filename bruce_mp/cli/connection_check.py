@@ -35,6 +35,7 @@ from bruce_mp.protocol.kafka.kafka_types import (
 )
 from bruce_mp.router.broker_rotation import socket_factory
 from bruce_mp.router.cluster import Address
+from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -250,8 +251,8 @@ def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer
         return Finding(CheckLevel.WARNING, subject, text)
     ends_s = answer.certificate_ends_s
     if ends_s is not None and ends_s - time.time() < _EXPIRES_SOON_S:
-        ends = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ends_s))
-        return Finding(CheckLevel.WARNING, subject, f"its certificate expires at {ends}. Renew it on the broker.")
+        text = f"its certificate expires at {utc_text(ends_s)}. Renew it on the broker."
+        return Finding(CheckLevel.WARNING, subject, text)
     return Finding(CheckLevel.OK, subject, ", ".join(_completed_steps(config)))
 
 

@@ -137,7 +137,7 @@ class ReplayDaemon:
                 connection.sendall(encode_inquiry(os.urandom(TOKEN_BYTES), name.encode()))
                 answer = self._read(connection)
         except OSError as error:
-            raise ReplayError(f"{self.address}: no daemon answers: {error}.") from error
+            raise ReplayError(f"{self.address}: no daemon answers: {error.strerror or 'it took too long'}.") from error
         if not isinstance(answer, InquiryAnswer):
             raise ReplayError(f"{self.address}: the daemon is too old for a replay. Update it.")
         return answer

@@ -56,10 +56,13 @@ class ReplayState:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = _open(path)
         except sqlite3.OperationalError as error:
-            reason = "another replay uses it" if "locked" in str(error) else str(error)
+            is_used = error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+            reason = "another replay uses it" if is_used else "it cannot be opened or written"
             raise ReplayStateError(f"{path}: {reason}.") from error
-        except (sqlite3.Error, OSError) as error:
-            raise ReplayStateError(f"{path} is not the state of a replay: {error}.") from error
+        except sqlite3.Error as error:
+            raise ReplayStateError(f"{path} is not the state of a replay.") from error
+        except OSError as error:
+            raise ReplayStateError(f"{path} cannot be created: {error.strerror}.") from error
 
     def __enter__(self) -> Self:
         return self

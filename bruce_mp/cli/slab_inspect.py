@@ -6,7 +6,6 @@ A running daemon changes its slab during the inspection, so the figures may be i
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -21,7 +20,7 @@ from bruce_mp.slab.salvage import Salvage
 from bruce_mp.status.pages.processes import row_name
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.books import Books, balance_line
-from bruce_mp.telemetry.clock import wall_ms
+from bruce_mp.telemetry.clock import utc_text, wall_ms
 from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.stages import STAGES
 
@@ -244,6 +243,6 @@ def _topic(topic: TopicHeld) -> str:
 def _time(ms: int) -> str:
     """Format a time, or the number if it is out of range."""
     try:
-        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return utc_text(ms / 1000)
     except (ValueError, OverflowError, OSError):
         return f"{ms} ms"

@@ -6,7 +6,6 @@ Exit status: 0, or 4 if the daemon does not answer.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +17,7 @@ from bruce_mp.status.pages.health import health_lines
 from bruce_mp.status.pages.processes import ProcessesPage
 from bruce_mp.status.pages.queues import QueuesPage
 from bruce_mp.telemetry.books import Books, balance_line
+from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -83,8 +83,7 @@ def _tables(pages: StatusClient) -> Iterator[str]:
 
 
 def _headline(page: Page) -> str:
-    since = datetime.fromtimestamp(page.since, UTC)
-    return f"bruce {page.version}, process {page.pid}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"bruce {page.version}, process {page.pid}, since {utc_text(page.since)}"
 
 
 def _process_cells(line: ProcessLine) -> tuple[str, ...]:

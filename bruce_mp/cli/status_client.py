@@ -128,16 +128,17 @@ class StatusClient:
         self._address = address
         self._token = token
 
-    def get(self, page: str, shape: type[_Page]) -> _Page:
+    def get(self, page: str, shape: type[_Page], query: str = "") -> _Page:
         """Read the JSON page `/page/json` as a `shape`. Raise UnreadableError."""
-        return self._decode(self._fetch(f"/{page}/json"), f"/{page}/json", shape)
+        path = f"/{page}/json"
+        return self._decode(self._fetch(f"{path}?{query}" if query else path), path, shape)
 
     def _decode(self, body: bytes, path: str, shape: type[_Page]) -> _Page:
         try:
             return msgspec.json.decode(body, type=shape)
         except msgspec.DecodeError as error:
             raise UnreadableError(
-                f"The server at {self._address} is not a bruce daemon of this version: {path}: {error}."
+                f"The server at {self._address} is not a bruce daemon of this version: {path} has other fields."
             ) from error
 
     def get_health(self) -> HealthPage:
@@ -173,7 +174,7 @@ class StatusClient:
                 "--url or --config."
             ) from error
         except HTTPException as error:
-            raise UnreadableError(f"The server at {self._address} does not speak HTTP: {error!r}.") from error
+            raise UnreadableError(f"The server at {self._address} does not speak HTTP.") from error
         finally:
             connection.close()
 

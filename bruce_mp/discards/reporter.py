@@ -9,9 +9,10 @@ name collects the sums.
 from __future__ import annotations
 
 import logging
-from collections import Counter as Tally
+import math
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS, CountedTimeRange, RecentSamples, bounded_entry
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent, SenderEvent
@@ -25,7 +26,7 @@ from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from bruce_mp.discards.events import Event
     from bruce_mp.protocol.client.messages import Message
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 
 _LOG = logging.getLogger(__name__)
+LOG_INTERVAL_S: Final = 30.0
+"""Least time between two lines about discards of a reason and topic."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Key of a sum: reason, topic, version, API key, and a flag for TCP."""
@@ -56,6 +59,16 @@ class FileCopies(NamedTuple):
     max_bytes: int | None
 
 
+class _LoggedDiscards:
+    """Discards of a reason and topic: those that the log has, and those that wait for the line at `due_s`."""
+
+    __slots__ = ("due_s", "total", "unlogged")
+
+    def __init__(self) -> None:
+        self.total = self.unlogged = 0
+        self.due_s = -math.inf
+
+
 class DiscardReporter:
     """Collector of discard events, one in each process that discards messages.
 
@@ -64,15 +77,23 @@ class DiscardReporter:
     """
 
     def __init__(
-        self, sender: ByteSender, prefix_size: int, *, is_logged: bool = False, file: FileCopies | None = None
+        self,
+        sender: ByteSender,
+        prefix_size: int,
+        *,
+        is_logged: bool = False,
+        file: FileCopies | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sender = sender
+        self._clock = clock
         self.apply_limits(prefix_size, is_logged=is_logged, file=file)
         self._discards: dict[_DiscardKind, CountedTimeRange] = {}
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
         self._duplicates: dict[bytes, CountedTimeRange] = {}
         self._senders: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
-        self._unlogged: Tally[tuple[DiscardReason, bytes]] = Tally()
+        self._logged: dict[tuple[DiscardReason, bytes], _LoggedDiscards] = {}
+        self._has_unlogged = False
 
     def apply_limits(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
         """Apply changed settings; see the class for the arguments."""
@@ -82,7 +103,8 @@ class DiscardReporter:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._discards or self._duplicates or (self._file is not None and self._file.copies.has_pending))
+        has_copies = self._file is not None and self._file.copies.has_pending
+        return bool(self._discards or self._duplicates or self._has_unlogged or has_copies)
 
     @property
     def sample_size(self) -> int | None:
@@ -126,8 +148,8 @@ class DiscardReporter:
         kind = (reason, topic[:TOPIC_NAME_MAX], version, api_key, is_tcp)
         total = bounded_entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedTimeRange)
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
-        if self._is_logged and len(self._unlogged) < MAX_TOPICS:
-            self._unlogged[reason, topic[:TOPIC_NAME_MAX]] += count
+        if self._is_logged:
+            self._count_for_log((reason, topic[:TOPIC_NAME_MAX]), count)
         if reason in SAMPLED and reason not in PARSED:
             self._add_sample(reason, sample, is_tcp=is_tcp)
         if self._file is not None and reason not in PARSED:
@@ -186,7 +208,7 @@ class DiscardReporter:
 
     def flush(self) -> None:
         """Log and send the sums. Processes call this twice a second; it costs nothing without events."""
-        self._log_discards()
+        self._log_discards(self._clock())
         has_sums = bool(self._discards or self._duplicates)
         if has_sums and self._sender.send_bytes(encode_events(self._events())):
             self._discards.clear()
@@ -196,12 +218,37 @@ class DiscardReporter:
         if self._file is not None:
             self._file.copies.flush()
 
-    def _log_discards(self) -> None:
-        """Log the discards since the last flush, one line for each reason and topic."""
-        for (reason, topic), count in self._unlogged.items():
-            sentence = discard_sentence(count, topic.decode("utf-8", "backslashreplace"))
-            _LOG.error("%s: %s (%s).", sentence, reason.name, EXPLANATIONS[reason], extra={"about": (reason, topic)})
-        self._unlogged.clear()
+    def close(self) -> None:
+        """Log and send the last sums."""
+        self._log_discards(math.inf)
+        self.flush()
+
+    def _count_for_log(self, kind: tuple[DiscardReason, bytes], count: int) -> None:
+        logged = self._logged.get(kind)
+        if logged is None:
+            if len(self._logged) >= MAX_TOPICS:
+                idle = next((each for each, past in self._logged.items() if not past.unlogged), None)
+                if idle is None:
+                    return
+                del self._logged[idle]
+            logged = self._logged[kind] = _LoggedDiscards()
+        logged.unlogged += count
+        self._has_unlogged = True
+
+    def _log_discards(self, now_s: float) -> None:
+        """Log the discards of each reason and topic: the first at once, further ones as sums of `LOG_INTERVAL_S`."""
+        if not self._has_unlogged:
+            return
+        for (reason, topic), logged in self._logged.items():
+            if logged.unlogged and now_s >= logged.due_s:
+                sentence = discard_sentence(logged.unlogged, topic.decode("utf-8", "backslashreplace"))
+                logged.total += logged.unlogged
+                more = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
+                _LOG.error(
+                    "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], more, extra={"is_limited": True}
+                )
+                logged.unlogged, logged.due_s = 0, now_s + LOG_INTERVAL_S
+        self._has_unlogged = any(logged.unlogged for logged in self._logged.values())
 
     def _events(self) -> Iterator[Event]:
         """Yield the sums as events. The first event of a reason carries its samples."""

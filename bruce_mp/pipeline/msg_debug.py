@@ -48,6 +48,9 @@ class WireTap:
         """Send the waiting copies."""
         self._copies.flush()
 
+    def close(self) -> None:
+        self.flush()
+
     def copy(self, target: CopyTarget, topic: bytes, segments: Iterable[Segment]) -> None:
         """Copy claimed segments if their topic is chosen; skip damaged ones, which their owner reports."""
         if not self._chosen.covers(topic):

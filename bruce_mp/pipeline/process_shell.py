@@ -51,6 +51,9 @@ class Output(Protocol):
     def flush(self) -> None:
         """Send the waiting reports."""
 
+    def close(self) -> None:
+        """Send the last reports."""
+
 
 _Frame = TypeVar("_Frame")
 _Output = TypeVar("_Output", bound=Output)
@@ -155,7 +158,8 @@ class ProcessShell:
         self.send(Ready())
         self._end_round()
         self._loop.run(self._end_round)
-        self._flush_outputs()
+        for output in self._outputs:
+            output.close()
         self._links.close(self.close())
 
     def _on_control(self) -> None:

@@ -125,8 +125,8 @@ class Salvage:
         for index in range(lay.ROW_COUNT):
             try:
                 ProcessRow.recover(self.slab, index).counters.release()
-            except (SlabError, ValueError, IndexError, struct.error) as error:
-                self.damage.append(f"The unfinished transaction of process row {index} is damaged: {error}.")
+            except (SlabError, ValueError, IndexError, struct.error):
+                self.damage.append(f"The unfinished transaction of process row {index} is damaged.")
 
     # --- chunks ------------------------------------------------------------------------------------------------------
 

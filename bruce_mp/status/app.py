@@ -107,7 +107,7 @@ class DaemonView:
         steady_ms = self.steady_ms()
         return collect_evidence(
             self.slab,
-            self.books(),
+            self.books,
             self.broker_status.latest(steady_ms),
             self.histories.losses,
             self.settings(),

@@ -26,4 +26,4 @@ def decode_events(data: bytes) -> list[ReportedEvent]:
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"A process sent an event that cannot be read: {error}.") from error
+        raise RemoteProtocolError("A process sent an event that cannot be read.") from error

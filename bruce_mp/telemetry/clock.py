@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["SteadyClock", "monotonic_ms", "steady", "steady_ms", "wall_ms"]
+__all__ = ["SteadyClock", "monotonic_ms", "steady", "steady_ms", "utc_text", "wall_ms"]
 
 
 class SteadyClock:
@@ -40,6 +41,14 @@ def monotonic_ms() -> int:
 def wall_ms() -> int:
     """Return ms since the epoch, by the current wall clock."""
     return time.time_ns() // 1_000_000
+
+
+def utc_text(seconds: float) -> str:
+    """Return a time since the epoch as pages, commands and log show it, such as `2031-05-17 09:30:00 UTC`.
+
+    Raise ValueError, OverflowError or OSError for a time that the system's calendar lacks.
+    """
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 steady: Final = SteadyClock()

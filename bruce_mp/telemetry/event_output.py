@@ -43,3 +43,6 @@ class EventOutput:
         """Send and clear the sums, unless the link refuses them."""
         if self._sums and self._sender.send_bytes(encode_events(self._sums.events())):
             self._sums.clear()
+
+    def close(self) -> None:
+        self.flush()

@@ -4,7 +4,8 @@ Each process opens its own log file, appends whole lines, and reopens the file a
 a configured destination, warnings and errors go to standard error.
 
 The log passes one record per source line in 30 s; the next one reports the number of suppressed records. A caller that
-logs about several subjects from one source line separates them with `extra={"about": ...}`.
+logs about several subjects from one source line separates them with `extra={"about": ...}`. A caller that limits its
+lines itself passes `extra={"is_limited": True}`.
 """
 
 from __future__ import annotations
@@ -189,6 +190,8 @@ class RepeatFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record is to be written."""
+        if getattr(record, "is_limited", False):
+            return True
         key = (record.pathname, record.lineno, getattr(record, "about", None))
         site = self._sites.get(key)
         if site is None:

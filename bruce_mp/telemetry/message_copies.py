@@ -68,7 +68,7 @@ def decode_copies(data: bytes) -> list[Copy]:
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"A process sent copies of messages that cannot be read: {error}.") from error
+        raise RemoteProtocolError("A process sent copies of messages that cannot be read.") from error
 
 
 def count_lost(count: Callable[[Counter, int], None], copies: Sequence[Copy]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from bruce_mp.discards import reporter as reporter_module
 from bruce_mp.discards.bounded_samples import MAX_SAMPLES, MAX_TOPICS
 from bruce_mp.discards.events import DiscardEvent, DuplicateEvent
 from bruce_mp.discards.reporter import DiscardReporter, FileCopies
@@ -11,7 +14,11 @@ from bruce_mp.errors import DiscardReason, RemoteProtocolError
 from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.status.event_decoder import ReportedEvent, decode_events
 from bruce_mp.telemetry.event_output import encode_events
+from bruce_mp.telemetry.logs import RepeatFilter
 from bruce_mp.telemetry.message_copies import Copies, CopyTarget, decode_copies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 NASTY = b'\xff\x00"\\\n\xe2\x82'
 
@@ -224,3 +231,61 @@ def test_no_message_is_copied_without_a_discard_file() -> None:
     assert not reporter.keeps_copies
     reporter.copy(DiscardReason.NO_MEM, [Message(b"t", b"v", b"", 0, None)])
     assert not reporter.has_pending
+
+
+# --- the log ----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """The lines that pass the log's filter, since the last call."""
+    handler = caplog.handler
+    repeats = RepeatFilter()
+    handler.addFilter(repeats)
+
+    def read() -> list[str]:
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return messages
+
+    yield read
+    handler.removeFilter(repeats)
+
+
+def test_repeated_discards_are_logged_as_sums_with_their_total(lines: Callable[[], list[str]]) -> None:
+    now = [100.0]
+    reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
+    reporter.record(DiscardReason.MALFORMED, count=3)
+    reporter.record(DiscardReason.BAD_TOPIC, b"no", count=1)
+    reporter.flush()
+    first, second = lines()
+    assert first.startswith("3 messages were discarded: MALFORMED (")
+    assert second.startswith("1 message of topic no was discarded: BAD_TOPIC (")
+    assert not first.endswith("since the first one.")
+    for _ in range(59):
+        now[0] += 0.5
+        reporter.record(DiscardReason.MALFORMED, count=2)
+        reporter.flush()
+    assert lines() == []
+    now[0] += 0.5
+    assert reporter.has_pending  # the sum is logged even if nothing more is discarded
+    reporter.flush()
+    (third,) = lines()
+    assert third.startswith("118 messages were discarded: MALFORMED (")
+    assert third.endswith("). 121 since the first one.")
+    reporter.record(DiscardReason.MALFORMED)
+    reporter.close()
+    assert lines()[0].endswith("). 122 since the first one.")
+
+
+def test_invented_topics_cannot_fill_the_memory_of_the_log(
+    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
+    now = [100.0]
+    reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
+    for number in range(5):
+        reporter.record(DiscardReason.BAD_TOPIC, b"%d" % number)
+    reporter.flush()
+    assert len(lines()) == 3
+    reporter.record(DiscardReason.BAD_TOPIC, b"5")
+    reporter.flush()
+    assert len(lines()) == 1

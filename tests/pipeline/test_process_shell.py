@@ -61,6 +61,9 @@ class Reports:
         self.has_pending = self._refused > 0
         self._refused -= 1
 
+    def close(self) -> None:
+        self.flush()
+
 
 class Shell(ProcessShell):
     """A process that records the calls of its hooks."""

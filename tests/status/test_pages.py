@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +22,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import split_run
 from bruce_mp.status.books_check import Verdict
 from bruce_mp.status.pages.queues import QUEUE_OF
+from bruce_mp.telemetry.clock import utc_text
 from bruce_mp.telemetry.counters import Counter, discarded
 from support.doc_pages import PAGES, ROOT
 from support.filled_slab import NOW_MS
@@ -65,7 +65,7 @@ def test_every_json_page_identifies_the_daemon(daemon: OfflineStatusPages, name:
 @pytest.mark.parametrize("name", PLAIN_PAGES)
 def test_every_plain_page_identifies_the_daemon(daemon: OfflineStatusPages, name: str) -> None:
     lines = daemon.text(f"/{name}/plain").splitlines()
-    since = f"since: {SINCE} {time.ctime(SINCE)}"
+    since = f"since: {SINCE} {utc_text(SINCE)}"
     assert lines[:3] == [f"pid: {os.getpid()}", f"version: {__version__}", since]
 
 
@@ -428,9 +428,9 @@ def test_the_page_shows_metadata_times(daemon: OfflineStatusPages) -> None:
 def test_the_plain_page_of_metadata_times_has_the_old_lines(daemon: OfflineStatusPages) -> None:
     daemon.fetch_metadata(NOW_MS - 5, NOW_MS - 10_000)
     assert daemon.text("/metadata_fetch_time/plain").splitlines()[3:] == [
-        f"now (milliseconds since epoch): {NOW_MS} {time.ctime(NOW_MS // 1000)}",
-        f"metadata last updated at (milliseconds since epoch): {NOW_MS - 5} {time.ctime(NOW_MS // 1000 - 1)}",
-        f"metadata last modified at (milliseconds since epoch): {NOW_MS - 10_000} {time.ctime(NOW_MS // 1000 - 10)}",
+        f"now (milliseconds since epoch): {NOW_MS} {utc_text(NOW_MS // 1000)}",
+        f"metadata last updated at (milliseconds since epoch): {NOW_MS - 5} {utc_text(NOW_MS // 1000 - 1)}",
+        f"metadata last modified at (milliseconds since epoch): {NOW_MS - 10_000} {utc_text(NOW_MS // 1000 - 10)}",
     ]
 
 
@@ -439,7 +439,7 @@ def test_a_metadata_update_can_be_requested(daemon: OfflineStatusPages, path: st
     response = daemon.client.post(path)
     seconds = NOW_MS // 1000
     assert response.status_code == 200
-    assert response.get_data(as_text=True) == f"Metadata update initiated at {seconds} {time.ctime(seconds)}\n"
+    assert response.get_data(as_text=True) == f"Metadata update initiated at {seconds} {utc_text(seconds)}\n"
     assert daemon.refreshes == 1
 
 

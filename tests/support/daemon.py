@@ -75,6 +75,8 @@ class Daemon:
             "timestamps.policy": "client",  # messages of tests have old timestamps and are compared byte by byte
             **QUICK_PAUSES,
         }
+        if self.slab_path.is_relative_to("/dev/shm"):
+            self._file["http.history_dir"] = str(self.slab_path.parent)  # else it would stay in /var/tmp
         self.configure({})
         self._process: subprocess.Popen[bytes] | None = None
         self.prefix: tuple[str, ...] = ()

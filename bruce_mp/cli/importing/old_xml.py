@@ -68,5 +68,7 @@ def parse_xml(data: bytes, name: str) -> Element:
         reason = expat.ErrorString(error.code)
         raise ConfigError(f"{name}:{error.lineno}: this is not XML: {reason} (column {error.offset}).") from error
     except (LookupError, ValueError) as error:  # an encoding unknown to Python, or unusable for expat
-        raise ConfigError(f"{name}: cannot read it: {error}. Declare US-ASCII or UTF-8 in the first line.") from error
+        raise ConfigError(
+            f"{name}: its encoding is not known, or not the declared one. Declare US-ASCII or UTF-8 in the first line."
+        ) from error
     return stack[0].children[0]

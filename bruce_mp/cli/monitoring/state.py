@@ -47,9 +47,7 @@ def load_state(path: Path) -> MonitorState | None:
             "another --state."
         ) from error
     except msgspec.DecodeError as error:
-        raise StateError(
-            f"{path} is not a state file of bruce monitor ({error}). Remove it, or give another --state."
-        ) from error
+        raise StateError(f"{path} is not a state file of bruce monitor. Remove it, or give another --state.") from error
 
 
 def save_state(path: Path, readings: Readings) -> None:

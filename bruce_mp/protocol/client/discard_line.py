@@ -172,7 +172,7 @@ def _unbase64(text: bytes, name: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except Error as error:
-        raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64: {error}.") from error
+        raise RemoteProtocolError(f"The {name} of a line of a discard file is not base64.") from error
 
 
 def _fields_behind(data: bytes, at: int) -> dict[bytes, bytes]:

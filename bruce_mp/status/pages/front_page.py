@@ -1,13 +1,17 @@
-"""The dashboard `/`: static files of the package.
+"""The dashboard `/` and the page `/operating`: static files of the package.
 
-The page requests all its data from `/overview`, and nothing from other hosts. Its script inserts data as text, so the
-browser never interprets client data as markup.
+The dashboard requests all its data from `/overview`, and nothing from other hosts. Its script inserts data as text, so
+the browser never interprets client data as markup. `/operating` is docs/operating.md, as `scripts/render_operating.py`
+renders it; the dashboard links each problem to its entry there.
 
 Separate because each page has its own module.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from html import unescape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -16,22 +20,43 @@ from flask import Response
 if TYPE_CHECKING:
     from flask import Flask
 
-__all__ = ["FILES", "add_front_page"]
+__all__ = ["FILES", "add_front_page", "entry_of"]
 
+_OPERATING: Final = "operating.html"
 FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/operating": (_OPERATING, "text/html; charset=utf-8"),
 }
 """File and content type of each path."""
+_ENTRY: Final = re.compile(r'<tr id="([^"]*)" data-says="([^"]*)">')
 
 
 def add_front_page(app: Flask) -> None:
-    directory = files("bruce_mp.status") / "static"
     for path, (name, content_type) in FILES.items():
-        _add_file(app, path, (directory / name).read_bytes(), content_type)
+        _add_file(app, path, _read(name), content_type)
+
+
+def _read(name: str) -> bytes:
+    return (files("bruce_mp.status") / "static" / name).read_bytes()
 
 
 def _add_file(app: Flask, path: str, data: bytes, content_type: str) -> None:
     app.add_url_rule(path, f"file {path}", lambda: Response(data, content_type=content_type))
+
+
+@cache
+def _entries() -> dict[str, str]:
+    """Return the anchor of each part of a sentence that `/operating` explains."""
+    return {unescape(says): anchor for anchor, says in _ENTRY.findall(_read(_OPERATING).decode())}
+
+
+def entry_of(sentence: str) -> str:
+    """Return the address of the entry that explains a problem or warning of `/healthz`; empty without one.
+
+    The part that comes first counts, because a sentence may end with the error of another program.
+    """
+    found = [(sentence.index(says), -len(says), anchor) for says, anchor in _entries().items() if says in sentence]
+    return f"operating#{min(found)[2]}" if found else ""

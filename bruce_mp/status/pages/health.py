@@ -23,11 +23,12 @@ from bruce_mp.status.pages.metadata import read_metadata, read_metadata_age
 from bruce_mp.status.pages.processes import STALLED_MS, read_processes
 from bruce_mp.status.pages.slab_use import largest_topics, read_slab_use
 from bruce_mp.status.pages.stalls import find_stalls, partition_text
-from bruce_mp.status.pages.text import stamp, topic_text
+from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED, NO_LEADER
+from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bruce_mp.ipc.control_messages import ActiveConfig
     from bruce_mp.slab.file import Slab
@@ -82,9 +83,9 @@ def health_lines(page: HealthPage) -> list[str]:
 class Evidence(NamedTuple):
     """Input of the health checks.
 
-    `losses` counts the discards of the last minute, `copies_lost` the lost copies of the last hour, `accepts_failed`
-    the failures to accept a connection in the last minute. `refusals` maps each topic that brokers refuse to their
-    error code.
+    `losses` counts the discards of the last minute, `hour_losses` those of the last hour, `copies_lost` the lost copies
+    of the last hour, `accepts_failed` the failures to accept a connection in the last minute. `refusals` maps each
+    topic that brokers refuse to their error code.
     """
 
     steady_now_ms: int
@@ -98,6 +99,7 @@ class Evidence(NamedTuple):
     refusals: Mapping[bytes, int]
     slab_use: SlabUse
     losses: Mapping[DiscardReason, int]
+    hour_losses: Mapping[DiscardReason, int]
     copies_lost: int
     accepts_failed: int
     certificates: Sequence[CertificateLine]
@@ -118,7 +120,7 @@ class Evidence(NamedTuple):
 
 def collect_evidence(
     slab: Slab,
-    books: Books,
+    read_books: Callable[[], Books],
     cluster: ClusterReport,
     history: LossHistory,
     settings: PageSettings,
@@ -128,7 +130,8 @@ def collect_evidence(
     steady_now_ms: int,
 ) -> Evidence:
     """Read the input of the checks. `now_ms` is the wall clock; `steady_now_ms` is the monotonic clock."""
-    losses = history.last_minute()
+    losses, hour_losses = history.last_minute(), history.last_hour()
+    books = read_books()  # last, so that no part is larger than the whole
     return Evidence(
         steady_now_ms=steady_now_ms,
         processes=read_processes(slab, now_ms, steady_now_ms),
@@ -140,6 +143,7 @@ def collect_evidence(
         refusals=TopicTable(slab).refusals(),
         slab_use=read_slab_use(slab),
         losses=losses,
+        hour_losses=hour_losses,
         copies_lost=history.copies_lost_in_last_hour(),
         accepts_failed=accepts_failed,
         certificates=list_certificates(settings.tls, cluster),
@@ -453,7 +457,7 @@ def _refused_reload(evidence: Evidence) -> Iterator[str]:
     config = evidence.active_config
     if config.refused:
         yield (
-            f"The reload at {stamp(config.refused_ms // 1000)} was refused: {config.refused} The old configuration "
+            f"The reload at {utc_text(config.refused_ms // 1000)} was refused: {config.refused} The old configuration "
             f"stays in force. Correct {config.path} and reload it; restart the daemon only if the reason says so."
         )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.header import Page, read_header
 from bruce_mp.status.pages.text import stamp
+from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -57,4 +57,4 @@ def metadata_plain(page: MetadataPage) -> str:
 
 
 def _line(name: str, ms: int) -> str:
-    return f"{name} (milliseconds since epoch): {ms} {time.ctime(ms // 1000)}"
+    return f"{name} (milliseconds since epoch): {ms} {utc_text(ms // 1000)}"

@@ -13,6 +13,7 @@ import msgspec
 from bruce_mp.status.pages.brokers import BrokerLine, PausedScopeLine, dispatcher_slots, read_brokers
 from bruce_mp.status.pages.compression import CompressionSummary, read_compression_summary
 from bruce_mp.status.pages.discard_summary import DiscardSummary, read_discard_summary
+from bruce_mp.status.pages.front_page import entry_of
 from bruce_mp.status.pages.header import Page
 from bruce_mp.status.pages.health import assess_health
 from bruce_mp.status.pages.topics import TopicLine, TopicsPart, read_topics, select_topics
@@ -52,12 +53,13 @@ class Histories(msgspec.Struct, frozen=True):
 
 
 class HealthPart(msgspec.Struct, frozen=True):
-    """Health as on `/healthz`."""
+    """Health as on `/healthz`. `entries` maps problems and warnings to the addresses of their explanations."""
 
     live: bool
     ready: bool
     problems: list[str]
     warnings: list[str]
+    entries: dict[str, str]
 
 
 class FlowPart(msgspec.Struct, frozen=True):
@@ -156,7 +158,13 @@ def read_overview(
         now=health.now,
         host=platform.node(),
         sampled_since=rates.since,
-        health=HealthPart(health.live, health.ready, health.problems, health.warnings),
+        health=HealthPart(
+            health.live,
+            health.ready,
+            health.problems,
+            health.warnings,
+            {text: entry_of(text) for text in (*health.problems, *health.warnings)},
+        ),
         flow=FlowPart(
             round(minute.ms / 1000, 1),
             minute.received,
@@ -175,9 +183,7 @@ def read_overview(
         paused=brokers.paused,
         paused_count=brokers.paused_count,
         topics=TopicsPart([], 0, 0),
-        discards=read_discard_summary(
-            evidence.books, histories.losses.last_minute(), histories.losses.last_hour(), reports
-        ),
+        discards=read_discard_summary(evidence.books, evidence.losses, evidence.hour_losses, reports),
         compression=read_compression_summary(compression),
         processes=evidence.processes.processes,
     )

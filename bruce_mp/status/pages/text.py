@@ -7,9 +7,10 @@ or a byte that is not UTF-8, becomes `\\xNN`, and a backslash is doubled. Legal 
 from __future__ import annotations
 
 import re
-import time
 from base64 import b64encode
 from typing import Final
+
+from bruce_mp.telemetry.clock import utc_text
 
 __all__ = ["base64_text", "bracketed", "stamp", "topic_bytes", "topic_text"]
 
@@ -40,5 +41,5 @@ def bracketed(text: str) -> str:
 
 
 def stamp(seconds: int) -> str:
-    """Return seconds since the epoch, followed by the same time as local date and time."""
-    return f"{seconds} {time.ctime(seconds)}"
+    """Return seconds since the epoch, followed by the same time as date and time."""
+    return f"{seconds} {utc_text(seconds)}"

@@ -70,10 +70,11 @@ function span(ms) {
 
 const share = (part) => (part === 0 ? "0 %" : part > 0 && part < 0.001 ? "<0.1 %" : `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`);
 
+// As in the log, without the date if it is today's.
 function clock(seconds) {
-  const then = new Date(seconds * 1000), today = new Date();
-  const time = then.toLocaleTimeString("en-GB");
-  return then.toDateString() === today.toDateString() ? time : `${then.toLocaleDateString("en-CA")} ${time}`;
+  const [date, time] = new Date(seconds * 1000).toISOString().split("T");
+  const text = `${time.slice(0, 8)} UTC`;
+  return date === new Date().toISOString().slice(0, 10) ? text : `${date} ${text}`;
 }
 
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
@@ -204,11 +205,12 @@ function niceTop(value) {
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value * 0.999);
 }
 
+const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] }; // of the ticks, by span
+
 class Chart {
-  constructor(place, summary, unit) {
+  constructor(place, summary) {
     this.place = place;
     this.summary = summary;
-    this.unit = unit; // seconds of a tick's unit, and its name
     this.series = null;
     this.at = null; // index of the point under the cursor
     this.tip = make("div", { class: "tip", "aria-live": "off" });
@@ -304,22 +306,30 @@ class Chart {
   }
 
   drawUnknown(picture, top, height) {
-    const oldest = this.series.age_s.length ? this.series.age_s[0] + this.series.step_s : 0;
-    const width = this.x(Math.min(oldest, this.series.span_s)) - LEFT;
-    if (width > 1) picture.append(draw("rect", { class: "before", x: LEFT, y: top, width, height }));
+    const { age_s, step_s, span_s } = this.series;
+    age_s.forEach((age, index) => {
+      if (index > 0 && !this.isGap(index)) return;
+      const from = index > 0 ? this.x(age_s[index - 1]) : LEFT, width = this.x(Math.min(age + step_s, span_s)) - from;
+      if (width > 1) picture.append(draw("rect", { class: "before", x: from, y: top, width, height }));
+    });
+  }
+
+  isGap(index) {
+    const { age_s, step_s, span_s } = this.series;
+    return age_s[index - 1] - age_s[index] > (span_s > 60 ? 1.5 : 3) * step_s; // seconds are less regular
   }
 
   pieces(name, y) {
     const pieces = [[]];
     this.series[name].forEach((value, index) => {
-      if (value === null) pieces.push([]);
-      else pieces[pieces.length - 1].push([this.x(this.series.age_s[index]).toFixed(1), y(value).toFixed(1)].map(Number));
+      if (value === null || index > 0 && this.isGap(index)) pieces.push([]);
+      if (value !== null) pieces[pieces.length - 1].push([this.x(this.series.age_s[index]).toFixed(1), y(value).toFixed(1)].map(Number));
     });
     return pieces.filter((piece) => piece.length > 0);
   }
 
   drawTimes(picture) {
-    const [seconds, name] = this.unit;
+    const [seconds, name] = UNITS[this.series.span_s];
     for (const part of [1, 0.75, 0.5, 0.25, 0]) {
       const age = part * this.series.span_s, x = this.x(age);
       const anchor = part === 1 ? "start" : part === 0 ? "end" : "middle";
@@ -334,13 +344,65 @@ class Chart {
     const { series, at } = this;
     const x = this.x(series.age_s[at]);
     picture.append(draw("line", { class: "cursor", x1: x, x2: x, y1: 14, y2: CHART_HEIGHT - 20 }));
-    const lines = [`${span(series.age_s[at] * 1000)} ago`, `in ${rate(series.received[at])}/s`,
+    const when = series.span_s > 3600 ? `, ${clock(tables.page.now - series.age_s[at])}` : "";
+    const lines = [`${span(series.age_s[at] * 1000)} ago${when}`, `in ${rate(series.received[at])}/s`,
       `delivered ${rate(series.delivered[at])}/s`, `discarded ${rate(series.discarded[at])}/s`, `held ${count(series.held[at])}`];
     if (series.p99_ms[at] !== null) lines.push(`99 % within ${span(series.p99_ms[at])}, 50 % ${span(series.p50_ms[at])}`);
     say(this.tip, lines.join("\n"));
     this.tip.hidden = false;
     const room = this.width - this.tip.offsetWidth - 4;
     this.tip.style.left = `${Math.max(0, Math.min(x + 10, room > x + 10 ? x + 10 : x - this.tip.offsetWidth - 10))}px`;
+  }
+}
+
+// A chart of the last hour, day or month, of the daemon or of a topic.
+class Past {
+  constructor(name, figure) {
+    this.figure = figure;
+    this.topic = null; // the daemon
+    this.span = "hour";
+    this.asked = 0; // when, and the number of the last question
+    this.question = 0;
+    this.chart = new Chart($(`chart-${name}`), $(`${name}-s`));
+    for (const each of ["hour", "day", "month"]) {
+      const button = make("button", { type: "button", "data-span": each }, each);
+      button.addEventListener("click", () => this.choose(each));
+      figure.querySelector(".spans").append(button, " ");
+    }
+    this.choose(this.span);
+  }
+
+  choose(wanted) {
+    this.span = wanted;
+    for (const button of this.figure.querySelectorAll("[data-span]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.span === wanted));
+    }
+    this.asked = 0;
+    if (tables.page) this.show(tables.page);
+  }
+
+  open(topic) {
+    this.topic = topic;
+    this.figure.hidden = false;
+    say(this.figure.querySelector("code"), topic || "(all others)");
+    this.choose(this.span);
+    this.figure.scrollIntoView({ block: "nearest" });
+  }
+
+  show(page) {
+    if (this.figure.hidden) return;
+    if (this.topic === null && this.span === "hour") this.chart.show(page.history.hour);
+    else if (performance.now() - this.asked > 30000 || !this.asked) this.ask();
+  }
+
+  async ask() {
+    this.asked = performance.now();
+    const mine = this.question += 1;
+    const query = new URLSearchParams({ span: this.span, topic: this.topic === "" ? "(other)" : this.topic ?? "" });
+    try {
+      const answer = await fetch(`history/json?${query}`, { cache: "no-store" });
+      if (answer.ok && mine === this.question) this.chart.show((await answer.json()).series);
+    } catch { /* the page says that there is no answer, and asks again */ }
   }
 }
 
@@ -370,7 +432,7 @@ function showTiles(page) {
   const used = slab.in_use / slab.size;
   tile("in", rate(flow.received), "/s", `${count(books.received)} in all`);
   tile("out", rate(flow.delivered), "/s", `${size(flow.size)}/s`);
-  tile("lost", count(minute), "in the last minute", `${count(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
+  tile("lost", count(minute), "", `in the last minute; ${count(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
   tile("held", count(held), "", `${count(books.held.in_flight)} of them in flight`);
   tile("oldest", page.oldest_ms === null ? NONE : span(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
   tile("delay", span(latency.minute.p99_ms), "",
@@ -399,11 +461,13 @@ function showHead(page) {
   say($("host"), `on ${page.host}`);
   say($("which"), `${page.version}, pid ${page.pid}, up since ${clock(page.since)}`);
   document.title = `${words[state]}: bruce on ${page.host}`;
-  const list = [...health.problems.map((text) => ["problem", "Problem:", text]), ...health.warnings.map((text) => ["warning", "Warning:", text])];
+  const list = [...health.problems.map((text) => ["problem", "Problem:", text, health.entries[text]]),
+    ...health.warnings.map((text) => ["warning", "Warning:", text, health.entries[text]])];
   const place = $("complaints");
   place.hidden = list.length === 0;
   if (place.dataset.said !== JSON.stringify(list)) {
-    place.replaceChildren(...list.map(([css, word, text]) => make("li", { class: css }, make("b", {}, word), text)));
+    place.replaceChildren(...list.map(([css, word, text, entry]) => make("li", { class: css }, make("b", {}, word), text,
+      ...(entry ? [" ", make("a", { href: entry }, "What to do")] : []))));
     place.dataset.said = JSON.stringify(list);
   }
 }
@@ -413,6 +477,18 @@ const delays = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: 
   text: (row) => (row.p99_ms === null ? NONE : `${span(row.p50_ms)} / ${span(row.p99_ms)}`) };
 const ago = (page, at) => (at === null ? "" : ` (${span(Math.max(0, page.now - at) * 1000)} ago)`);
 const errorsOf = (row) => (row.errors ? "bad" : "");
+
+// The name of a topic opens its chart.
+function showName(cell, row) {
+  let button = cell.querySelector("button");
+  if (!button) {
+    button = make("button", { type: "button", title: "Show its chart" });
+    button.addEventListener("click", () => charts.topic.open(button.dataset.topic));
+    cell.append(button);
+  }
+  button.dataset.topic = row.topic;
+  say(button, row.topic || "(all others)");
+}
 
 const NOTHING_PAUSED = "Nothing is paused. A partition or a broker that is not sent to for a while is listed here, with the reason.";
 
@@ -447,7 +523,7 @@ function makeTables() {
     caption: "Topics", sort: { key: "delivered", ascending: false }, onSort: () => { showSort(); ask(); },
     empty: "No topic yet. A topic is listed here from its first message on.",
     columns: [
-      { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)" },
+      { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)", show: showName },
       number("delivered", "Delivered/s", rate),
       { key: "size", label: "Bytes/s", is: "number", value: (row) => row.size, text: (row) => (row.size ? size(row.size) : "0") },
       delays,
@@ -501,7 +577,8 @@ function showBrokers(page) {
   tables.brokers.show(page.brokers);
   const failed = page.brokers.filter((broker) => broker.connection === "failed").length;
   const kinds = [...new Set(page.brokers.map((broker) => broker.delivery))].filter((each) => each !== "not known yet");
-  const parts = [String(page.brokers.length), lastMinute(page), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
+  const inRouter = page.paused_count ? page.books.held.router : 0;
+  const parts = [String(page.brokers.length), lastMinute(page), ...(inRouter ? [`${plural(inRouter, "message waits", "messages wait")} in the router`] : []), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
   say($("brokers-count"), page.brokers.length ? parts.join(", ") : "");
   const error = $("metadata-error");
   error.hidden = page.metadata_failing_since === null;
@@ -611,9 +688,9 @@ function show(page) {
   showHead(page);
   showTiles(page);
   showBooks(page);
-  say($("since"), page.now - page.sampled_since < 3600 ? `watched since ${clock(page.sampled_since)}` : "");
   charts.minute.show(page.history.minute);
-  charts.hour.show(page.history.hour);
+  charts.past.show(page);
+  charts.topic.show(page);
   showBrokers(page);
   showTopics(page);
   showSlab(page);
@@ -751,6 +828,7 @@ function wire() {
     typing = setTimeout(ask, 250);
   });
   $("topics-tools").addEventListener("submit", (event) => event.preventDefault());
+  $("topic-close").addEventListener("click", () => { $("topic").hidden = true; });
   $("topics-more").addEventListener("click", () => {
     asked.limit = MORE_ROWS;
     ask();
@@ -761,8 +839,9 @@ function wire() {
 
 tables = makeTables();
 charts = {
-  minute: new Chart($("chart-minute"), $("minute-s"), [1, "s"]),
-  hour: new Chart($("chart-hour"), $("hour-s"), [60, "min"]),
+  minute: new Chart($("chart-minute"), $("minute-s")),
+  past: new Past("past", $("past")),
+  topic: new Past("topic", $("topic")),
 };
 wire();
 ask();

@@ -86,9 +86,9 @@ def run_program(program: str, start: Start, connection: Connection, _locks: Sequ
     except BruceError as error:
         log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
         _exit_with_reason(start, str(error), error.exit_code)
-    except Exception as error:
+    except Exception:
         log.critical("Unexpected error; this is a bug.", exc_info=True)
-        _exit_with_reason(start, f"{type(error).__name__}: {error}", os.EX_SOFTWARE)
+        _exit_with_reason(start, "a bug, whose traceback is in the log", os.EX_SOFTWARE)
 
 
 def _die_with_parent() -> None:

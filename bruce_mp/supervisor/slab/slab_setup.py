@@ -163,7 +163,7 @@ def _recover_or_clear(
         held = _validate_and_count(slab)
         reset_idempotence(slab)
     except (SlabError, ValueError, IndexError, struct.error) as error:
-        _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged ({error}).")
+        _move_aside(path, str(error) if isinstance(error, SlabError) else f"The slab {path} is damaged.")
         return None
     _count_lost_copies(slab)
     slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, 0)  # this daemon has fetched no metadata yet

@@ -86,7 +86,7 @@ class Preflight:
         try:
             return msgspec.json.decode(_read(self._stdout), type=PreflightReport)
         except msgspec.DecodeError as error:
-            raise PreflightError(f"its report cannot be read: {error}") from error
+            raise PreflightError("its report is not that of a bruce of this version") from error
 
     def close(self) -> None:
         """Kill the process if it runs, and release its resources."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +22,7 @@ from bruce_mp.telemetry.broker_status import (
     PausedScope,
     RouterStatus,
 )
+from bruce_mp.telemetry.clock import utc_text
 from bruce_mp.telemetry.counters import Counter
 from bruce_mp.telemetry.stalls import PartitionStall
 from support.filled_slab import NOW_MS
@@ -175,9 +175,9 @@ def test_the_plain_page_lists_brokers_and_pauses(daemon: OfflineStatusPages) -> 
     paused = PausedScope(3, b"", -1, "waiting", NOW_MS - 4000)
     daemon.broker_status.record([failed(), router(paused, failing_since_ms=NOW_MS - 3000)], NOW_MS)
     text = daemon.text("/brokers/plain")
-    at = f"{S - 2} {time.ctime(S - 2)}"
+    at = f"{S - 2} {utc_text(S - 2)}"
     assert text.splitlines()[5:] == [
-        f"metadata requests fail since: {S - 3} {time.ctime(S - 3)}: Refused.",
+        f"metadata requests fail since: {S - 3} {utc_text(S - 3)}: Refused.",
         "",
         "broker 1 at kafka1:9092",
         "    dispatcher: dispatcher-3",
@@ -189,7 +189,7 @@ def test_the_plain_page_lists_brokers_and_pauses(daemon: OfflineStatusPages) -> 
         "    oldest message ms: -",
         "    retries: 0",
         f"    last error: {at}: It hung up.",
-        f'    trouble: partition \\xff"\\x0a-4: NOT_ENOUGH_REPLICAS since {S - 9} {time.ctime(S - 9)}',
+        f'    trouble: partition \\xff"\\x0a-4: NOT_ENOUGH_REPLICAS since {S - 9} {utc_text(S - 9)}',
         "",
         "broker 2 at kafka2:9093",
         "    dispatcher: none: it leads no partition",
@@ -202,7 +202,7 @@ def test_the_plain_page_lists_brokers_and_pauses(daemon: OfflineStatusPages) -> 
         "    retries: 0",
         "",
         "paused: 1",
-        f"    broker 1: waiting since {S - 4} {time.ctime(S - 4)}: It hung up.",
+        f"    broker 1: waiting since {S - 4} {utc_text(S - 4)}: It hung up.",
     ]
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.status.pages.front_page import FILES
+from bruce_mp.status.pages.front_page import FILES, entry_of
+from bruce_mp.telemetry.broker_status import RouterStatus
 from support.filled_slab import NOW_MS
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "bruce_mp/status/static"
+FAILED_ROUTER = RouterStatus((), NOW_MS - 5000, "Connection refused.", (), 0)
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -61,6 +65,43 @@ def test_the_front_page_links_to_existing_pages(daemon: OfflineStatusPages) -> N
     rules = daemon.client.application.url_map.iter_rules()
     pages = {rule.rule for rule in rules if rule.rule.endswith(("/json", "/plain"))}
     assert pages <= {f"/{link}" for link in links}
+
+
+# --- /operating -------------------------------------------------------------------------------------------------------
+@pytest.mark.process
+def test_the_page_operating_equals_the_rendered_documentation() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "render_operating.py")]
+    rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    how = "run: scripts/render_operating.py > bruce_mp/status/static/operating.html"
+    assert (STATIC / "operating.html").read_text() == rendered, how
+
+
+def test_links_inside_the_page_operating_have_a_target(daemon: OfflineStatusPages) -> None:
+    html = daemon.client.get("/operating").get_data(as_text=True)
+    anchors = re.findall(r'\sid="([^"]+)"', html)
+    assert len(set(anchors)) == len(anchors)
+    assert set(re.findall(r'href="#([^"]+)"', html)) <= set(anchors)
+
+
+def test_each_problem_links_to_its_entry(daemon: OfflineStatusPages) -> None:
+    daemon.broker_status.record([FAILED_ROUTER], NOW_MS)
+    health = daemon.json("/overview/json")["health"]
+    (problem,) = health["problems"]
+    assert health["entries"] == {problem: "operating#no-broker-can-be-reached-for"}
+    html = daemon.client.get("/operating").get_data(as_text=True)
+    assert '<tr id="no-broker-can-be-reached-for" ' in html
+
+
+@pytest.mark.parametrize(
+    ("sentence", "entry"),
+    [
+        ("Broker 1 at x:9 has failed: No broker can be reached for all that.", "operating#has-failed"),
+        ("17 messages were discarded within the last minute, BUG: ...", "operating#within-the-last-minute"),
+        ("A sentence of tomorrow.", ""),
+    ],
+)
+def test_the_first_known_part_of_a_sentence_chooses_the_entry(sentence: str, entry: str) -> None:
+    assert entry_of(sentence) == entry
 
 
 def test_an_installation_contains_the_static_files() -> None:

@@ -1,0 +1,1 @@
+"""`bruce top`: the live view of a daemon in a terminal."""

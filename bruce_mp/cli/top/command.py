@@ -1,0 +1,139 @@
+"""`bruce top`: show rates, brokers, topics and problems of a daemon, and refresh them until `q`.
+
+It reads `/overview/json`, as the status page does. Needs the extra `top` (rich), which draws the
+tables. Exit status: 0.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import TYPE_CHECKING, Final
+
+from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
+from bruce_mp.cli.top.page import TopPage, TopSelection
+from bruce_mp.cli.top.terminal import read_keys
+from bruce_mp.errors import BruceError, ExitCode
+
+try:
+    from rich.console import Console
+    from rich.live import Live
+
+    from bruce_mp.cli.top.view import TopScreen, topic_rows
+except ImportError as error:
+    raise BruceError("`bruce top` needs the package rich: pip install 'bruce-mp[top]'.") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.cli.status_client import StatusClient
+
+__all__ = ["TopState", "main"]
+
+_MIN_INTERVAL_S: Final = 0.5
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show the daemon until the user ends the view."""
+    parser = ArgumentParser(prog="bruce top", description="Show a daemon live in the terminal; q ends the view.")
+    add_address(parser)
+    parser.add_argument(
+        "--interval", type=_seconds, default=2.0, metavar="S", help="seconds between two readings (default 2)"
+    )
+    args = parser.parse_args(argv)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BruceError("`bruce top` needs a terminal. For a script, use `bruce status --json`.")
+    console, state = Console(highlight=False), TopState(status_client(args), args.interval)
+    with read_keys(sys.stdin.fileno()) as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            state.refresh(console.height)
+            live.update(state.screen(*console.size).render(), refresh=True)
+            pressed = keys.wait(state.due_s())
+            if pressed is None or not all(map(state.on_key, pressed)):
+                return ExitCode.OK
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds >= _MIN_INTERVAL_S:
+        raise ArgumentTypeError(f"at least {_MIN_INTERVAL_S} s")
+    return seconds
+
+
+class TopState:
+    """The last page, and what the user chose with keys."""
+
+    def __init__(self, client: StatusClient, interval_s: float) -> None:
+        self._client = client
+        self._interval_s = interval_s
+        self._page: TopPage | None = None
+        self._silence = ""
+        self._selection = TopSelection()
+        self._typed: str | None = None
+        self._is_paused = False
+        self._height = 0
+        self._due = 0.0
+
+    def refresh(self, height: int) -> None:
+        """Read the page if it is due, or if the window has become higher."""
+        if height > self._height:
+            self._due = 0.0
+        self._height = height
+        if time.monotonic() < self._due:
+            return
+        try:
+            self._page = self._client.get("overview", TopPage, self._selection.query(height))
+            self._silence = ""
+        except UnreadableError as error:
+            self._silence = str(error)
+        self._due = float("inf") if self._is_paused else time.monotonic() + self._interval_s
+
+    def due_s(self) -> float:
+        """Return the seconds to the next reading, at most a day."""
+        return min(self._due - time.monotonic(), 86_400.0)
+
+    def screen(self, width: int, height: int) -> TopScreen:
+        return TopScreen(self._page, self._selection, height, width, self._typed, self._silence, self._is_paused)
+
+    def on_key(self, key: str) -> bool:
+        """Obey a key. Return False if it ends the view."""
+        if self._typed is not None:
+            self._on_typed(self._typed, key)
+            return True
+        if key == "q":
+            return False
+        if key == "/":
+            self._typed = self._selection.text
+        elif key == " ":
+            self._is_paused = not self._is_paused
+            self._due = 0.0
+        else:
+            self._select(self._selected_by(key))
+        return True
+
+    def _selected_by(self, key: str) -> TopSelection:
+        """Return the selection after a key."""
+        selection = self._selection
+        page = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1
+        lines = {"up": -1, "down": 1, "pgup": -page, "pgdn": page, "home": -(10**6), "end": 10**6}
+        if key in lines:
+            return selection.scroll(lines[key], self._page.topics.matching if self._page else 0)
+        changes = {">": lambda: selection.move_sort(1), "<": lambda: selection.move_sort(-1), "r": selection.reverse}
+        changes["escape"] = lambda: selection.filter("")
+        return changes[key]() if key in changes else selection
+
+    def _on_typed(self, typed: str, key: str) -> None:
+        if key == "enter":
+            self._typed = None
+            self._select(self._selection.filter(typed))
+        elif key == "escape":
+            self._typed = None
+        elif key == "backspace":
+            self._typed = typed[:-1]
+        elif len(key) == 1:
+            self._typed = typed + key
+
+    def _select(self, selection: TopSelection) -> None:
+        if selection != self._selection:
+            self._selection, self._due = selection, 0.0

@@ -1,0 +1,263 @@
+"""The screen of `bruce top`: text and tables that fit into a terminal of any size.
+
+Topics, errors and host names come from clients, brokers and the network: they are shown as plain text, without control
+characters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from bruce_mp.cli.top.page import SORT_KEYS
+from bruce_mp.telemetry.clock import utc_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.console import RenderableType
+
+    from bruce_mp.cli.top.page import TopBroker, TopPage, TopSelection
+    from bruce_mp.status.pages.topics import TopicLine
+
+__all__ = ["TopScreen", "topic_rows"]
+
+MAX_COMPLAINTS: Final = 4
+MAX_BROKERS: Final = 8
+KEYS: Final = "q quit   < > sort by   r reverse   / filter   arrows scroll   space pause"
+NARROW: Final = 110
+"""Width below which some columns are left out."""
+_NONE: Final = "-"
+_BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
+_FULL: Final = 0.9
+_FILLING: Final = 0.75
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class TopScreen(NamedTuple):
+    """What a screen shows: the page, None before the first answer, and the state of the keys.
+
+    `typed` is a filter that is being typed, else None. `silence` is the reason why there is no answer now, or empty.
+    """
+
+    page: TopPage | None
+    selection: TopSelection
+    height: int
+    width: int
+    typed: str | None = None
+    silence: str = ""
+    is_paused: bool = False
+
+    def render(self) -> RenderableType:
+        """Return the screen, at most `height` lines."""
+        foot = [_line((KEYS if self.typed is None else f"Name contains: {self.typed}_   enter applies", _QUIET))]
+        if self.silence:
+            foot.insert(0, _line((self.silence, _BAD)))
+        if self.page is None:
+            return Group(_line(("bruce top: waiting for the first answer", "bold")), *foot)
+        rows = topic_rows(self.page, self.height - len(foot))
+        parts = [
+            *_head(self.page, is_paused=self.is_paused),
+            _brokers(self.page, self.width),
+            _topics(self.page, self.selection, rows, self.width),
+        ]
+        return Group(*parts, *foot)
+
+
+def topic_rows(page: TopPage, height: int) -> int:
+    """Return the number of topics that fit below everything else."""
+    brokers = min(len(page.brokers), MAX_BROKERS) + 1 + (len(page.brokers) > MAX_BROKERS)
+    return max(1, height - len(_head(page, is_paused=False)) - brokers - 1)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def rate_text(rate: float) -> str:
+    if 0 < rate < 0.1:
+        return "<0.1"
+    return f"{rate:.1f}" if 0 < rate < 10 else f"{rate:,.0f}"
+
+
+def size_text(size: float) -> str:
+    unit = min(len(_UNITS) - 1, int(math.log2(size)) // 10) if size >= 1 else 0
+    value = size / 1024**unit
+    return f"{value:.1f} {_UNITS[unit]}" if unit and value < 10 else f"{value:.0f} {_UNITS[unit]}"
+
+
+def span_text(ms: float | None) -> str:
+    if ms is None:
+        return _NONE
+    if 1000 <= ms < 10_000:
+        return f"{ms / 1000:.1f} s"
+    for limit, unit_ms, unit in ((1000, 1, "ms"), (120_000, 1000, "s"), (7_200_000, 60_000, "min")):
+        if ms < limit:
+            return f"{ms / unit_ms:.0f} {unit}"
+    return f"{ms / 3_600_000:.0f} h" if ms < 172_800_000 else f"{ms / 86_400_000:.0f} d"
+
+
+def clean(text: str) -> str:
+    """Replace the characters that a terminal would obey, and those that change the direction of the text."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
+    return Text.assemble(*((clean(text), style) for text, style in styled), no_wrap=True, overflow="ellipsis", end="\n")
+
+
+def _head(page: TopPage, *, is_paused: bool) -> list[RenderableType]:
+    return [_title(page, is_paused=is_paused), _rates(page), _books(page), *_complaints(page), *_discards(page)]
+
+
+def _title(page: TopPage, *, is_paused: bool) -> Text:
+    problems, warnings = len(page.health.problems), len(page.health.warnings)
+    if problems:
+        state = (f"{problems} problem{'s' if problems > 1 else ''}", _BAD)
+    elif warnings:
+        state = (f"{warnings} warning{'s' if warnings > 1 else ''}", _WARN)
+    else:
+        state = ("healthy", _GOOD)
+    paused = (("  paused", _WARN),) if is_paused else ()
+    return _line((f"bruce {page.version} on {page.host}  ", "bold"), state, f"  {utc_text(page.now)}", *paused)
+
+
+def _rates(page: TopPage) -> Text:
+    flow, latency = page.flow, page.latency["minute"]
+    window = "last minute" if flow.seconds >= 49 else f"last {flow.seconds:.0f} s"
+    used = page.slab.in_use / page.slab.size
+    style = _BAD if used >= _FULL else _WARN if used >= _FILLING else ""
+    return _line(
+        (f"{window}: ", _QUIET),
+        f"in {rate_text(flow.received)}/s  delivered {rate_text(flow.delivered)}/s  ",
+        (f"slab {100 * used:.1f} % of {size_text(page.slab.size)}", style),
+        f"  50 % within {span_text(latency.p50_ms)}, 99 % {span_text(latency.p99_ms)}  {size_text(flow.size)}/s",
+    )
+
+
+def _books(page: TopPage) -> Text:
+    books, held = page.books, sum(page.books.held.values())
+    verdict = {True: ("balanced", _GOOD), False: ("NOT balanced", _BAD), None: ("not of one moment", _QUIET)}
+    oldest = f" (oldest {span_text(page.oldest_ms)})" if page.oldest_ms is not None else ""
+    return _line(
+        f"received {books.received:,} = delivered {books.delivered:,} + discarded {books.discarded:,} + held "
+        f"{held:,}{oldest}  ",
+        verdict[books.balanced],
+    )
+
+
+def _complaints(page: TopPage) -> list[Text]:
+    said = [
+        *((f"Problem: {text}", _BAD) for text in page.health.problems),
+        *((f"Warning: {text}", _WARN) for text in page.health.warnings),
+    ]
+    lines = [_line(each) for each in said[:MAX_COMPLAINTS]]
+    if len(said) > MAX_COMPLAINTS:
+        lines.append(_line((f"and {len(said) - MAX_COMPLAINTS} more: see /healthz", _QUIET)))
+    return lines
+
+
+def _discards(page: TopPage) -> list[Text]:
+    recent = [each for each in page.discards.reasons if each.minute]
+    if not recent:
+        return []
+    text = ", ".join(f"{each.reason} {each.minute:,}" for each in recent)
+    style = _BAD if any(each.is_fault for each in recent) else _WARN
+    return [_line((f"discarded in the last minute: {text}", style))]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+class _Column(NamedTuple):
+    """A column: its heading, and the text and the style of a row's cell. Columns with `key` sort the topics.
+
+    A narrow terminal lacks the columns with `is_wide`.
+    """
+
+    heading: str
+    text: Callable[..., str]
+    style: Callable[..., str] = lambda _: ""
+    key: str = ""
+    is_wide: bool = False
+
+
+def _count(name: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
+    return (lambda row: _optional(getattr(row, name))), (lambda row: style if getattr(row, name) else _QUIET)
+
+
+def _optional(number: int | None) -> str:
+    return _NONE if number is None else f"{number:,}"
+
+
+def _latency(row: TopBroker | TopicLine) -> str:
+    return _NONE if row.p99_ms is None else f"{span_text(row.p50_ms)} / {span_text(row.p99_ms)}"
+
+
+_CONNECTIONS: Final = {"connected": _GOOD, "failed": _BAD}
+_BROKER_COLUMNS: Final = (
+    _Column("BROKER", lambda row: f"{row.node} at {row.address or 'an unknown address'}"),
+    _Column("CONNECTION", lambda row: str(row.connection), lambda row: _CONNECTIONS.get(row.connection, "")),
+    _Column("DELIVERED/S", lambda row: rate_text(row.delivered)),
+    _Column("50 / 99 % WITHIN", _latency),
+    _Column("IN FLIGHT", *_count("in_flight"), is_wide=True),
+    _Column("WAITING", *_count("queued")),
+    _Column("OLDEST", lambda row: span_text(row.oldest_ms)),
+    _Column("ERRORS/MIN", *_count("errors_minute", _BAD), is_wide=True),
+)
+_TOPIC_COLUMNS: Final = (
+    _Column("TOPIC", lambda row: row.topic or "(all others)", key="topic"),
+    _Column("DELIVERED/S", lambda row: rate_text(row.delivered), key="delivered"),
+    _Column("BYTES/S", lambda row: size_text(row.size), key="size", is_wide=True),
+    _Column("50 / 99 % WITHIN", _latency, key="p99_ms"),
+    _Column("IN FLIGHT", *_count("in_flight"), key="in_flight", is_wide=True),
+    _Column("WAITING", *_count("waiting"), key="waiting"),
+    _Column("OLDEST", lambda row: span_text(row.oldest_ms), key="oldest_ms"),
+    _Column("PAUSED", *_count("paused", _WARN), key="paused", is_wide=True),
+    _Column("ERRORS/MIN", *_count("errors", _BAD), key="errors", is_wide=True),
+    _Column("DISCARDED", *_count("discarded", _BAD), key="discarded"),
+)
+assert tuple(column.key for column in _TOPIC_COLUMNS) == SORT_KEYS
+
+
+def _brokers(page: TopPage, width: int) -> RenderableType:
+    if not page.brokers:
+        return _line(("No broker is known yet.", _QUIET))
+    table = _table(_BROKER_COLUMNS, page.brokers[:MAX_BROKERS], width)
+    more = len(page.brokers) - MAX_BROKERS
+    return Group(table, _line((f"and {more} more brokers: see /brokers", _QUIET))) if more > 0 else table
+
+
+def _topics(page: TopPage, selection: TopSelection, rows: int, width: int) -> RenderableType:
+    shown = page.topics.shown[selection.offset : selection.offset + rows]
+    if not shown:
+        text = "No topic has that in its name." if page.topics.total else "No topic yet."
+        return _line((text, _QUIET))
+    return _table(_TOPIC_COLUMNS, shown, width, selection)
+
+
+def _table(
+    columns: Iterable[_Column], rows: Iterable[TopBroker | TopicLine], width: int, selection: TopSelection | None = None
+) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="bold reverse")
+    first, *others = fitting = [column for column in columns if width >= NARROW or not column.is_wide]
+    table.add_column(_heading(first, selection), no_wrap=True, overflow="ellipsis", ratio=1, min_width=16)
+    for column in others:
+        table.add_column(_heading(column, selection), no_wrap=True, overflow="ellipsis", justify="right")
+    for row in rows:
+        table.add_row(*(Text(clean(column.text(row)), column.style(row)) for column in fitting))
+    return table
+
+
+def _heading(column: _Column, selection: TopSelection | None) -> str:
+    if selection is None or column.key != selection.sort:
+        return column.heading
+    mark = "\N{BLACK UP-POINTING TRIANGLE}" if selection.ascending else "\N{BLACK DOWN-POINTING TRIANGLE}"
+    return column.heading + mark
