@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["TopState", "main"]
 
 _MIN_INTERVAL_S: Final = 0.5
+_ALL_LINES: Final = 1_000_000
+"""More lines than a list of topics has: a scroll by it ends at the first or the last one."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,11 +71,14 @@ class TopState:
         self._interval_s = interval_s
         self._page: TopPage | None = None
         self._silence = ""
+        """The reason why the last reading failed, or empty."""
         self._selection = TopSelection()
         self._typed: str | None = None
+        """The filter that the user is typing; None otherwise."""
         self._is_paused = False
         self._height = 0
         self._due = 0.0
+        """Time of the next reading on the monotonic clock."""
 
     def refresh(self, height: int) -> None:
         """Read the page if it is due, or if the window has become higher."""
@@ -94,10 +99,11 @@ class TopState:
         return min(self._due - time.monotonic(), 86_400.0)
 
     def screen(self, width: int, height: int) -> TopScreen:
+        """Return the screen for a window of this size."""
         return TopScreen(self._page, self._selection, height, width, self._typed, self._silence, self._is_paused)
 
     def on_key(self, key: str) -> bool:
-        """Obey a key. Return False if it ends the view."""
+        """Act on a key. Return False if it ends the view."""
         if self._typed is not None:
             self._on_typed(self._typed, key)
             return True
@@ -116,7 +122,7 @@ class TopState:
         """Return the selection after a key."""
         selection = self._selection
         page = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1
-        lines = {"up": -1, "down": 1, "pgup": -page, "pgdn": page, "home": -(10**6), "end": 10**6}
+        lines = {"up": -1, "down": 1, "pgup": -page, "pgdn": page, "home": -_ALL_LINES, "end": _ALL_LINES}
         if key in lines:
             return selection.scroll(lines[key], self._page.topics.matching if self._page else 0)
         changes = {">": lambda: selection.move_sort(1), "<": lambda: selection.move_sort(-1), "r": selection.reverse}
@@ -124,6 +130,7 @@ class TopState:
         return changes[key]() if key in changes else selection
 
     def _on_typed(self, typed: str, key: str) -> None:
+        """Act on a key while the user types the filter `typed`."""
         if key == "enter":
             self._typed = None
             self._select(self._selection.filter(typed))

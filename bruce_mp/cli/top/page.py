@@ -100,22 +100,22 @@ class TopSelection(msgspec.Struct, frozen=True):
 
     text: str = ""
     sort: str = "delivered"
-    ascending: bool = False
+    is_ascending: bool = False
     offset: int = 0
 
     def query(self, rows: int) -> str:
         """Return the query that selects so many rows."""
-        order = "ascending" if self.ascending else "descending"
+        order = "ascending" if self.is_ascending else "descending"
         limit = min(_MAX_TOPICS, self.offset + rows)
         return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})
 
     def move_sort(self, step: int) -> "TopSelection":
         """Sort by the column `step` columns to the right, from its usual end."""
         sort = SORT_KEYS[(SORT_KEYS.index(self.sort) + step) % len(SORT_KEYS)]
-        return msgspec.structs.replace(self, sort=sort, ascending=sort == "topic", offset=0)
+        return msgspec.structs.replace(self, sort=sort, is_ascending=sort == "topic", offset=0)
 
     def reverse(self) -> "TopSelection":
-        return msgspec.structs.replace(self, ascending=not self.ascending, offset=0)
+        return msgspec.structs.replace(self, is_ascending=not self.is_ascending, offset=0)
 
     def filter(self, text: str) -> "TopSelection":
         return msgspec.structs.replace(self, text=text, offset=0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopScreen", "topic_rows"]
 
-MAX_COMPLAINTS: Final = 4
+MAX_HEALTH_LINES: Final = 4
 MAX_BROKERS: Final = 8
 KEYS: Final = "q quit   < > sort by   r reverse   / filter   arrows scroll   space pause"
 NARROW: Final = 110
@@ -35,6 +35,8 @@ _NONE: Final = "-"
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _FULL: Final = 0.9
 _FILLING: Final = 0.75
+_MINUTE_S: Final = 49
+"""The shortest reading that counts as a minute: its start moves in steps of 10 s, with some jitter."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -101,7 +103,7 @@ def span_text(ms: float | None) -> str:
 
 
 def clean(text: str) -> str:
-    """Replace the characters that a terminal would obey, and those that change the direction of the text."""
+    """Replace the characters that control a terminal, and those that change the direction of the text."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -114,7 +116,7 @@ def _line(*parts: str | tuple[str, str]) -> Text:
 
 
 def _head(page: TopPage, *, is_paused: bool) -> list[RenderableType]:
-    return [_title(page, is_paused=is_paused), _rates(page), _books(page), *_complaints(page), *_discards(page)]
+    return [_title(page, is_paused=is_paused), _rates(page), _books(page), *_health(page), *_discards(page)]
 
 
 def _title(page: TopPage, *, is_paused: bool) -> Text:
@@ -131,7 +133,7 @@ def _title(page: TopPage, *, is_paused: bool) -> Text:
 
 def _rates(page: TopPage) -> Text:
     flow, latency = page.flow, page.latency["minute"]
-    window = "last minute" if flow.seconds >= 49 else f"last {flow.seconds:.0f} s"
+    window = "last minute" if flow.seconds >= _MINUTE_S else f"last {flow.seconds:.0f} s"
     used = page.slab.in_use / page.slab.size
     style = _BAD if used >= _FULL else _WARN if used >= _FILLING else ""
     return _line(
@@ -153,14 +155,14 @@ def _books(page: TopPage) -> Text:
     )
 
 
-def _complaints(page: TopPage) -> list[Text]:
-    said = [
+def _health(page: TopPage) -> list[Text]:
+    sentences = [
         *((f"Problem: {text}", _BAD) for text in page.health.problems),
         *((f"Warning: {text}", _WARN) for text in page.health.warnings),
     ]
-    lines = [_line(each) for each in said[:MAX_COMPLAINTS]]
-    if len(said) > MAX_COMPLAINTS:
-        lines.append(_line((f"and {len(said) - MAX_COMPLAINTS} more: see /healthz", _QUIET)))
+    lines = [_line(each) for each in sentences[:MAX_HEALTH_LINES]]
+    if len(sentences) > MAX_HEALTH_LINES:
+        lines.append(_line((f"and {len(sentences) - MAX_HEALTH_LINES} more: see /healthz", _QUIET)))
     return lines
 
 
@@ -190,6 +192,7 @@ class _Column(NamedTuple):
 
 
 def _count(name: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
+    """Return the text and the style of a column with a count: `style` for a count above 0."""
     return (lambda row: _optional(getattr(row, name))), (lambda row: style if getattr(row, name) else _QUIET)
 
 
@@ -259,5 +262,5 @@ def _table(
 def _heading(column: _Column, selection: TopSelection | None) -> str:
     if selection is None or column.key != selection.sort:
         return column.heading
-    mark = "\N{BLACK UP-POINTING TRIANGLE}" if selection.ascending else "\N{BLACK DOWN-POINTING TRIANGLE}"
+    mark = "\N{BLACK UP-POINTING TRIANGLE}" if selection.is_ascending else "\N{BLACK DOWN-POINTING TRIANGLE}"
     return column.heading + mark
