@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-CONTROL_LINE_MAX: Final = 1 << 20  # bytes of a command; the longest name many partitions
+CONTROL_LINE_MAX: Final = 1 << 20
+"""Bytes of the longest command, which may name many partitions."""
 STDIN_CHUNK: Final = 4096
 
 
@@ -165,12 +166,12 @@ async def serve(options: argparse.Namespace) -> None:
     control = await start_control(server, options.control)
     nodes = server.cluster.view().nodes
     print("BOOTSTRAP", ",".join(f"{node.host}:{node.port}" for node in nodes), flush=True)
-    bound = control.sockets[0].getsockname()
-    print("CONTROL", bound if isinstance(bound, str) else f"{HOST}:{bound[1]}", flush=True)
+    address = control.sockets[0].getsockname()
+    print("CONTROL", address if isinstance(address, str) else f"{HOST}:{address[1]}", flush=True)
     await stop.wait()
     control.close()
-    if isinstance(bound, str):
-        os.unlink(bound)  # noqa: PTH108  no other task needs the loop now
+    if isinstance(address, str):
+        os.unlink(address)  # noqa: PTH108  no other task needs the loop now
     await server.close()
 
 

@@ -237,7 +237,7 @@ def test_every_copy_lost_in_a_kill_of_all_processes_is_counted(tmp_path: Path) -
     with DevBroker(topics={"limited": 1}) as broker:
         bench = Bench(tmp_path, broker)
         daemon = bench.daemon
-        with daemon.kept():
+        with daemon.checked_at_end():
             daemon.start()
             for count in (2000, 4000, 6000):
                 if count == 6000:

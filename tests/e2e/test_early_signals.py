@@ -113,7 +113,7 @@ def test_the_daemon_handles_signals_from_its_first_moment(tmp_path: Path, broker
     daemon = Daemon(tmp_path, broker.bootstrap)
     with Shower(daemon, (Signals.SIGHUP, Signals.SIGUSR1), once=False) as shower:
         daemon.start()
-    with daemon.kept():
+    with daemon.checked_at_end():
         assert shower.began_early
         daemon.wait_for(lambda: "nothing has changed" in daemon.log(), "a reload", WITHIN_S)
         counters = daemon.counters()
@@ -127,7 +127,7 @@ def test_an_upgrade_requested_during_the_start_is_done(tmp_path: Path, broker: D
     daemon = Daemon(tmp_path, broker.bootstrap)
     with Shower(daemon, (Signals.SIGUSR2,), once=True) as shower:
         daemon.start()
-        with daemon.kept():
+        with daemon.checked_at_end():
             assert shower.began_early
             daemon.wait_for(
                 lambda: (note := read_note(daemon.run_dir)) is not None and note.stage is UpgradeStage.DONE,

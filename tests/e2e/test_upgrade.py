@@ -88,7 +88,7 @@ def installed(tmp_path: Path) -> Installation:
 def daemon(tmp_path: Path, broker: DevBroker, installed: Installation) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path, broker.bootstrap, BLOCKING)
     daemon.start(installed.path)
-    with daemon.kept():
+    with daemon.checked_at_end():
         yield daemon
 
 
@@ -123,7 +123,7 @@ def test_successive_upgrades_under_load_lose_nothing(
         sender.start()
         supervisor = psutil.Process(daemon.pid)
         descriptors = []
-        with daemon.kept():
+        with daemon.checked_at_end():
             for number in range(1, 4):
                 daemon.wait_received(number * 300)
                 if number == 3:  # the last daemon delivers the held messages
@@ -261,7 +261,7 @@ def test_a_supervisor_killed_during_an_upgrade_loses_nothing(
         daemon.start(installed.path)
         sender = Sender(ENDLESS, daemon.socket_path, pause_s=0.0003)
         sender.start()
-        with daemon.kept():
+        with daemon.checked_at_end():
             for stage in (UpgradeStage.CHECKING, UpgradeStage.TAKING_OVER):
                 daemon.wait_received(300)
                 os.kill(daemon.pid, signal.SIGUSR2)
@@ -277,7 +277,7 @@ def test_stream_connections_survive_an_upgrade(tmp_path: Path, broker: DevBroker
     path = tmp_path / "in.stream"
     settings = {**BLOCKING, "input.unix_stream.enable": "true", "input.unix_stream.path": path}
     daemon = Daemon(tmp_path, broker.bootstrap, settings).start(installed.path)
-    with daemon.kept(), StreamClient(path, timeout=30) as client:
+    with daemon.checked_at_end(), StreamClient(path, timeout=30) as client:
         for number in range(2):
             client.send("red", b"%d" % number)
             client.flush()
@@ -300,7 +300,7 @@ def test_an_upgrade_that_ends_the_journal_leaves_no_file_of_the_old_code(
     daemon.configure({"slab.sync": "interval", "slab.sync_interval_ms": 20})
     installed.rewrite_journals()
     daemon.start(installed.path)
-    with daemon.kept():
+    with daemon.checked_at_end():
         journal = journal_of(daemon.slab_path)
         daemon.wait_for(journal.exists, "the journal", WITHIN_S)
         daemon.configure({"slab.sync": "off"})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ONESELF", "STRANGERS", "Account", "send_as", "start_as"]
 
-WITHIN_S: Final = 60
+TIMEOUT_S: Final = 60
 
 
 class Account(NamedTuple):
@@ -48,7 +48,7 @@ def send_as(account: Account, kind: str, path: Path, messages: Iterable[bytes]) 
     """Send messages as a user and return the answer."""
     process = start_as(account, kind, path)
     try:
-        answer, _ = process.communicate(b"".join(messages), WITHIN_S)
+        answer, _ = process.communicate(b"".join(messages), TIMEOUT_S)
     finally:
         process.kill()
         process.wait()
@@ -74,7 +74,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 def _send_datagrams(path: str, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(WITHIN_S)
+        sender.settimeout(TIMEOUT_S)
         sender.connect(path)
         for frame in _frames(data):
             sender.send(frame)
@@ -82,7 +82,7 @@ def _send_datagrams(path: str, data: bytes) -> None:
 
 def _send_stream(path: str, data: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(WITHIN_S)
+        connection.settimeout(TIMEOUT_S)
         connection.connect(path)
         try:
             connection.sendall(data)

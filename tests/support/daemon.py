@@ -4,8 +4,7 @@
         ...
         books = daemon.wait_settled()
 
-Every test that uses it ends with balanced books: leaving the `with` block asserts the law
-`received = delivered + discarded + held`.
+The end of the `with` block asserts that the books balance: `received = delivered + discarded + held`.
 """
 
 from __future__ import annotations
@@ -46,6 +45,9 @@ __all__ = ["Daemon"]
 
 START_S: Final = 30.0
 CONSISTENT_S: Final = 10.0
+"""Longest wait for a moment at which the books are consistent."""
+LOG_TAIL: Final = 6000
+"""Characters of the log in an error."""
 QUICK_PAUSES: Final = {
     "delivery.min_pause_delay_ms": 50,
     "delivery.pause_rate_limit_initial_ms": 100,
@@ -119,9 +121,10 @@ class Daemon:
         if self._process.poll() is not None:
             raise AssertionError(f"The daemon ended at once:\n{self.log()}")
         address = self.run_dir / HTTP_ADDRESS
-        return address.exists() and {"input", "router", "status"} <= self.pids().keys() and self._responses()
+        return address.exists() and {"input", "router", "status"} <= self.pids().keys() and self._has_pages()
 
-    def _responses(self) -> bool:
+    def _has_pages(self) -> bool:
+        """Return True if the status pages can be read."""
         try:
             self.get("/server_info/json")
         except OSError:
@@ -137,15 +140,15 @@ class Daemon:
     def kill_all(self) -> None:
         """Send SIGKILL to all processes at the same time."""
         assert self._process is not None
-        everybody = [psutil.Process(pid) for pid in (self._process.pid, *self.pids().values())]
-        for process in everybody:
+        killed = [psutil.Process(pid) for pid in (self._process.pid, *self.pids().values())]
+        for process in killed:
             process.kill()
         self._process.wait()
-        self.wait_for(lambda: not processes.still_alive(everybody), "the killed processes to go", 10)
+        self.wait_for(lambda: not processes.still_alive(killed), "the killed processes to end", 10)
 
     def kill_all_still(self) -> Books:
         """Send SIGKILL to all processes at a moment at which the books are consistent, and return these."""
-        books = self._consistent(self._stopped_books)
+        books = self._consistent(self._stop_and_read_books)
         self.kill_all()
         return books
 
@@ -155,14 +158,14 @@ class Daemon:
         others = [psutil.Process(pid) for pid in self.pids().values()]
         self._process.kill()
         self._process.wait()
-        self.wait_for(lambda: not processes.still_alive(others), "the supervisor's processes to go", 20)
+        self.wait_for(lambda: not processes.still_alive(others), "the supervisor's processes to end", 20)
 
     def __enter__(self) -> Self:
         return self.start()
 
     @contextmanager
-    def kept(self) -> Iterator[Self]:
-        """Make the same checks at the end of the block for a daemon that runs already."""
+    def checked_at_end(self) -> Iterator[Self]:
+        """Check and end a daemon that runs already at the end of the block, as `with Daemon(...)` does."""
         with ExitStack() as stack:
             stack.push(self.__exit__)
             yield self
@@ -181,17 +184,15 @@ class Daemon:
 
     def _end(self) -> None:
         assert self._process is not None
-        for process in (
-            psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []
-        ):
-            processes.long_lived.add(process.pid)
         if self._process.poll() is None:
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                processes.long_lived.add(process.pid)
             try:
                 self.terminate(timeout=15)
             except subprocess.TimeoutExpired:
                 self.kill_all()
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
     def log(self) -> str:
         """Return the daemon's log."""
@@ -269,11 +270,12 @@ class Daemon:
             slab.close()
 
     def _rows_agree(self) -> bool:
+        """Return True if rows and state words show the same held messages, or memory of the slab was damaged."""
         slab = Slab(self.slab_path)
         try:
-            return read_books(slab).held == count_books(slab).held or bool(
-                counter_total(slab, Counter.RefusedDamagedPlace)
-            )
+            if counter_total(slab, Counter.RefusedDamagedPlace):
+                return True
+            return read_books(slab).held == count_books(slab).held
         finally:
             slab.close()
 
@@ -283,9 +285,9 @@ class Daemon:
 
     def still_books(self) -> Books:
         """Read the books under any load, by stopping the processes for a moment."""
-        return self._consistent(self._frozen_books)
+        return self._consistent(self._books_while_stopped)
 
-    def _frozen_books(self) -> Books:
+    def _books_while_stopped(self) -> Books:
         pids = self.pids().values()
         _signal(pids, signal.SIGSTOP)
         try:
@@ -293,7 +295,7 @@ class Daemon:
         finally:
             _signal(pids, signal.SIGCONT)
 
-    def _stopped_books(self) -> Books:
+    def _stop_and_read_books(self) -> Books:
         """Stop the processes, and let them continue only if the books are inconsistent."""
         pids = (self.pid, *self.pids().values())
         _signal(pids, signal.SIGSTOP)
@@ -306,7 +308,8 @@ class Daemon:
         began = time.monotonic()
         while not (books := read()).consistent:
             if processes.is_over(began, CONSISTENT_S):
-                raise processes.NotInTimeError(f"The books moved for {CONSISTENT_S} s: {books}\n{self.log()[-6000:]}")
+                text = f"The books are inconsistent for {CONSISTENT_S} s: {books}"
+                raise processes.NotInTimeError(f"{text}\n{self.log()[-LOG_TAIL:]}")
             time.sleep(0.02)
         return books
 
@@ -340,7 +343,7 @@ class Daemon:
         while not condition():
             if processes.is_over(began, timeout):
                 books = self.books() if self.slab_path.exists() else "no slab"
-                raise processes.NotInTimeError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-6000:]}")
+                raise processes.NotInTimeError(f"Waited {timeout:g} s for {what}.\n{books}\n{self.log()[-LOG_TAIL:]}")
             time.sleep(0.02)
 
 

@@ -47,6 +47,7 @@ class Doubtful(StrEnum):
     """The treatment of messages that a killed run may have sent."""
 
     REFUSE = "refuse"
+    """End the replay, and let the user decide."""
     SEND = "send"
     SKIP = "skip"
 
