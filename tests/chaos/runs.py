@@ -13,8 +13,8 @@ from support.chaos import (
     EXACTLY_ONCE,
     IN_DOUBT,
     LIMIT_REASONS,
-    OF_STREAMS,
     REASONS,
+    UNFINISHED,
     Chaos,
     Guarantees,
     Outcome,
@@ -126,7 +126,7 @@ def _compare(run: Run, load: Load, site: Site, outcome: Outcome, records: Mappin
 
 def _check_reasons(report: Report) -> None:
     """Check that the run's faults and variation explain each reason, and that no foreign host read a page."""
-    allowed = {OF_STREAMS}.union(*(REASONS.get(kind, ()) for kind in report.run.fault_kinds))
+    allowed = {UNFINISHED}.union(*(REASONS.get(kind, ()) for kind in report.run.fault_kinds))
     if report.run.variation.attempts:
         allowed |= LIMIT_REASONS
     assert report.outcome.discarded.keys() <= allowed, report.outcome.discarded

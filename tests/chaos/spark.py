@@ -143,7 +143,7 @@ class SparkFaults:
             WeightedFault(SPARK_FAULTS, 8, self._kill_driver),
             WeightedFault(SPARK_FAULTS, 14, lambda: self._kill("an executor", "CoarseGrainedExecutorBackend")),
             WeightedFault(SPARK_FAULTS, 24, lambda: self._kill("a Python worker", "pyspark.daemon")),
-            WeightedFault(SPARK_FAULTS, 8, self._freeze_executor),
+            WeightedFault(SPARK_FAULTS, 8, self._suspend_executor),
         ]
 
     def _kill_driver(self) -> None:
@@ -160,10 +160,10 @@ class SparkFaults:
             with suppress(psutil.NoSuchProcess):
                 self._rng.choice(victims).kill()
 
-    def _freeze_executor(self) -> None:
+    def _suspend_executor(self) -> None:
         """Stop an executor for a while, now and then for so long that the driver replaces it."""
         if victims := _family("CoarseGrainedExecutorBackend"):
-            self._report.record("freeze an executor")
+            self._report.record("suspend an executor")
             victim = self._rng.choice(victims)
             with suppress(psutil.NoSuchProcess):
                 victim.suspend()

@@ -225,9 +225,9 @@ def test_a_paused_broker_is_not_mistaken_for_an_older_release(
     with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, "delivery.kafka_socket_timeout_s": 3}) as daemon:
         senders = start_senders(load, daemon.socket_path)
         daemon.wait_for(lambda: daemon.books().delivered > load.total // 10, "a part to be delivered", TIMEOUT_S)
-        cluster.stop(1)
+        cluster.suspend(1)
         daemon.wait_for(lambda: DOUBT in daemon.log(), "a connection without an answer about versions", TIMEOUT_S)
-        cluster.cont(1)
+        cluster.resume(1)
         assert [sender.wait(TIMEOUT_S) for sender in senders] == [0, 0]
         books = daemon.wait_settled(load.total, TIMEOUT_S)
         assert daemon.get("/server_info/json")["delivery"] == release.delivery

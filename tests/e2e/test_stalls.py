@@ -185,7 +185,7 @@ def test_a_stopped_broker_of_three_is_a_problem_and_the_others_take_messages(
         daemon.wait_for(lambda: connections(daemon) == ["connected"] * 3, "connections", 30)
         daemon.wait_for(lambda: daemon.health()["ready"] and daemon.books().delivered > 2000, "deliveries", 30)
         halted = kafka_3.leader("halted")
-        kafka_3.stop(halted)
+        kafka_3.suspend(halted)
         try:
             sentence = re.compile(
                 rf"Broker {halted} at \S+ has acknowledged nothing for (\d+) s while \d+ messages wait"
@@ -194,7 +194,7 @@ def test_a_stopped_broker_of_three_is_a_problem_and_the_others_take_messages(
             before = daemon.books().delivered
             daemon.wait_for(lambda: daemon.books().delivered > before + 1000, "deliveries to the others", 20)
         finally:
-            kafka_3.cont(halted)
+            kafka_3.resume(halted)
         daemon.wait_for(lambda: daemon.health()["ready"], "health again", 60)
         senders.stop()
         books = daemon.wait_settled(sum(senders.sent.values()))

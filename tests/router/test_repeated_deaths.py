@@ -103,11 +103,11 @@ class DeadlyWorld(World):
 
     is_deadly = True
 
-    def _survives(self, *arguments: Any) -> bool:
-        survives = super()._survives(*arguments)
-        if not survives and self.is_deadly and self.rng.random() < 0.5:
+    def _is_completed(self, *arguments: Any) -> bool:
+        is_completed = super()._is_completed(*arguments)
+        if not is_completed and self.is_deadly and self.rng.random() < 0.5:
             self.stores_until_kill[self.rng.choice(WHO)] = self.rng.randrange(30)
-        return survives
+        return is_completed
 
 
 @pytest.fixture

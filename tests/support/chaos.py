@@ -49,7 +49,7 @@ SETTINGS: Final[Mapping[FaultKind, Mapping[str, object]]] = {
     FaultKind.POWER: {"slab.sync": "interval", "slab.sync_interval_ms": 200},
 }
 """Settings that faults of a kind need."""
-OF_STREAMS: Final = DiscardReason.UNCLEAN_DISCONNECT.name
+UNFINISHED: Final = DiscardReason.UNCLEAN_DISCONNECT.name
 """Discards of unfinished messages, which no sender counts as sent."""
 IN_DOUBT: Final = DiscardReason.POSSIBLY_DELIVERED.name
 REASONS: Final[Mapping[FaultKind, frozenset[str]]] = {
@@ -100,6 +100,7 @@ class Outcome:
     checks: int = 0
     """Number of checks at which the books balanced."""
     sockets_lost: int = 0
+    """How often the datagram socket was lost with the kernel's queue, because all its processes were killed."""
     received: int = 0
     """Received messages in all lives of the daemon together."""
     possible_duplicates: int = 0
@@ -152,12 +153,8 @@ class Chaos:
         self._site = site
         level: LevelName = "durable" if FaultKind.POWER in fault_kinds else "received"
         flusher = Flusher(daemon.directory / STREAM, level)
-        self._stuck = EndlessSenders(
-            daemon,
-            stuck_load(load, site.stuck_topic),
-            STUCK_RATE,
-            [load.senders + 1] * (FaultKind.STUCK in fault_kinds),
-        )
+        stuck_numbers = [load.senders + 1] if FaultKind.STUCK in fault_kinds else []
+        self._stuck = EndlessSenders(daemon, stuck_load(load, site.stuck_topic), STUCK_RATE, stuck_numbers)
         self._senders = (
             EndlessSenders(daemon, load, rate),
             EndlessSenders(daemon, load, rate, [load.senders], flusher),
@@ -256,12 +253,12 @@ def check(guarantees: Guarantees, outcome: Outcome, account: Account) -> None:
     discarded, in_doubt = outcome.discarded.total(), outcome.discarded[IN_DOUBT]
     most = outcome.received - discarded + in_doubt
     if not guarantees.may_lose:
-        allowed = outcome.sockets_lost * QUEUE + discarded - outcome.discarded[OF_STREAMS]
+        allowed = outcome.sockets_lost * QUEUE + discarded - outcome.discarded[UNFINISHED]
         assert len(missing) <= allowed, f"{len(missing)} are missing: {missing[:20]}"
         least = outcome.received - discarded - (len(account.missing) - len(missing))
         assert account.read >= least, f"{outcome.received} received, {account.read} read; {missing[:20]}"
-    there = outcome.discarded_names - account.missing.keys() - outcome.restored.keys()
-    assert not there, f"discarded, but in Kafka: {sorted(there)[:20]}"
+    in_kafka = outcome.discarded_names - account.missing.keys() - outcome.restored.keys()
+    assert not in_kafka, f"discarded, but in Kafka: {sorted(in_kafka)[:20]}"
     assert account.read <= most, f"{account.read} read of {outcome.received} received"
     allowed = outcome.possible_duplicates if guarantees.may_repeat else 0
     repeated = account.repeated_names - outcome.restored

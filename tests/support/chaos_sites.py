@@ -1,7 +1,7 @@
 """The brokers of a chaos run, real or embedded, and their faults.
 
-A site hits one broker at a time, and repairs it after some seconds, when `repair_if_due` is called. With real brokers,
-the next fault waits until every replica is in sync, because otherwise Kafka itself may lose acknowledged records.
+A fault disturbs one broker at a time; a call of `repair_if_due` repairs it after some seconds. With real brokers, the
+next fault waits until every replica is in sync, because otherwise Kafka itself may lose acknowledged records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ALL_IN_SYNC: Final = {"min.insync.replicas": "3"}
 STUCK_S: Final = (8.0, 16.0)
 FOREIGN_S: Final = (4.0, 10.0)
 """Range of the time for which another cluster has the address."""
-ERROR_19: Final = 19
+NOT_ENOUGH_REPLICAS: Final = 19
 BROKEN: Final = (
     FaultAction.ACK_LOST,
     FaultAction.CLOSE,
@@ -202,11 +202,11 @@ class Real:
     def faults(self, rng: random.Random, record: Callable[[str], None]) -> list[WeightedFault]:
         cluster = self._cluster
 
-        def disturb(verb: str, strike: Callable[[int], None], repair: Callable[[int], None]) -> None:
+        def disturb(verb: str, act: Callable[[int], None], repair: Callable[[int], None]) -> None:
             if self._is_whole():
                 node = rng.choice(cluster.node_ids)
                 record(f"{verb} broker {node}")
-                strike(node)
+                act(node)
                 self._repair.schedule(lambda: repair(node), rng.uniform(2, 8))
 
         def refuse() -> None:
@@ -232,7 +232,7 @@ class Real:
         return [
             WeightedFault(FaultKind.BROKER, 10, lambda: disturb("kill", cluster.kill, cluster.begin_restart)),
             WeightedFault(FaultKind.BROKER, 6, lambda: disturb("terminate", cluster.terminate, cluster.begin_restart)),
-            WeightedFault(FaultKind.BROKER, 8, lambda: disturb("freeze", cluster.stop, cluster.cont)),
+            WeightedFault(FaultKind.BROKER, 8, lambda: disturb("suspend", cluster.suspend, cluster.resume)),
             WeightedFault(FaultKind.LEADER, 14, move_leader),
             WeightedFault(FaultKind.GROWTH, 8, grow),
             WeightedFault(FaultKind.STUCK, 4, refuse),
@@ -295,7 +295,7 @@ class Embedded:
         def take_down() -> None:
             if not self._repair.is_pending:
                 node, elect, stale = rng.choice(self._ids), rng.random() < 0.5, rng.randrange(4)
-                port = rng.choice((None, 0))
+                port = rng.choice((None, 0))  # the old port, or any
                 record(f"broker {node} down, elect {elect}, stale {stale}, back on {port}")
                 broker.broker_down(node, elect=elect, stale=stale)
                 self._repair.schedule(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
@@ -310,7 +310,8 @@ class Embedded:
         def refuse() -> None:
             if not self._repair.is_pending:
                 record(f"refuse {self.stuck_topic}")
-                broker.inject(Fault(action=FaultAction.ERROR, code=ERROR_19, topic=self.stuck_topic, times=None))
+                error = Fault(action=FaultAction.ERROR, code=NOT_ENOUGH_REPLICAS, topic=self.stuck_topic, times=None)
+                broker.inject(error)
                 self._repair.schedule(broker.clear_faults, rng.uniform(*STUCK_S), ends_refusal=True)
 
         def inject(fault: Fault) -> None:

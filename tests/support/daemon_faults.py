@@ -43,7 +43,7 @@ class DaemonFaults:
     def faults(self) -> list[WeightedFault]:
         return [
             WeightedFault(FaultKind.PROCESS, 30, self._kill_one),
-            WeightedFault(FaultKind.PROCESS, 8, self._freeze_one),
+            WeightedFault(FaultKind.PROCESS, 8, self._suspend_one),
             WeightedFault(FaultKind.PROCESS, 4, self._kill_supervisor),
             WeightedFault(FaultKind.PROCESS, 6, self._kill_everything),
             WeightedFault(FaultKind.RESTART, 4, self._restart),
@@ -59,9 +59,9 @@ class DaemonFaults:
             with suppress(ProcessLookupError):
                 os.kill(victim[1], signal.SIGKILL)
 
-    def _freeze_one(self) -> None:
+    def _suspend_one(self) -> None:
         if victim := self._victim():
-            self._record(f"freeze {victim[0]}")
+            self._record(f"suspend {victim[0]}")
             with suppress(ProcessLookupError):
                 os.kill(victim[1], signal.SIGSTOP)
                 time.sleep(self._rng.uniform(0.1, 1.5))

@@ -155,6 +155,7 @@ class World(Machine):
         return readable
 
     def _written(self, batch: SentBatch) -> Written:
+        """Read a batch's records from the slab; raise SlabError for damaged ones."""
         topic = self.router._tables.topics.name_of(batch.topic)
         return Written(topic, batch.partition, batch.epoch, batch.base_sequence, records_of(self.slab, batch.segments))
 
@@ -180,15 +181,16 @@ class World(Machine):
         return tuple((at, None) for at in self.cluster.refused_records(batch))
 
     def _execute(self, node: int, batch: Written) -> int:
-        if not self.errors or self.cluster.refused_records(batch) or self._is_settled(batch, self.errors[0][0]):
+        """Let a broker answer a batch, with the next planned error if it can be the answer; return the error code."""
+        if not self.errors or self.cluster.refused_records(batch) or self._excludes(batch, self.errors[0][0]):
             return self.cluster.produce(node, batch)
         code, is_written = self.errors.popleft()
         return (self.cluster.produce(node, batch) or code) if is_written else code
 
-    def _is_settled(self, batch: Written, code: int) -> bool:
-        """Return True if `code` cannot be the answer: no broker refuses forever a batch that it has written.
+    def _excludes(self, batch: Written, code: int) -> bool:
+        """Return True if `code` cannot be the answer.
 
-        Nor one that it may still write, because a stray request has it.
+        No broker refuses for good a batch that it has written, or may still write, because a stray request has it.
         """
         return self.cluster.has(batch) or (bool(self.stray) and code in FINAL)
 
@@ -291,5 +293,5 @@ class World(Machine):
         assert certain <= len(self.received) - len(set(seen)) <= sum(discarded.values())
 
     def close(self) -> None:
-        """Release the memory."""
+        """Give the slab its own words back."""
         self.slab.words = self.words._words

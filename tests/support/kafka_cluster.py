@@ -1,4 +1,4 @@
-"""Clusters of real Kafka brokers that a test can kill, stop and restart.
+"""Clusters of real Kafka brokers that a test can kill, suspend and restart.
 
     with KafkaCluster("4.3.1", brokers=3) as kafka:
         kafka.create_topic("news", partitions=3, replication=3)
@@ -266,12 +266,12 @@ class KafkaCluster:
         """Send SIGTERM: the broker transfers its leaderships and ends."""
         self._nodes[node_id].terminate(CHANGE_TIMEOUT_S)
 
-    def stop(self, node_id: int) -> None:
+    def suspend(self, node_id: int) -> None:
         """Send SIGSTOP: the broker keeps its connections and does not answer."""
         self._nodes[node_id].suspend()
 
-    def cont(self, node_id: int) -> None:
-        """Send SIGCONT after `stop`."""
+    def resume(self, node_id: int) -> None:
+        """Send SIGCONT after `suspend`."""
         self._nodes[node_id].resume()
 
     def begin_restart(self, node_id: int) -> None:
@@ -288,15 +288,15 @@ class KafkaCluster:
         self._wait(self._all_listed, f"all brokers list broker {node_id} again", START_TIMEOUT_S)
 
     def heal(self) -> None:
-        """Undo `kill`, `terminate` and `stop`: all brokers run again and list each other."""
+        """Undo `kill`, `terminate` and `suspend`: all brokers run again and list each other."""
         for node_id, node in self._nodes.items():
             if node.suspended:
-                self.cont(node_id)
+                self.resume(node_id)
             elif not node.answers:
                 self.restart(node_id)
         self._wait(self._all_listed, "all brokers list all brokers", START_TIMEOUT_S)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- metadata ----------------------------------------------------------------------------------------------------
     def metadata(self, node_id: int, topics: Sequence[str] = ()) -> Metadata:
         """Fetch a broker's metadata. Raises `OSError` if it does not answer."""
         return fetch_metadata(self.port(node_id), topics)

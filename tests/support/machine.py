@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.dispatcher.core import Dispatcher
 from bruce_mp.ipc.frames import pack_parcels
 from bruce_mp.pipeline.stage_counts import count_books
+from bruce_mp.protocol.kafka.kafka_types import ACKS_ALL
 from bruce_mp.router.core import Router
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.rows import ProcessRow
@@ -77,7 +78,8 @@ class Machine:
         self.cluster = FakeCluster({(t, p): node for t, nodes in topics.items() for p, node in enumerate(nodes)})
         self.words = CrashingWords(slab.words)
         slab.words = self.words  # type: ignore[assignment]
-        slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if self.config.kafka.required_acks == -1 else 2
+        is_idempotent = self.config.kafka.required_acks == ACKS_ALL
+        slab.words[lay.SUPER_IDEMPOTENCE >> 2] = 1 if is_idempotent else 2  # as `reset_idempotence` stores it
         self.input = Input(slab, linger_ms=0, topics=[])
         self.now_ms = self.input.now_ms = 1000
         self.down: set[int] = set()
@@ -94,15 +96,18 @@ class Machine:
         self.stray: list[tuple[int, deque[Request]]] = []
         """Requests of abandoned connections with their brokers, which may still execute them."""
         self.to_router: list[deque[bytes]] = []
+        """Frames in transit from each dispatcher, alive or dead: the first one of a line arrives next."""
         self.from_peer: dict[int, deque[bytes]] = {}
+        """The line of each running dispatcher."""
         self.to_peer: dict[int, list[deque[bytes]]] = defaultdict(list)
+        """Frames in transit to each slot, a line for each router, alive or dead."""
         self.peers: dict[int, Peer] = {}
         self.fetch_started: int | None = None
         self.fetches = 0
         self.received: dict[int, tuple[bytes, int | None]] = {}
         self._start_router()
 
-    # --- life and death ----------------------------------------------------------------------------------------------
+    # --- starts and kills --------------------------------------------------------------------------------------------
 
     def _start_router(self) -> None:
         row = ProcessRow.recover(self.slab, lay.ROW_ROUTER)
@@ -161,12 +166,12 @@ class Machine:
             line.pop()
 
     def _as_router(self, action: Callable[[], object], *, kill_at: int | None = None) -> None:
-        if not self._survives(ROUTER, [action, self._after_router], kill_at):
+        if not self._is_completed(ROUTER, [action, self._after_router], kill_at):
             self.kill_router()
             self.check_counts()
 
     def _as_peer(self, slot: int, action: Callable[[], object], *, kill_at: int | None = None) -> None:
-        if not self._survives(slot, [action, lambda: self._after_peer(slot)], kill_at):
+        if not self._is_completed(slot, [action, lambda: self._after_peer(slot)], kill_at):
             self.kill_peer(slot)
             self.check_counts()
 
@@ -178,7 +183,8 @@ class Machine:
         if not counter_total(self.slab, Counter.RefusedDamagedPlace):
             assert read_books(self.slab).held == count_books(self.slab).held
 
-    def _survives(self, process: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
+    def _is_completed(self, process: int, actions: Iterable[Callable[[], object]], kill_at: int | None) -> bool:
+        """Do the actions of a process, and return False if a kill at a store ends them."""
         has_plan = kill_at is None and process in self.stores_until_kill
         self.words.left = self.stores_until_kill.pop(process) if has_plan else kill_at
         try:

@@ -212,6 +212,7 @@ class Reader:
         return {**os.environ, "PATH": path, "HOME": str(self.home), "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8"}
 
     def _adapted(self, text: str) -> str:
+        """Replace the paths, ports and addresses of a page by those of this test."""
         text = re.sub(PLACES, f"{self.root}/", text)
         text = re.sub(BROKERS, f"127.0.0.1:{self._kafka.number}", text)
         text = text.replace("--port 19092", f"--port {self._kafka.number}").replace(
@@ -236,12 +237,13 @@ class Reader:
         run_dir = Path(load_config(config).daemon.run_dir)
         daemon = self._start("run", ["--config", str(config), *settings])
         place = run_dir / HTTP_ADDRESS
-        wait_until(lambda: self._responses(place) or daemon.poll() is not None, "the daemon to answer", WAIT_S)
+        wait_until(lambda: self._has_pages(place) or daemon.poll() is not None, "the daemon to answer", WAIT_S)
         assert daemon.poll() is None, "the daemon ended at once"
         if (run_dir / TCP_ADDRESS).exists():
             self._tcp = (run_dir / TCP_ADDRESS).read_text().strip().rpartition(":")[2]
 
-    def _responses(self, address: Path) -> bool:
+    def _has_pages(self, address: Path) -> bool:
+        """Return True if the status pages can be read at the address in a file."""
         try:
             self._url = f"http://{address.read_text().strip().removeprefix('http://').rstrip('/')}"
             self.books()
