@@ -30,7 +30,7 @@ INSPECTIONS_PER_SWEEP: Final = 256
 """Chunks of a topic that one sweep inspects."""
 MIN_SWEEP_PAUSE_MS: Final = 5
 MAX_SWEEP_PAUSE_MS: Final = 80
-"""The pause after a sweep that frees nothing doubles between these limits, so that a stuck topic costs little CPU."""
+"""Limits of the pause after a sweep that frees nothing; it doubles, so that a stuck topic costs little CPU."""
 
 
 class SweepPause:

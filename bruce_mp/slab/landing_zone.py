@@ -96,7 +96,7 @@ def _was_truncated(slab: Slab, slot: int) -> bool:
 
 _MSG_FLAGS_AT: Final = 48
 """Offset of `msg_flags` in a `struct mmsghdr` of 64-bit Linux."""
-_MSG_TRUNC: Final = 0x20
+_MSG_TRUNC: Final = 0x20  # the datagram was longer than its slot
 _length_of: Final = itemgetter(1)
 
 

@@ -56,13 +56,13 @@ SUPER_CLUSTER_ID_LENGTH: Final = 140  # u32, stored last; 0 = not known yet
 SUPER_CLUSTER_ID: Final = 144  # the id of the Kafka cluster that the messages are for (router)
 CLUSTER_ID_MAX: Final = 128  # a longer id is cut; Kafka's have 22 characters
 SUPER_SHARES: Final = 1024  # one byte for each share: the row of the input that has it, 0 = free
-SHARES_MAX: Final = 1024
+SHARES_MAX: Final = 1024  # bytes of the superblock
 SUPER_JOURNALED: Final = 3072  # u64 for each input row: the last ticket with runs in the journal, on the disk
 SUPER_JOURNALED_MS: Final = 3312  # i64, steady time of the journal's last write, 0 = none (journal process)
 SUPER_RESTORING: Final = 3320  # u32, 1 while the supervisor fills a new slab from the journal
 SUPER_JOURNAL_PATH_LENGTH: Final = 3324  # u32, stored last; 0 = the slab has no journal (supervisor)
 SUPER_JOURNAL_PATH: Final = 3328  # the directory of the journal
-JOURNAL_PATH_MAX: Final = 768
+JOURNAL_PATH_MAX: Final = 768  # the rest of the page
 
 # --- topic table: entry 0 is never used, so that topic number 0 means "not numbered" -----------------------------
 TOPIC_ENTRY: Final = 272  # bytes of an entry
@@ -83,7 +83,7 @@ PARTITION_NEXT_SEQUENCE: Final = 8  # stored with the epoch in one aligned 8-byt
 LAST_EPOCH: Final = 32767  # the largest 16-bit epoch; in it, batches have no sequence numbers
 
 # --- process rows ----------------------------------------------------------------------------------------------------
-ROW_COUNT: Final = 96
+ROW_COUNT: Final = 96  # supervisor, router, status, 29 inputs (the last is the journal process), 64 dispatchers
 ROW_PID: Final = 0  # u32
 ROW_INCARNATION: Final = 4  # u32, incremented at each start of the process
 ROW_HEARTBEAT_MS: Final = 8  # i64, on the steady clock
@@ -135,7 +135,7 @@ DISPATCHER_ROWS: Final = range(ROW_FIRST_DISPATCHER, ROW_COUNT)
 
 # --- senders: messages of each user, a table for each input -----------------------------------------------------------
 SENDER_ENTRY: Final = 64  # u64 each: user + 2 (0 = the entry is free), quota interval, messages in it, then sums
-SENDERS_PER_INPUT: Final = 64
+SENDERS_PER_INPUT: Final = 64  # a further user gets the entry of the one that has been silent for longest
 
 # --- landing zone: written by recvmmsg(), in shared memory -----------------------------------------------------------
 LANDING_BASE_ARRIVAL: Final = 0  # u64, arrival number of the datagram in slot 0
