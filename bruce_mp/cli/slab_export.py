@@ -101,7 +101,7 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
 def compare_with_books(salvage: Salvage, held: int) -> list[str]:
     """Return a sentence if the number of held records differs from the books. The daemon must not be running."""
     books = count_books(salvage.slab)
-    zone = salvage.landing_zone()
+    zone = salvage.read_landing_zone()
     uncounted = zone.landed - len(zone.pending)  # in a lane already, and not received by the books yet
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
@@ -140,7 +140,7 @@ class _Lines:
             line = self._of_record(record)
             if line is not None:
                 yield line
-        for landed in self._salvage.landing_zone().pending:
+        for landed in self._salvage.read_landing_zone().pending:
             yield self._of_datagram(landed)
 
     def _of_record(self, record: SalvagedRecord) -> DiscardLine | None:

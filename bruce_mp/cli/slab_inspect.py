@@ -191,7 +191,7 @@ def _add(topic: TopicHeld, record: SalvagedRecord) -> None:
 
 
 def _landing(salvage: Salvage) -> LandingUsage:
-    zone = salvage.landing_zone()
+    zone = salvage.read_landing_zone()
     return LandingUsage(zone.landed, len(zone.pending), sum(item.length for item in zone.pending))
 
 

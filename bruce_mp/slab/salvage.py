@@ -242,7 +242,7 @@ class Salvage:
 
     # --- landing zone ------------------------------------------------------------------------------------------------
 
-    def landing_zone(self) -> LandingZone:
+    def read_landing_zone(self) -> LandingZone:
         """Return the number of datagrams in the landing zone, and the datagrams without a copy in a lane."""
         base = self.slab.longs[landing_zone.base_at(self.slab) >> 3]
         locations = landing_zone.landed_extents(self.slab)

@@ -1,7 +1,7 @@
 """Counters of a process row by number. Numbers are append-only, and a number never changes its meaning.
 
-The first block holds the books (`telemetry/books.py`), which only transactions change. A counter of the
-reference daemon Dory keeps its name there.
+The first block holds the books (`telemetry/books.py`), which only transactions change. A counter that Dory has, too,
+has Dory's name.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Found:
         pairs = [salvage.read_body(kept) for kept in self.records]
         self.values = [pair.value for pair in pairs if pair]
         self.topics = [kept.topic for kept in self.records]
-        self.zone = salvage.landing_zone()
+        self.zone = salvage.read_landing_zone()
         self.pending = [bytes(salvage.slab.view[item.at : item.at + item.length]) for item in self.zone.pending]
         self.damage = salvage.damage
         salvage.close()
