@@ -61,7 +61,7 @@ class Bench:
 
     def counted(self) -> dict[str, int]:
         names = ("Yes", "No", "Error")
-        counters = self.slab.geometry.rows_at + DISPATCHER_ROW * lay.ROW_BYTES + lay.ROW_COUNTERS
+        counters = self.slab.row_at(DISPATCHER_ROW) + lay.ROW_COUNTERS
         found = {name: self.slab.longs[(counters >> 3) + Counter[f"MsgSetCompression{name}"]] for name in names}
         return {name: count for name, count in found.items() if count}
 

@@ -94,7 +94,7 @@ class Stage:
     def _counters(self) -> dict[int, int]:
         slab = Slab(self.daemon.slab_path)
         try:
-            rows = [slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_COUNTERS for row in range(lay.ROW_COUNT)]
+            rows = [slab.row_at(row) + lay.ROW_COUNTERS for row in range(lay.ROW_COUNT)]
             return {
                 index: sum(slab.longs[(at >> 3) + index] for at in rows) for index in range(lay.ROW_COUNTER_CAPACITY)
             }

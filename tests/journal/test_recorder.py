@@ -201,7 +201,7 @@ def test_the_runs_of_an_attempt_are_recorded_together(slab: Slab, keeper: Journa
     source.receive([datagram(b"t1", b"value")])
     [segment] = source.close_all()
     assign_chunk(slab, segment.chunk, 7)
-    completing_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
+    completing_at = (slab.row_at(INPUT_ROW) + lay.ROW_COMPLETING) >> 2
     slab.words[completing_at] = 7
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 0
@@ -218,7 +218,7 @@ def test_an_attempt_with_the_number_of_an_earlier_one_removes_no_run_from_the_jo
     [segment] = source.close_all()
     assign_chunk(slab, segment.chunk, 1)
     keeper.record()
-    completing_at = (slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_COMPLETING) >> 2
+    completing_at = (slab.row_at(INPUT_ROW) + lay.ROW_COMPLETING) >> 2
     slab.words[completing_at] = 1  # a new worker numbers its attempts from 1 again
     keeper.record()
     assert content_of(tmp_path / "journal").messages == 1

@@ -241,7 +241,7 @@ def test_generations_wrap() -> None:
         pool = ChunkPool(slab, INPUT_ROW)
         chunk = pool.allocate(1, 0)
         assert chunk == 0
-        slab.words[(slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_GENERATION) >> 2] = 0xFFFFFFFF
+        slab.words[(slab.row_at(INPUT_ROW) + lay.ROW_GENERATION) >> 2] = 0xFFFFFFFF
         pool = ChunkPool(slab, INPUT_ROW)
         assert pool.allocate(1, 0) == 1
         assert 0 < slab.words[(slab.chunk_at(1) + lay.CHUNK_GENERATION) >> 2] < 64

@@ -217,7 +217,7 @@ def test_the_heartbeat_repeats(slab: Slab) -> None:
     calls: list[Callable[[], None]] = []
     times = iter([10, 11])
     row.start_heartbeat(lambda _, callback: calls.append(callback), lambda: next(times))
-    at = slab.geometry.rows_at + DISPATCHER_ROW * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+    at = slab.row_at(DISPATCHER_ROW) + lay.ROW_HEARTBEAT_MS
     assert slab.read_signed(at) == 10
     calls[0]()
     assert slab.read_signed(at) == 11

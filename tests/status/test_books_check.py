@@ -83,7 +83,7 @@ def test_messages_that_come_and_go_during_a_pass_are_no_difference(slab: Slab) -
 def test_too_many_records_under_traffic_are_a_difference(slab: Slab) -> None:
     sender = Input(slab, topics=[(b"t1", 3)])
     sender.receive([datagram(b"t1")] * 9)
-    slab.longs[(slab.geometry.rows_at + INPUT_ROW * lay.ROW_BYTES + lay.ROW_COUNTERS) >> 3] -= 5
+    slab.longs[(slab.row_at(INPUT_ROW) + lay.ROW_COUNTERS) >> 3] -= 5
     check = BooksCheck(slab)
     for step in range(3 * STEPS_A_PASS):
         check.step(1000 * step, step + 1)

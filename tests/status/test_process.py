@@ -105,7 +105,7 @@ def test_a_discard_report_that_no_client_reads_is_counted(
 
 
 def test_the_process_writes_its_heartbeat(filled: FilledSlab, status: StatusProcess) -> None:
-    at = filled.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+    at = filled.slab.row_at(lay.ROW_STATUS) + lay.ROW_HEARTBEAT_MS
     first = filled.slab.read_signed(at)
     assert abs(first - time.time() * 1000) < 60_000
     wait_until(lambda: filled.slab.read_signed(at) > first, "another heartbeat")

@@ -295,7 +295,7 @@ def test_an_idle_supervisor_sleeps(running: FakeDaemon) -> None:
     assert running.process is not None
     process = psutil.Process(running.process.pid)
     slab = Slab(running.slab_path)
-    at = slab.geometry.rows_at + lay.ROW_SUPERVISOR * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+    at = slab.row_at(lay.ROW_SUPERVISOR) + lay.ROW_HEARTBEAT_MS
     first, before = slab.read_signed(at), process.num_ctx_switches().voluntary
     wait_until(lambda: slab.read_signed(at) - first > 1500, "two heartbeats")
     assert process.num_ctx_switches().voluntary - before < 20

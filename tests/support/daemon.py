@@ -333,7 +333,7 @@ class Daemon:
         """Return the number of starts of a row's process."""
         slab = Slab(self.slab_path)
         try:
-            return slab.words[(slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_INCARNATION) >> 2]
+            return slab.words[(slab.row_at(row) + lay.ROW_INCARNATION) >> 2]
         finally:
             slab.close()
 

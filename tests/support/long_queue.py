@@ -82,7 +82,7 @@ def _least_batches(daemon: Daemon) -> int:
 def _batches(daemon: Daemon) -> int:
     """Send the messages, and return the number of batches: each changes the version of the input's row twice."""
     with closing(Slab(daemon.slab_path)) as slab:
-        version = (slab.geometry.rows_at + lay.ROW_FIRST_INPUT * lay.ROW_BYTES + lay.ROW_VERSION) >> 3
+        version = (slab.row_at(lay.ROW_FIRST_INPUT) + lay.ROW_VERSION) >> 3
         before, received = slab.longs[version], daemon.books().received
         _send(daemon.socket_path)
         daemon.wait_settled(received + MESSAGES)

@@ -109,7 +109,7 @@ class OfflineStatusPages:
     def begin(self, row: int, pid: int | None = None, silent_ms: int = 0) -> None:
         """Start the process of a row, with its last heartbeat `silent_ms` ago."""
         ProcessRow(self.slab, row).begin(os.getpid() if pid is None else pid, STARTED_MS)
-        at = self.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_HEARTBEAT_MS
+        at = self.slab.row_at(row) + lay.ROW_HEARTBEAT_MS
         self.slab.store_signed(at, self.steady_ms - silent_ms)
 
     def fetch_metadata(self, updated_ms: int, modified_ms: int) -> None:

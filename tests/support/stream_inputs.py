@@ -121,7 +121,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 def connections_of(daemon: Daemon) -> list[int]:
     """Return the number of connections of each worker."""
     slab = Slab(daemon.slab_path)
-    rows = [slab.geometry.rows_at + (lay.ROW_FIRST_INPUT + 1 + i) * lay.ROW_BYTES for i in range(WORKERS)]
+    rows = [slab.row_at(lay.ROW_FIRST_INPUT + 1 + i) for i in range(WORKERS)]
     found = [slab.longs[(row + lay.ROW_COUNTERS >> 3) + Counter.StreamConnections] for row in rows]
     slab.close()
     return found

@@ -134,7 +134,7 @@ def test_an_empty_history_returns_zeros(filled: FilledSlab) -> None:
 # --- by broker --------------------------------------------------------------------------------------------------------
 def give_slot(filled: FilledSlab, node: int, slot: int = 2) -> ProcessRow:
     row = lay.ROW_FIRST_DISPATCHER + slot
-    filled.slab.words[(filled.slab.geometry.rows_at + row * lay.ROW_BYTES + lay.ROW_NODE) >> 2] = node + 1
+    filled.slab.words[(filled.slab.row_at(row) + lay.ROW_NODE) >> 2] = node + 1
     return ProcessRow(filled.slab, row)
 
 

@@ -51,7 +51,7 @@ NOBODY: dict[str, object] = {
 
 
 def give_slot(daemon: OfflineStatusPages, node: int, slot: int) -> None:
-    at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + slot) * lay.ROW_BYTES + lay.ROW_NODE
+    at = daemon.slab.row_at(lay.ROW_FIRST_DISPATCHER + slot) + lay.ROW_NODE
     daemon.slab.words[at >> 2] = node + 1
 
 

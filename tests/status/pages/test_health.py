@@ -430,7 +430,7 @@ def test_samples_of_an_earlier_boot_are_dropped(daemon: OfflineStatusPages) -> N
 
 def test_half_a_sample_counts_for_nothing(daemon: OfflineStatusPages) -> None:
     discard(well(daemon), DiscardReason.NO_MEM, 3)
-    rings = daemon.slab.geometry.rows_at + lay.ROW_STATUS * lay.ROW_BYTES + lay.ROW_STATUS_LOSSES
+    rings = daemon.slab.row_at(lay.ROW_STATUS) + lay.ROW_STATUS_LOSSES
     place = daemon.slab.longs[rings >> 3 : (rings >> 3) + 62 * 32]
     [stored] = [index for index in range(0, len(place), 32) if place[index]]
     place[stored] = 0  # the time is stored last

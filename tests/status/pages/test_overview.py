@@ -122,7 +122,7 @@ def test_the_overview_shows_the_traffic_of_topics(daemon: OfflineStatusPages) ->
 
 
 def test_the_overview_shows_a_broker_with_its_history(daemon: OfflineStatusPages) -> None:
-    at = daemon.slab.geometry.rows_at + (lay.ROW_FIRST_DISPATCHER + 3) * lay.ROW_BYTES + lay.ROW_NODE
+    at = daemon.slab.row_at(lay.ROW_FIRST_DISPATCHER + 3) + lay.ROW_NODE
     daemon.slab.words[at >> 2] = 2
     said = BrokerStatus(3, 1, "kafka1", 9092, CONNECTED, NOW_MS, 2, "", 0, True)
     daemon.broker_status.record([said], daemon.steady_ms + 9200)
