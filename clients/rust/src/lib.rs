@@ -11,6 +11,9 @@
 //! # Ok::<(), bruce_client::SendError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
 mod answer;
 mod datagram;
 mod message;
