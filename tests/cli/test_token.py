@@ -12,7 +12,7 @@ import pytest
 
 from bruce_mp.cli.commands import main
 from bruce_mp.cli.tokens import aws_msk_iam
-from bruce_mp.cli.tokens.aws_credentials import Credentials
+from bruce_mp.cli.tokens.aws_signature import Credentials, presigned_url
 from support.certificates import Authority
 from support.ports import ReservedPort
 from support.token_endpoint import Answer, TokenEndpoint, serve_tokens
@@ -201,12 +201,25 @@ LONG_TOKEN: Final = "IQoJb3JpZ2luX2Vj//////////wEaCXVzLWVhc3QtMSJHMEUCIQ+/a b~c=
 )  # fmt: skip
 def test_the_signature_is_that_of_botocore(region: str, credentials: Credentials, signature: str) -> None:
     """The signatures come from SigV4QueryAuth of botocore 1.44.8, with the same time."""
-    url = urlsplit(aws_msk_iam.presigned_url(credentials, region, NOW_S))
+    url = urlsplit(aws_msk_iam.signed_request(credentials, region, NOW_S))
     assert (url.scheme, url.hostname, url.path) == ("https", f"kafka.{region}.amazonaws.com", "/")
     query = parse_qs(url.query, strict_parsing=True)
     assert query["X-Amz-Signature"] == [signature]
     assert query["X-Amz-Date"] == ["20260304T050607Z"]
     assert query.get("X-Amz-Security-Token", [""]) == [credentials.session_token]
+
+
+def test_the_signature_of_an_assumed_role_is_that_of_botocore() -> None:
+    parameters = {
+        "Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": "arn:aws:iam::123456789012:role/bruce",
+        "RoleSessionName": "bruce",
+    }  # fmt: skip
+    endpoint = "https://sts.eu-west-1.amazonaws.com/"
+    credentials = Credentials(KEY_ID, KEY)
+    url = presigned_url(endpoint, parameters, credentials, service="sts", region="eu-west-1", now_s=NOW_S)
+    assert parse_qs(urlsplit(url).query)["X-Amz-Signature"] == [
+        "7dd6b2d7694bcf77d54631ad29154ec8ce11029671e1deb2f1446595b9bafc54"
+    ]
 
 
 def decoded(response: dict[str, Any]) -> dict[str, list[str]]:
@@ -301,6 +314,18 @@ def test_a_web_identity_signs_a_token(
     assert endpoint.asked[0].form["WebIdentityToken"] == "a.b.c"
     errors = run("aws-msk-iam", "--region", "eu-north-1")[2]
     assert "refuses role arn:aws:iam::123456789012:role/bruce (AccessDenied). Check its trust policy." in errors
+
+
+def test_an_assumed_role_signs_a_token(run: Any, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ACCESS_KEY_ID": KEY_ID, "SECRET_ACCESS_KEY": KEY}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"{endpoint.base}/sts")
+    endpoint.answer(Answer(STS_ANSWER.encode()), path="/sts")
+    status, response, _ = run("aws-msk-iam", "--region", "eu-north-1", "--role-arn", "arn:aws:iam::1:role/other")
+    assert (status, decoded(response)["X-Amz-Security-Token"]) == (0, ["of-sts"])
+    query = parse_qs(endpoint.asked[0].query)
+    assert (query["Action"], query["RoleArn"]) == (["AssumeRole"], ["arn:aws:iam::1:role/other"])
+    assert query["X-Amz-Credential"][0].endswith("/eu-north-1/sts/aws4_request")
 
 
 def test_missing_credentials_and_region_are_explained(run: Any, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Asked:
 
     method: str
     path: str
+    query: str
     headers: dict[str, str]
     form: dict[str, str]
 
@@ -67,7 +68,9 @@ def serve_tokens(certificate: Certificate | None = None) -> Iterator[TokenEndpoi
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            asked = Asked(self.command, self.path, dict(self.headers.items()), dict(parse_qsl(content)))
+            asked = Asked(
+                self.command, *self.path.partition("?")[::2], dict(self.headers.items()), dict(parse_qsl(content))
+            )
             answer = endpoint.respond(asked)
             body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
             self.send_response(answer.status)

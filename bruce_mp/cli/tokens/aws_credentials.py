@@ -1,15 +1,15 @@
 """Credentials for AWS, from the places and in the order that AWS' own tools use.
 
-Absent are the ones that need a person or another program: single sign-on, `credential_process`, and profiles that
-assume a role.
+Absent are the ones that need a person or another program: single sign-on, `credential_process`, and profiles with a
+`role_arn`.
 """
 
 from __future__ import annotations
 
 import configparser
-import math
 import os
 import re
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from bruce_mp.cli.tokens.aws_signature import Credentials, presigned_url
 from bruce_mp.cli.tokens.https import request
 from bruce_mp.cli.tokens.issued_token import TokenError
 from bruce_mp.errors import ConfigError
@@ -25,8 +26,11 @@ from bruce_mp.network.credentials import read_secret
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Credentials", "find_credentials"]
+    from bruce_mp.cli.tokens.https import HttpAnswer
 
+__all__ = ["assume_role", "find_credentials"]
+
+_ROLE_SERVICE: Final = "The AWS token service"
 _CONTAINER_HOST: Final = "169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {_CONTAINER_HOST, "169.254.170.23", "fd00:ec2::23", "169.254.169.254", "fd00:ec2::254"}
@@ -38,23 +42,6 @@ _NONE_FOUND: Final = (
     "There are no AWS credentials: not in AWS_ACCESS_KEY_ID, in a web identity, in {file}, or from a container, and "
     "the instance has no role. Attach a role to this host or its service account, or give --credentials-file."
 )
-
-
-class Credentials(msgspec.Struct):
-    """A key pair, and for temporary credentials a session token and an expiry. The names are those of AWS' answers."""
-
-    access_key_id: str = msgspec.field(name="AccessKeyId")
-    secret_access_key: str = msgspec.field(name="SecretAccessKey")
-    session_token: str = msgspec.field(default="", name="Token")
-    expiration: datetime | None = msgspec.field(default=None, name="Expiration")
-
-    @property
-    def expires_s(self) -> float:
-        """The expiry in seconds since the epoch, infinite for permanent credentials."""
-        return math.inf if self.expiration is None else self.expiration.timestamp()
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.access_key_id!r})"
 
 
 def find_credentials(region: str, profile: str | None, file: str | None) -> Credentials:
@@ -106,20 +93,37 @@ def _of_web_identity(env: Mapping[str, str], region: str) -> Credentials | None:
         return None
     form = {
         "Action": "AssumeRoleWithWebIdentity",
-        "Version": "2011-06-15",
-        "RoleArn": role,
-        "RoleSessionName": env.get("AWS_ROLE_SESSION_NAME") or "bruce",
+        **_role_parameters(role),
         "WebIdentityToken": read_secret(file, None, "The web identity token") or "",
     }
+    return _read_role(role, request(_ROLE_SERVICE, _token_service_url(region), data=urlencode(form).encode()))
+
+
+def assume_role(role: str, credentials: Credentials, region: str) -> Credentials:
+    """Return temporary credentials of a role. Raises TokenError."""
+    parameters = {"Action": "AssumeRole", **_role_parameters(role)}
+    url = presigned_url(
+        _token_service_url(region), parameters, credentials, service="sts", region=region, now_s=time.time()
+    )
+    return _read_role(role, request(_ROLE_SERVICE, url))
+
+
+def _role_parameters(role: str) -> dict[str, str]:
+    session = os.environ.get("AWS_ROLE_SESSION_NAME") or "bruce"
+    return {"Version": "2011-06-15", "RoleArn": role, "RoleSessionName": session}
+
+
+def _token_service_url(region: str) -> str:
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    url = env.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.{suffix}/"
-    answer = request("The AWS token service", url, data=urlencode(form).encode())
+    return os.environ.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.{suffix}/"
+
+
+def _read_role(role: str, answer: HttpAnswer) -> Credentials:
     xml = answer.body.decode(errors="replace")
     if answer.status != 200:
         code = _element(xml, "Code") or f"HTTP status {answer.status}"
-        raise TokenError(
-            "access_denied", f"The AWS token service refuses role {role} ({code}). Check its trust policy."
-        )
+        text = f"{_ROLE_SERVICE} refuses role {role} ({code}). Check its trust policy."
+        raise TokenError("access_denied", text)
     expiration = datetime.fromisoformat(_element(xml, "Expiration") or "9999-01-01T00:00:00Z")
     return Credentials(
         _element(xml, "AccessKeyId"), _element(xml, "SecretAccessKey"), _element(xml, "SessionToken"), expiration

@@ -6,31 +6,24 @@ standard library, because the vendor's signer needs boto3 (34 MB).
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import time
 from base64 import urlsafe_b64encode
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from bruce_mp import __version__
-from bruce_mp.cli.tokens.aws_credentials import find_credentials
+from bruce_mp.cli.tokens.aws_credentials import assume_role, find_credentials
+from bruce_mp.cli.tokens.aws_signature import URL_LIFETIME_S, presigned_url
 from bruce_mp.cli.tokens.issued_token import IssuedToken
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
 
-    from bruce_mp.cli.tokens.aws_credentials import Credentials
+    from bruce_mp.cli.tokens.aws_signature import Credentials
 
-__all__ = ["add_parser", "presigned_url"]
-
-LIFETIME_S: Final = 900
-"""The longest lifetime that the brokers accept."""
-_SERVICE: Final = "kafka-cluster"
-_ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_EMPTY_HASH: Final = hashlib.sha256(b"").hexdigest()
+__all__ = ["add_parser", "signed_request"]
 
 
 def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
@@ -45,6 +38,9 @@ def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument(
         "--credentials-file", metavar="FILE", help="else $AWS_SHARED_CREDENTIALS_FILE, or .aws/credentials"
     )
+    parser.add_argument(
+        "--role-arn", metavar="ARN", help="role to assume with these credentials, as of another account"
+    )
     parser.set_defaults(issue=_issue)
 
 
@@ -53,31 +49,21 @@ def _issue(args: Namespace) -> IssuedToken:
     if not region or not region.replace("-", "").isalnum():
         raise ConfigError("The region of the MSK cluster is not given. Add --region, such as --region eu-central-1.")
     credentials = find_credentials(region, args.profile, args.credentials_file)
+    if args.role_arn:
+        credentials = assume_role(args.role_arn, credentials, region)
     now_s = time.time()
-    url = f"{presigned_url(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
-    lifetime_s = min(LIFETIME_S, credentials.expires_s - now_s)
+    url = f"{signed_request(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
+    lifetime_s = min(URL_LIFETIME_S, credentials.expires_s - now_s)
     return IssuedToken(urlsafe_b64encode(url.encode()).decode().rstrip("="), lifetime_s)
 
 
-def presigned_url(credentials: Credentials, region: str, now_s: float) -> str:
-    """Return the URL that carries the signature in its query."""
-    host = f"kafka.{region}.amazonaws.com"
-    timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
-    scope = f"{timestamp[:8]}/{region}/{_SERVICE}/aws4_request"
-    parameters = {
-        "Action": "kafka-cluster:Connect",
-        "X-Amz-Algorithm": _ALGORITHM,
-        "X-Amz-Credential": f"{credentials.access_key_id}/{scope}",
-        "X-Amz-Date": timestamp,
-        "X-Amz-Expires": str(LIFETIME_S),
-        "X-Amz-SignedHeaders": "host",
-    }
-    if credentials.session_token:
-        parameters["X-Amz-Security-Token"] = credentials.session_token
-    query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(parameters.items()))
-    canonical = f"GET\n/\n{query}\nhost:{host}\n\nhost\n{_EMPTY_HASH}"
-    to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    key = f"AWS4{credentials.secret_access_key}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    return f"https://{host}/?{query}&X-Amz-Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"
+def signed_request(credentials: Credentials, region: str, now_s: float) -> str:
+    """Return the URL that the brokers check."""
+    return presigned_url(
+        f"https://kafka.{region}.amazonaws.com/",
+        {"Action": "kafka-cluster:Connect"},
+        credentials,
+        service="kafka-cluster",
+        region=region,
+        now_s=now_s,
+    )
