@@ -280,6 +280,15 @@ def test_the_role_of_an_instance_signs_a_token(
     assert sessions == [None, "metadata-session", "metadata-session"]
 
 
+def test_the_metadata_service_of_another_cloud_has_no_credentials(
+    run: Any, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint.base)
+    endpoint.answer(Answer(b"<html>\r\nnot found", 404), path="/latest/api/token")
+    assert run("aws-msk-iam", "--region", "eu-north-1")[1]["error"] == "no_credentials"
+
+
 def test_a_container_signs_a_token(
     run: Any, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

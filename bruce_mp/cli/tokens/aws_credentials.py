@@ -161,9 +161,11 @@ def _of_instance(env: Mapping[str, str]) -> Credentials | None:
         )
     except TokenError:
         return None  # this host is no instance
+    if session.status != 200:
+        return None  # an instance of another cloud
     headers = {"X-aws-ec2-metadata-token": session.body.decode("ascii", "replace")}
     roles = request(what, f"{base}meta-data/iam/security-credentials/", headers=headers, trusted_hosts=_TRUSTED_HOSTS)
-    if session.status != 200 or roles.status != 200 or not roles.body.strip():
+    if roles.status != 200 or not roles.body.strip():
         return None
     role = roles.body.decode("ascii", "replace").split()[0]
     return _of_role(what, f"{base}meta-data/iam/security-credentials/{role}", headers)

@@ -6,7 +6,7 @@ import ssl
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bruce_mp.cli.tokens.issued_token import TokenError
@@ -31,11 +31,13 @@ class HttpAnswer(NamedTuple):
     body: bytes
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Return a redirect as an answer: the request's secret is for the configured address only."""
+class _AnyStatus(urllib.request.HTTPErrorProcessor):
+    """Return each answer as it is. No redirect is followed, because the secret is for the configured address only."""
 
-    def redirect_request(self, *_: object) -> None:
-        return None
+    def http_response(self, request: object, response: Any) -> Any:  # noqa: ARG002 - the method of the base class
+        return response
+
+    https_response = http_response
 
 
 def request(
@@ -55,7 +57,7 @@ def request(
     ConfigError.
     """
     is_local = _is_local(what, url, trusted_hosts)
-    handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.HTTPSHandler(context=_context(ca_file))]
+    handlers: list[urllib.request.BaseHandler] = [_AnyStatus(), urllib.request.HTTPSHandler(context=_context(ca_file))]
     if is_local:
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
@@ -63,9 +65,6 @@ def request(
     try:
         with opener.open(outgoing, timeout=timeout_s) as answer:
             return HttpAnswer(answer.status, answer.read(_MAX_BYTES))
-    except urllib.error.HTTPError as error:
-        with error:
-            return HttpAnswer(error.code, error.read(_MAX_BYTES))
     except (OSError, ValueError, HTTPException) as error:
         raise _explain(what, url, error) from error
 
