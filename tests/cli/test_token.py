@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import time
 from base64 import b64encode, urlsafe_b64decode
 from typing import TYPE_CHECKING, Any, Final
@@ -342,3 +343,9 @@ def test_missing_credentials_and_region_are_explained(run: Any, tmp_path: Path) 
     assert f"not in AWS_ACCESS_KEY_ID, in a web identity, in {tmp_path}/.aws/credentials" in errors
     assert "Attach a role to this host" in errors
     assert "Add --region" in run("aws-msk-iam")[2]
+
+
+def test_a_user_without_a_home_has_no_credentials(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # no user has an entry
+    assert run("aws-msk-iam", "--region", "eu-north-1")[1]["error"] == "no_credentials"

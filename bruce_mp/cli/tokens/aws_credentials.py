@@ -47,11 +47,13 @@ _NONE_FOUND: Final = (
 def find_credentials(region: str, profile: str | None, file: str | None) -> Credentials:
     """Return the first credentials that exist. Raises TokenError and ConfigError."""
     env = os.environ
-    path = Path(file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    named = file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    path = Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser() fails for a user without a home
     if profile or file:
         return _of_file(path, profile or env.get("AWS_PROFILE") or "default")
     found = _of_environment(env) or _of_web_identity(env, region)
-    if found is None and (path.exists() or env.get("AWS_PROFILE")):
+    # Path.exists() fails in a home directory that systemd hides.
+    if found is None and (os.access(path, os.F_OK) or env.get("AWS_PROFILE")):
         found = _of_file(path, env.get("AWS_PROFILE") or "default")
     found = found or _of_container(env) or _of_instance(env)
     if found is None:
