@@ -235,6 +235,7 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument("--discards", metavar="PATH", action="append", default=[], help="discard files; repeatable")
     parser.add_argument("--output", metavar="DIR", required=True, help="tables and report.html go here")
     parser.add_argument("--table-format", default="parquet", help="format of the tables (default parquet)")
+    parser.add_argument("--tables", metavar="CATALOG.NAMESPACE", help="write the tables there instead of to the output")
     parser.add_argument("--fail-on-unknown", action="store_true", help="unknown messages make the status 3, too")
     parser.add_argument(
         "--sample", metavar="N", type=int, default=0, help="show N messages of each problem, and write them as a table"
@@ -263,7 +264,7 @@ def _run_audit(args: Namespace) -> int:
 
     plan = Audit(
         args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format,
-        args.fail_on_unknown, args.sample,
+        args.tables, args.fail_on_unknown, args.sample,
     )  # fmt: skip
     spark = _session(args, kafka=True)
     if args.follow:

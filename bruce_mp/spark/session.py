@@ -72,7 +72,8 @@ def start_session(
 ) -> SparkSession:
     """Start a session with a `master` of `spark-submit` (None: from the environment, or all local cores).
 
-    `kafka` adds Spark's Kafka connector, for reading. A local master listens on loopback only and has no web page.
+    `kafka` adds Spark's Kafka connector, for reading, to the jars of `settings`. A local master listens on loopback
+    only and has no web page.
     """
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and reads the prepared environment
@@ -80,11 +81,10 @@ def start_session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {
-        **_defaults(master),
-        **({"spark.jars": kafka_jars()} if kafka else {}),
-        **(settings or {}),
-    }.items():
+    chosen = {**_defaults(master), **(settings or {})}
+    if kafka:
+        chosen["spark.jars"] = ",".join(filter(None, [chosen.get("spark.jars"), kafka_jars()]))
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

@@ -28,7 +28,11 @@ ELSEWHERE: Final[dict[Key, str]] = {
     ("README.md", "scripts/demo"): DEMO,
     ("README.md", "received 5314 = delivered 5314 + discard"): DEMO,
     ("README.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
-    ("docs/spark.md", 'df.selectExpr("to_json(struct(*)) as val'): WITH_SPARK,
+    ("docs/spark.md", "from pyspark.sql import SparkSession"): WITH_SPARK,
+    (
+        "docs/spark.md",
+        'lines = spark.readStream.text("/data/cli',
+    ): "tests/spark/test_document.py::test_the_documented_stream_writes",
     ("docs/spark.md", "import bruce_mp.spark"): WITH_SPARK,
     ("docs/operating.md", "sed -e 's/^\\[program:bruce/&-east/' -e '"): (
         "tests/deploy/test_files.py::test_the_documented_command_adapts_the_programs_of_supervisord_to_a_cluster"

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.protocol.client.messages import Message, parse_message
 from bruce_mp.spark.columns import _TYPES
 from bruce_mp.spark.options import _OPTIONS, SinkOptions
 from support.daemon import Daemon
 from support.doc_pages import ROOT, blocks_of, name_of
+from support.stream_sink import StreamSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +59,17 @@ def test_the_documented_python_writes(page: Path, spark: SparkSession, tmp_path:
         daemon.wait_settled(100 * len(shown))
         values = [json.loads(record.value or b"") for records in broker.fetch("clicks") for record in records]
     assert sorted(value["user"] for value in values) == sorted([*range(100)] * len(shown))
+
+
+@pytest.mark.process
+def test_the_documented_stream_writes(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "clicks").mkdir()
+    (tmp_path / "clicks" / "a.txt").write_text("one\ntwo\n")
+    (block,) = (block.text for block in blocks_of(PAGE) if "readStream" in block.text)
+    ending = block.replace(".start(", ".trigger(availableNow=True).start(")  # the page's stream never ends
+    with StreamSink(tmp_path / "s") as sink:
+        for path, place in {"/data": tmp_path, "/var/lib": tmp_path / "var", "/run/bruce/in.stream": sink.path}.items():
+            ending = ending.replace(path, str(place))
+        exec(ending, {"spark": spark})
+    found = [parse_message(data) for data in sink.messages]
+    assert sorted(message.value for message in found if isinstance(message, Message)) == [b"one", b"two"]

@@ -63,6 +63,8 @@ class Audit:
     discards: Sequence[str] = ()
     kafka: Mapping[str, str] = field(default_factory=dict)
     table_format: str = "parquet"
+    namespace: str | None = None
+    """The catalog and namespace for the tables; None: directories in `output`."""
     unknown_is_bad: bool = False
     """Count unknown messages as a bad result."""
     samples: int = 0
@@ -143,14 +145,23 @@ def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> 
 
 def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
     """Return the table of samples that the last comparison wrote."""
-    return spark.read.format(plan.table_format).load(f"{absolute_path(plan.output)}/samples")
+    return _read_table(spark, plan, "samples")
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
     """Write the table to one file, because it is small, and return it as read back."""
-    path = f"{absolute_path(plan.output)}/{name}"
-    table.coalesce(1).write.format(plan.table_format).mode("overwrite").save(path)
-    return table.sparkSession.read.format(plan.table_format).load(path)
+    small = table.coalesce(1)
+    if plan.namespace is None:
+        small.write.format(plan.table_format).mode("overwrite").save(f"{absolute_path(plan.output)}/{name}")
+    else:
+        small.writeTo(f"{plan.namespace}.{name}").using(plan.table_format).createOrReplace()
+    return _read_table(table.sparkSession, plan, name)
+
+
+def _read_table(spark: SparkSession, plan: Audit, name: str) -> DataFrame:
+    if plan.namespace is None:
+        return spark.read.format(plan.table_format).load(f"{absolute_path(plan.output)}/{name}")
+    return spark.table(f"{plan.namespace}.{name}")
 
 
 # --- the problems ----------------------------------------------------------------------------------------------------
