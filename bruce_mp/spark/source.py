@@ -16,7 +16,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from bruce_mp.spark.batch_job import BatchJob, merge_ledger, run_in_task, task_ledger
+from bruce_mp.spark.batch_job import (
+    BatchJob,
+    exempt_modules_from_collection,
+    merge_ledger,
+    run_in_task,
+    task_ledger,
+)
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError, WriteOnlyError
 from bruce_mp.spark.ledger import TaskResult, write_ledger
@@ -70,6 +76,7 @@ class BruceDataSource(DataSource):
         return StreamWriter(self._parse_and_check(schema))
 
     def _parse_and_check(self, schema: StructType) -> SinkOptions:
+        exempt_modules_from_collection()
         options = parse_options(dict(self.options))
         check_columns([(column.name, column.dataType.simpleString()) for column in schema.fields], options.topic)
         return options
@@ -85,6 +92,7 @@ class BatchWriter(DataSourceArrowWriter):
         return Commit(self._job.run(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        exempt_modules_from_collection()
         self._job.commit(_results(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature

@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.spark import register
 from bruce_mp.spark.columns import check_columns
@@ -190,7 +190,7 @@ class _CommittedChunks:
                 self._check_oldest(report.observedMetrics.get(_OLDEST), progress)
 
     def _check_oldest(self, observed: Row | None, progress: Progress) -> None:
-        oldest = None if observed is None else observed["oldest_ms"]
+        oldest = None if observed is None else _observed_ms(observed.asDict())
         if oldest is None or self._has_warned:
             return
         warning = self.retention.warning({self.topic: oldest})
@@ -203,6 +203,12 @@ def _oldest(frame: DataFrame) -> Column:
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     return F.min(F.unix_millis(frame["timestamp"])).alias("oldest_ms")
+
+
+def _observed_ms(observed: Mapping[str, Any]) -> int | None:
+    """Return the observed time.  Spark Connect 4.3 reports a row's values and schema where others report its fields."""
+    time_ms: int | None = observed["values"][0] if "schema" in observed else observed.get("oldest_ms")
+    return time_ms
 
 
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:

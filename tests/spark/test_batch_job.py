@@ -1,0 +1,20 @@
+"""Tasks of a job, as far as they need no Spark."""
+
+from __future__ import annotations
+
+import gc
+
+from bruce_mp.spark.batch_job import exempt_modules_from_collection
+
+
+def test_present_objects_are_exempted_from_garbage_collection_once() -> None:
+    gc.unfreeze()
+    try:
+        exempt_modules_from_collection()
+        exempted = gc.get_freeze_count()
+        later: list[list[int]] = [[] for _ in range(1000)]
+        exempt_modules_from_collection()
+        assert len(later) < exempted
+        assert gc.get_freeze_count() <= exempted, "later objects are collected as usual"
+    finally:
+        gc.unfreeze()
