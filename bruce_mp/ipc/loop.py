@@ -1,7 +1,7 @@
 """The event loop of a process: one poll over descriptors, ZeroMQ sockets and timers.
 
 The kernel polls the descriptor of a ZeroMQ socket, because ZeroMQ's own poll costs twice as much for a wake-up.  That
-descriptor announces a frame once, so the loop asks the socket for further frames before each poll.
+descriptor announces a frame once, so the loop asks a socket for further frames after each call of its callback.
 
 Times are `time.monotonic()` in seconds.
 """
@@ -60,6 +60,8 @@ class Loop:
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._events: dict[int, int] = {}
         self._zmq_sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._unread: set[int] = set()
+        """Descriptors of ZeroMQ sockets that may have frames that no descriptor announces."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._early: list[tuple[float, int, Timer]] = []
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
@@ -79,6 +81,7 @@ class Loop:
             self._callbacks[number] = callback
         if isinstance(source, zmq.Socket):
             self._zmq_sockets[number] = source
+            self._unread.add(number)
 
     def unwatch(self, source: Any) -> None:
         """Stop watching a source."""
@@ -86,6 +89,7 @@ class Loop:
         if self._callbacks.pop(number, None) is not None:
             del self._events[number]
             self._zmq_sockets.pop(number, None)
+            self._unread.discard(number)
             self._poller.unregister(number)
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
@@ -149,13 +153,13 @@ class Loop:
     def _poll(self) -> list[tuple[int, int]]:
         """Wait for the first ready source or timer, and return (descriptor, events) of each ready source."""
         links = self._zmq_sockets
-        with_frames = [number for number, link in links.items() if has_frame(link)]
-        polled = self._poller.poll(0 if with_frames else self.timeout_ms())
-        return [(number, select.POLLIN) for number in with_frames] + [
-            (number, events)
-            for number, events in polled
-            if number not in with_frames and (number not in links or has_frame(links[number]))
-        ]
+        waiting = [(number, select.POLLIN) for number in self._unread if has_frame(links[number])]
+        ready = self._poller.poll(0 if waiting else self.timeout_ms())
+        known = {number for number, _ in waiting}
+        announced = [(number, events) for number, events in ready if number not in known]
+        waiting += [one for one in announced if one[0] not in links or has_frame(links[one[0]])]
+        self._unread = {number for number, _ in waiting if number in links}
+        return waiting
 
     def _dispatch(self, ready: list[tuple[int, int]]) -> None:
         # A callback may close a ready descriptor, and a later one may open another with the same number, which is not
