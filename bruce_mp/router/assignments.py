@@ -104,18 +104,26 @@ class Assignments:
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
         """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
         scopes = [(slot, None, scope) for slot, scope in self._dispatcher_scopes.items() if scope.is_paused]
-        return [*scopes, *((route.slot, key, route) for key, route in self._routes.items() if route.is_paused)]
+        stopped = [(key, route) for key, route in self._routes.items() if route.state is not ScopeState.FLOWING]
+        return [*scopes, *((route.slot, key, route) for key, route in stopped if route.is_paused)]
 
     def leaderless_partitions(self) -> list[_TopicPartition]:
         """Return (topic, partition) of each unpaused route with messages that wait for a leader."""
-        waiting = (key for key, route in self._routes.items() if route.has_waiting and not route.is_paused)
+        waiting = (key for key, route in self._waiting_routes() if not route.is_paused)
         return [key for key in waiting if self._leader_slot(*key) is None]
 
     def waiting(self) -> Iterator[tuple[_TopicPartition, int | None, Route]]:
         """Yield each partition with messages that wait in the router, its leader, and its route."""
-        for key, route in self._routes.items():
-            if route.has_waiting:
-                yield key, self._leader_of(*key), route
+        for key, route in self._waiting_routes():
+            yield key, self._leader_of(*key), route
+
+    def _waiting_routes(self) -> list[tuple[_TopicPartition, Route]]:
+        """Return the routes with messages that wait; reports ask for them among thousands of routes each second."""
+        return [
+            (key, route)
+            for key, route in self._routes.items()
+            if route.arrived or route.returned or route.returned_sent  # `has_waiting` without a call
+        ]
 
     def _slots_in_use(self) -> set[int | None]:
         return {route.slot for route in self._routes.values()}

@@ -45,6 +45,8 @@ class BrokerTurns:
         self._steps = _irrationals()
         self._sequences: dict[int, tuple[float, float]] = {}
         """Start and step of each broker's sequence."""
+        self._numbers: dict[int, float] = {}
+        """The numbers of brokers in the present turn."""
         self._turn = 0
         self._bytes = self._bytes_before = 0
         """Bytes routed in the present turn, and in the one before."""
@@ -63,6 +65,7 @@ class BrokerTurns:
         if turn != self._turn:
             self._bytes_before = self._bytes if turn == self._turn + 1 else 0
             self._turn, self._bytes = turn, 0
+            self._numbers.clear()
         self._bytes += size
 
     @property
@@ -72,10 +75,15 @@ class BrokerTurns:
 
     def number_of(self, broker: int) -> float:
         """Return the broker's number in the present turn."""
+        number = self._numbers.get(broker)
+        return self._compute(broker) if number is None else number
+
+    def _compute(self, broker: int) -> float:
         if broker not in self._sequences:
             self._sequences[broker] = self._rng.random(), next(self._steps)
         start, step = self._sequences[broker]
-        return -math.log1p(-((start + self._turn * step) % 1))
+        number = self._numbers[broker] = -math.log1p(-((start + self._turn * step) % 1))
+        return number
 
 
 def _irrationals() -> Iterator[float]:

@@ -352,7 +352,8 @@ class RunRouter:
         """
         yield b"", self._awaiting_metadata
         for topic in self._numbered.values():
-            yield topic.name, topic.parked or topic.parked_keyed
+            if parked := topic.parked or topic.parked_keyed:
+                yield topic.name, parked
 
     def pop_waiting(self, topic: Topic) -> list[Segment]:
         """Remove and return the messages of a deleted topic that wait in the router."""

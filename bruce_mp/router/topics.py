@@ -90,6 +90,8 @@ class Topic:
         self._turn = -1
         """The turn of brokers in which the topic chose `_partition`."""
         self._partition = 0
+        self._span_until_ms = 0
+        """End of the last binding of a span of several chunks, which outlasts its turn of brokers."""
         self._shares_backlog = False
         """True if the next partition is chosen for a part of a backlog, which all partitions share."""
         self._bindings: dict[int, _ChunkBinding] = {}
@@ -135,30 +137,39 @@ class Topic:
 
     def next_partition(self, segments: Sequence[Segment], is_open: IsOpen, now_ms: int) -> int | None:
         """Return the partition for AnyPartition messages; None if none is open."""
-        chunk, generation, *_ = segments[-1]
+        turns = self._turns if self.rule.kind is BatchingKind.COMBINED and not self._shares_backlog else None
+        turn = turns.current if turns is not None else None
+        if turn == self._turn and now_ms >= self._span_until_ms and is_open(self.number, self._partition):
+            return self._partition
+        chunk, generation = segments[-1].chunk, segments[-1].generation
         chunk_at = self._slab.chunk_at(chunk)
+        span = self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]
+        if turns is not None and turn is not None and span == 1:
+            return self._partition_of_turn(turn, turns, is_open)
         owner = self._slab.view[chunk_at + lay.CHUNK_OWNER]
         bound = self._bindings.get(owner)
         is_bound = bound is not None and bound[:2] == (chunk, generation) and now_ms < bound.until_ms
         if bound is not None and is_bound and is_open(self.number, bound.partition):
             return bound.partition
-        span_ms = TURN_MS * self._slab.words[(chunk_at + lay.CHUNK_SPAN) >> 2]
-        turn = self._turns.current if self._turns is not None and self.rule.kind is BatchingKind.COMBINED else None
-        if turn is None or self._turns is None or self._shares_backlog:
+        if turns is None or turn is None:
             partition = self._next_open_partition(is_open, now_ms)
-            until_ms = now_ms + span_ms
+            until_ms = now_ms + TURN_MS * span
         else:
-            partition = self._partition_of_turn(turn, self._turns, is_open)
-            until_ms = (turn + 1) * self._turns.turn_ms + span_ms - TURN_MS
+            partition = self._partition_of_turn(turn, turns, is_open)
+            until_ms = (turn + 1) * turns.turn_ms + TURN_MS * (span - 1)
+            self._span_until_ms = max(self._span_until_ms, until_ms)
         if partition is not None:
             self._bindings[owner] = _ChunkBinding(chunk, generation, partition, until_ms)
         return partition
 
     def _partition_of_turn(self, turn: int, turns: BrokerTurns, is_open: IsOpen) -> int | None:
-        """Return the topic's partition in this turn of brokers, of the next broker in its order if it is closed."""
+        """Return an open partition of the first broker in the order of this turn that has one."""
         if turn == self._turn and is_open(self.number, self._partition):
             return self._partition
-        for _, partitions in sorted(self._by_leader.items(), key=lambda item: turns.number_of(item[0]) / len(item[1])):
+        by_leader, number_of = self._by_leader, turns.number_of
+        order = sorted([(number_of(broker) / len(by_leader[broker]), broker) for broker in by_leader])
+        for _, broker in order:
+            partitions = by_leader[broker]
             for partition in partitions:
                 if is_open(self.number, partition):
                     partitions.remove(partition)

@@ -16,6 +16,7 @@ from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.router.broker_turns import TURN_MS, BrokerTurns
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
+from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.runs import Segment
 from support.examples import examples
@@ -45,7 +46,13 @@ GEOMETRY = Geometry(chunks=64, topics=16, partitions=16, landing_slots=16, landi
 @pytest.fixture
 def slab() -> Iterator[Slab]:
     with new_slab(GEOMETRY) as made:
+        for chunk in range(GEOMETRY.chunks):
+            set_span(made, chunk, 1)
         yield made
+
+
+def set_span(slab: Slab, chunk: int, span: int) -> None:
+    slab.words[(slab.chunk_at(chunk) + lay.CHUNK_SPAN) >> 2] = span
 
 
 @pytest.fixture
@@ -91,6 +98,7 @@ def test_each_partition_has_an_equal_share_in_the_long_run(leaders: list[int], s
     """The topic has messages in each `step`th turn."""
     count = 250 * len(leaders)
     with new_slab(GEOMETRY) as slab:
+        set_span(slab, 0, 1)
         turns = BrokerTurns(config(), random.Random(7))
         topic = Topic(slab, 0, b"t", COMBINED, random.Random(1), turns=turns)
         topic.update_view(TopicView(tuple(range(len(leaders))), dict(enumerate(leaders))))
@@ -111,6 +119,21 @@ def test_a_topic_keeps_its_partition_for_a_turn(slab: Slab, turns: BrokerTurns) 
     changes = [at * 50 for at, (before, after) in enumerate(pairwise(chosen), 1) if before != after]
     assert changes
     assert all(moment % TURN_MS == 0 for moment in changes)
+
+
+def test_a_span_of_several_chunks_keeps_its_partition_for_as_many_turns(slab: Slab, turns: BrokerTurns) -> None:
+    """Otherwise a stuck partition would keep the messages of all others in use that share its span."""
+    topic = a_topic(slab, turns)
+    set_span(slab, topic.number, 3)
+    chosen = []
+    for now_ms in range(0, 60 * TURN_MS, TURN_MS // 2):
+        turns.add(100, now_ms)
+        chosen.append(choose(topic, now_ms))
+        turns.add(100, now_ms)
+        topic.next_partition([Segment(20, 0, 64, 152, 1, 10)], is_open, now_ms)  # a chunk of another input
+    changes = [at // 2 for at, (before, after) in enumerate(pairwise(chosen), 1) if before != after]
+    assert len(changes) > 5
+    assert all(turn % 3 == 0 for turn in changes)
 
 
 def test_a_closed_partition_is_replaced_at_once(slab: Slab, turns: BrokerTurns) -> None:
