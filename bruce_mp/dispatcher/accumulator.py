@@ -109,11 +109,14 @@ class Accumulator:
         A segment with a damaged header (None) is not counted and does not wait.
         """
         ready: list[Segment] = []
+        topics, size = self._topics, self._table_size
         for segment, header in zip(segments, headers, strict=True):
             if header is None:
                 ready.append(segment)
                 continue
-            topic = self._topic(header.topic)
+            topic = topics.get(header.topic % size)
+            if topic is None or topic.number != header.topic:
+                topic = self._create(header.topic)
             topic.counts[header.flags & FLAG_PARTITION_KEY] += segment.records
             if topic.batch is None or self.draining:
                 ready.append(segment)
@@ -138,10 +141,6 @@ class Accumulator:
                 if counts[at] and counter is not None:
                     self._row.add(counter, counts[at])
                 counts[at] = 0
-
-    def _topic(self, number: int) -> _TopicState:
-        topic = self._topics.get(number % self._table_size)
-        return topic if topic is not None and topic.number == number else self._create(number)
 
     def _create(self, number: int) -> _TopicState:
         """Create the state of a topic; a late frame may name a removed topic, which has no records left."""

@@ -134,7 +134,7 @@ class Dispatcher:
     @property
     def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
         """Topic, partition and queue of each partition with messages to send or to await a response for."""
-        queues = (queue for queue in self._queues.values() if queue.oldest is not None)
+        queues = (queue for queue in self._queues.values() if not queue.is_empty)
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
 
     @property

@@ -92,6 +92,10 @@ class PartitionQueue:
         return bool(self.ready or self.resend)
 
     @property
+    def is_empty(self) -> bool:
+        return not (self.ready or self.in_flight or self.resend or self.failed)
+
+    @property
     def oldest(self) -> Segment | None:
         """The segment with the oldest message; None in an empty queue."""
         batches = self.failed or self.in_flight or self.resend
@@ -106,8 +110,7 @@ class PartitionQueue:
     @property
     def is_idle(self) -> bool:
         """True if the queue is empty and no hand-back is pending."""
-        holds = self.has_work or self.in_flight or self.failed
-        return not holds and self.state is QueueState.FLOWING and not self.hands_back
+        return self.is_empty and self.state is QueueState.FLOWING and not self.hands_back
 
     def may_send(self, now: float, *, broker_deduplicates: bool) -> bool:
         """Return True if a batch may be sent now; `broker_deduplicates`: the broker detects repeated batches."""

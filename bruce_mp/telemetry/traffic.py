@@ -6,7 +6,6 @@ bounded: the empty topic name collects the topics beyond MAX_TOPICS.
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
 
-from collections import Counter as Tally
 from collections.abc import Mapping
 from typing import Final
 
@@ -38,7 +37,7 @@ class _TrafficSum:
 
     def __init__(self) -> None:
         self.messages = self.size = self.errors = 0
-        self.delays: Tally[int] = Tally()
+        self.delays: dict[int, int] = {}
         self.last_error = ""
 
 
@@ -65,7 +64,7 @@ class TrafficSums:
         sums.messages += messages
         sums.size += size
         for bucket, count in delays.items():
-            sums.delays[bucket] += count
+            sums.delays[bucket] = sums.delays.get(bucket, 0) + count
 
     def add_error(self, topic: bytes, error: str) -> None:
         """Count an error response of a broker."""
