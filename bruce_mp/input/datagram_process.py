@@ -39,6 +39,8 @@ _MAX_TURNS: Final = 4
 """Calls of `_receive` before the loop serves its other sources."""
 _MAX_ROUND_MS: Final = 200
 """Longest time between two reads of the supervisor's control messages: about the linger of a batch of 200 ms."""
+_MIN_WAIT_MS: Final = 50
+"""Shortest rest of a round for another wait, because a wait for the rest costs as much as the next round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
 """Bound on the batches after Stop, because senders may continue to send."""
 _ERROR_PAUSE_S: Final = 1.0
@@ -129,7 +131,7 @@ class _DatagramInput(InputShell):
             if allowance.pause_s:
                 self._pause(allowance.pause_s)
                 return
-            if until_ms and steady_ms() >= until_ms:
+            if until_ms and steady_ms() > until_ms - _MIN_WAIT_MS:
                 return
 
     def _next_allowance(self, size: int) -> Allowance:
