@@ -14,7 +14,6 @@ from bruce_mp.telemetry.broker_status import (
     BrokerStatus,
     PartitionError,
 )
-from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.logs import NOTICE
 from bruce_mp.telemetry.stalls import StallSampler
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from bruce_mp.ipc.control_messages import Broker
-    from bruce_mp.telemetry.message_copies import ByteSender
+    from bruce_mp.telemetry.event_output import EventOutput
     from bruce_mp.telemetry.stalls import WaitingMessages
 
 __all__ = ["ConnectionStatus", "PartitionErrors"]
@@ -37,11 +36,11 @@ class ConnectionStatus:
     """
 
     def __init__(
-        self, slot: int, broker: Broker, sender: ByteSender, now_ms: Callable[[], int], delivered: int = 0
+        self, slot: int, broker: Broker, output: EventOutput, now_ms: Callable[[], int], delivered: int = 0
     ) -> None:
         self._slot = slot
         self._broker = broker
-        self._sender = sender
+        self._output = output
         self._now_ms = now_ms
         self._connection = IDLE
         self._since_ms = now_ms()
@@ -95,7 +94,7 @@ class ConnectionStatus:
         delivered: int,
         waiting: Iterable[tuple[bytes, int, WaitingMessages]],
     ) -> None:
-        """Send a report to the status process; the next report replaces a lost one.
+        """Send a report to the status process, with the sums of `output`; the next report replaces a lost one.
 
         `delivered` counts the acknowledged messages; `waiting` has topic, partition and messages of each queue.
         """
@@ -121,7 +120,7 @@ class ConnectionStatus:
             self._acked_ms,
             stalls,
         )
-        self._sender.send_bytes(encode_events([status]))
+        self._output.flush(status)
 
 
 class PartitionErrors:

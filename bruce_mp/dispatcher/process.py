@@ -55,7 +55,6 @@ class _DispatcherProcess(ProcessShell):
         load_codecs(_codecs(config))
         self._compressor = Compressor(self._row, config.compression_for, config.compression, self._core.uncompressed)
         self.add_output(EventOutput(reports, self._compressor.sums))
-        self._traffic = EventOutput(reports, self._core.traffic)
         keeps_empty_values = config.kafka.empty_values == "empty"
         self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty_values=keeps_empty_values)
         self._session = ProduceSession(
@@ -66,7 +65,7 @@ class _DispatcherProcess(ProcessShell):
             core=self._core,
             encoder=self._encoder,
             tap=self._tap,
-            reports=reports,
+            reports=EventOutput(reports, self._core.traffic),
         )
         self._is_exiting = False
 
@@ -75,7 +74,7 @@ class _DispatcherProcess(ProcessShell):
         self._core.send_hello()
 
     def start(self) -> None:
-        self.repeat(PUBLISH_EVERY_S, self._publish)
+        self.repeat(PUBLISH_EVERY_S, self._session.publish_status)
 
     def apply_config(self, config: Config, before: Config) -> None:
         self._reporter.apply_config(config)
@@ -125,10 +124,6 @@ class _DispatcherProcess(ProcessShell):
 
     def _on_frame(self, parcels: list[Parcel]) -> None:
         self._core.on_parcels(parcels, steady_ms())
-
-    def _publish(self) -> None:
-        self._session.publish_status()
-        self._traffic.flush()
 
 
 def _codecs(config: Config) -> set[Codec]:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.recovery import SentBatch
     from bruce_mp.slab.rows import ProcessRow
-    from bruce_mp.telemetry.message_copies import ByteSender
+    from bruce_mp.telemetry.event_output import EventOutput
 
 __all__ = ["ProduceSession"]
 
@@ -78,7 +78,7 @@ class ProduceSession:
         core: Dispatcher,
         encoder: BatchEncoder,
         tap: WireTap,
-        reports: ByteSender,
+        reports: EventOutput,
     ) -> None:
         assert start.broker is not None
         self._broker = start.broker

@@ -39,9 +39,10 @@ class EventOutput:
         """True if there are sums to send."""
         return bool(self._sums)
 
-    def flush(self) -> None:
-        """Send and clear the sums, unless the link refuses them."""
-        if self._sums and self._sender.send_bytes(encode_events(self._sums.events())):
+    def flush(self, *others: msgspec.Struct) -> None:
+        """Send other events and the sums in one frame, and clear the sums, unless the link refuses the frame."""
+        sums = self._sums.events() if self._sums else ()
+        if (others or sums) and self._sender.send_bytes(encode_events([*others, *sums])):
             self._sums.clear()
 
     def close(self) -> None:

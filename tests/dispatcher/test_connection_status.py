@@ -10,7 +10,9 @@ from bruce_mp.ipc.control_messages import Broker
 from bruce_mp.slab.runs import Segment
 from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.broker_status import MAX_LISTED_SCOPES, BrokerStatus, PartitionError
+from bruce_mp.telemetry.event_output import EventOutput
 from bruce_mp.telemetry.stalls import PartitionStall, WaitingSegments
+from bruce_mp.telemetry.traffic import TrafficEvent, TrafficSums
 
 if TYPE_CHECKING:
     import pytest
@@ -22,7 +24,9 @@ class Said:
         self.sent: list[bytes] = []
         self.delivered = 0
         self.waiting: list[tuple[bytes, int, WaitingSegments]] = []
-        self.standing = ConnectionStatus(3, Broker(7, "kafka7", 9092), self, lambda: self.now_ms)
+        self.sums = TrafficSums()
+        output = EventOutput(self, self.sums)
+        self.standing = ConnectionStatus(3, Broker(7, "kafka7", 9092), output, lambda: self.now_ms)
 
     def send_bytes(self, data: bytes) -> bool:
         self.sent.append(data)
@@ -46,6 +50,16 @@ def test_status_has_the_time_of_the_last_acknowledgement() -> None:
     assert said.last().acked_ms == 2000
     said.now_ms = 3000
     assert said.last().acked_ms == 2000
+
+
+def test_status_and_sums_share_a_frame() -> None:
+    said = Said()
+    said.sums.add_delivered(b"t", 2, 10, {0: 2})
+    said.standing.publish(0, (), 0, [])
+    status, traffic = decode_events(said.sent.pop())
+    assert isinstance(status, BrokerStatus)
+    assert traffic == TrafficEvent(b"t", 2, 10, {0: 2}, 0, "")
+    assert not said.sent
 
 
 def test_status_lists_a_partition_until_its_oldest_message_changes() -> None:
