@@ -35,6 +35,8 @@ TURN_MS: Final = 500
 A chunk with messages for several partitions stays in use while one of these is stuck.  So only lanes that take less
 than a chunk in this time mix partitions: in 60 s, the silence after which a broker counts as failed, 1 MB each.
 """
+SHORTEST_BATCH_MS: Final = 100
+"""Shorter batches count as this long, so that traffic of more than ten requests a second is never small."""
 
 
 class BrokerTurns:
@@ -57,7 +59,7 @@ class BrokerTurns:
         limits = find_limits(batching, batching.combined.config)
         batch_ms = (limits.time_ms if limits is not None else None) or TURN_MS
         self.turn_ms = max(TURN_MS, batch_ms)
-        self._max_bytes = batching.produce_request_data_limit * self.turn_ms // batch_ms
+        self._max_bytes = batching.produce_request_data_limit * self.turn_ms // max(SHORTEST_BATCH_MS, batch_ms)
 
     def add(self, size: int, now_ms: int) -> None:
         """Count routed bytes, and begin the next turn if it is time."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.router.broker_turns import TURN_MS, BrokerTurns
+from bruce_mp.router.broker_turns import SHORTEST_BATCH_MS, TURN_MS, BrokerTurns
 from bruce_mp.router.cluster import TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
@@ -193,6 +193,15 @@ def test_a_backlog_is_shared_by_all_partitions(slab: Slab, turns: BrokerTurns) -
 def test_a_turn_is_at_least_as_long_as_a_batch(batch_ms: int | None, turn_ms: int) -> None:
     turns = BrokerTurns(config(batch_ms=batch_ms), random.Random(1))
     assert turns.turn_ms == turn_ms
+
+
+@pytest.mark.parametrize(("batch_ms", "requests"), [(1, 5), (SHORTEST_BATCH_MS, 5), (BATCH_MS, 2.5), (2000, 1)])
+def test_small_traffic_has_at_most_ten_requests_a_second(batch_ms: int, requests: float) -> None:
+    turns = BrokerTurns(config(batch_ms=batch_ms), random.Random(1))
+    turns.add(int(requests * REQUEST) - 1, 0)
+    assert turns.current == 0
+    turns.add(1, 0)
+    assert turns.current is None
 
 
 def test_separate_requests_for_each_message_leave_no_turns() -> None:
