@@ -87,6 +87,12 @@ class ConnectionStatus:
         self._last_error, self._last_error_ms = error, self._since_ms
         self._failing_since_ms = self._failing_since_ms or self._since_ms
 
+    def on_new_settings(self) -> None:
+        """Forget a failure of a connection with settings that are no longer in force."""
+        if self._connection == FAILED:
+            self._set_state(IDLE)
+            self._needs_operator, self._last_error, self._last_error_ms = False, "", 0
+
     def publish(
         self,
         requests_in_flight: int,

@@ -117,6 +117,7 @@ class ProduceSession:
         self._config = config
         if connection_settings(config) != connection_settings(before):
             self._prepare_connections(config.kafka)
+            self._status.on_new_settings()
             self._is_outdated = self._socket is not None
 
     @property

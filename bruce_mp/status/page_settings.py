@@ -21,15 +21,22 @@ NOT_REPORTED: Final = ActiveConfig("", 0)
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """Settings of the pages. `metadata_max_age_ms` is None if metadata may have any age."""
+    """Settings of the pages.
+
+    `metadata_max_age_ms` is None if metadata may have any age. `has_copies` is True with a file of message copies: the
+    discard file, or those of message debugging.
+    """
 
     tls: Tls
     metadata_max_age_ms: int | None
     http: Http
     sync_interval_ms: int
+    has_copies: bool
     active_config: ActiveConfig = NOT_REPORTED
 
     @classmethod
     def of(cls, config: Config, active_config: ActiveConfig) -> PageSettings:
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
-        return cls(config.kafka.tls, max_age_ms or None, config.http, config.slab.sync_interval_ms, active_config)
+        has_copies = config.discard_log.enable or config.msg_debug.enable
+        sync_ms = config.slab.sync_interval_ms
+        return cls(config.kafka.tls, max_age_ms or None, config.http, sync_ms, has_copies, active_config)

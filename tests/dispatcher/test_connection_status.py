@@ -113,6 +113,23 @@ def test_connection_status_follows_the_connection(caplog: pytest.LogCaptureFixtu
     assert len(caplog.records) == 1
 
 
+def test_new_settings_end_the_failure_of_the_old_ones() -> None:
+    said = Said()
+    said.standing.on_failed("It refuses the login of alice.", needs_operator=True)
+    assert (said.last().connection, said.last().needs_operator) == ("failed", True)
+    said.standing.on_new_settings()
+    after = said.last()
+    assert (after.connection, after.needs_operator, after.last_error, after.last_error_ms) == (
+        "not connected",
+        False,
+        "",
+        0,
+    )
+    said.standing.on_connected(exactly_once=True)
+    said.standing.on_new_settings()
+    assert said.last().connection == "connected"
+
+
 def test_partition_errors_last_until_a_successful_ack() -> None:
     now = [10]
     partition_errors = PartitionErrors(lambda: now[0])

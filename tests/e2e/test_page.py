@@ -196,6 +196,9 @@ def test_topic_names_and_samples_are_never_executed(tmp_path: Path, browser: Bro
 
 
 # --- in trouble -------------------------------------------------------------------------------------------------------
+DRAWN: Final = "return document.querySelectorAll(`${arguments[0]} ${arguments[1]}`).length"
+
+
 def test_the_page_shows_a_down_broker(tmp_path: Path, browser: Browser) -> None:
     with DevBroker(topics={"news": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         send(daemon, ("news", b"1"))
@@ -210,11 +213,51 @@ def test_the_page_shows_a_down_broker(tmp_path: Path, browser: Browser) -> None:
         browser.wait(lambda: "failed" in browser.text("#brokers-table"), "the broker's state")
         assert "problem" in browser.driver.title
         assert browser.text("#t-held").strip() == "2"
+        link = browser.find("#complaints .problem a")
+        assert link.get_attribute("href") == daemon.url("/operating#no-broker-can-be-reached-for")
+        link.click()
+        browser.wait(lambda: browser.texts("tr:target td"), "the entry of the problem")
+        assert "check brokers, firewall" in browser.text("tr:target")
+        assert_nothing_sticks_out(browser)
+        open_page(browser, daemon)
         broker.broker_up(1)
         daemon.wait_settled(3)
         wait_state(browser, "good")
         assert not browser.find("#complaints").is_displayed()
         browser.console_errors()
+
+
+def delivered(daemon: Daemon, query: str) -> float:
+    """Return the sum of the rates of `/history`."""
+    series = daemon.get(f"/history/json?{query}")["series"]
+    return float(sum(series["delivered"]))
+
+
+def test_the_page_shows_the_history_over_a_restart(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:
+    with Daemon(tmp_path, broker.bootstrap) as daemon:
+        send(daemon, *[("topic-3", b"%d" % number) for number in range(9)])
+        daemon.wait_settled(9)
+        assert daemon.terminate() == 0
+        daemon.start()
+        assert delivered(daemon, "span=day") > 0
+        assert delivered(daemon, "span=month&topic=topic-3") > 0
+        assert delivered(daemon, "span=hour&topic=topic-2") == 0
+        send(daemon, ("topic-3", b"x"))
+        daemon.wait_settled(1)
+        open_page(browser, daemon)
+        for span in ("day", "month", "hour"):
+            browser.find(f"#past [data-span={span}]").click()
+            browser.wait(lambda: browser.run(DRAWN, "#chart-past", ".s-out"), f"the last {span}")
+        assert not browser.find("#topic").is_displayed()
+        browser.find("#topics-table tbody th button").click()
+        browser.wait(lambda: browser.run(DRAWN, "#chart-topic", ".s-out"), "the chart of the topic")
+        assert browser.text("#topic-h").startswith("topic-3, last")
+        for width in WIDTHS:
+            browser.resize(width)
+            assert_nothing_sticks_out(browser)
+        browser.find("#topic-close").click()
+        assert not browser.find("#topic").is_displayed()
+        assert browser.console_errors() == []
 
 
 def test_the_page_shows_partitions_without_a_leader(tmp_path: Path, broker: DevBroker, browser: Browser) -> None:

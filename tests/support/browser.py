@@ -68,11 +68,14 @@ class Browser:
         """Open a page in a window of this size, in CSS pixels."""
         self.driver.get("about:blank")  # the page before falls silent
         self.console_errors()
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self._send_command("Emulation.setDeviceMetricsOverride", **metrics)
+        self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._send_command("Emulation.setEmulatedMedia", features=[scheme])
         self.driver.get(url)
+
+    def resize(self, width: int, height: int = 900) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._send_command("Emulation.setDeviceMetricsOverride", **metrics)
 
     def _send_command(self, command: str, **arguments: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.driver.execute_cdp_cmd(command, arguments)

@@ -46,7 +46,7 @@ class OfflineStatusPages:
     """The contents and actions of the pages, in one place."""
 
     def __init__(self, path: Path, tls: Tls = NO_TLS) -> None:
-        self.settings = PageSettings(tls, METADATA_MAX_AGE_MS, Http(), sync_interval_ms=1000)
+        self.settings = PageSettings(tls, METADATA_MAX_AGE_MS, Http(), sync_interval_ms=1000, has_copies=True)
         self.reload_requests: list[ReloadRequest] = []
         self.reloads = ReloadRequests(self.reload_requests.append)
         self.filled = FilledSlab(path, known=(b"news", b"clicks"))

@@ -144,7 +144,7 @@ def collect_evidence(
         slab_use=read_slab_use(slab),
         losses=losses,
         hour_losses=hour_losses,
-        copies_lost=history.copies_lost_in_last_hour(),
+        copies_lost=history.copies_lost_in_last_hour() if settings.has_copies else 0,
         accepts_failed=accepts_failed,
         certificates=list_certificates(settings.tls, cluster),
         active_config=settings.active_config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +217,9 @@ def test_the_limit_of_a_stall_is_configured(daemon: OfflineStatusPages) -> None:
     silent = msgspec.structs.replace(broker(CONNECTED), stalls=(stall(b"news", 0, 8000),))
     well(daemon).broker_status.record([silent], NOW_MS)
     assert len(daemon.json("/healthz", 503)["problems"]) == 1
-    daemon.settings = PageSettings(daemon.settings.tls, None, Http(stalled_after_s=9), sync_interval_ms=1000)
+    daemon.settings = PageSettings(
+        daemon.settings.tls, None, Http(stalled_after_s=9), sync_interval_ms=1000, has_copies=True
+    )
     assert daemon.json("/healthz")["problems"] == []
 
 
@@ -418,6 +421,14 @@ def test_a_restart_forgets_no_loss_of_the_last_minute_and_hour(daemon: OfflineSt
     assert (restarted.last_minute(), daemon.losses().last_hour()) == ({}, {DiscardReason.NO_MEM: 23_028})
     daemon.steady_ms += 3_600_000
     assert daemon.losses().last_hour() == {}
+
+
+def test_lost_copies_of_files_that_are_no_longer_written_are_no_warning(daemon: OfflineStatusPages) -> None:
+    daemon.histories.losses.sample()
+    daemon.filled.input.add(Counter.MsgCopyLost, 2)
+    assert "not written within the last hour" in str(well(daemon).json("/healthz")["warnings"])
+    daemon.settings = dataclasses.replace(daemon.settings, has_copies=False)
+    assert daemon.json("/healthz")["warnings"] == []
 
 
 def test_samples_of_an_earlier_boot_are_dropped(daemon: OfflineStatusPages) -> None:
