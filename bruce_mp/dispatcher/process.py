@@ -122,6 +122,10 @@ class _DispatcherProcess(ProcessShell):
             return batch_ms
         return min(due_ms for due_ms in (batch_ms, retry_ms, deadline_ms) if due_ms is not None)
 
+    def close(self) -> int:
+        self._traffic.close()
+        return super().close()
+
     def _on_frame(self, parcels: list[Parcel]) -> None:
         self._core.on_parcels(parcels, steady_ms())
 

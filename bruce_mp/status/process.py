@@ -71,7 +71,7 @@ class _Status(ProcessShell):
         super().__init__(start, control, ProcessRow.recover(slab, start.row))
         self._row_lock = Lock()
         self._control_lock = Lock()
-        self.serve_bytes(REPORTS, self._on_events)
+        self._receive_reports = self.serve_bytes(REPORTS, self._on_events)
         interval = start.config.http.discard_report_interval_s
         self._debug = MessageDebug(start.config.msg_debug, self.send, self._count, time.monotonic)
         self._writer = CopyWriter(self._destinations(start.config), self._debug, self._count)
@@ -122,10 +122,11 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
+        self._receive_reports()  # those that arrived since the last round of the event loop
         self._recorder.stop()
         self._health.stop()
         self._hook.stop()
-        self._receive_copies()  # those that arrived since the last round of the event loop
+        self._receive_copies()
         self._writer.stop()
         return 0
 
