@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import re
 import shlex
@@ -210,6 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["control"]:
         return control_command.main(arguments[1:])
     options = parser().parse_args(arguments)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of clients that disconnect
     try:
         asyncio.run(serve(options))
     except (RefusedError, OSError) as error:

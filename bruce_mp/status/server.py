@@ -85,6 +85,7 @@ class HttpServer:
         self._open_at_end: dict[int, Any] = {}
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        logging.getLogger("waitress").addFilter(_explain)
         settings = {**_SETTINGS, "connection_limit": limits.connections + _UNLIMITED_CONNECTIONS}
         self._server = create_server(app, map=self._map, sockets=[listener], **settings)
         self._accept_one: Callable[[], Any] = self._server.accept
@@ -165,6 +166,14 @@ class HttpServer:
         if channel.requests:
             return None
         return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
+
+
+def _explain(record: logging.LogRecord) -> bool:
+    """Drop waitress's lines about clients that disconnect, and name the rest for operators."""
+    if record.levelno < logging.ERROR:
+        return False
+    record.msg, record.args = "The server of the status pages failed in a request. This is a bug: please report it.", ()
+    return True
 
 
 def _choose_to_close(channels: list[HTTPChannel]) -> HTTPChannel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import logging
 import os
 import socket
 import time
@@ -206,3 +207,14 @@ def test_server_pauses_accepting_when_descriptors_are_exhausted(caplog: pytest.L
         server.enforce_limits()
         assert it.recv(12) == b"HTTP/1.0 200"
     assert "A connection to the status pages cannot be accepted: Too many open files" in caplog.text
+
+
+def test_lines_of_the_library_are_dropped_or_explained(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with serving():
+        library = logging.getLogger("waitress")
+        library.info("Client disconnected while serving %s", "/")
+        library.warning("server accept() threw an exception")
+        library.error("Exception while serving %s", "/healthz")
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("waitress")]
+    assert told == ["The server of the status pages failed in a request. This is a bug: please report it."]
