@@ -91,7 +91,7 @@ def _raising(error: type[LocalProtocolError | RemoteProtocolError], subject: str
     try:
         yield
     except CODEC_FAILURES as failure:
-        raise error(f"{subject} does not follow the protocol") from failure
+        raise error(f"{subject} does not follow the protocol.") from failure
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------

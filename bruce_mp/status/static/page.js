@@ -1,30 +1,29 @@
-// The page for people: asks overview/json every two seconds, and shows it.
+// The dashboard: requests overview/json every two seconds, and shows it.
 //
-// Whatever comes from clients (names of topics, bytes of messages, errors) is put in as text, never as markup; the
-// Content-Security-Policy would not let it be anything else.  What is on the page already is changed in place, so that
-// focus and selection stay where they are.
+// Client data (topics, bytes of messages, errors) is inserted as text, never as markup; the Content-Security-Policy
+// forbids the rest.  Elements change in place, so that focus and selection stay.
 "use strict";
 
-const EVERY_MS = 2000;
-const GIVE_UP_MS = 15000;
-const TRIES_WHILE_BUSY = 3; // the slab may change too fast to be read, for a moment
+const INTERVAL_MS = 2000;
+const TIMEOUT_MS = 15000;
+const MAX_BUSY_ANSWERS = 3; // status 503: the slab changed while it was read
 const FIRST_ROWS = 50, MORE_ROWS = 500;
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 
-// --- making elements -------------------------------------------------------------------------------------------------
+// --- elements --------------------------------------------------------------------------------------------------------
 
-function make(tag, attributes = {}, ...children) {
+function createHtml(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
-  return fill(element, attributes, children);
+  return build(element, attributes, children);
 }
 
-function draw(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+function createSvg(tag, attributes = {}, ...children) {
+  return build(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function fill(element, attributes, children) {
+function build(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== undefined && value !== null) element.setAttribute(name, value);
   }
@@ -32,24 +31,24 @@ function fill(element, attributes, children) {
   return element;
 }
 
-function say(element, text) {
+function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// --- numbers and times for people ------------------------------------------------------------------------------------
+// --- text of numbers and times ---------------------------------------------------------------------------------------
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const NONE = "–";
 
-const count = (number) => WHOLE.format(number);
+const countText = (number) => WHOLE.format(number);
 
-function rate(number) {
+function rateText(number) {
   if (number === 0) return "0";
   if (number < 0.1) return "<0.1";
   return number < 10 ? number.toFixed(1) : WHOLE.format(number);
 }
 
-function size(bytes) {
+function sizeText(bytes) {
   let unit = 0;
   while (Math.abs(bytes) >= 1024 && unit < 4) {
     bytes /= 1024;
@@ -58,7 +57,7 @@ function size(bytes) {
   return `${unit && bytes < 10 && bytes % 1 ? bytes.toFixed(1) : WHOLE.format(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
-function span(ms) {
+function durationText(ms) {
   if (ms === null) return NONE;
   if (ms < 1) return "<1 ms";
   if (ms < 1000) return `${Math.round(ms)} ms`;
@@ -68,16 +67,16 @@ function span(ms) {
   return ms < 172800000 ? `${Math.round(ms / 3600000)} h` : `${Math.round(ms / 86400000)} d`;
 }
 
-const share = (part) => (part === 0 ? "0 %" : part > 0 && part < 0.001 ? "<0.1 %" : `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`);
+const percentText = (part) => (part === 0 ? "0 %" : part > 0 && part < 0.001 ? "<0.1 %" : `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`);
 
-// As in the log, without the date if it is today's.
-function clock(seconds) {
+// Returns the time as in the log, without the date if that is today.
+function timeText(seconds) {
   const [date, time] = new Date(seconds * 1000).toISOString().split("T");
   const text = `${time.slice(0, 8)} UTC`;
   return date === new Date().toISOString().slice(0, 10) ? text : `${date} ${text}`;
 }
 
-const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
+const plural = (number, one, many) => `${countText(number)} ${number === 1 ? one : many}`;
 
 // --- tables ----------------------------------------------------------------------------------------------------------
 
@@ -86,26 +85,26 @@ class Table {
   constructor(place, { caption, columns, empty, sort = null, onSort = null }) {
     this.columns = columns;
     this.sort = sort; // {key, ascending}
-    this.onSort = onSort; // somebody else sorts
+    this.onSort = onSort; // the caller sorts
     this.rows = [];
-    this.empty = make("p", { class: "empty" }, empty);
-    this.head = make("tr", { role: "row" });
-    this.body = make("tbody", { role: "rowgroup" });
+    this.empty = createHtml("p", { class: "empty" }, empty);
+    this.head = createHtml("tr", { role: "row" });
+    this.body = createHtml("tbody", { role: "rowgroup" });
     for (const column of columns) this.head.append(this.heading(column));
-    this.table = make("table", { role: "table" }, make("caption", { class: "sr" }, caption),
-      make("thead", { role: "rowgroup" }, this.head), this.body);
+    this.table = createHtml("table", { role: "table" }, createHtml("caption", { class: "sr" }, caption),
+      createHtml("thead", { role: "rowgroup" }, this.head), this.body);
     this.table.hidden = true;
     place.append(this.empty, this.table);
     this.mark();
   }
 
   heading(column) {
-    const heading = make("th", { scope: "col", role: "columnheader", class: column.is === "number" ? "n" : "" });
+    const heading = createHtml("th", { scope: "col", role: "columnheader", class: column.is === "number" ? "n" : "" });
     if (!column.value) {
       heading.append(column.label);
       return heading;
     }
-    const button = make("button", { type: "button", "data-key": column.key }, column.label, make("span", { "aria-hidden": "true" }));
+    const button = createHtml("button", { type: "button", "data-key": column.key }, column.label, createHtml("span", { "aria-hidden": "true" }));
     button.addEventListener("click", () => this.sortBy(column));
     heading.append(button);
     return heading;
@@ -125,7 +124,7 @@ class Table {
       const sorted = this.sort !== null && this.sort.key === column.key;
       const heading = this.head.children[index];
       heading.setAttribute("aria-sort", !sorted ? "none" : this.sort.ascending ? "ascending" : "descending");
-      say(heading.querySelector("span"), !sorted ? "" : this.sort.ascending ? "▲" : "▼");
+      setText(heading.querySelector("span"), !sorted ? "" : this.sort.ascending ? "▲" : "▼");
     });
   }
 
@@ -149,10 +148,10 @@ class Table {
   blank() {
     const cells = this.columns.map((column, index) => {
       const kind = column.is === "number" ? "n" : column.is || "";
-      if (index === 0) return make("th", { scope: "row", role: "rowheader", class: kind });
-      return make("td", { role: "cell", "data-label": column.label, class: kind });
+      if (index === 0) return createHtml("th", { scope: "row", role: "rowheader", class: kind });
+      return createHtml("td", { role: "cell", "data-label": column.label, class: kind });
     });
-    return make("tr", { role: "row" }, ...cells);
+    return createHtml("tr", { role: "row" }, ...cells);
   }
 
   showRow(line, row) {
@@ -160,7 +159,7 @@ class Table {
       const cell = line.children[index];
       const text = column.text(row);
       if (column.show) column.show(cell, row);
-      else say(cell, text);
+      else setText(cell, text);
       const kind = column.is === "number" ? "n" : column.is || "";
       const css = column.css ? column.css(row) : "";
       const nothing = text === "" || text === "0" || text === NONE ? "zero" : "";
@@ -173,7 +172,7 @@ class Table {
 function spark(cell, rates) {
   let line = cell.querySelector("svg");
   if (!line) {
-    line = draw("svg", { class: "spark", viewBox: "0 0 92 22", role: "img" }, draw("path", { class: "a-out" }), draw("path", { class: "s-out" }));
+    line = createSvg("svg", { class: "spark", viewBox: "0 0 92 22", role: "img" }, createSvg("path", { class: "a-out" }), createSvg("path", { class: "s-out" }));
     cell.replaceChildren(line);
   }
   const top = Math.max(...rates, 1e-9), step = 92 / 60, first = 92 - step * Math.max(0, rates.length - 1);
@@ -181,31 +180,31 @@ function spark(cell, rates) {
   const enough = points.length > 1;
   line.firstChild.setAttribute("d", enough ? `M${first.toFixed(1)},22L${points.join("L")}L92,22Z` : "");
   line.lastChild.setAttribute("d", enough ? `M${points.join("L")}` : "");
-  line.setAttribute("aria-label", enough ? `messages per second by minute, at most ${rate(top)}` : "no full minute yet");
+  line.setAttribute("aria-label", enough ? `messages per second by minute, at most ${rateText(top)}` : "no full minute yet");
 }
 
 // --- charts ----------------------------------------------------------------------------------------------------------
 
 const LEFT = 46, RIGHT = 8;
 const PANES = [
-  { top: 14, height: 112, unit: rate, title: "messages per second", least: 1,
+  { top: 14, height: 112, unit: rateText, title: "messages per second", least: 1,
     areas: [["delivered", "a-out"]], lines: [["delivered", "s-out"], ["received", "s-in"], ["discarded", "s-lost"]] },
-  { top: 148, height: 42, unit: short, title: "messages held", least: 1, areas: [["held", "a-held"]], lines: [["held", "s-held"]] },
-  { top: 212, height: 42, unit: span, title: "receipt to ack", least: 1, areas: [], lines: [["p50_ms", "s-p50"], ["p99_ms", "s-p99"]] },
+  { top: 148, height: 42, unit: shortCountText, title: "messages held", least: 1, areas: [["held", "a-held"]], lines: [["held", "s-held"]] },
+  { top: 212, height: 42, unit: durationText, title: "receipt to ack", least: 1, areas: [], lines: [["p50_ms", "s-p50"], ["p99_ms", "s-p99"]] },
 ];
 const CHART_HEIGHT = 274;
 
-function short(number) {
+function shortCountText(number) {
   if (number < 10000) return WHOLE.format(number);
   return number < 1e6 ? `${WHOLE.format(number / 1e3)} k` : `${(number / 1e6).toFixed(number < 1e7 ? 1 : 0)} M`;
 }
 
-function niceTop(value) {
+function axisTop(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value * 0.999);
 }
 
-const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] }; // of the ticks, by span
+const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] }; // by span in seconds: the unit of the ticks in seconds, and its name
 
 class Chart {
   constructor(place, summary) {
@@ -213,7 +212,7 @@ class Chart {
     this.summary = summary;
     this.series = null;
     this.at = null; // index of the point under the cursor
-    this.tip = make("div", { class: "tip", "aria-live": "off" });
+    this.tip = createHtml("div", { class: "tip", "aria-live": "off" });
     this.tip.hidden = true;
     place.append(this.tip);
     place.addEventListener("pointermove", (event) => this.point(this.nearest(event)));
@@ -254,21 +253,21 @@ class Chart {
   show(series) {
     this.series = series;
     this.redraw();
-    say(this.summary, this.words());
+    setText(this.summary, this.words());
   }
 
   words() {
     const { received, delivered, discarded } = this.series;
     if (!received.length) return "Nothing measured yet.";
     const mean = (rates) => rates.reduce((sum, each) => sum + each, 0) / rates.length;
-    const part = (name, rates) => `${name} ${rate(mean(rates))} per second on average, at most ${rate(Math.max(...rates))}`;
+    const part = (name, rates) => `${name} ${rateText(mean(rates))} per second on average, at most ${rateText(Math.max(...rates))}`;
     return `${part("in", received)}; ${part("delivered", delivered)}; ${part("discarded", discarded)}. Arrow keys show single points.`;
   }
 
   redraw() {
     this.width = this.place.clientWidth;
     if (!this.series || this.width < 100) return;
-    const picture = draw("svg", { viewBox: `0 0 ${this.width} ${CHART_HEIGHT}`, height: CHART_HEIGHT, "aria-hidden": "true" });
+    const picture = createSvg("svg", { viewBox: `0 0 ${this.width} ${CHART_HEIGHT}`, height: CHART_HEIGHT, "aria-hidden": "true" });
     for (const pane of PANES) this.drawPane(picture, pane);
     this.drawTimes(picture);
     if (this.at !== null && this.at < this.series.age_s.length) this.drawCursor(picture);
@@ -281,26 +280,26 @@ class Chart {
   drawPane(picture, pane) {
     const { top, height } = pane, bottom = top + height, right = this.width - RIGHT;
     const values = pane.lines.flatMap(([name]) => this.series[name]).filter((each) => each !== null);
-    const highest = niceTop(Math.max(pane.least, ...values));
+    const highest = axisTop(Math.max(pane.least, ...values));
     const y = (value) => bottom - height * value / highest;
     this.drawUnknown(picture, top, height);
     for (const part of height > 80 ? [0, 0.5, 1] : [0, 1]) {
       const at = bottom - part * height;
-      picture.append(draw("line", { class: "grid", x1: LEFT, x2: right, y1: at, y2: at }));
-      if (part) picture.append(draw("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, pane.unit(part * highest)));
+      picture.append(createSvg("line", { class: "grid", x1: LEFT, x2: right, y1: at, y2: at }));
+      if (part) picture.append(createSvg("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end" }, pane.unit(part * highest)));
     }
-    picture.append(draw("text", { x: LEFT, y: top - 4 }, pane.title));
+    picture.append(createSvg("text", { x: LEFT, y: top - 4 }, pane.title));
     for (const [name, css] of pane.areas) {
       for (const points of this.pieces(name, y)) {
         const [first] = points[0], [last] = points[points.length - 1];
-        picture.append(draw("path", { class: css, d: `M${first},${bottom}L${points.join("L")}L${last},${bottom}Z` }));
+        picture.append(createSvg("path", { class: css, d: `M${first},${bottom}L${points.join("L")}L${last},${bottom}Z` }));
       }
     }
     for (const [name, css] of pane.lines) {
       if (name === "discarded" && !this.series.discarded.some(Boolean)) continue;
       for (const points of this.pieces(name, y)) {
         const [x, at] = points[0];
-        picture.append(draw("path", { class: css, d: points.length > 1 ? `M${points.join("L")}` : `M${x - 2},${at}h4` }));
+        picture.append(createSvg("path", { class: css, d: points.length > 1 ? `M${points.join("L")}` : `M${x - 2},${at}h4` }));
       }
     }
   }
@@ -310,13 +309,14 @@ class Chart {
     age_s.forEach((age, index) => {
       if (index > 0 && !this.isGap(index)) return;
       const from = index > 0 ? this.x(age_s[index - 1]) : LEFT, width = this.x(Math.min(age + step_s, span_s)) - from;
-      if (width > 1) picture.append(draw("rect", { class: "before", x: from, y: top, width, height }));
+      if (width > 1) picture.append(createSvg("rect", { class: "before", x: from, y: top, width, height }));
     });
   }
 
+  // Returns true if steps are missing before a row.  Samples of a second are less regular.
   isGap(index) {
     const { age_s, step_s, span_s } = this.series;
-    return age_s[index - 1] - age_s[index] > (span_s > 60 ? 1.5 : 3) * step_s; // seconds are less regular
+    return age_s[index - 1] - age_s[index] > (span_s > 60 ? 1.5 : 3) * step_s;
   }
 
   pieces(name, y) {
@@ -335,7 +335,7 @@ class Chart {
       const anchor = part === 1 ? "start" : part === 0 ? "end" : "middle";
       const label = part === 0 ? "now" : `−${age / seconds} ${name}`;
       if (part !== 0.75 && part !== 0.25 || this.width > 420) {
-        picture.append(draw("text", { x, y: CHART_HEIGHT - 5, "text-anchor": anchor }, label));
+        picture.append(createSvg("text", { x, y: CHART_HEIGHT - 5, "text-anchor": anchor }, label));
       }
     }
   }
@@ -343,12 +343,12 @@ class Chart {
   drawCursor(picture) {
     const { series, at } = this;
     const x = this.x(series.age_s[at]);
-    picture.append(draw("line", { class: "cursor", x1: x, x2: x, y1: 14, y2: CHART_HEIGHT - 20 }));
-    const when = series.span_s > 3600 ? `, ${clock(tables.page.now - series.age_s[at])}` : "";
-    const lines = [`${span(series.age_s[at] * 1000)} ago${when}`, `in ${rate(series.received[at])}/s`,
-      `delivered ${rate(series.delivered[at])}/s`, `discarded ${rate(series.discarded[at])}/s`, `held ${count(series.held[at])}`];
-    if (series.p99_ms[at] !== null) lines.push(`99 % within ${span(series.p99_ms[at])}, 50 % ${span(series.p50_ms[at])}`);
-    say(this.tip, lines.join("\n"));
+    picture.append(createSvg("line", { class: "cursor", x1: x, x2: x, y1: 14, y2: CHART_HEIGHT - 20 }));
+    const when = series.span_s > 3600 ? `, ${timeText(tables.page.now - series.age_s[at])}` : "";
+    const lines = [`${durationText(series.age_s[at] * 1000)} ago${when}`, `in ${rateText(series.received[at])}/s`,
+      `delivered ${rateText(series.delivered[at])}/s`, `discarded ${rateText(series.discarded[at])}/s`, `held ${countText(series.held[at])}`];
+    if (series.p99_ms[at] !== null) lines.push(`99 % within ${durationText(series.p99_ms[at])}, 50 % ${durationText(series.p50_ms[at])}`);
+    setText(this.tip, lines.join("\n"));
     this.tip.hidden = false;
     const room = this.width - this.tip.offsetWidth - 4;
     this.tip.style.left = `${Math.max(0, Math.min(x + 10, room > x + 10 ? x + 10 : x - this.tip.offsetWidth - 10))}px`;
@@ -356,16 +356,16 @@ class Chart {
 }
 
 // A chart of the last hour, day or month, of the daemon or of a topic.
-class Past {
+class HistoryChart {
   constructor(name, figure) {
     this.figure = figure;
-    this.topic = null; // the daemon
+    this.topic = null; // null for the daemon
     this.span = "hour";
-    this.asked = 0; // when, and the number of the last question
-    this.question = 0;
+    this.requestedMs = 0; // of performance.now(), 0 to request at once
+    this.requests = 0;
     this.chart = new Chart($(`chart-${name}`), $(`${name}-s`));
     for (const each of ["hour", "day", "month"]) {
-      const button = make("button", { type: "button", "data-span": each }, each);
+      const button = createHtml("button", { type: "button", "data-span": each }, each);
       button.addEventListener("click", () => this.choose(each));
       figure.querySelector(".spans").append(button, " ");
     }
@@ -377,14 +377,14 @@ class Past {
     for (const button of this.figure.querySelectorAll("[data-span]")) {
       button.setAttribute("aria-pressed", String(button.dataset.span === wanted));
     }
-    this.asked = 0;
+    this.requestedMs = 0;
     if (tables.page) this.show(tables.page);
   }
 
   open(topic) {
     this.topic = topic;
     this.figure.hidden = false;
-    say(this.figure.querySelector("code"), topic || "(all others)");
+    setText(this.figure.querySelector("code"), topic || "(all others)");
     this.choose(this.span);
     this.figure.scrollIntoView({ block: "nearest" });
   }
@@ -392,16 +392,16 @@ class Past {
   show(page) {
     if (this.figure.hidden) return;
     if (this.topic === null && this.span === "hour") this.chart.show(page.history.hour);
-    else if (performance.now() - this.asked > 30000 || !this.asked) this.ask();
+    else if (performance.now() - this.requestedMs > 30000 || !this.requestedMs) this.refresh();
   }
 
-  async ask() {
-    this.asked = performance.now();
-    const mine = this.question += 1;
+  async refresh() {
+    this.requestedMs = performance.now();
+    const current = this.requests += 1;
     const query = new URLSearchParams({ span: this.span, topic: this.topic === "" ? "(other)" : this.topic ?? "" });
     try {
       const answer = await fetch(`history/json?${query}`, { cache: "no-store" });
-      if (answer.ok && mine === this.question) this.chart.show((await answer.json()).series);
+      if (answer.ok && current === this.requests) this.chart.show((await answer.json()).series);
     } catch { /* the page says that there is no answer, and asks again */ }
   }
 }
@@ -410,15 +410,15 @@ class Past {
 
 function tile(id, number, unit, note, css = "") {
   const place = $(`t-${id}`);
-  if (place.dataset.said !== number + unit) {
-    place.replaceChildren(number, make("span", {}, unit));
-    place.dataset.said = number + unit;
+  if (place.dataset.shown !== number + unit) {
+    place.replaceChildren(number, createHtml("span", {}, unit));
+    place.dataset.shown = number + unit;
   }
   place.className = css;
-  say($(`t-${id}-note`), note);
+  setText($(`t-${id}-note`), note);
 }
 
-// The one window of all rates and latencies; shorter while the status process is young.
+// Returns the window of all rates and latencies, which is shorter after a start of the status process.
 function lastMinute(page) {
   return page.flow.seconds < 49 ? `last ${WHOLE.format(page.flow.seconds)} s` : "last minute";
 }
@@ -426,18 +426,18 @@ function lastMinute(page) {
 function showTiles(page) {
   const { flow, books, slab, latency } = page;
   const held = Object.values(books.held).reduce((sum, each) => sum + each, 0);
-  say($("window"), `rates and latencies: ${lastMinute(page)}`);
+  setText($("window"), `rates and latencies: ${lastMinute(page)}`);
   const minute = page.discards.reasons.reduce((sum, each) => sum + each.minute, 0);
   const faults = page.discards.reasons.some((each) => each.is_fault && each.minute > 0);
   const used = slab.in_use / slab.size;
-  tile("in", rate(flow.received), "/s", `${count(books.received)} in all`);
-  tile("out", rate(flow.delivered), "/s", `${size(flow.size)}/s`);
-  tile("lost", count(minute), "", `in the last minute; ${count(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
-  tile("held", count(held), "", `${count(books.held.in_flight)} of them in flight`);
-  tile("oldest", page.oldest_ms === null ? NONE : span(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
-  tile("delay", span(latency.minute.p99_ms), "",
-    latency.minute.messages ? `50 % within ${span(latency.minute.p50_ms)}` : "no acks in the last minute");
-  tile("slab", share(used), "", `${size(slab.in_use)} of ${size(slab.size)}`, used >= 0.9 ? "bad" : used >= 0.75 ? "warn" : "");
+  tile("in", rateText(flow.received), "/s", `${countText(books.received)} in all`);
+  tile("out", rateText(flow.delivered), "/s", `${sizeText(flow.size)}/s`);
+  tile("lost", countText(minute), "", `in the last minute; ${countText(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
+  tile("held", countText(held), "", `${countText(books.held.in_flight)} of them in flight`);
+  tile("oldest", page.oldest_ms === null ? NONE : durationText(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
+  tile("delay", durationText(latency.minute.p99_ms), "",
+    latency.minute.messages ? `50 % within ${durationText(latency.minute.p50_ms)}` : "no acks in the last minute");
+  tile("slab", percentText(used), "", `${sizeText(slab.in_use)} of ${sizeText(slab.size)}`, used >= 0.9 ? "bad" : used >= 0.75 ? "warn" : "");
 }
 
 function showBooks(page) {
@@ -446,9 +446,9 @@ function showBooks(page) {
   const parts = [["received", books.received, "= "], ["delivered", books.delivered, "+ "], ["discarded", books.discarded, "+ "], ["held", held, ""]];
   const verdict = { true: ["they balance", "good"], false: ["they do NOT balance", "bad"], null: ["read while messages moved: not of one moment", "quiet"] };
   const [words, css] = verdict[String(books.balanced)];
-  const line = parts.flatMap(([name, number, then]) => [make("span", {}, `${name} `, make("b", {}, count(number))), ` ${then}`]);
+  const line = parts.flatMap(([name, number, then]) => [createHtml("span", {}, `${name} `, createHtml("b", {}, countText(number))), ` ${then}`]);
   const twice = books.possible_duplicates ? [` ${plural(books.possible_duplicates, "message", "messages")} possibly delivered twice.`] : [];
-  $("books").replaceChildren("The books: ", ...line, " – ", make("span", { class: css }, words), ".", ...twice);
+  $("books").replaceChildren("The books: ", ...line, " – ", createHtml("span", { class: css }, words), ".", ...twice);
 }
 
 function showHead(page) {
@@ -457,37 +457,37 @@ function showHead(page) {
   const state = bad || !health.ready ? "bad" : warnings ? "warn" : "good";
   const words = { bad: `✖ ${plural(bad, "problem", "problems")}`, warn: `▲ ${plural(warnings, "warning", "warnings")}`, good: "✔ healthy" };
   $("state").dataset.state = state;
-  say($("state"), words[state]);
-  say($("host"), `on ${page.host}`);
-  say($("which"), `${page.version}, pid ${page.pid}, up since ${clock(page.since)}`);
+  setText($("state"), words[state]);
+  setText($("host"), `on ${page.host}`);
+  setText($("which"), `${page.version}, pid ${page.pid}, up since ${timeText(page.since)}`);
   document.title = `${words[state]}: bruce on ${page.host}`;
   const list = [...health.problems.map((text) => ["problem", "Problem:", text, health.entries[text]]),
     ...health.warnings.map((text) => ["warning", "Warning:", text, health.entries[text]])];
   const place = $("complaints");
   place.hidden = list.length === 0;
-  if (place.dataset.said !== JSON.stringify(list)) {
-    place.replaceChildren(...list.map(([css, word, text, entry]) => make("li", { class: css }, make("b", {}, word), text,
-      ...(entry ? [" ", make("a", { href: entry }, "What to do")] : []))));
-    place.dataset.said = JSON.stringify(list);
+  if (place.dataset.shown !== JSON.stringify(list)) {
+    place.replaceChildren(...list.map(([css, word, text, entry]) => createHtml("li", { class: css }, createHtml("b", {}, word), text,
+      ...(entry ? [" ", createHtml("a", { href: entry }, "What to do")] : []))));
+    place.dataset.shown = JSON.stringify(list);
   }
 }
 
 const number = (key, label, unit) => ({ key, label, is: "number", value: (row) => row[key] ?? -1, text: (row) => unit(row[key]) });
 const delays = { key: "p99_ms", label: "50 / 99 % within", is: "number", value: (row) => row.p99_ms ?? -1,
-  text: (row) => (row.p99_ms === null ? NONE : `${span(row.p50_ms)} / ${span(row.p99_ms)}`) };
-const ago = (page, at) => (at === null ? "" : ` (${span(Math.max(0, page.now - at) * 1000)} ago)`);
+  text: (row) => (row.p99_ms === null ? NONE : `${durationText(row.p50_ms)} / ${durationText(row.p99_ms)}`) };
+const ago = (page, at) => (at === null ? "" : ` (${durationText(Math.max(0, page.now - at) * 1000)} ago)`);
 const errorsOf = (row) => (row.errors ? "bad" : "");
 
 // The name of a topic opens its chart.
 function showName(cell, row) {
   let button = cell.querySelector("button");
   if (!button) {
-    button = make("button", { type: "button", title: "Show its chart" });
+    button = createHtml("button", { type: "button", title: "Show its chart" });
     button.addEventListener("click", () => charts.topic.open(button.dataset.topic));
     cell.append(button);
   }
   button.dataset.topic = row.topic;
-  say(button, row.topic || "(all others)");
+  setText(button, row.topic || "(all others)");
 }
 
 const NOTHING_PAUSED = "Nothing is paused. A partition or a broker that is not sent to for a while is listed here, with the reason.";
@@ -500,14 +500,14 @@ function makeTables() {
       { key: "node", label: "Broker", is: "name", value: (row) => row.node, text: (row) => `${row.node} at ${row.address || "an unknown address"}` },
       { key: "connection", label: "Connection", value: (row) => row.connection, text: (row) => row.connection,
         css: (row) => ({ connected: "good", failed: "bad" })[row.connection] ?? "" },
-      number("delivered", "Delivered/s", rate),
+      number("delivered", "Delivered/s", rateText),
       { key: "trend", label: "Last hour", text: (row) => (row.trend.length > 1 ? "trend" : NONE), show: (cell, row) => spark(cell, row.trend) },
       delays,
-      number("in_flight", "In flight", count), number("queued", "Waiting", count),
-      { key: "oldest_ms", label: "Oldest", is: "number", value: (row) => row.oldest_ms ?? -1, text: (row) => span(row.oldest_ms) },
+      number("in_flight", "In flight", countText), number("queued", "Waiting", countText),
+      { key: "oldest_ms", label: "Oldest", is: "number", value: (row) => row.oldest_ms ?? -1, text: (row) => durationText(row.oldest_ms) },
       { key: "errors_hour", label: "Errors min / h", is: "number", value: (row) => row.errors_hour,
-        text: (row) => (row.errors_hour ? `${count(row.errors_minute)} / ${count(row.errors_hour)}` : "0"), css: (row) => (row.errors_minute ? "bad" : "") },
-      { key: "last_error", label: "Last trouble", is: "note", text: (row) => (row.troubles.length ? `${row.troubles.length} partitions: ${row.troubles[0].error}` : row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
+        text: (row) => (row.errors_hour ? `${countText(row.errors_minute)} / ${countText(row.errors_hour)}` : "0"), css: (row) => (row.errors_minute ? "bad" : "") },
+      { key: "last_error", label: "Last error", is: "note", text: (row) => (row.troubles.length ? `${row.troubles.length} partitions: ${row.troubles[0].error}` : row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
     ],
   });
   const paused = new Table($("paused-table"), {
@@ -515,23 +515,23 @@ function makeTables() {
     columns: [
       { key: "scope", label: "What", is: "name", value: (row) => row.scope, text: (row) => row.scope },
       { key: "state", label: "State", text: (row) => row.state },
-      { key: "since", label: "For", is: "number", value: (row) => -row.since, text: (row) => span(Math.max(0, tables.page.now - row.since) * 1000) },
+      { key: "since", label: "For", is: "number", value: (row) => -row.since, text: (row) => durationText(Math.max(0, tables.page.now - row.since) * 1000) },
       { key: "reason", label: "Reason", is: "note", text: (row) => row.reason },
     ],
   });
   const topics = new Table($("topics-table"), {
-    caption: "Topics", sort: { key: "delivered", ascending: false }, onSort: () => { showSort(); ask(); },
+    caption: "Topics", sort: { key: "delivered", ascending: false }, onSort: () => { showSort(); refresh(); },
     empty: "No topic yet. A topic is listed here from its first message on.",
     columns: [
       { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)", show: showName },
-      number("delivered", "Delivered/s", rate),
-      { key: "size", label: "Bytes/s", is: "number", value: (row) => row.size, text: (row) => (row.size ? size(row.size) : "0") },
+      number("delivered", "Delivered/s", rateText),
+      { key: "size", label: "Bytes/s", is: "number", value: (row) => row.size, text: (row) => (row.size ? sizeText(row.size) : "0") },
       delays,
-      number("in_flight", "In flight", count), number("waiting", "Waiting", count), number("oldest_ms", "Oldest", span),
-      { key: "paused", label: "Paused", is: "number", value: (row) => row.paused, text: (row) => (row.paused === null ? NONE : count(row.paused)), css: (row) => (row.paused ? "warn" : "") },
-      { key: "errors", label: "Errors/min", is: "number", value: (row) => row.errors, text: (row) => count(row.errors), css: errorsOf },
-      { key: "discarded", label: "Discarded", is: "number", value: (row) => row.discarded, text: (row) => count(row.discarded), css: (row) => (row.discarded ? "bad" : "") },
-      { key: "partitions", label: "Partitions", is: "number", value: (row) => row.partitions, text: (row) => (row.partitions ? count(row.partitions) : "unknown") },
+      number("in_flight", "In flight", countText), number("waiting", "Waiting", countText), number("oldest_ms", "Oldest", durationText),
+      { key: "paused", label: "Paused", is: "number", value: (row) => row.paused, text: (row) => (row.paused === null ? NONE : countText(row.paused)), css: (row) => (row.paused ? "warn" : "") },
+      { key: "errors", label: "Errors/min", is: "number", value: (row) => row.errors, text: (row) => countText(row.errors), css: errorsOf },
+      { key: "discarded", label: "Discarded", is: "number", value: (row) => row.discarded, text: (row) => countText(row.discarded), css: (row) => (row.discarded ? "bad" : "") },
+      { key: "partitions", label: "Partitions", is: "number", value: (row) => row.partitions, text: (row) => (row.partitions ? countText(row.partitions) : "unknown") },
       { key: "last_error", label: "Last error", is: "note", text: (row) => (row.last_error ? `${row.last_error}${ago(tables.page, row.last_error_at)}` : "") },
     ],
   });
@@ -540,8 +540,8 @@ function makeTables() {
     empty: "Nothing was discarded. Reasons, topics and samples of what had to be given up are shown here.",
     columns: [
       { key: "reason", label: "Reason", is: "name", value: (row) => row.reason, text: (row) => row.reason },
-      { ...number("minute", "Last minute", count), css: (row) => (row.minute ? (row.is_fault ? "bad" : "warn") : "") },
-      number("hour", "Last hour", count), number("total", "In all", count),
+      { ...number("minute", "Last minute", countText), css: (row) => (row.minute ? (row.is_fault ? "bad" : "warn") : "") },
+      number("hour", "Last hour", countText), number("total", "In all", countText),
       { key: "meaning", label: "What it means, and the remedy", is: "note", text: (row) => row.meaning },
     ],
   });
@@ -552,9 +552,9 @@ function makeTables() {
       { key: "topic", label: "Topic", is: "name", value: (row) => row.topic, text: (row) => row.topic || "(all others)" },
       { key: "codec", label: "Codec", value: (row) => row.codec, text: (row) => row.codec },
       { key: "ratio", label: "Ratio", is: "number", value: (row) => -row.percent, text: (row) => (row.packed_bytes ? `${(row.plain_bytes / row.packed_bytes).toFixed(1)} : 1` : NONE) },
-      number("plain_bytes", "Before", size), number("packed_bytes", "After", size),
-      number("tried", "Batches tried", count), number("kept", "Worth it", count), number("skipped", "Not tried", count),
-      { key: "cpu_ms", label: "CPU", is: "number", value: (row) => row.cpu_ms, text: (row) => span(row.cpu_ms) },
+      number("plain_bytes", "Before", sizeText), number("packed_bytes", "After", sizeText),
+      number("tried", "Batches tried", countText), number("kept", "Worth it", countText), number("skipped", "Not tried", countText),
+      { key: "cpu_ms", label: "CPU", is: "number", value: (row) => row.cpu_ms, text: (row) => durationText(row.cpu_ms) },
     ],
   });
   const processes = new Table($("processes-table"), {
@@ -563,11 +563,11 @@ function makeTables() {
       { key: "name", label: "Process", is: "name", value: (row) => row.name, text: (row) => row.name },
       { key: "state", label: "State", value: (row) => row.state, text: (row) => row.state, css: (row) => ({ running: "good", dead: "bad", stalled: "bad" })[row.state] ?? "" },
       { key: "pid", label: "pid", is: "number", value: (row) => row.pid, text: (row) => (row.pid ? String(row.pid) : NONE) },
-      { ...number("restarts", "Restarts", count), css: (row) => (row.restarts ? "warn" : "") },
-      { key: "cpu", label: "CPU", is: "number", value: (row) => cpuOf(row) ?? -1, text: (row) => (cpuOf(row) === null ? NONE : share(cpuOf(row))) },
-      { key: "cpu_seconds", label: "CPU time", is: "number", value: (row) => row.cpu_seconds ?? -1, text: (row) => (row.cpu_seconds === null ? NONE : span(row.cpu_seconds * 1000)) },
-      { key: "pss", label: "Memory", is: "number", value: (row) => row.pss ?? -1, text: (row) => (row.pss === null ? NONE : size(row.pss)) },
-      { key: "connections", label: "Connections", is: "number", value: (row) => row.connections ?? -1, text: (row) => (row.connections === null ? "" : count(row.connections)) },
+      { ...number("restarts", "Restarts", countText), css: (row) => (row.restarts ? "warn" : "") },
+      { key: "cpu", label: "CPU", is: "number", value: (row) => cpuOf(row) ?? -1, text: (row) => (cpuOf(row) === null ? NONE : percentText(cpuOf(row))) },
+      { key: "cpu_seconds", label: "CPU time", is: "number", value: (row) => row.cpu_seconds ?? -1, text: (row) => (row.cpu_seconds === null ? NONE : durationText(row.cpu_seconds * 1000)) },
+      { key: "pss", label: "Memory", is: "number", value: (row) => row.pss ?? -1, text: (row) => (row.pss === null ? NONE : sizeText(row.pss)) },
+      { key: "connections", label: "Connections", is: "number", value: (row) => row.connections ?? -1, text: (row) => (row.connections === null ? "" : countText(row.connections)) },
     ],
   });
   return { brokers, paused, topics, reasons, compression, processes, page: null };
@@ -579,28 +579,28 @@ function showBrokers(page) {
   const kinds = [...new Set(page.brokers.map((broker) => broker.delivery))].filter((each) => each !== "not known yet");
   const inRouter = page.paused_count ? page.books.held.router : 0;
   const parts = [String(page.brokers.length), lastMinute(page), ...(inRouter ? [`${plural(inRouter, "message waits", "messages wait")} in the router`] : []), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
-  say($("brokers-count"), page.brokers.length ? parts.join(", ") : "");
+  setText($("brokers-count"), page.brokers.length ? parts.join(", ") : "");
   const error = $("metadata-error");
   error.hidden = page.metadata_failing_since === null;
-  if (!error.hidden) say(error, `No broker gives metadata since ${clock(page.metadata_failing_since)}: ${page.metadata_error}`);
+  if (!error.hidden) setText(error, `No broker gives metadata since ${timeText(page.metadata_failing_since)}: ${page.metadata_error}`);
   tables.paused.show(page.paused);
-  say(tables.paused.empty, page.paused_count === null ? "Not known yet: the router has not reported." : NOTHING_PAUSED);
+  setText(tables.paused.empty, page.paused_count === null ? "Not known yet: the router has not reported." : NOTHING_PAUSED);
   const more = page.paused_count > page.paused.length;
-  say($("paused-count"), page.paused_count ? `${count(page.paused_count)}${more ? `, ${page.paused.length} of them listed` : ""}` : "");
+  setText($("paused-count"), page.paused_count ? `${countText(page.paused_count)}${more ? `, ${page.paused.length} of them listed` : ""}` : "");
 }
 
 function showTopics(page) {
   const { shown, matching, total } = page.topics;
   tables.topics.show(shown);
-  say(tables.topics.empty, total ? "No topic has that in its name." : "No topic yet. A topic is listed here from its first message on.");
-  const filtered = matching < total ? `, ${count(matching)} match` : "";
-  say($("topics-count"), total ? `${shown.length < matching ? `${count(shown.length)} of ` : ""}${count(total)}${filtered}, ${lastMinute(page)}` : "");
-  $("topics-more").hidden = shown.length >= matching || asked.limit >= MORE_ROWS;
+  setText(tables.topics.empty, total ? "No topic has that in its name." : "No topic yet. A topic is listed here from its first message on.");
+  const filtered = matching < total ? `, ${countText(matching)} match` : "";
+  setText($("topics-count"), total ? `${shown.length < matching ? `${countText(shown.length)} of ` : ""}${countText(total)}${filtered}, ${lastMinute(page)}` : "");
+  $("topics-more").hidden = shown.length >= matching || selection.limit >= MORE_ROWS;
 }
 
 function bar(parts, whole) {
-  return make("div", { class: "bar", "aria-hidden": "true" }, ...parts.map(([css, bytes]) => {
-    const piece = make("i", { class: css });
+  return createHtml("div", { class: "bar", "aria-hidden": "true" }, ...parts.map(([css, bytes]) => {
+    const piece = createHtml("i", { class: css });
     piece.style.width = `${100 * bytes / whole}%`;
     return piece;
   }));
@@ -608,23 +608,23 @@ function bar(parts, whole) {
 
 function showSlab(page) {
   const { slab } = page;
-  const line = (name, parts, whole, words) => make("div", {}, make("span", {}, name), bar(parts, whole), make("span", { class: "num" }, words));
+  const line = (name, parts, whole, words) => createHtml("div", {}, createHtml("span", {}, name), bar(parts, whole), createHtml("span", { class: "num" }, words));
   const used = slab.in_use / slab.size;
   const css = used >= 0.9 ? "full" : used >= 0.75 ? "filling" : "used";
-  const rows = [line("All", [[css, slab.in_use], ["settled", slab.settled]], slab.size, `${size(slab.in_use)} in use, ${size(slab.size - slab.in_use)} to be had`)];
+  const rows = [line("All", [[css, slab.in_use], ["settled", slab.settled]], slab.size, `${sizeText(slab.in_use)} in use, ${sizeText(slab.size - slab.in_use)} free`)];
   for (const each of slab.classes) {
-    const name = `places up to ${size(each.bytes)}`;
-    const words = `${size(each.in_use)} in use, ${plural(each.places, "place", "places")}`;
+    const name = `places up to ${sizeText(each.bytes)}`;
+    const words = `${sizeText(each.in_use)} in use, ${plural(each.places, "place", "places")}`;
     rows.push(line(name, [["used", each.in_use], ["settled", each.settled]], slab.size, words));
   }
-  const key = make("p", { class: "key" },
-    make("span", {}, bar([["used", 1]], 1), "messages that wait or are in flight"),
-    make("span", {}, bar([["settled", 1]], 1), "delivered or discarded, to be used again"),
-    make("span", {}, bar([], 1), "free"));
-  const note = slab.classes.length ? `A message larger than ${size(slab.chunk)} has a place of its own; smaller ones share one, which is larger for a busy topic. Each bar is the whole slab.`
-    : "The slab is empty. What waits in it is shown here by the size of its places.";
-  $("slab-bars").replaceChildren(make("div", { class: "bars" }, ...rows), key, make("p", { class: "quiet" }, note));
-  say($("slab-size"), size(slab.size));
+  const key = createHtml("p", { class: "key" },
+    createHtml("span", {}, bar([["used", 1]], 1), "messages that wait or are in flight"),
+    createHtml("span", {}, bar([["settled", 1]], 1), "delivered or discarded, to be used again"),
+    createHtml("span", {}, bar([], 1), "free"));
+  const note = slab.classes.length ? `A message larger than ${sizeText(slab.chunk)} has a place of its own; smaller ones share one, which is larger for a busy topic. Each bar is the whole slab.`
+    : "The slab is empty. Held messages are shown here by the size of their places.";
+  $("slab-bars").replaceChildren(createHtml("div", { class: "bars" }, ...rows), key, createHtml("p", { class: "quiet" }, note));
+  setText($("slab-size"), sizeText(slab.size));
 }
 
 const PRINTABLE = new TextDecoder("utf-8", { fatal: true });
@@ -641,36 +641,36 @@ function bytesAsText(base64) {
 function showDiscards(page) {
   const { reasons, topics, topic_count, samples, culprits, since } = page.discards;
   tables.reasons.show(reasons);
-  say($("discards-total"), page.books.discarded ? `${count(page.books.discarded)} in all` : "");
-  const said = JSON.stringify([topics, samples, culprits, since]);
-  if ($("samples").dataset.said === said) return;
-  $("samples").dataset.said = said;
-  const byTopic = topics.map((each) => make("li", {}, make("b", {}, count(each.count)), make("code", {}, each.topic || "(all others)"),
-    make("span", { class: "quiet" }, ` ${Object.entries(each.reasons).map(([reason, number]) => `${reason} ${count(number)}`).join(", ")}`)));
-  const heading = (text, note) => make("h3", {}, text, " ", make("small", { class: "quiet" }, note));
-  const list = (items) => make("ul", { class: "samples" }, ...items);
+  setText($("discards-total"), page.books.discarded ? `${countText(page.books.discarded)} in all` : "");
+  const content = JSON.stringify([topics, samples, culprits, since]);
+  if ($("samples").dataset.shown === content) return;
+  $("samples").dataset.shown = content;
+  const byTopic = topics.map((each) => createHtml("li", {}, createHtml("b", {}, countText(each.count)), createHtml("code", {}, each.topic || "(all others)"),
+    createHtml("span", { class: "quiet" }, ` ${Object.entries(each.reasons).map(([reason, number]) => `${reason} ${countText(number)}`).join(", ")}`)));
+  const heading = (text, note) => createHtml("h3", {}, text, " ", createHtml("small", { class: "quiet" }, note));
+  const list = (items) => createHtml("ul", { class: "samples" }, ...items);
   $("discards-topics").replaceChildren(...(byTopic.length
-    ? [heading("By topic", `${topics.length < topic_count ? `${topics.length} of ${count(topic_count)}, ` : ""}since ${clock(since)}`), list(byTopic)] : []));
-  const shown = samples.map((each) => make("li", {}, make("b", {}, each.reason), make("code", {}, each.topic ?? bytesAsText(each.data))));
-  const senders = culprits.map((each) => make("li", {}, make("b", {}, each.reason), `${plural(each.count, "message", "messages")} by process ${each.pid} `,
-    make("code", {}, each.command), ` of user ${each.uid}`));
-  $("samples").replaceChildren(...(shown.length ? [heading("Samples", `the newest of each kind, since ${clock(since)}`), list(shown)] : []),
+    ? [heading("By topic", `${topics.length < topic_count ? `${topics.length} of ${countText(topic_count)}, ` : ""}since ${timeText(since)}`), list(byTopic)] : []));
+  const shown = samples.map((each) => createHtml("li", {}, createHtml("b", {}, each.reason), createHtml("code", {}, each.topic ?? bytesAsText(each.data))));
+  const senders = culprits.map((each) => createHtml("li", {}, createHtml("b", {}, each.reason), `${plural(each.count, "message", "messages")} by process ${each.pid} `,
+    createHtml("code", {}, each.command), ` of user ${each.uid}`));
+  $("samples").replaceChildren(...(shown.length ? [heading("Samples", `the newest of each kind, since ${timeText(since)}`), list(shown)] : []),
     ...(senders.length ? [heading("Sent by", "local processes"), list(senders)] : []));
 }
 
 function showCompression(page) {
   const { codecs, topics, topic_count } = page.compression;
   tables.compression.show(topics);
-  const parts = codecs.map((each) => `${each.codec}: ${size(each.plain_bytes)} to ${size(each.packed_bytes)} (${each.percent} %)`);
-  if (topics.length < topic_count) parts.push(`${topics.length} of ${count(topic_count)} topics listed`);
-  say($("compression-note"), parts.join("; "));
+  const parts = codecs.map((each) => `${each.codec}: ${sizeText(each.plain_bytes)} to ${sizeText(each.packed_bytes)} (${each.percent} %)`);
+  if (topics.length < topic_count) parts.push(`${topics.length} of ${countText(topic_count)} topics listed`);
+  setText($("compression-note"), parts.join("; "));
 }
 
-// CPU time is a sum: how much of a core a process uses now follows from two answers.
+// The share of a core that a process uses follows from its CPU time in two answers.
 let cpuBefore = new Map(), cpuNow = new Map();
 const cpuKey = (row) => `${row.name} ${row.pid}`;
 
-function noteCpu(page) {
+function recordCpu(page) {
   const at = performance.now();
   cpuBefore = cpuNow;
   cpuNow = new Map(page.processes.map((row) => [cpuKey(row), [at, row.cpu_seconds]]));
@@ -684,12 +684,12 @@ function cpuOf(row) {
 
 function show(page) {
   tables.page = page;
-  noteCpu(page);
+  recordCpu(page);
   showHead(page);
   showTiles(page);
   showBooks(page);
   charts.minute.show(page.history.minute);
-  charts.past.show(page);
+  charts.history.show(page);
   charts.topic.show(page);
   showBrokers(page);
   showTopics(page);
@@ -699,83 +699,83 @@ function show(page) {
   tables.processes.show(page.processes.filter((row) => row.state !== "stopped"));
 }
 
-// --- asking ----------------------------------------------------------------------------------------------------------
+// --- requests --------------------------------------------------------------------------------------------------------
 
-const asked = { text: "", limit: FIRST_ROWS };
+const selection = { text: "", limit: FIRST_ROWS };
 let tables, charts, version = null;
-let timer = 0, underWay = null, lastAnswer = 0, silentSince = 0, refusals = 0, isPaused = false;
+let timer = 0, request = null, lastAnswer = 0, silentSince = 0, refusals = 0, isPaused = false;
 
 function address() {
   const { key, ascending } = tables.topics.sort;
-  const query = new URLSearchParams({ sort: key, order: ascending ? "ascending" : "descending", limit: asked.limit });
-  if (asked.text) query.set("topic", asked.text);
+  const query = new URLSearchParams({ sort: key, order: ascending ? "ascending" : "descending", limit: selection.limit });
+  if (selection.text) query.set("topic", selection.text);
   return `overview/json?${query}`;
 }
 
-async function ask() {
+async function refresh() {
   clearTimeout(timer);
-  if (underWay) underWay.abort();
-  const mine = underWay = new AbortController();
-  const patience = setTimeout(() => mine.abort(new Error("no answer")), GIVE_UP_MS);
+  if (request) request.abort();
+  const current = request = new AbortController();
+  const patience = setTimeout(() => current.abort(new Error("no answer")), TIMEOUT_MS);
   try {
-    const answer = await fetch(address(), { signal: mine.signal, cache: "no-store" });
+    const answer = await fetch(address(), { signal: current.signal, cache: "no-store" });
     if (!answer.ok) throw new Error(`status ${answer.status}: ${(await answer.text()).slice(0, 300)}`);
     const page = await answer.json();
-    if (mine === underWay) hear(page);
+    if (current === request) onPage(page);
   } catch (error) {
-    if (mine === underWay) miss(error);
+    if (current === request) onFailure(error);
   } finally {
     clearTimeout(patience);
-    if (mine === underWay) {
-      underWay = null;
-      if (!isPaused && !document.hidden) timer = setTimeout(ask, EVERY_MS);
+    if (current === request) {
+      request = null;
+      if (!isPaused && !document.hidden) timer = setTimeout(refresh, INTERVAL_MS);
     }
   }
 }
 
-function hear(page) {
+function onPage(page) {
   if (version !== null && version !== page.version) {
-    location.reload(); // another release: this script may not fit to it
+    location.reload(); // this script may not fit another release
     return;
   }
   version = page.version;
   lastAnswer = Date.now();
   silentSince = refusals = 0;
   show(page);
-  showSilence("");
+  showOutage("");
 }
 
-function miss(error) {
+function onFailure(error) {
   refusals += 1;
-  if (String(error.message).startsWith("status") && refusals < TRIES_WHILE_BUSY) return;
+  if (String(error.message).startsWith("status") && refusals < MAX_BUSY_ANSWERS) return;
   silentSince = silentSince || Date.now();
   const words = String(error.message).startsWith("status") ? error.message : "there is no connection";
-  showSilence(words);
+  showOutage(words);
 }
 
-let silence = "";
+let outage = "";
 
-function showSilence(words) {
-  silence = words;
+function showOutage(words) {
+  outage = words;
   document.body.classList.toggle("stale", words !== "");
   if (words) {
     $("state").dataset.state = "bad";
-    say($("state"), "✖ no answer");
+    setText($("state"), "✖ no answer");
     document.title = "✖ no answer: bruce";
   }
   showClock();
 }
 
-// Once a second: how old what is shown is.
+// Shows the age of the data; runs once a second.
 function showClock() {
   const banner = $("silence");
-  banner.hidden = silence === "";
-  if (silence) {
-    const old = lastAnswer ? ` What is below is of ${clock(lastAnswer / 1000)}.` : "";
+  banner.hidden = outage === "";
+  if (outage) {
+    const old = lastAnswer ? ` What is below is of ${timeText(lastAnswer / 1000)}.` : "";
     const remedy = "See whether it runs: bruce status on its host, and the log.";
-    say(banner, `The daemon does not answer since ${clock(silentSince / 1000)}: ${silence}.${old} ${remedy}`);
+    setText(banner, `The daemon does not answer since ${timeText(silentSince / 1000)}: ${outage}.${old} ${remedy}`);
   }
-  say($("updated"), lastAnswer ? `${isPaused ? "Paused; of" : "As of"} ${clock(lastAnswer / 1000)}` : "");
+  setText($("updated"), lastAnswer ? `${isPaused ? "Paused; of" : "As of"} ${timeText(lastAnswer / 1000)}` : "");
 }
 
 function pause(wanted) {
@@ -783,10 +783,10 @@ function pause(wanted) {
   $("pause").setAttribute("aria-pressed", String(wanted));
   showClock();
   if (wanted) clearTimeout(timer);
-  else ask();
+  else refresh();
 }
 
-// The only thing that the page changes.  Where that takes a token, it is asked for, and kept no longer than the page.
+// The only change that the page makes.  It keeps a token, if the daemon wants one, in its input field only.
 async function fetchMetadata(event) {
   event.preventDefault();
   const token = String.fromCharCode(...new TextEncoder().encode($("token").value)); // a header takes bytes
@@ -798,8 +798,8 @@ async function fetchMetadata(event) {
       $("token-label").hidden = false;
       $("token").focus();
     }
-  } catch { /* said above */ }
-  say($("fetch-answer"), words.trim());
+  } catch { /* the initial text stays */ }
+  setText($("fetch-answer"), words.trim());
 }
 
 function showSort() {
@@ -810,28 +810,28 @@ function wire() {
   $("pause").addEventListener("click", () => pause(!isPaused));
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) clearTimeout(timer);
-    else if (!isPaused) ask();
+    else if (!isPaused) refresh();
   });
   for (const column of tables.topics.columns.filter((each) => each.value)) {
-    $("topic-sort").append(make("option", { value: column.key }, column.label));
+    $("topic-sort").append(createHtml("option", { value: column.key }, column.label));
   }
   showSort();
   $("topic-sort").addEventListener("change", (event) => {
-    tables.topics.sort = null; // the usual way round of a column that was not sorted by
+    tables.topics.sort = null; // so that sortBy chooses the usual order of the column
     tables.topics.sortBy(tables.topics.columns.find((each) => each.key === event.target.value));
   });
   let typing = 0;
   $("topic-filter").addEventListener("input", (event) => {
-    asked.text = event.target.value;
-    asked.limit = FIRST_ROWS;
+    selection.text = event.target.value;
+    selection.limit = FIRST_ROWS;
     clearTimeout(typing);
-    typing = setTimeout(ask, 250);
+    typing = setTimeout(refresh, 250);
   });
   $("topics-tools").addEventListener("submit", (event) => event.preventDefault());
   $("topic-close").addEventListener("click", () => { $("topic").hidden = true; });
   $("topics-more").addEventListener("click", () => {
-    asked.limit = MORE_ROWS;
-    ask();
+    selection.limit = MORE_ROWS;
+    refresh();
   });
   $("fetch-metadata").addEventListener("submit", fetchMetadata);
   setInterval(showClock, 1000);
@@ -840,8 +840,8 @@ function wire() {
 tables = makeTables();
 charts = {
   minute: new Chart($("chart-minute"), $("minute-s")),
-  past: new Past("past", $("past")),
-  topic: new Past("topic", $("topic")),
+  history: new HistoryChart("past", $("past")),
+  topic: new HistoryChart("topic", $("topic")),
 };
 wire();
-ask();
+refresh();
