@@ -8,6 +8,7 @@ const INTERVAL_MS = 2000;
 const TIMEOUT_MS = 15000;
 const MAX_BUSY_ANSWERS = 3; // status 503: the slab changed while it was read
 const FIRST_ROWS = 50, MORE_ROWS = 500;
+const SHOWN_COMPLAINTS = 5;
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -461,15 +462,30 @@ function showHead(page) {
   setText($("host"), `on ${page.host}`);
   setText($("which"), `${page.version}, pid ${page.pid}, up since ${timeText(page.since)}`);
   document.title = `${words[state]}: bruce on ${page.host}`;
-  const list = [...health.problems.map((text) => ["problem", "Problem:", text, health.entries[text]]),
+  const complaints = [...health.problems.map((text) => ["problem", "Problem:", text, health.entries[text]]),
     ...health.warnings.map((text) => ["warning", "Warning:", text, health.entries[text]])];
-  const place = $("complaints");
-  place.hidden = list.length === 0;
-  if (place.dataset.shown !== JSON.stringify(list)) {
-    place.replaceChildren(...list.map(([css, word, text, entry]) => createHtml("li", { class: css }, createHtml("b", {}, word), text,
-      ...(entry ? [" ", createHtml("a", { href: entry }, "What to do")] : []))));
-    place.dataset.shown = JSON.stringify(list);
+  const more = complaints.slice(SHOWN_COMPLAINTS);
+  showComplaints($("complaints"), complaints.slice(0, SHOWN_COMPLAINTS));
+  showComplaints($("more-complaints").querySelector("ul"), more);
+  $("more-complaints").hidden = more.length === 0;
+  setText($("more-complaints").querySelector("summary"), `${more.length} more`);
+}
+
+// The sentences change every second, and the links in them keep the focus.
+function showComplaints(place, complaints) {
+  place.hidden = complaints.length === 0;
+  while (place.children.length > complaints.length) place.lastElementChild.remove();
+  while (place.children.length < complaints.length) {
+    place.append(createHtml("li", {}, createHtml("b"), createHtml("span"), " ", createHtml("a", {}, "What to do")));
   }
+  complaints.forEach(([css, word, text, entry], index) => {
+    const item = place.children[index], link = item.querySelector("a");
+    item.className = css;
+    setText(item.querySelector("b"), word);
+    setText(item.querySelector("span"), text);
+    link.hidden = !entry;
+    link.setAttribute("href", entry);
+  });
 }
 
 const number = (key, label, unit) => ({ key, label, is: "number", value: (row) => row[key] ?? -1, text: (row) => unit(row[key]) });
