@@ -60,8 +60,8 @@ class ClusterStatus:
         self._forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in self._forbidden:
             _LOG.error(
-                "Topic %s: the brokers hide it from our user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. Its "
-                "messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
+                "Topic %s: the brokers hide it from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. "
+                "Its messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
                 name.decode("utf-8", "replace"), extra={"about": name},
             )  # fmt: skip
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))

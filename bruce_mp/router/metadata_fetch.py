@@ -233,7 +233,7 @@ class MetadataFetcher:
             self._next_after_failure()
         elif response.error:
             _LOG.error(
-                "The brokers refuse us a producer id, %s (%d): messages are delivered at least once. Allow the "
+                "The brokers refuse the daemon a producer id, %s (%d): messages are delivered at least once. Allow the "
                 "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
                 "metadata fetch repeats the request.", action_for(response.error).name, response.error,
             )  # fmt: skip

@@ -79,7 +79,7 @@ def test_messages_of_an_unauthorized_topic_wait_for_permission(tmp_path: Path) -
         send(daemon, "secret", 3)
         daemon.wait_for(lambda: "refuse topic secret: TOPIC_AUTHORIZATION_FAILED" in problems(daemon), "red", 20)
         assert "Its messages wait in the slab" in problems(daemon)
-        assert "our user may not write to that topic (ACL WRITE)" in daemon.log()
+        assert "the daemon's user may not write to that topic (ACL WRITE)" in daemon.log()
         send(daemon, "news", 2)
         daemon.wait_for(lambda: daemon.books().delivered == 2, "the other topic", 20)
         broker.clear_faults()

@@ -129,8 +129,8 @@ def test_an_expired_client_certificate_is_replaced_without_a_restart(tmp_path: P
 @pytest.mark.parametrize(
     ("name", "may_describe", "words"),
     [
-        ("refused", True, "refuse topic refused: TOPIC_AUTHORIZATION_FAILED (29): our user may not write"),
-        ("hidden", False, "hide topic hidden from our user, TOPIC_AUTHORIZATION_FAILED (29)"),
+        ("refused", True, "refuse topic refused: TOPIC_AUTHORIZATION_FAILED (29): the daemon's user may not write"),
+        ("hidden", False, "hide topic hidden from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )
 def test_messages_without_permission_wait_for_it(
@@ -151,7 +151,7 @@ def test_messages_without_permission_wait_for_it(
         with_acls = cleanup.enter_context(kafka.with_acls("bob", rules))
         daemon = cleanup.enter_context(Daemon(tmp_path, kafka.server("SASL_PLAIN"), settings))
         deliver(load, daemon)
-        for text in (words, "refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"):
+        for text in (words, "refuse the daemon a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"):
             daemon.wait_for(lambda text=text: text in problems(daemon), "a red page", TIMEOUT_S)  # type: ignore[misc]
         assert "Allow the daemon's user IDEMPOTENT_WRITE on the cluster" in daemon.log()
         assert "(ACL WRITE)" in daemon.log()

@@ -243,10 +243,11 @@ def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
 def _producer_refused(evidence: Evidence) -> Iterator[str]:
     router = evidence.cluster.router
     if router is not None and router.producer_error:
+        name = action_for(router.producer_error).name
         yield (
-            f"The brokers refuse us a producer id, {action_for(router.producer_error).name} ({router.producer_error}): "
-            "messages are delivered at least once. Allow our user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 "
-            "and later WRITE on a topic; then refresh the metadata."
+            f"The brokers refuse the daemon a producer id, {name} ({router.producer_error}): messages are delivered at "
+            "least once. Allow the daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on "
+            "a topic; then refresh the metadata."
         )
 
 
@@ -274,8 +275,8 @@ def _hidden_topics(evidence: Evidence) -> Iterator[str]:
     hidden = evidence.cluster.router.forbidden if evidence.cluster.router is not None else ()
     for topic in hidden[:MAX_NAMED]:
         yield (
-            f"The brokers hide topic {topic_text(topic)} from our user, TOPIC_AUTHORIZATION_FAILED (29), if it "
-            "exists. Its messages wait in the slab: grant our user WRITE on it, or correct the topic in the sender."
+            f"The brokers hide topic {topic_text(topic)} from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), if it "
+            "exists. Its messages wait in the slab: grant the daemon's user WRITE on it, or correct the topic in the sender."
         )
 
 

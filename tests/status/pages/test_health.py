@@ -300,7 +300,9 @@ def test_a_login_refused_by_all_brokers_is_a_problem(daemon: OfflineStatusPages)
 
 def test_a_refused_producer_id_is_a_problem(daemon: OfflineStatusPages) -> None:
     well(daemon).broker_status.record([msgspec.structs.replace(router(), producer_error=31)], NOW_MS)
-    assert only_problem(daemon).startswith("The brokers refuse us a producer id, CLUSTER_AUTHORIZATION_FAILED (31)")
+    assert only_problem(daemon).startswith(
+        "The brokers refuse the daemon a producer id, CLUSTER_AUTHORIZATION_FAILED (31)"
+    )
 
 
 def test_outdated_statuses_are_ignored(daemon: OfflineStatusPages) -> None:
@@ -313,7 +315,7 @@ def test_a_refused_topic_is_a_problem(daemon: OfflineStatusPages) -> None:
     topics = well(daemon).filled.topics
     topics.store_refusal(topics.number_of(b"clicks"), 29)
     assert only_problem(daemon).startswith(
-        "The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): our user may not"
+        "The brokers refuse topic clicks: TOPIC_AUTHORIZATION_FAILED (29): the daemon's user may not"
     )
     topics.store_refusal(topics.number_of(b"clicks"), 0)
     assert daemon.json("/healthz")["ready"]
