@@ -275,8 +275,9 @@ def _hidden_topics(evidence: Evidence) -> Iterator[str]:
     hidden = evidence.cluster.router.forbidden if evidence.cluster.router is not None else ()
     for topic in hidden[:MAX_NAMED]:
         yield (
-            f"The brokers hide topic {topic_text(topic)} from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), if it "
-            "exists. Its messages wait in the slab: grant the daemon's user WRITE on it, or correct the topic in the sender."
+            f"The brokers hide topic {topic_text(topic)} from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), "
+            "if it exists. Its messages wait in the slab: grant the daemon's user WRITE on it, or correct the topic in "
+            "the sender."
         )
 
 
