@@ -57,6 +57,7 @@ class _DispatcherProcess(ProcessShell):
         self.add_output(EventOutput(reports, self._compressor.sums))
         keeps_empty_values = config.kafka.empty_values == "empty"
         self._encoder = BatchEncoder(slab, self._row, self._compressor, keeps_empty_values=keeps_empty_values)
+        self._traffic = EventOutput(reports, self._core.traffic)
         self._session = ProduceSession(
             start,
             self._loop,
@@ -65,7 +66,7 @@ class _DispatcherProcess(ProcessShell):
             core=self._core,
             encoder=self._encoder,
             tap=self._tap,
-            reports=EventOutput(reports, self._core.traffic),
+            reports=self._traffic,
         )
         self._is_exiting = False
 
