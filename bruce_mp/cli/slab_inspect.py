@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Inspection", "inspect"]
 
 IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers cannot", 3: "not known yet"}
+"""The words for each value of SUPER_IDEMPOTENCE; 3 marks a change of the cluster that is not finished."""
 
 
 class TopicHeld(msgspec.Struct):
@@ -234,10 +235,10 @@ def _process(process: LastProcess) -> str:
 
 def _topic(topic: TopicHeld) -> str:
     stages = ", ".join(f"{stage} {count:,}" for stage, count in topic.held.items() if count)
-    tried = f", {topic.sent:,} sent, up to {topic.retries} retries" if topic.sent or topic.retries else ""
+    sent = f", {topic.sent:,} sent, up to {topic.retries} retries" if topic.sent or topic.retries else ""
     times = f"of {_time(topic.oldest_ms or 0)} to {_time(topic.newest_ms or 0)}"
     name, count = topic.topic or "(name lost)", plural(topic.messages, "message")
-    return f"{name}: {count} ({stages}{tried}), {topic.bytes:,} bytes, {times}"
+    return f"{name}: {count} ({stages}{sent}), {topic.bytes:,} bytes, {times}"
 
 
 def _time(ms: int) -> str:

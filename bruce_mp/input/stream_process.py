@@ -140,6 +140,7 @@ class _StreamWorker(InputShell):
         self._drain_until = 0.0
 
     def _journal_request(self, config: Config) -> Callable[[], None]:
+        """Return a function that requests a durable copy of all runs, if flushes request one."""
         if config.slab.sync != "each flush":
             return lambda: None
         link = self._links.sender(JOURNAL_REQUESTS)
@@ -168,7 +169,7 @@ class _StreamWorker(InputShell):
         self._connections.apply_quotas()
 
     def drain(self, _: Drain) -> None:
-        """Stop reading, and give pending barriers 1.5 s to succeed before the end answers them."""
+        """Stop reading, and give pending barriers 1.5 s to succeed before `_finish` answers them."""
         self._connections.serve()  # admit the data that arrived before the drain
         self._connections.abandon_all()
         self._publisher.publish_all()
@@ -267,7 +268,7 @@ class _AttemptParts:
             spills=self._spills,
             unique=self.unique,
             max_chunks=streams.max_attempt_size // CHUNK_BYTES,
-            max_total_chunks=max(1, slab.geometry.chunks // 2 // streams.processes),
+            max_total_chunks=max(1, slab.geometry.chunks // 2 // streams.processes),  # half of the slab, in equal parts
         )
         self._settlement = SettlementTimer(loop, self.unique)
 

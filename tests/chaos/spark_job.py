@@ -70,12 +70,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options.parse_args(arguments)
 
 
-def _files(spark: SparkSession, directory: Path) -> DataFrame:
+def _read_files(spark: SparkSession, directory: Path) -> DataFrame:
     plan = Backfill(f"{directory}/in", "text", "", {}, files_per_chunk=6)
     return read_messages(spark, plan)
 
 
-def _kafka(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
+def _read_kafka(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     stream = spark.readStream.format("kafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic})
     return stream.options(startingOffsets="earliest", maxOffsetsPerTrigger="3000").load().select("key", "value")
 
@@ -89,11 +89,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run until the file `stop` is there."""
     given = _parse(arguments)
     directory = Path(given.directory)
-    kept = {"spark.local.dir": f"{directory}/local", "spark.sql.warehouse.dir": f"{directory}/warehouse"}
-    spark = start_session("chaos", master=given.master, kafka=True, settings={**SETTINGS, **kept})
+    places = {"spark.local.dir": f"{directory}/local", "spark.sql.warehouse.dir": f"{directory}/warehouse"}
+    spark = start_session("chaos", master=given.master, kafka=True, settings={**SETTINGS, **places})
     register(spark)  # Spark's own lookup fails for good if its Python worker is killed
     sink = {"topic": given.topic, "acks": given.acks, "bruce.socket": given.socket, "maxRecordsPerSecond": "400"}
-    frames = {"files": _files(spark, directory), "kafka": _kafka(spark, given.bootstrap, given.source_topic)}
+    frames = {"files": _read_files(spark, directory), "kafka": _read_kafka(spark, given.bootstrap, given.source_topic)}
     queries = [RestartedQuery(_starter(frame, directory, name, sink)) for name, frame in frames.items()]
     while not (directory / "stop").exists():
         time.sleep(POLL_S)

@@ -95,8 +95,8 @@ def compare(
     read: set[Name] = set()
     account = Account()
     last: dict[tuple[str, int, int, tuple[int, ...] | None], int] = {}
-    for topic, some in records.items():
-        for seen in some:
+    for topic, of_topic in records.items():
+        for seen in of_topic:
             name = Name.of(seen.value)
             message = messages[name]
             assert _as_sent(seen, topic, message.homes) == message, f"{name} is not what was sent: {seen}"
@@ -107,12 +107,12 @@ def compare(
             read.add(name)
             if unordered(name):
                 continue
-            place = (topic, seen.partition, name.sender, message.homes)
-            before = last.get(place, -1)
+            stream = (topic, seen.partition, name.sender, message.homes)  # messages that keep their order
+            before = last.get(stream, -1)
             assert before < name.number or not in_order, (
                 f"{topic}-{seen.partition}: {name} came after {before}; {message}"
             )
-            last[place] = max(before, name.number)
+            last[stream] = max(before, name.number)
     account.read = len(read)
     account.missing = {name: message.topic for name, message in messages.items() if name not in read}
     return account

@@ -41,8 +41,8 @@ class Authority:
         """Issue a certificate for `hosts`, expired with `days` below 0; `password` encrypts the key."""
         made = Certificate(*(self._directory / f"{name}{end}" for end in (".pem", ".key", ".both.pem")))
         request, extensions = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
-        hidden = ("-nodes",) if password is None else ("-passout", f"pass:{password}")
-        _openssl("req", *NEW_KEY, *hidden, "-keyout", made.key, "-out", request, "-subj", f"/CN={name}")
+        encryption = ("-nodes",) if password is None else ("-passout", f"pass:{password}")
+        _openssl("req", *NEW_KEY, *encryption, "-keyout", made.key, "-out", request, "-subj", f"/CN={name}")
         extensions.write_text(f"subjectAltName={hosts}\nkeyUsage=critical,digitalSignature\n")
         _openssl(
             "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",

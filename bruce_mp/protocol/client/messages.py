@@ -219,7 +219,8 @@ class _Body(NamedTuple):
     def of(cls, value: Buffer | None, key: Buffer | None, headers: Sequence[HeaderInput], *, keep_empty: bool) -> _Body:
         data = encode_headers(headers)
         held_key, held_value = key or b"", value or b""
-        if value is None or (keep_empty and (not value or (key is not None and not key))):
+        has_empty_key = key is not None and not key
+        if value is None or (keep_empty and (not value or has_empty_key)):
             key_size = len(held_key) or (0 if keep_empty and key is not None else NULL)
             value_size = NULL if value is None else len(value)
             return cls(NULLS_VERSION, key_size, held_key, value_size, held_value, INT32.pack(len(data)) + data)
