@@ -221,12 +221,14 @@ def decode_producer_id(frame: bytes, version: int) -> ProducerIdResponse:
     Raises RemoteProtocolError for malformed bytes, and for a negative id without an error.
     """
     with _raising(RemoteProtocolError, "The broker's InitProducerId response"):
-        got = _decode(_PRODUCER.InitProducerIdResponse, frame, version)
-    if got.error_code != 0:
-        return ProducerIdResponse(got.error_code, -1, -1, got.throttle_time_ms)
-    if got.producer_id < 0 or got.producer_epoch < 0:
-        raise RemoteProtocolError(f"The broker assigned producer id {got.producer_id} epoch {got.producer_epoch}.")
-    return ProducerIdResponse(0, got.producer_id, got.producer_epoch, got.throttle_time_ms)
+        response = _decode(_PRODUCER.InitProducerIdResponse, frame, version)
+    if response.error_code != 0:
+        return ProducerIdResponse(response.error_code, -1, -1, response.throttle_time_ms)
+    if response.producer_id < 0 or response.producer_epoch < 0:
+        raise RemoteProtocolError(
+            f"The broker assigned producer id {response.producer_id} epoch {response.producer_epoch}."
+        )
+    return ProducerIdResponse(0, response.producer_id, response.producer_epoch, response.throttle_time_ms)
 
 
 def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
@@ -239,16 +241,16 @@ def decode_create_topics(frame: bytes, version: int) -> dict[bytes, int]:
 def decode_sasl_handshake(frame: bytes, version: int) -> SaslHandshakeResponse:
     """Decode a SaslHandshake response; raise RemoteProtocolError for malformed bytes."""
     with _raising(RemoteProtocolError, "The broker's SaslHandshake response"):
-        got = _decode(messages("sasl").SaslHandshakeResponse, frame, version)
-        return SaslHandshakeResponse(got.error_code, tuple(got.mechanisms))
+        response = _decode(messages("sasl").SaslHandshakeResponse, frame, version)
+        return SaslHandshakeResponse(response.error_code, tuple(response.mechanisms))
 
 
 def decode_sasl_authenticate(frame: bytes, version: int) -> SaslAuthenticateResponse:
     """Decode a SaslAuthenticate response; raise RemoteProtocolError for malformed bytes."""
     with _raising(RemoteProtocolError, "The broker's SaslAuthenticate response"):
-        got = _decode(messages("sasl").SaslAuthenticateResponse, frame, version)
+        response = _decode(messages("sasl").SaslAuthenticateResponse, frame, version)
         return SaslAuthenticateResponse(
-            got.error_code, got.error_message, bytes(got.auth_bytes), got.session_lifetime_ms
+            response.error_code, response.error_message, bytes(response.auth_bytes), response.session_lifetime_ms
         )
 
 
@@ -273,9 +275,9 @@ class _ClusterReader:
         self._duplicates = 0
 
     def read(self) -> ClusterMetadata:
-        got = self._response
+        response = self._response
         self._brokers = self._drop_duplicates(
-            (node.node_id, broker_address(node.node_id, node.host, node.port, node.rack)) for node in got.brokers
+            (node.node_id, broker_address(node.node_id, node.host, node.port, node.rack)) for node in response.brokers
         )
         if not self._brokers:
             raise RemoteProtocolError(
@@ -283,16 +285,16 @@ class _ClusterReader:
                 "Kafka 0.8 lists none until a topic exists."
             )
         # Only a topic requested by id has no name, and requests here use names.
-        named = (topic for topic in got.topics if topic.name is not None)
+        named = (topic for topic in response.topics if topic.name is not None)
         topics = self._drop_duplicates((topic.name.encode(), self._topic(topic)) for topic in named)
         return ClusterMetadata(
             self._brokers,
             topics,
-            got.controller_id,
-            got.throttle_time_ms,
+            response.controller_id,
+            response.throttle_time_ms,
             self._unknown_leaders,
             self._duplicates,
-            got.cluster_id or "",
+            response.cluster_id or "",
         )
 
     def _drop_duplicates(self, pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
@@ -303,21 +305,21 @@ class _ClusterReader:
         return found
 
     def _topic(self, topic: Any) -> TopicMetadata:
-        partitions = ((got.partition_index, self._partition(got)) for got in topic.partitions)
+        partitions = ((each.partition_index, self._partition(each)) for each in topic.partitions)
         operations = _operations(topic.authorized_operations)
         topic_id = b"" if topic.topic_id is None else topic.topic_id.bytes
         return TopicMetadata(topic.error_code, self._drop_duplicates(partitions), topic_id, operations)
 
-    def _partition(self, got: Any) -> PartitionMetadata:
-        if got.partition_index < 0 or got.leader_id < NO_BROKER:
+    def _partition(self, partition: Any) -> PartitionMetadata:
+        if partition.partition_index < 0 or partition.leader_id < NO_BROKER:
             raise RemoteProtocolError(
-                f"The broker's metadata names partition {got.partition_index} with leader {got.leader_id}."
+                f"The broker's metadata names partition {partition.partition_index} with leader {partition.leader_id}."
             )
-        leader = got.leader_id
+        leader = partition.leader_id
         if leader != NO_BROKER and leader not in self._brokers:
             self._unknown_leaders += 1
             leader = NO_BROKER
-        return PartitionMetadata(got.error_code, leader, got.leader_epoch)
+        return PartitionMetadata(partition.error_code, leader, partition.leader_epoch)
 
 
 def _operations(codes: set[int] | None) -> frozenset[int] | None:

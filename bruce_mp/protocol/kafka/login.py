@@ -51,19 +51,19 @@ class Login:
 
     def on_handshake(self, frame: bytes) -> None:
         """Check the SaslHandshake response; raise LoginRefusedError if it is an error."""
-        answer = kafka_api.decode_sasl_handshake(frame, self._version)
-        if answer.error == _NO_SUCH_MECHANISM:
-            known = ", ".join(answer.mechanisms) or "none"
+        response = kafka_api.decode_sasl_handshake(frame, self._version)
+        if response.error == _NO_SUCH_MECHANISM:
+            known = ", ".join(response.mechanisms) or "none"
             raise LoginRefusedError(
                 f"It does not accept {self._mechanism.name} on this port, but: {known}. Set kafka.sasl.mechanism to "
                 "one of these, or enable it there (sasl.enabled.mechanisms)."
             )
-        if answer.error == _ILLEGAL_STATE:
+        if response.error == _ILLEGAL_STATE:
             raise LoginRefusedError(
                 "It expects no login on this port. Remove kafka.sasl.mechanism, or name the port of its SASL listener."
             )
-        if answer.error:
-            raise self._refusal(answer.error, None)
+        if response.error:
+            raise self._refusal(response.error, None)
 
     def encode_token(self, correlation_id: int) -> bytes:
         """Return the next token as a frame."""
@@ -79,11 +79,11 @@ class Login:
         """
         if not self.has_headers:
             return self._answer(frame)
-        got = kafka_api.decode_sasl_authenticate(frame, self._token_version)
-        if got.error:
-            raise self._refusal(got.error, got.message)
-        self.lifetime_s = max(0, got.lifetime_ms) / 1000
-        return self._answer(got.token)
+        response = kafka_api.decode_sasl_authenticate(frame, self._token_version)
+        if response.error:
+            raise self._refusal(response.error, response.message)
+        self.lifetime_s = max(0, response.lifetime_ms) / 1000
+        return self._answer(response.token)
 
     def _answer(self, challenge: bytes) -> bool:
         """Compute the next token; return True if the mechanism needs none."""
