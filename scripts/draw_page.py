@@ -24,6 +24,8 @@ TOPICS: Final = ("web-access", "web-errors", "orders", "payments", "metrics", "a
 BROKERS: Final = (1, 2, 3)
 LOAD_S: Final = 75.0
 OUTAGE_S: Final = 25.0
+HEIGHT: Final = 1560
+"""Pixels of a picture: down to the topics."""
 SETTINGS: Final = {"compression.default": "small", "compression.configs.small.type": "lz4"}
 
 
@@ -44,7 +46,7 @@ def take(browser: Browser, daemon: Daemon, name: str) -> None:
     browser.open(daemon.url("/"), width=1280)
     browser.wait(lambda: browser.run("return document.querySelectorAll('#chart-past svg').length"), "the charts")
     Event().wait(4.5)  # the CPU of processes follows from two answers
-    browser.screenshot(IMAGES / name)
+    browser.screenshot(IMAGES / name, HEIGHT)
 
 
 def main() -> None:

@@ -106,9 +106,9 @@ class Browser:
         """Return the new lines of the browser's console."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
-    def screenshot(self, path: Path) -> None:
-        """Save a picture of the whole page, beyond the window."""
-        height = self.run("return document.documentElement.scrollHeight")
+    def screenshot(self, path: Path, largest: int = 100_000) -> None:
+        """Save a picture of the page, beyond the window, at most `largest` pixels high."""
+        height = min(largest, self.run("return document.documentElement.scrollHeight"))
         width = self.run("return window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         answer = self._send_command("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)

@@ -176,7 +176,9 @@ class BrokerConnection:
             return self._fail_negotiation("closed the connection", FailureCause.CLOSED_BY_BROKER)
         if self._state is ConnectionState.LOGGING_IN:
             return self._on_eof_in_login()
-        text = f"closed the connection with {len(self._outstanding)} requests unanswered; it may be restarting"
+        count = len(self._outstanding)
+        requests = f"{count} request{'' if count == 1 else 's'}"
+        text = f"closed the connection with {requests} unanswered; it may be restarting"
         may_need_login = self._mechanism is None and not self._has_served
         hint = ", or expect a login on this port (kafka.sasl.mechanism)." if may_need_login else "."
         return self._fail(text + hint, FailureCause.CLOSED_BY_BROKER)

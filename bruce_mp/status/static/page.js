@@ -433,7 +433,7 @@ function showTiles(page) {
   const used = slab.in_use / slab.size;
   tile("in", rateText(flow.received), "/s", `${countText(books.received)} in all`);
   tile("out", rateText(flow.delivered), "/s", `${sizeText(flow.size)}/s`);
-  tile("lost", countText(minute), "", `in the last minute; ${countText(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
+  tile("lost", countText(minute), "", `last minute; ${countText(books.discarded)} in all`, minute ? (faults ? "bad" : "warn") : "");
   tile("held", countText(held), "", `${countText(books.held.in_flight)} of them in flight`);
   tile("oldest", page.oldest_ms === null ? NONE : durationText(page.oldest_ms), "", page.oldest_ms === null ? "nothing is held" : "since its receipt");
   tile("delay", durationText(latency.minute.p99_ms), "",
@@ -594,7 +594,9 @@ function showBrokers(page) {
   const failed = page.brokers.filter((broker) => broker.connection === "failed").length;
   const kinds = [...new Set(page.brokers.map((broker) => broker.delivery))].filter((each) => each !== "not known yet");
   const inRouter = page.paused_count ? page.books.held.router : 0;
-  const parts = [String(page.brokers.length), lastMinute(page), ...(inRouter ? [`${plural(inRouter, "message waits", "messages wait")} in the router`] : []), ...(failed ? [`${failed} failed`] : []), ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
+  const waiting = inRouter ? [`${plural(inRouter, "message waits", "messages wait")} in the router`] : [];
+  const parts = [String(page.brokers.length), ...(failed ? [`${failed} failed`] : []), lastMinute(page), ...waiting,
+    ...(kinds.length ? [`delivery ${kinds.join(" and ")}`] : [])];
   setText($("brokers-count"), page.brokers.length ? parts.join(", ") : "");
   const error = $("metadata-error");
   error.hidden = page.metadata_failing_since === null;
