@@ -60,7 +60,7 @@ class FileCopies(NamedTuple):
 
 
 class _LoggedDiscards:
-    """Discards of a reason and topic: those that the log has, and those that wait for the line at `due_s`."""
+    """Discards of a reason and topic: `total` of them are in the log, `unlogged` wait for the line at `due_s`."""
 
     __slots__ = ("due_s", "total", "unlogged")
 

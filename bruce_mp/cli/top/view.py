@@ -41,7 +41,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class TopScreen(NamedTuple):
-    """What a screen shows: the page, None before the first answer, and the state of the keys.
+    """Content of a screen: the page, None before the first answer, and the state of the keys.
 
     `typed` is a filter that is being typed, else None. `silence` is the reason why there is no answer now, or empty.
     """

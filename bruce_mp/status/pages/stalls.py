@@ -1,7 +1,7 @@
 """Stalls: brokers and partitions that acknowledge nothing for a while although messages wait for them.
 
 The health page, `/metrics` and `/brokers` show the same judgement. A broker is stalled if it acknowledges nothing at
-all; then the stalls of its partitions are part of its own. A partition is stalled if its broker acknowledges others.
+all; its stall includes those of its partitions. A partition is stalled if its broker acknowledges others.
 
 Separate because three pages use it.
 """
