@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Draw the CPU time per message beside other programs, as docs/images/cpu-per-message.svg; a test compares the two.
+"""Draw the CPU time per message; a test compares the pictures.
 
 scripts/draw_chart.py > docs/images/cpu-per-message.svg
+scripts/draw_chart.py applications > docs/images/application-and-daemon.svg
 
-The bars come from the groups `peers` and `ordinary` of tests/bench/baseline.json, which `scripts/bench peers ordinary
---record` writes. The ancestor's bars come from tests/bench/ancestor.json, because the benchmark cannot start a C++
-daemon.
+The first picture has the daemon beside other programs. The bars come from the groups `peers` and `ordinary` of
+tests/bench/baseline.json, which `scripts/bench peers ordinary --record` writes. The ancestor's bars come from
+tests/bench/ancestor.json, because the benchmark cannot start a C++ daemon. The second picture has applications together
+with the daemon, beside Kafka clients in the process, from tests/bench/applications.json, which `scripts/bench
+applications --record` writes.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ ORDINARY: Final = {
 }
 ORDINARY_TITLE: Final = "3,000 messages a second, 50 topics"
 
+APPLICATION_SIZES: Final = {**SIZES, "10KB": "messages of 10 KB"}
+
 LEFT: Final = 330
 WIDTH: Final = 420
 ROW: Final = 30
@@ -41,44 +46,74 @@ TOP: Final = 62
 HEAD: Final = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 820 {height}" role="img" aria-labelledby="title desc" \
 font-family="system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif">
-  <title id="title">CPU time per message</title>
+  <title id="title">{title}</title>
   <desc id="desc">{description}</desc>
   <style>
     .ground {{ fill: #ffffff; }} .text {{ fill: #1b2430; }} .small {{ fill: #46525f; }}
-    .ours {{ fill: #2563a8; }} .other {{ fill: #a9b4c0; }} .ancestor {{ fill: #c98a2b; }} .axis {{ stroke: #8b98a9; }}
+    .ours {{ fill: #2563a8; }} .other {{ fill: #a9b4c0; }} .ancestor {{ fill: #c98a2b; }} \
+.own {{ fill: #7fb3e6; }} .axis {{ stroke: #8b98a9; }}
     @media (prefers-color-scheme: dark) {{
       .ground {{ fill: #12171e; }} .text {{ fill: #eaf0f6; }} .small {{ fill: #b4c0cc; }}
-      .ours {{ fill: #6fb0f5; }} .other {{ fill: #66727f; }} .ancestor {{ fill: #e0a84e; }} .axis {{ stroke: #5d6c7e; }}
+      .ours {{ fill: #6fb0f5; }} .other {{ fill: #66727f; }} .ancestor {{ fill: #e0a84e; }} \
+.own {{ fill: #37618c; }} .axis {{ stroke: #5d6c7e; }}
     }}
     .text {{ font-size: 14px; }} .small {{ font-size: 12px; }}
     .bold {{ font-weight: 600; }} .name {{ text-anchor: end; }}
   </style>
   <rect class="ground" width="820" height="{height}" rx="10"/>
-  <text class="text bold" x="20" y="30">CPU time per message in µs, user and system: shorter is better</text>
+  <text class="text bold" x="20" y="30">{title} in µs, user and system: shorter is better</text>
 """
 
 
 class Bar(NamedTuple):
-    """One measured figure; `look` is its class in the style sheet."""
+    """One measured figure; `look` is its class in the style sheet. The application's own part has another colour."""
 
     name: str
     microseconds: float
     look: str
+    own: float = 0.0
 
 
 def render() -> str:
-    """Return the whole picture as SVG."""
+    """Return the picture of the daemon as SVG."""
     groups, ancestor = _recorded("baseline.json")["groups"], _recorded("ancestor.json")
     peers = groups["peers"]
     panels = {SIZES[size]: _bars(size, peers["figures"], ancestor) for size in SIZES}
     panels[ORDINARY_TITLE] = _ordinary_bars(groups["ordinary"]["figures"], ancestor)
+    return _picture("CPU time per message", panels, _notes(peers["machine"], groups["ordinary"]["machine"], ancestor))
+
+
+def render_applications() -> str:
+    """Return the picture of applications and daemon as SVG."""
+    recorded = _recorded("applications.json")
+    panels = {title: _application_bars(size, recorded["figures"]) for size, title in APPLICATION_SIZES.items()}
+    machine = recorded["machine"]
+    run = f"scripts/bench applications at {machine['commit']}, repetitions: {machine['repetitions']:.0f}"
+    notes = [
+        "Light: the application. Dark: the daemon. Grey: a Kafka client in the process, without a daemon.",
+        f"One application without pauses, {machine['cores']:.0f} cores, {machine['date']}, {run}.",
+    ]
+    return _picture("CPU time per message, application and daemon", panels, notes)
+
+
+def _application_bars(size: str, figures: dict[str, Any]) -> list[Bar]:
+    found = {name: loads[size] for name, loads in figures.items() if size in loads}
+    return [
+        Bar(name, figure["total_us"], "ours", figure["application_us"])
+        if figure["daemon_us"]
+        else Bar(name, figure["total_us"], "other")
+        for name, figure in found.items()
+    ]
+
+
+def _picture(title: str, panels: dict[str, list[Bar]], notes: list[str]) -> str:
     scale = WIDTH / max(bar.microseconds for bars in panels.values() for bar in bars)
-    notes = _notes(peers["machine"], groups["ordinary"]["machine"], ancestor)
     below = TOP + sum(_height(bars) for bars in panels.values())
-    lines = [HEAD.format(height=below + 18 * len(notes) + 14, description=escape(_description(panels)))]
+    description = escape(_description(panels))
+    lines = [HEAD.format(title=title, height=below + 18 * len(notes) + 14, description=description)]
     at = TOP
-    for title, bars in panels.items():
-        lines.extend(_panel(title, bars, at, scale))
+    for name, bars in panels.items():
+        lines.extend(_panel(name, bars, at, scale))
         at += _height(bars)
     lines.extend(_note(note, below + 18 * number) for number, note in enumerate(notes))
     return "".join([*lines, "</svg>\n"])
@@ -123,6 +158,9 @@ def _row(bar: Bar, at: int, scale: float) -> Iterator[str]:
     width = bar.microseconds * scale
     yield f'  <text class="text name" x="{LEFT - 12}" y="{at + 20}">{escape(bar.name)}</text>\n'
     yield f'  <rect class="{bar.look}" x="{LEFT}" y="{at + 5}" width="{width:.1f}" height="{ROW - 10}"/>\n'
+    if bar.own:
+        own = bar.own * scale
+        yield f'  <rect class="own" x="{LEFT}" y="{at + 5}" width="{own:.1f}" height="{ROW - 10}"/>\n'
     yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{bar.microseconds:.1f}</text>\n'
 
 
@@ -151,4 +189,4 @@ def _description(panels: dict[str, list[Bar]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    sys.stdout.write(render_applications() if sys.argv[1:] == ["applications"] else render())

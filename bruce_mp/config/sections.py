@@ -229,6 +229,11 @@ class Delivery(Section, frozen=True):
         fields.count("Time between metadata refreshes, varied by 20 %; 0 disables them.", 0, MINUTES_PER_MONTH),
         LIVE,
     ] = 15
+    start_spread_s: Annotated[
+        int,
+        fields.count("Longest random wait of a start for the cluster; for many hosts that start together.", 0, 3_600),
+        LIVE,
+    ] = 0
     compare_metadata_on_refresh: Annotated[
         bool,
         fields.switch("If false, each refresh reroutes all messages, even if it brought nothing new."),

@@ -107,6 +107,11 @@ class Assignments:
         stopped = [(key, route) for key, route in self._routes.items() if route.state is not ScopeState.FLOWING]
         return [*scopes, *((route.slot, key, route) for key, route in stopped if route.is_paused)]
 
+    def failing_brokers(self) -> list[Address]:
+        """Return the brokers of paused dispatchers."""
+        wanted = self._dispatchers.wanted_dispatchers() or {}
+        return [wanted[slot][1] for slot, its in self._dispatcher_scopes.items() if its.is_paused and slot in wanted]
+
     def leaderless_partitions(self) -> list[_TopicPartition]:
         """Return (topic, partition) of each unpaused route with messages that wait for a leader."""
         waiting = (key for key, route in self._waiting_routes() if not route.is_paused)

@@ -1,8 +1,9 @@
 """Randomised exponential back-off for pauses and metadata fetches.
 
-The first delay of a window is the minimum.  Then the base starts at `initial` and doubles with each delay, up to
-`max_double` times.  A delay is a random 0.5 to 1.5 times the base, less the time since the end of the previous one.
-A window lasts initial * 2^(max_double + 2).
+The first delay of a window is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
+same moment.  Then the base starts at `initial` and doubles with each delay, up to `max_double` times.  A delay is a
+random 0.5 to 1.5 times the base, less the time since the end of the previous one.  A window lasts
+initial * 2^(max_double + 2).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class PauseBackoff:
         if self._window_ends_ms is None or now_ms >= self._window_ends_ms:
             self._window_ends_ms = now_ms + (self._initial_ms << (self._max_double + 2))
             self._doubled = 0
-            return 0
+            return int(self._minimum_ms * self._rng.uniform(1, 3))
         base = self._initial_ms << min(self._doubled, self._max_double)
         self._doubled = min(self._doubled + 1, self._max_double)
         drawn = int(base * self._rng.uniform(0.5, 1.5))

@@ -158,6 +158,15 @@ class Router:
         """Request a metadata fetch now, because brokers or connection settings changed."""
         self._refresh.request_now(now_ms)
 
+    @property
+    def failing_brokers(self) -> list[Address]:
+        """The brokers that a fetch should ask last."""
+        return self._assignments.failing_brokers()
+
+    def postpone_first_fetch(self, until_ms: int) -> None:
+        """Leave the cluster alone until then; messages wait in the slab."""
+        self._refresh.postpone(until_ms)
+
     def on_fetch_started(self, now_ms: int) -> None:
         """Record the start of a fetch, which serves all earlier requests."""
         self._refresh.on_started(now_ms)

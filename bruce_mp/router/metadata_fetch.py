@@ -124,15 +124,17 @@ class MetadataFetcher:
         *,
         needs_producer_id: bool,
         names: Sequence[bytes] = (),
+        failing: Iterable[Address] = (),
     ) -> None:
         """Try known brokers in random order, then the bootstrap servers, then brokers that failed before; each once.
 
+        `failing` are further brokers to try last, because their dispatchers have no connection.
         The fetcher requests topics of `names` by name if the response for all topics lacks them.
         """
         self._requested_names = names
         first = list(known)
         self._rng.shuffle(first)
-        self._brokers.start(sorted([*first, *bootstrap], key=lambda address: address in self._failed))
+        self._brokers.start(sorted([*first, *bootstrap], key={*self._failed, *failing}.__contains__))
         self._failed.intersection_update(self._brokers.untried)
         self._needs_producer_id = needs_producer_id
         self._unconfirmed = []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["RefreshSchedule"]
+if TYPE_CHECKING:
+    import random
+
+__all__ = ["RefreshSchedule", "periodic_delay_ms", "start_delay_ms"]
 
 MIN_FETCH_INTERVAL_MS: Final = 100
 """The shortest time between the starts of two fetches, which limits the load on brokers by unknown topics."""
@@ -42,6 +45,10 @@ class RefreshSchedule:
         """Request a fetch now, without the minimum interval, because brokers or connection settings changed."""
         self._requested_ms = self._not_before_ms = now_ms
 
+    def postpone(self, until_ms: int) -> None:
+        """Start no fetch before this time, unless `request_now` follows."""
+        self._requested_ms = self._not_before_ms = until_ms
+
     def on_started(self, now_ms: int) -> None:
         """Clear all requests, which the started fetch serves; later requests are for the next fetch."""
         self._requested_ms, self._started_ms = None, now_ms
@@ -50,3 +57,13 @@ class RefreshSchedule:
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
         """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; earlier requests do not advance it."""
         self._requested_ms = self._not_before_ms = now_ms + min(delay_ms, MAX_RETRY_DELAY_MS)
+
+
+def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:
+    """Return a delay of 80 to 120 % of the interval, so that the refreshes of many hosts spread."""
+    return int(interval_min * 60_000 * rng.uniform(0.8, 1.2))
+
+
+def start_delay_ms(spread_s: int, rng: random.Random) -> int:
+    """Return the delay of the first fetch, so that hosts that start together do not meet the cluster at once."""
+    return int(spread_s * 1000 * rng.random())

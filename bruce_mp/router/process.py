@@ -25,6 +25,7 @@ from bruce_mp.router.cluster import Address, view_of
 from bruce_mp.router.cluster_status import ClusterStatus
 from bruce_mp.router.core import Router
 from bruce_mp.router.metadata_fetch import MetadataFetcher
+from bruce_mp.router.metadata_refresh import periodic_delay_ms, start_delay_ms
 from bruce_mp.router.topic_creation import TopicCreator, TopicSize
 from bruce_mp.router.unknown_topics import SUCCESS
 from bruce_mp.slab import layout as lay
@@ -120,6 +121,7 @@ class _RouterProcess(ProcessShell):
 
     def start(self) -> None:
         self.repeat(PUBLISH_EVERY_S, self._publish)
+        self._core.postpone_first_fetch(steady_ms() + start_delay_ms(self._config.delivery.start_spread_s, self._rng))
 
     def apply_config(self, config: Config, before: Config) -> None:
         self._reporter.apply_config(config)
@@ -221,7 +223,11 @@ class _RouterProcess(ProcessShell):
         has_producer_id = not self._accepted_cluster and producer_id.is_idempotent(self._slab)
         needs_producer_id = self._config.kafka.required_acks == ACKS_ALL and not has_producer_id
         self._fetcher.start(
-            self._brokers, bootstrap, needs_producer_id=needs_producer_id, names=self._core.names_to_request
+            self._brokers,
+            bootstrap,
+            needs_producer_id=needs_producer_id,
+            names=self._core.names_to_request,
+            failing=self._core.failing_brokers,
         )
 
     def _on_fetch_failure(self, cause: FailureCause | None) -> None:
@@ -316,13 +322,13 @@ class _RouterProcess(ProcessShell):
             producer_id.store_producer(self._slab, result.producer_id)
 
     def _schedule_refresh(self) -> None:
-        """Schedule the next periodic refresh after 80 to 120 % of the configured interval."""
+        """Schedule the next periodic refresh."""
         if self._refresh_timer is not None:
             self._refresh_timer.cancel()
         minutes = self._config.delivery.metadata_refresh_interval_min
         if minutes:
-            delay = minutes * 60 * self._rng.uniform(0.8, 1.2)
-            self._refresh_timer = self._loop.call_later(delay, self._refresh)
+            delay_s = periodic_delay_ms(minutes, self._rng) / 1000
+            self._refresh_timer = self._loop.call_later(delay_s, self._refresh)
 
     def _refresh(self) -> None:
         self._next_is_refresh = True

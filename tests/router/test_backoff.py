@@ -8,11 +8,19 @@ from typing import Final
 import pytest
 
 from bruce_mp.router.backoff import MAX_LEADERLESS_DELAY_MS, LeaderlessBackoff, PauseBackoff
-from bruce_mp.router.metadata_refresh import MAX_RETRY_DELAY_MS, MIN_FETCH_INTERVAL_MS, RefreshSchedule
+from bruce_mp.router.metadata_refresh import (
+    MAX_RETRY_DELAY_MS,
+    MIN_FETCH_INTERVAL_MS,
+    RefreshSchedule,
+    periodic_delay_ms,
+    start_delay_ms,
+)
 
 INITIAL: Final = 5000
 DOUBLINGS: Final = 4
 MINIMUM: Final = 3000
+FIRST: Final = 2 * MINIMUM
+"""The first delay with the middle of each range."""
 WINDOW: Final = INITIAL << (DOUBLINGS + 2)
 
 
@@ -42,8 +50,8 @@ def delays(share: float, count: int) -> list[int]:
     ("share", "expected"),
     [
         (0.0, [3000, 3000, 5000, 10_000, 20_000, 40_000, 40_000]),
-        (0.5, [3000, 5000, 10_000, 20_000, 40_000, 80_000, 80_000]),
-        (1.0, [3000, 7500, 15_000, 30_000, 60_000, 120_000]),
+        (0.5, [6000, 5000, 10_000, 20_000, 40_000, 80_000, 80_000]),
+        (1.0, [9000, 7500, 15_000, 30_000, 60_000, 120_000]),
     ],
 )
 def test_the_first_pause_is_short_and_later_ones_double(share: float, expected: list[int]) -> None:
@@ -59,19 +67,19 @@ def test_time_since_the_last_pause_is_deducted() -> None:
 
 def test_a_window_ends_and_the_backoff_restarts() -> None:
     backoff = PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5))
-    assert backoff.next_delay_ms(0) == MINIMUM
-    assert backoff.next_delay_ms(MINIMUM) == INITIAL
+    assert backoff.next_delay_ms(0) == FIRST
+    assert backoff.next_delay_ms(FIRST) == INITIAL
     assert backoff.next_delay_ms(WINDOW - 1) == MINIMUM  # the back-off is over long since, but not the window
-    assert backoff.next_delay_ms(WINDOW) == MINIMUM
-    assert backoff.next_delay_ms(WINDOW + MINIMUM) == INITIAL
+    assert backoff.next_delay_ms(WINDOW) == FIRST
+    assert backoff.next_delay_ms(WINDOW + FIRST) == INITIAL
 
 
 def test_many_leaderless_partitions_request_as_often_as_one() -> None:
     backoff = LeaderlessBackoff(PauseBackoff(INITIAL, DOUBLINGS, MINIMUM, Drawn(0.5)))
     first = {backoff.next_fetch_ms(0, now) for now in range(100)}
-    assert first == {min(MINIMUM, MAX_LEADERLESS_DELAY_MS)}
-    (later,) = {backoff.next_fetch_ms(MINIMUM, MINIMUM + 5) for _ in range(100)}
-    assert later - MINIMUM - 5 == min(INITIAL - 5, MAX_LEADERLESS_DELAY_MS)
+    assert first == {min(FIRST, MAX_LEADERLESS_DELAY_MS)}
+    (later,) = {backoff.next_fetch_ms(FIRST, FIRST + 5) for _ in range(100)}
+    assert later - FIRST - 5 == min(INITIAL - 5, MAX_LEADERLESS_DELAY_MS)
 
 
 def test_the_earliest_request_counts_and_fetches_keep_their_spacing() -> None:
@@ -98,3 +106,23 @@ def test_the_backoff_of_failed_fetches_is_bounded() -> None:
     refresh.on_started(1000)
     refresh.on_failed(6000, 1_000_000)
     assert refresh.due_ms == 6000 + MAX_RETRY_DELAY_MS
+
+
+def test_a_postponed_schedule_waits_for_all_requests_but_an_urgent_one() -> None:
+    schedule = RefreshSchedule()
+    schedule.postpone(500)
+    schedule.request(100)
+    assert schedule.due_ms == 500
+    schedule.request_now(200)
+    assert schedule.due_ms == 200
+
+
+def test_delays_spread_over_their_range() -> None:
+    rng = random.Random(1)
+    periodic = [periodic_delay_ms(15, rng) for _ in range(1000)]
+    starts = [start_delay_ms(60, rng) for _ in range(1000)]
+    assert 720_000 <= min(periodic) < 725_000
+    assert 1_075_000 < max(periodic) <= 1_080_000
+    assert 0 <= min(starts) < 1000
+    assert 59_000 < max(starts) < 60_000
+    assert start_delay_ms(0, rng) == 0

@@ -225,6 +225,18 @@ def test_the_broker_that_failed_last_is_asked_last(results: list[FetchResult | N
             FakeSocket.opened[-1].tell(one)
 
 
+def test_a_broker_without_its_dispatchers_connection_is_asked_last(results: list[FetchResult | None]) -> None:
+    fetcher = make_fetcher(results)
+    lost, good = Address("lost", 1), Address("good", 2)
+    first = set()
+    for failing in [*[[lost]] * 20, *[[]] * 20]:
+        fetcher.start([lost, good], [], needs_producer_id=False, failing=failing)
+        first.add((bool(failing), FakeSocket.opened[-1].host))
+        for one in (READY, ANSWERED):
+            FakeSocket.opened[-1].tell(one)
+    assert first == {(True, "good"), (False, "good"), (False, "lost")}
+
+
 def test_a_fetch_without_any_response_fails(results: list[FetchResult | None]) -> None:
     play(results, [REFUSED])
     assert results == [None]

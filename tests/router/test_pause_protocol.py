@@ -36,7 +36,7 @@ def test_a_repeated_pause_keeps_the_backoff() -> None:
     scope = Scope(backoff())
     assert scope.pause(1000)
     until = scope.not_before_ms
-    assert until == 1050
+    assert 1050 <= until <= 1150
     assert not scope.pause(1020)
     assert scope.not_before_ms == until
     assert scope.is_paused
