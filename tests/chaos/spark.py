@@ -155,14 +155,14 @@ class SparkFaults:
             self._report.drivers += 1
 
     def _kill(self, what: str, word: str) -> None:
-        if victims := _family(word):
+        if victims := _descendants_with(word):
             self._report.record(f"kill {what}")
             with suppress(psutil.NoSuchProcess):
                 self._rng.choice(victims).kill()
 
     def _suspend_executor(self) -> None:
         """Stop an executor for a while, now and then for so long that the driver replaces it."""
-        if victims := _family("CoarseGrainedExecutorBackend"):
+        if victims := _descendants_with("CoarseGrainedExecutorBackend"):
             self._report.record("suspend an executor")
             victim = self._rng.choice(victims)
             with suppress(psutil.NoSuchProcess):
@@ -171,7 +171,7 @@ class SparkFaults:
                 victim.resume()
 
 
-def _family(word: str) -> list[psutil.Process]:
+def _descendants_with(word: str) -> list[psutil.Process]:
     """Return the descendants with this word in their command, by age."""
     found = []
     for process in processes.descendants():
@@ -220,10 +220,10 @@ class Job:
 
     def kill_driver(self) -> None:
         """Send SIGKILL to the Python process and the JVM of the driver."""
-        family = [psutil.Process(self.command.process.pid)]
-        children = family[0].children(recursive=True)
-        family += [process for process in _family("SparkSubmit") if process in children]
-        processes.kill(family)
+        killed = [psutil.Process(self.command.process.pid)]
+        children = killed[0].children(recursive=True)
+        killed += [process for process in _descendants_with("SparkSubmit") if process in children]
+        processes.kill(killed)
         self.command.process.wait()
 
     def finish(self) -> None:
@@ -239,7 +239,7 @@ class Job:
     def end(self) -> None:
         """Kill everything of Spark that is left."""
         words = ("chaos.spark_job", "SparkSubmit", "CoarseGrainedExecutorBackend", "pyspark.daemon")
-        processes.kill([process for word in words for process in _family(word)])
+        processes.kill([process for word in words for process in _descendants_with(word)])
 
 
 class SparkChaos:

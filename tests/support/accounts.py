@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from support.traffic import Seen, digest_of, homes_of, messages_of
+from support.traffic import Name, Seen, digest_of, homes_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from support.traffic import Load
 
 __all__ = ["Account", "Name", "compare"]
-
-
-class Name(NamedTuple):
-    """The sender and number of a message."""
-
-    sender: int
-    number: int
-
-    @classmethod
-    def of(cls, value: bytes | None) -> Name:
-        """Return the name in a value of `traffic`."""
-        assert value is not None
-        sender, number = value.split(b":", 2)[:2]
-        return cls(int(sender), int(number))
 
 
 class _Sent(NamedTuple):

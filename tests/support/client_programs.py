@@ -194,8 +194,8 @@ class ConformanceProgram:
     def datagram_stats(self) -> tuple[int, int, dict[int, int]]:
         """Return the sent and the refused messages, and the latter by errno."""
         sent, _, refused, errors = self._numbers("datagram-stats")
-        by = dict(pair.split("=") for pair in errors.split(",") if pair != "-")
-        return int(sent), int(refused), {int(number): int(count) for number, count in by.items()}
+        pairs = (pair.split("=") for pair in errors.split(",") if pair != "-")
+        return int(sent), int(refused), {int(number): int(count) for number, count in pairs}
 
     def open_stream(self, address: Path | int, buffer: int = 1 << 20) -> None:
         self._numbers(f"stream {address} {buffer}")

@@ -111,7 +111,7 @@ class Limits(NamedTuple):
     held_critical: int = 100
 
 
-_SHORT: Final = Limits()
+_DEFAULT_LIMITS: Final = Limits()
 
 
 class _Report(NamedTuple):
@@ -122,7 +122,7 @@ class _Report(NamedTuple):
 class CounterMonitor:
     """A counters script with its reports; `interval_s` is its option -i."""
 
-    def __init__(self, script: Script, limits: Limits = _SHORT, interval_s: int = 1) -> None:
+    def __init__(self, script: Script, limits: Limits = _DEFAULT_LIMITS, interval_s: int = 1) -> None:
         self._script = script
         self._limits = limits
         self._interval_s = interval_s
@@ -166,7 +166,7 @@ def _expect(table: Mapping[str, Any], **types: type) -> None:
 
 
 def check_counters(
-    before: Mapping[str, int], now: Mapping[str, int], script: Script = DORY, limits: Limits = _SHORT
+    before: Mapping[str, int], now: Mapping[str, int], script: Script = DORY, limits: Limits = _DEFAULT_LIMITS
 ) -> int:
     """Return the exit code for two reports of one process, without the check of GetMetadataSuccess."""
     if before.keys() != now.keys() or any(now[name] < before[name] for name in now):

@@ -136,10 +136,10 @@ def _fill(daemon: Daemon, broker: DevBroker) -> None:
         broker.inject(Fault(action=FaultAction.SILENCE, api=ApiKey.PRODUCE, topic="in-flight", ms=_LONG_MS))
         _send(client, "in-flight")
         daemon.wait_for(lambda: _are_all(daemon, "in-flight", RunState.IN_FLIGHT), "a request", 20)
-        _stop(daemon, "dispatcher-0")
+        _suspend(daemon, "dispatcher-0")
         _send(client, "assigned")
         daemon.wait_for(lambda: _are_all(daemon, "assigned", RunState.ASSIGNED), "the router", 20)
-        _stop(daemon, "router")
+        _suspend(daemon, "router")
         _send(client, "datagrams")
     _fill_streams(daemon)
     daemon.wait_received(sum(MESSAGES.values()))
@@ -174,7 +174,7 @@ def _are_all(daemon: Daemon, topic: str, state: RunState) -> bool:
     return held_states(daemon.slab_path).get(topic) == {state: MESSAGES[topic]}
 
 
-def _stop(daemon: Daemon, process: str) -> None:
+def _suspend(daemon: Daemon, process: str) -> None:
     os.kill(daemon.pids()[process], signal.SIGSTOP)
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER: Final = 36
-MOST_TIMES_LONGER: Final = 20.0
+MAX_LOAD_FACTOR: Final = 20.0
+"""A loaded machine makes time limits at most this many times as long."""
 WRAPPER: Final = Path(__file__).with_name("die_with_parent.py")
 KEPT_BY_MULTIPROCESSING: Final = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -58,14 +59,14 @@ def become_subreaper() -> None:
 
 def descendants() -> set[psutil.Process]:
     """Return the living descendants of this process."""
-    return {process for process in psutil.Process().children(recursive=True) if _counts(process)}
+    return {process for process in psutil.Process().children(recursive=True) if _is_of_test(process)}
 
 
 def may_stay(process: psutil.Process) -> bool:
     """Return True if the test that started the process may leave it to the next."""
     with suppress(psutil.Error):
-        family = {process.pid, *(parent.pid for parent in process.parents())}
-        return process.pid in long_lived or not family.isdisjoint(long_lived_trees)
+        ancestry = {process.pid, *(parent.pid for parent in process.parents())}
+        return process.pid in long_lived or not ancestry.isdisjoint(long_lived_trees)
     return True  # the process ended during the checks
 
 
@@ -80,7 +81,8 @@ def reap_orphans(known: Collection[psutil.Process]) -> None:
                 os.waitpid(process.pid, os.WNOHANG)
 
 
-def _counts(process: psutil.Process) -> bool:
+def _is_of_test(process: psutil.Process) -> bool:
+    """Return True for a running process that is no helper of `multiprocessing`."""
     with suppress(psutil.Error):
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
@@ -119,7 +121,7 @@ class NotInTimeError(AssertionError):
 
 def time_limit(seconds: float) -> float:
     """Return a time limit for an event on this machine: longer by the number of processes that share a core."""
-    return seconds * min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MOST_TIMES_LONGER)
+    return seconds * min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), MAX_LOAD_FACTOR)
 
 
 def is_over(began: float, timeout: float) -> bool:

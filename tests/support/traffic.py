@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Load",
     "Message",
+    "Name",
     "Seen",
     "assert_all_there",
     "digest_of",
@@ -66,6 +67,20 @@ class Message(NamedTuple):
     value: bytes
     partition_key: int | None
     timestamp_ms: int
+
+
+class Name(NamedTuple):
+    """The sender and number of a message."""
+
+    sender: int
+    number: int
+
+    @classmethod
+    def of(cls, value: bytes | None) -> Name:
+        """Return the name in a value."""
+        assert value is not None
+        sender, number = value.split(b":", 2)[:2]
+        return cls(int(sender), int(number))
 
 
 class Seen(NamedTuple):
@@ -153,30 +168,29 @@ def assert_all_there(load: Load, records: Mapping[str, Iterable[Seen]], *, parti
     """
     # Digests, because a large load does not fit in memory twice.
     sent = {
-        (sender, number): message._replace(value=digest_of(message.value))
+        Name(sender, number): message._replace(value=digest_of(message.value))
         for sender in range(load.senders)
         for number, message in enumerate(messages_of(load, sender))
     }
     last: dict[tuple[str, int, int, int | None], int] = {}
-    read: set[tuple[int, int]] = set()
-    for topic, some in records.items():
-        for seen in some:
-            name = _name_of(seen)
+    read: set[Name] = set()
+    for topic, of_topic in records.items():
+        for seen in of_topic:
+            name = Name.of(seen.value)
             message = sent[name]
-            assert name not in read, f"Message {name[1]} of sender {name[0]} was read twice."
+            assert name not in read, f"{name} was read twice."
             read.add(name)
             assert _agrees(topic, seen, message), f"{seen} is not what was sent: {message}"
-            place = (topic, seen.partition, name[0], home_of(message, partitions))
-            assert last.get(place, -1) < name[1], f"{topic}-{seen.partition}: message {name} is out of order."
-            last[place] = name[1]
+            stream = (
+                topic,
+                seen.partition,
+                name.sender,
+                home_of(message, partitions),
+            )  # messages that keep their order
+            assert last.get(stream, -1) < name.number, f"{topic}-{seen.partition}: {name} is out of order."
+            last[stream] = name.number
     missing = sorted(sent.keys() - read)
     assert not missing, f"{len(missing)} of {len(sent)} messages were not read, such as {missing[:5]}."
-
-
-def _name_of(seen: Seen) -> tuple[int, int]:
-    assert seen.value is not None
-    sender, number = seen.value.split(b":", 2)[:2]
-    return int(sender), int(number)
 
 
 def digest_of(value: bytes) -> bytes:
