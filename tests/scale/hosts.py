@@ -13,7 +13,7 @@ from bruce_mp.config.sections import Delivery
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.metadata_refresh import periodic_delay_ms, start_delay_ms
 from support.flow import World
-from support.flow_parts import a_config
+from support.flow_parts import quick_config
 from support.machine import BROKERS
 from support.slabs import datagram
 
@@ -24,7 +24,7 @@ __all__ = ["Host", "Requests"]
 
 LOGS: Final = b"logs"
 TOPICS: Final = {b"clicks": BROKERS * 2, LOGS: BROKERS}
-CONFIG: Final = a_config(delivery=Delivery(start_spread_s=120))
+CONFIG: Final = quick_config(delivery=Delivery(start_spread_s=120))
 MESSAGE_EVERY_MS: Final = 20_000
 NEVER: Final = 1 << 60
 MOST_ROUNDS: Final = 50
