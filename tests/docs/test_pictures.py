@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree as ET
 
@@ -23,6 +25,25 @@ def test_chart_equals_the_drawing_of_the_recorded_figures() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "draw_chart.py")]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert CHART.read_text() == drawn, "run: scripts/draw_chart.py > docs/images/cpu-per-message.svg"
+
+
+def test_the_picture_of_applications_stacks_application_and_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = spec_from_file_location("draw_chart", ROOT / "scripts" / "draw_chart.py")
+    assert place is not None
+    assert place.loader is not None
+    chart = module_from_spec(place)
+    place.loader.exec_module(chart)
+    loads = {name: {"application_us": 0.5, "daemon_us": 1.5, "total_us": 2.0} for name in ("100B", "1KB", "10KB")}
+    direct = {name: {"application_us": 4.0, "daemon_us": 0.0, "total_us": 4.0} for name in loads}
+    figures = {"Python stream": loads, "librdkafka": direct}
+    machine = {"commit": "abc", "repetitions": 5, "cores": 2, "date": "2031-05-17"}
+    (tmp_path / "applications.json").write_text(json.dumps({"machine": machine, "figures": figures}))
+    monkeypatch.setattr(chart, "RECORDED", tmp_path)
+    drawn = ET.fromstring(chart.render_applications())
+    bars = [(bar.get("class"), bar.get("width")) for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert bars == [("ours", "210.0"), ("own", "52.5"), ("other", "420.0")] * 3
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
