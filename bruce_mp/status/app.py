@@ -18,7 +18,7 @@ from werkzeug.exceptions import HTTPException
 from bruce_mp.errors import SlabError
 from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.status.cached import Cached
-from bruce_mp.status.history.history_file import SPANS, HistoryError
+from bruce_mp.status.history.history_file import PERIODS, HistoryError
 from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
 from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
 from bruce_mp.status.pages.compression import compression_plain
@@ -148,13 +148,13 @@ class DaemonView:
         guard_change(self.settings().http)
 
     def history(self) -> HistoryPage:
-        """Read the span and the topic that the current request names."""
-        span = request.args.get("span", "hour")
-        if span not in SPANS:
-            abort(400, f"span is one of {', '.join(SPANS)}.")
+        """Read the period and the topic that the current request names."""
+        period = request.args.get("period", "hour")
+        if period not in PERIODS:
+            abort(400, f"period is one of {', '.join(PERIODS)}.")
         topic, now_ms = request.args.get("topic", ""), self.now_ms()
-        series = self.histories.recorder.series(span, topic_bytes(topic), now_ms // 1000)
-        return HistoryPage(**read_header(self.slab, now_ms), span=span, topic=topic, series=series)
+        series = self.histories.recorder.series(period, topic_bytes(topic), now_ms // 1000)
+        return HistoryPage(**read_header(self.slab, now_ms), period=period, topic=topic, series=series)
 
     def held(self) -> HeldPage:
         """Count the held messages, also for the totals by topic."""
@@ -182,7 +182,7 @@ class BooksPage(Page, frozen=True, kw_only=True):
 class HistoryPage(Page, frozen=True, kw_only=True):
     """JSON of `/history`; an empty topic is the whole daemon."""
 
-    span: str
+    period: str
     topic: str
     series: Series
 

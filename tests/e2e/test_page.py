@@ -239,15 +239,15 @@ def test_the_page_shows_the_history_over_a_restart(tmp_path: Path, broker: DevBr
         daemon.wait_settled(9)
         assert daemon.terminate() == 0
         daemon.start()
-        assert delivered(daemon, "span=day") > 0
-        assert delivered(daemon, "span=month&topic=topic-3") > 0
-        assert delivered(daemon, "span=hour&topic=topic-2") == 0
+        assert delivered(daemon, "period=day") > 0
+        assert delivered(daemon, "period=month&topic=topic-3") > 0
+        assert delivered(daemon, "period=hour&topic=topic-2") == 0
         send(daemon, ("topic-3", b"x"))
         daemon.wait_settled(1)
         open_page(browser, daemon)
-        for span in ("day", "month", "hour"):
-            browser.find(f"#past [data-span={span}]").click()
-            browser.wait(lambda: browser.run(DRAWN, "#chart-past", ".s-out"), f"the last {span}")
+        for period in ("day", "month", "hour"):
+            browser.find(f"#past [data-period={period}]").click()
+            browser.wait(lambda: browser.run(DRAWN, "#chart-past", ".s-out"), f"the last {period}")
         assert not browser.find("#topic").is_displayed()
         browser.find("#topics-table tbody th button").click()
         browser.wait(lambda: browser.run(DRAWN, "#chart-topic", ".s-out"), "the chart of the topic")

@@ -1,8 +1,8 @@
 """Flow of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
-An SQLite file, because it survives a killed writer and its size is limited by one setting. Each span has steps of its
-own length, and a write adds to the current step of each span. Rows expire with their span, and `MAX_BYTES` limits the
-file whatever names clients invent. The file is not synced: after a power failure a damaged one is replaced.
+An SQLite file, because it survives a killed writer and its size is limited by one setting. Each period has steps of
+its own length, and a write adds to the current step of each period. Rows expire with their period, and `MAX_BYTES`
+limits the file whatever names clients invent. The file is not synced: after a power failure a damaged one is replaced.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "SPANS",
+    "PERIODS",
     "WHOLE",
     "HistoryError",
     "HistoryFile",
-    "HistorySpan",
+    "HistoryPeriod",
     "StepAmounts",
     "fault_of",
     "merge_amounts",
@@ -41,17 +41,17 @@ _LAYOUT: Final = 1
 _READ_TIMEOUT_S: Final = 2.0
 
 
-class HistorySpan(NamedTuple):
-    """A time up to now, in steps."""
+class HistoryPeriod(NamedTuple):
+    """Time up to now, in steps."""
 
     step_s: int
-    span_s: int
+    length_s: int
 
 
-SPANS: Final[Mapping[str, HistorySpan]] = {
-    "hour": HistorySpan(60, 3600),
-    "day": HistorySpan(300, 24 * 3600),
-    "month": HistorySpan(7200, 30 * 24 * 3600),
+PERIODS: Final[Mapping[str, HistoryPeriod]] = {
+    "hour": HistoryPeriod(60, 3600),
+    "day": HistoryPeriod(300, 24 * 3600),
+    "month": HistoryPeriod(7200, 30 * 24 * 3600),
 }
 
 
@@ -169,17 +169,17 @@ class HistoryFile:
     def add(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
         """Add the amounts of some time up to `now_s`, by topic, to the steps. Raise sqlite3.Error."""
         with self._writer:
-            for step_s, span_s in SPANS.values():
-                self._writer.execute(_EXPIRE, (step_s, now_s - span_s))
+            for step_s, length_s in PERIODS.values():
+                self._writer.execute(_EXPIRE, (step_s, now_s - length_s))
                 at = step_at(now_s, step_s)
                 self._writer.executemany(_ADD, ((step_s, at, topic, *each) for topic, each in amounts.items()))
 
-    def read(self, span: HistorySpan, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
+    def read(self, period: HistoryPeriod, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
         """Return the amounts of the steps by start, the oldest first. Raise HistoryError."""
         try:
             with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", _READ_TIMEOUT_S, uri=True)) as reader:
                 rows: Iterable[tuple[int, *tuple[float, ...]]] = reader.execute(
-                    _READ, (span.step_s, now_s - span.span_s, now_s, topic)
+                    _READ, (period.step_s, now_s - period.length_s, now_s, topic)
                 )
                 return {at: StepAmounts._make(amounts) for at, *amounts in rows}
         except sqlite3.Error as error:

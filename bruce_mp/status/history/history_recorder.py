@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import SlabError
 from bruce_mp.slab.spill import create_private_directory
 from bruce_mp.status.history.history_file import (
-    SPANS,
+    PERIODS,
     WHOLE,
     HistoryError,
     HistoryFile,
@@ -164,7 +164,7 @@ class HistoryRecorder:
 
     def _read_hour(self, now_s: int) -> dict[int, StepAmounts]:
         try:
-            return self._file.read(SPANS["hour"], WHOLE, now_s)
+            return self._file.read(PERIODS["hour"], WHOLE, now_s)
         except HistoryError:
             return self._hour
 
@@ -176,34 +176,34 @@ class HistoryRecorder:
             steps, written = dict(self._hour), self._written
         return _series("hour", self._with_pending("hour", steps, written, now_s), now_s)
 
-    def series(self, span: str, topic: bytes, now_s: int) -> Series:
-        """Return a span of `SPANS`, of a topic or of the whole daemon. Raise HistoryError."""
+    def series(self, period: str, topic: bytes, now_s: int) -> Series:
+        """Return a period of `PERIODS`, of a topic or of the whole daemon. Raise HistoryError."""
         with self._lock:
             written = self._written
-        whole = self._file.read(SPANS[span], WHOLE, now_s)
+        whole = self._file.read(PERIODS[period], WHOLE, now_s)
         if topic == WHOLE:
-            return _series(span, self._with_pending(span, whole, written, now_s), now_s)
-        steps = self._file.read(SPANS[span], topic, now_s)
+            return _series(period, self._with_pending(period, whole, written, now_s), now_s)
+        steps = self._file.read(PERIODS[period], topic, now_s)
         # A topic has no row for a step without messages, and the rates are over all of the observed time.
         return _series(
-            span, {at: steps.get(at, _NOTHING)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
+            period, {at: steps.get(at, _NOTHING)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
         )
 
     def _with_pending(
-        self, span: str, steps: dict[int, StepAmounts], written: CounterSample, now_s: int
+        self, period: str, steps: dict[int, StepAmounts], written: CounterSample, now_s: int
     ) -> dict[int, StepAmounts]:
         """Add what the next write will add."""
         pending = self._rates.read(self._now_ms()).since(written)
-        at = step_at(now_s, SPANS[span].step_s)
+        at = step_at(now_s, PERIODS[period].step_s)
         return {**steps, at: merge_amounts(steps[at], pending) if at in steps else pending}
 
 
-def _series(span: str, steps: Mapping[int, StepAmounts], now_s: int) -> Series:
-    step_s, span_s = SPANS[span]
+def _series(period: str, steps: Mapping[int, StepAmounts], now_s: int) -> Series:
+    step_s, length_s = PERIODS[period]
     rows = [(max(0, now_s - at - step_s), each) for at, each in steps.items() if each.seconds > 0]
     return Series(
         step_s=step_s,
-        span_s=span_s,
+        span_s=length_s,
         age_s=[float(age) for age, _ in rows],
         received=[round(each.received / each.seconds, 2) for _, each in rows],
         delivered=[round(each.delivered / each.seconds, 2) for _, each in rows],

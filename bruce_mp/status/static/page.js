@@ -205,7 +205,7 @@ function axisTop(value) {
   return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value * 0.999);
 }
 
-const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] }; // by span in seconds: the unit of the ticks in seconds, and its name
+const UNITS = { 60: [1, "s"], 3600: [60, "min"], 86400: [3600, "h"], 2592000: [86400, "d"] }; // by length in seconds: the unit of the ticks in seconds, and its name
 
 class Chart {
   constructor(place, summary) {
@@ -361,22 +361,22 @@ class HistoryChart {
   constructor(name, figure) {
     this.figure = figure;
     this.topic = null; // null for the daemon
-    this.span = "hour";
+    this.period = "hour";
     this.requestedMs = 0; // of performance.now(), 0 to request at once
     this.requests = 0;
     this.chart = new Chart($(`chart-${name}`), $(`${name}-s`));
     for (const each of ["hour", "day", "month"]) {
-      const button = createHtml("button", { type: "button", "data-span": each }, each);
+      const button = createHtml("button", { type: "button", "data-period": each }, each);
       button.addEventListener("click", () => this.choose(each));
-      figure.querySelector(".spans").append(button, " ");
+      figure.querySelector(".periods").append(button, " ");
     }
-    this.choose(this.span);
+    this.choose(this.period);
   }
 
   choose(wanted) {
-    this.span = wanted;
-    for (const button of this.figure.querySelectorAll("[data-span]")) {
-      button.setAttribute("aria-pressed", String(button.dataset.span === wanted));
+    this.period = wanted;
+    for (const button of this.figure.querySelectorAll("[data-period]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.period === wanted));
     }
     this.requestedMs = 0;
     if (tables.page) this.show(tables.page);
@@ -386,20 +386,20 @@ class HistoryChart {
     this.topic = topic;
     this.figure.hidden = false;
     setText(this.figure.querySelector("code"), topic || "(all others)");
-    this.choose(this.span);
+    this.choose(this.period);
     this.figure.scrollIntoView({ block: "nearest" });
   }
 
   show(page) {
     if (this.figure.hidden) return;
-    if (this.topic === null && this.span === "hour") this.chart.show(page.history.hour);
+    if (this.topic === null && this.period === "hour") this.chart.show(page.history.hour);
     else if (performance.now() - this.requestedMs > 30000 || !this.requestedMs) this.refresh();
   }
 
   async refresh() {
     this.requestedMs = performance.now();
     const current = this.requests += 1;
-    const query = new URLSearchParams({ span: this.span, topic: this.topic === "" ? "(other)" : this.topic ?? "" });
+    const query = new URLSearchParams({ period: this.period, topic: this.topic === "" ? "(other)" : this.topic ?? "" });
     try {
       const answer = await fetch(`history/json?${query}`, { cache: "no-store" });
       if (answer.ok && current === this.requests) this.chart.show((await answer.json()).series);

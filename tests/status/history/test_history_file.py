@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.status.history import history_file
-from bruce_mp.status.history.history_file import SPANS, WHOLE, HistoryError, HistoryFile, StepAmounts
+from bruce_mp.status.history.history_file import PERIODS, WHOLE, HistoryError, HistoryFile, StepAmounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,15 +35,15 @@ def test_a_step_sums_its_minutes_and_keeps_the_slowest_latency(file: HistoryFile
     file.add(NOON + 120, {WHOLE: MINUTE._replace(held=3, p50_ms=None, p99_ms=None)})
     file.add(NOON + 180, {WHOLE: MINUTE._replace(p50_ms=1.0, p99_ms=9.0)})
     now = NOON + 180
-    assert list(file.read(SPANS["hour"], WHOLE, now)) == [NOON, NOON + 60, NOON + 120]
-    assert file.read(SPANS["day"], WHOLE, now) == {NOON: StepAmounts(180.0, 360, 300, 30, 7, 2.0, 9.0)}
-    assert file.read(SPANS["month"], WHOLE, now) == file.read(SPANS["day"], WHOLE, now)
+    assert list(file.read(PERIODS["hour"], WHOLE, now)) == [NOON, NOON + 60, NOON + 120]
+    assert file.read(PERIODS["day"], WHOLE, now) == {NOON: StepAmounts(180.0, 360, 300, 30, 7, 2.0, 9.0)}
+    assert file.read(PERIODS["month"], WHOLE, now) == file.read(PERIODS["day"], WHOLE, now)
 
 
 def test_topics_have_their_own_steps(file: HistoryFile) -> None:
     file.add(NOON + 60, {WHOLE: MINUTE, b"\xffnews": MINUTE._replace(received=1)})
-    assert file.read(SPANS["hour"], b"\xffnews", NOON + 60)[NOON].received == 1
-    assert file.read(SPANS["hour"], b"other", NOON + 60) == {}
+    assert file.read(PERIODS["hour"], b"\xffnews", NOON + 60)[NOON].received == 1
+    assert file.read(PERIODS["hour"], b"other", NOON + 60) == {}
 
 
 def test_the_next_process_continues_a_step(file: HistoryFile, path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_next_process_continues_a_step(file: HistoryFile, path: Path) -> Non
     file.close()
     again = HistoryFile(path)
     again.add(NOON + 60, {WHOLE: MINUTE._replace(seconds=30.0)})
-    assert again.read(SPANS["hour"], WHOLE, NOON + 60)[NOON][:2] == (50.0, 240)
+    assert again.read(PERIODS["hour"], WHOLE, NOON + 60)[NOON][:2] == (50.0, 240)
     again.close()
 
 
@@ -62,7 +62,7 @@ def test_old_steps_expire_and_the_file_stops_growing(file: HistoryFile, path: Pa
         for write in range(12):
             file.add(NOON + 86_400 * day + 7200 * write + 60, topics)
         sizes.append(path.stat().st_size)
-    assert len(file.read(SPANS["month"], WHOLE, NOON + 86_400 * 80)) <= 360
+    assert len(file.read(PERIODS["month"], WHOLE, NOON + 86_400 * 80)) <= 360
     assert sizes[40:] == [sizes[40]] * len(sizes[40:])
 
 
@@ -83,7 +83,7 @@ def test_a_damaged_file_is_replaced(path: Path, content: bytes, caplog: pytest.L
     path.write_bytes(content)
     file = HistoryFile(path)
     file.add(NOON + 60, {WHOLE: MINUTE})
-    assert len(file.read(SPANS["hour"], WHOLE, NOON + 60)) == 1
+    assert len(file.read(PERIODS["hour"], WHOLE, NOON + 60)) == 1
     file.close()
     (record,) = caplog.records
     assert "a new one replaces it: another program wrote it." in record.getMessage()
@@ -106,5 +106,5 @@ def test_a_file_that_is_being_written_is_named_so(
     other = sqlite3.connect(path)
     other.execute("BEGIN EXCLUSIVE")
     with pytest.raises(HistoryError, match=r"^The history cannot be read now: it is being written\. Ask again\.$"):
-        file.read(SPANS["hour"], WHOLE, NOON)
+        file.read(PERIODS["hour"], WHOLE, NOON)
     other.close()

@@ -10,7 +10,7 @@ import pytest
 from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import RunState
-from bruce_mp.status.history.history_file import SPANS, WHOLE, HistoryFile
+from bruce_mp.status.history.history_file import PERIODS, WHOLE, HistoryFile
 from bruce_mp.status.history.history_recorder import FILE, open_history
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.traffic import TrafficEvent
@@ -37,16 +37,16 @@ def run_minute(daemon: OfflineStatusPages, received: int, delivered: int, lost: 
     daemon.recorder.write(daemon.now_ms // 1000)
 
 
-def ask(daemon: OfflineStatusPages, span: str, topic: str = "") -> Any:
-    return daemon.json(f"/history/json?span={span}&topic={topic}")["series"]
+def ask(daemon: OfflineStatusPages, period: str, topic: str = "") -> Any:
+    return daemon.json(f"/history/json?period={period}&topic={topic}")["series"]
 
 
-def test_the_page_shows_each_span_of_the_daemon(daemon: OfflineStatusPages) -> None:
+def test_the_page_shows_each_period_of_the_daemon(daemon: OfflineStatusPages) -> None:
     run_minute(daemon, 120, 60)
     run_minute(daemon, 0, 30, lost=6)
-    for span, step_s, rows in (("hour", 60, 2), ("day", 300, 1), ("month", 7200, 1)):
-        series = ask(daemon, span)
-        assert (series["step_s"], series["span_s"]) == (step_s, SPANS[span].span_s)
+    for period, step_s, rows in (("hour", 60, 2), ("day", 300, 1), ("month", 7200, 1)):
+        series = ask(daemon, period)
+        assert (series["step_s"], series["span_s"]) == (step_s, PERIODS[period].length_s)
         assert len(series["age_s"]) == rows
         assert series["held"][-1] == 24
         assert series["p99_ms"][-1] == pytest.approx(24.85)
@@ -82,8 +82,8 @@ def test_a_topic_has_its_own_chart_with_zeros_for_quiet_minutes(daemon: OfflineS
 
 
 def test_an_unknown_span_is_refused(daemon: OfflineStatusPages) -> None:
-    answer = daemon.client.get("/history/json?span=week")
-    assert (answer.status_code, answer.get_data(as_text=True)) == (400, "span is one of hour, day, month.")
+    answer = daemon.client.get("/history/json?period=week")
+    assert (answer.status_code, answer.get_data(as_text=True)) == (400, "period is one of hour, day, month.")
 
 
 def test_a_series_that_begins_again_counts_from_zero(daemon: OfflineStatusPages) -> None:
@@ -128,7 +128,7 @@ def test_the_run_directory_takes_the_file_if_its_place_is_unusable(
     with caplog.at_level(logging.WARNING):
         file = open_history(place, run_dir)
     assert isinstance(file, HistoryFile)
-    assert file.read(SPANS["hour"], WHOLE, NOW_MS // 1000) == {}
+    assert file.read(PERIODS["hour"], WHOLE, NOW_MS // 1000) == {}
     file.close()
     assert (run_dir / FILE).exists()
     (record,) = caplog.records
