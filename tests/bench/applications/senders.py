@@ -24,7 +24,7 @@ __all__ = ["SENDERS", "AbsentError", "Sender"]
 PROGRAMS: Final = Path(__file__).with_name("programs")
 CLIENTS: Final = Path(__file__).parents[3] / "clients"
 BUILD_S: Final = 600
-KAFKA_CLIENTS: Final = ("org.apache.kafka:kafka-clients:4.3.1", "org.slf4j:slf4j-nop:2.0.17")
+KAFKA_CLIENTS: Final = ("org.apache.kafka:kafka-clients:4.3.1", "org.slf4j:slf4j-nop:1.7.36")
 
 
 class AbsentError(Exception):
@@ -99,7 +99,7 @@ def _rust(directory: Path) -> tuple[str, ...]:
 @cache
 def _java(directory: Path) -> tuple[str, ...]:
     try:
-        jars = ensure_jars(cache_directory() / "kafka-clients", KAFKA_CLIENTS) / "jars"
+        jars = ensure_jars(cache_directory() / "kafka-clients-4.3.1", KAFKA_CLIENTS) / "jars"
     except StartError as error:
         raise AbsentError(str(error)) from error
     classes = directory / "java"
