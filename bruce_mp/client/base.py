@@ -73,7 +73,8 @@ class Client(ABC):
     """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
 
     `errors` selects the behaviour of `send()` for a message that cannot be sent: "raise" raises a `SendError`, "count"
-    returns False. `stats()` counts the message in both cases.
+    returns False. `stats()` counts the message in both cases. `limit_advice` ends the error text of a message that is
+    larger than `max_message`.
     """
 
     timeout: float | None

@@ -59,9 +59,9 @@ class DatagramClient(Client):
             "client's max_message."
         )
         super().__init__(destination, errors, max_message, advice)
-        self._begin_sending()
+        self._create_sender()
 
-    def _begin_sending(self) -> None:
+    def _create_sender(self) -> None:
         self._sender = DatagramSender(self._counting, self._socket, self._destination, self._max_message)
         self._accept = self._sender.accept
 
@@ -98,7 +98,7 @@ class DatagramClient(Client):
         self._socket.close()  # only the child's descriptor
         if not was_closed:
             self._socket = new_socket(socket.AF_UNIX, socket.SOCK_DGRAM, self._send_buffer)
-        self._begin_sending()
+        self._create_sender()
 
     def _sent_counts(self) -> tuple[int, int]:
         return self._sender.sent, self._sender.sent_bytes

@@ -70,7 +70,7 @@ def _header(text: str) -> Header:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options of `bruce send`; to_bruce wrote two of them with underscores."""
+    """Add the options of `bruce send`; two have a second spelling, that of `to_bruce`, the tool of the old daemon."""
     natural_number = _integer(0, 2**31 - 1)
     parser.add_argument("--version", action="version", version=f"bruce {__version__}")
     destination = parser.add_mutually_exclusive_group(required=True)

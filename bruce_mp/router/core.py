@@ -164,7 +164,7 @@ class Router:
         return self._assignments.failing_brokers()
 
     def postpone_first_fetch(self, until_ms: int) -> None:
-        """Leave the cluster alone until then; messages wait in the slab."""
+        """Start no fetch before `until_ms`; until then messages wait in the slab."""
         self._refresh.postpone(until_ms)
 
     def on_fetch_started(self, now_ms: int) -> None:

@@ -325,7 +325,7 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
     with StreamClient(path, linger=linger, timeout=30) as client:
 
         def send(name: int) -> None:
-            for number in range(200):
+            for number in range(1000):
                 client.send("t", b"%d:%d" % (name, number))
 
         threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
@@ -333,11 +333,11 @@ def test_threads_share_a_client(daemon: StreamDaemon, path: Path, linger: float)
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert client.flush(20).delivered == 800
-    received = values(daemon.wait(800))
+        assert client.flush(20).delivered == 4000
+    received = values(daemon.wait(4000))
     for name in range(4):
         assert [value for value in received if value.startswith(b"%d:" % name)] == [
-            b"%d:%d" % (name, number) for number in range(200)
+            b"%d:%d" % (name, number) for number in range(1000)
         ]
 
 

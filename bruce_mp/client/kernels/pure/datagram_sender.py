@@ -67,6 +67,6 @@ class DatagramSender:
             self.sent_bytes += size
 
     def close(self) -> None:
-        """Send nothing from now on."""
+        """Refuse all further messages."""
         with self._lock:
             self._socket = None
