@@ -102,7 +102,8 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
         .start()
     )
     try:
-        return _show_progress(query, done, stages, display)
+        unit = "messages delivered" if options.dead_letter_path is None else "rows delivered or written as dead letters"
+        return _show_progress(query, done, stages, display, unit)
     finally:
         query.stop()
 
@@ -121,8 +122,10 @@ def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     return stream if plan.tasks_per_chunk is None else stream.repartition(plan.tasks_per_chunk)
 
 
-def _show_progress(query: StreamingQuery, done: _CommittedChunks, stages: RunningStages, progress: Progress) -> int:
-    meter = ProgressMeter("messages delivered", done.files.part())
+def _show_progress(
+    query: StreamingQuery, done: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
+) -> int:
+    meter = ProgressMeter(unit, done.files.part())
     while not query.awaitTermination(_POLL_S):
         done.count(query, progress)
         running = stages.counts()
@@ -309,5 +312,8 @@ def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
     }
     content = ", ".join(f"`{name}`" for name in frame.columns if name != CORRUPT)
     columns["value"] = columns["value"] or f"to_json(struct({content}))"
-    columns[CORRUPT] = CORRUPT if CORRUPT in frame.columns else None
-    return frame.selectExpr(*[f"{expression} as {name}" for name, expression in columns.items() if expression])
+    chosen = {name: expression for name, expression in columns.items() if expression}
+    if CORRUPT in frame.columns:  # an expression over the columns of a malformed row may fail
+        chosen = {name: f"if({CORRUPT} is null, {expression}, null)" for name, expression in chosen.items()}
+        chosen[CORRUPT] = CORRUPT
+    return frame.selectExpr(*[f"{expression} as {name}" for name, expression in chosen.items()])

@@ -163,6 +163,11 @@ def test_malformed_lines_are_bad_rows_unless_another_mode_is_chosen(
         backfill(spark, plan, Progress("backfill", io.StringIO()))
         assert sum(values_of(sink).values()) == 2
         assert spark.read.parquet(f"{tmp_path}/dead").count() == 1
+        fails = "if(_corrupt_record is null, 1, raise_error('a malformed row has no columns'))"
+        strict = replace(plan, checkpoint=str(tmp_path / "third"), partition_key=fails)
+        backfill(spark, strict, Progress("backfill", shown := io.StringIO()))
+        assert "3 rows delivered or written as dead letters, " in shown.getvalue()
+        assert spark.read.parquet(f"{tmp_path}/dead").count() == 2
         assert sum(dry_run(spark, replace(plan, mode="permissive")).topics["t"][:1]) == 3
         with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILFAST|FAILED_READ_FILE"):
             dry_run(spark, replace(plan, mode="failfast"))
