@@ -39,7 +39,7 @@ from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
 from bruce_mp.supervisor.processes.process_group import ProcessGroup, Resources
 from bruce_mp.supervisor.processes.programs import PROGRAMS
 from bruce_mp.supervisor.reload import ConfigSource, Reloads
-from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_dir
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS, acquire_run_dir, write_address
 from bruce_mp.supervisor.sd_notify import ServiceManager
 from bruce_mp.supervisor.shutdown import Shutdown, ShutdownPhase
 from bruce_mp.supervisor.signal_pipe import SignalPipe
@@ -191,7 +191,7 @@ def _write_http_address(run_dir: Path, http: BoundSocket, address: HostPort | Un
     """Write the address of the status pages to a file: with port 0 the kernel chooses the port."""
     if isinstance(address, HostPort):
         address = HostPort(address.host, http.socket.getsockname()[1])
-    (run_dir / HTTP_ADDRESS).write_text(str(address), "utf-8")
+    write_address(run_dir / HTTP_ADDRESS, address)
     log.log(NOTICE, "Status pages are served at %s.", address)
 
 
@@ -201,7 +201,7 @@ def _write_tcp_address(run_dir: Path, tcp: BoundSocket | None) -> None:
     path.unlink(missing_ok=True)
     if tcp is not None:
         host, port = tcp.socket.getsockname()[:2]
-        path.write_text(str(HostPort(host, port)), "utf-8")
+        write_address(path, HostPort(host, port))
 
 
 def _remove_foreign_spills(spills: SpillDirectory) -> None:

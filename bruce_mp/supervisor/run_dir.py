@@ -17,7 +17,9 @@ from bruce_mp.supervisor.slab.locks import retry_lock
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "create_run_dir", "running_daemon"]
+    from bruce_mp.config.addresses import HostPort, UnixPath
+
+__all__ = ["HTTP_ADDRESS", "TCP_ADDRESS", "acquire_run_dir", "create_run_dir", "running_daemon", "write_address"]
 
 HTTP_ADDRESS: Final = "http.address"
 """File with the address of the status pages, in the form of `http.listen`."""
@@ -66,6 +68,13 @@ def create_run_dir(path: Path) -> None:
         remedy = f"{creation_remedy(error, path.parent)}, or set another daemon.run_dir."
         raise StartError(f"The run directory {path} cannot be created: {error.strerror}. {remedy}") from error
     _check_access(path, status)
+
+
+def write_address(path: Path, address: HostPort | UnixPath) -> None:
+    """Write an address to a file, which appears whole because other programs wait for it."""
+    new = path.with_suffix(".new")
+    new.write_text(str(address), "utf-8")
+    new.replace(path)
 
 
 def _check_access(path: Path, status: os.stat_result) -> None:

@@ -127,6 +127,7 @@ def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
         "delivery.topic_autocreate_partitions": 2,
         "delivery.topic_autocreate_replication": 1,
         "delivery.max_failed_attempts": 1000,
+        "delivery.start_spread_s": 5,
         "delivery.max_in_flight": 3,
         "delivery.shutdown_max_delay_ms": 20_000,
         "delivery.dispatcher_restart_max_delay_ms": 4000,
@@ -202,12 +203,19 @@ def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
         "kafka.sasl.username": "alice",
     }
     login = {"kafka.sasl.mechanism": "OAUTHBEARER"}
+    kerberos = {
+        "kafka.sasl.mechanism": "GSSAPI",
+        "kafka.sasl.kerberos_principal": "bruce@EXAMPLE.COM",
+        "kafka.sasl.kerberos_keytab_file": f"{directory}/keytab",
+        "kafka.sasl.kerberos_service_name": "other",
+    }
     return (
         plain,
         secure | {"kafka.tls.key_password_file": f"{directory}/password", "kafka.sasl.password_file": f"{directory}/p"},
         secure | {"kafka.tls.key_password_env": "HOME", "kafka.sasl.password_env": "HOME"},
         login | {"kafka.sasl.token_file": f"{directory}/token"},
-        login | {"kafka.sasl.token_command": ["/bin/false", "a secret"]},
+        login | {"kafka.sasl.token_command": ["/bin/false", "a secret"], "kafka.sasl.extensions.cluster": "one"},
+        kerberos,
         {"kafka.broker_version": "2.0", "http.token_file": f"{directory}/token"},
         {"http.token_env": "HOME"},
     )
@@ -224,7 +232,7 @@ def test_every_setting_that_a_reload_applies_can_be_changed_and_changed_back(
     for settings in sets:
         text = daemon.reload(settings, token)
         token = next((tokens[key] for key in tokens if key in settings), "none")
-        changed.update(re.sub(r"\.(configs|topics|users)\.\w+", r".\1.NAME", key) for key in keys_in(text))
+        changed.update(re.sub(r"\.(configs|topics|users|extensions)\.\w+", r".\1.NAME", key) for key in keys_in(text))
         send(daemon, "clicks", 1)
     assert changed == set(live_keys(Config))
     assert len(keys_in(daemon.reload({}))) == 1

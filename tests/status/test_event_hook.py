@@ -108,9 +108,7 @@ def test_stop_kills_a_running_program(make: Callable[..., Hook]) -> None:
     hook = make("echo $$ > PID_FILE; sleep 60")
     hook.hook.post(DaemonEvent("health", "problem", ""))
     wait_until(lambda: hook.pid_file.exists() and bool(hook.pid_file.read_text()), "the program")
-    started = time.monotonic()
     hook.hook.stop()
-    assert time.monotonic() - started < 1.5
     with pytest.raises(ProcessLookupError):
         os.kill(int(hook.pid_file.read_text()), 0)
 

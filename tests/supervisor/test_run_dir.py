@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bruce_mp.config.addresses import HostPort
 from bruce_mp.errors import StartError
-from bruce_mp.supervisor.run_dir import acquire_run_dir
+from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, acquire_run_dir, write_address
 from bruce_mp.supervisor.slab import locks
 
 if TYPE_CHECKING:
@@ -53,3 +54,12 @@ def test_a_link_to_a_run_directory_is_refused(path: Path) -> None:
 def test_a_missing_parent_of_the_run_directory_is_named(path: Path) -> None:
     with pytest.raises(StartError, match=f"Create the directory {path},"):
         acquire_run_dir(path / "bruce")
+
+
+def test_an_address_replaces_the_file_so_that_no_reader_sees_a_part(tmp_path: Path) -> None:
+    file = tmp_path / HTTP_ADDRESS
+    write_address(file, HostPort("127.0.0.1", 1))
+    with file.open() as before:
+        write_address(file, HostPort("127.0.0.1", 22222))
+        assert (before.read(), file.read_text()) == ("127.0.0.1:1", "127.0.0.1:22222")
+    assert [path.name for path in tmp_path.iterdir()] == [HTTP_ADDRESS]

@@ -74,7 +74,7 @@ def hurt(kafka_3: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[tupl
 
 
 @pytest.mark.parametrize(
-    "fault", ["stop", *(pytest.param(each, marks=pytest.mark.soak) for each in ("kill", "terminate"))]
+    "fault", ["suspend", *(pytest.param(each, marks=pytest.mark.soak) for each in ("kill", "terminate"))]
 )
 def test_a_failed_leader_is_replaced(hurt: tuple[KafkaCluster, str], fault: str) -> None:
     kafka, topic = hurt
