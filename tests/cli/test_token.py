@@ -210,12 +210,13 @@ def test_the_signature_is_that_of_botocore(region: str, credentials: Credentials
     assert query.get("X-Amz-Security-Token", [""]) == [credentials.session_token]
 
 
-def test_the_signature_of_an_assumed_role_is_that_of_botocore() -> None:
+@pytest.mark.parametrize("path", ["", "/"])
+def test_the_signature_of_an_assumed_role_is_that_of_botocore(path: str) -> None:
     parameters = {
         "Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": "arn:aws:iam::123456789012:role/bruce",
         "RoleSessionName": "bruce",
     }  # fmt: skip
-    endpoint = "https://sts.eu-west-1.amazonaws.com/"
+    endpoint = f"https://sts.eu-west-1.amazonaws.com{path}"
     credentials = Credentials(KEY_ID, KEY)
     url = presigned_url(endpoint, parameters, credentials, service="sts", region="eu-west-1", now_s=NOW_S)
     assert parse_qs(urlsplit(url).query)["X-Amz-Signature"] == [
@@ -336,6 +337,20 @@ def test_an_assumed_role_signs_a_token(run: Any, endpoint: TokenEndpoint, monkey
     query = parse_qs(endpoint.asked[0].query)
     assert (query["Action"], query["RoleArn"]) == (["AssumeRole"], ["arn:aws:iam::1:role/other"])
     assert query["X-Amz-Credential"][0].endswith("/eu-north-1/sts/aws4_request")
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_a_presigned_address_stays_secret(run: Any, monkeypatch: pytest.MonkeyPatch, *, is_safe: bool) -> None:
+    """Whoever has the address can assume the role while it is valid."""
+    for name, value in {"ACCESS_KEY_ID": KEY_ID, "SECRET_ACCESS_KEY": KEY}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    port = ReservedPort()
+    base = f"http://127.0.0.1:{port.number}/sts" if is_safe else "http://sts.example/sts"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", base)
+    _, response, errors = run("aws-msk-iam", "--region", "eu-north-1", "--role-arn", "arn:aws:iam::1:role/other")
+    port.release()
+    assert base in errors
+    assert "X-Amz" not in errors + response["error_description"]
 
 
 def test_missing_credentials_and_region_are_explained(run: Any, tmp_path: Path) -> None:

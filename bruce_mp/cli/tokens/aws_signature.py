@@ -61,7 +61,7 @@ def presigned_url(
     if credentials.session_token:
         signed["X-Amz-Security-Token"] = credentials.session_token
     query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(signed.items()))
-    canonical = f"GET\n{parts.path}\n{query}\nhost:{parts.netloc}\n\nhost\n{_EMPTY_HASH}"
+    canonical = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_EMPTY_HASH}"
     to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{credentials.secret_access_key}".encode()
     for part in scope.split("/"):

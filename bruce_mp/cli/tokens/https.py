@@ -54,9 +54,10 @@ def request(
     """Send a request and return the answer; `data` makes it a POST, and `what` names the server in error texts.
 
     `http` is allowed to this host and to `trusted_hosts`, which are asked without a proxy. Raises TokenError and
-    ConfigError.
+    ConfigError, whose texts have no query: that of a presigned URL is a secret.
     """
-    is_local = _is_local(what, url, trusted_hosts)
+    shown = url.partition("?")[0]
+    is_local = _is_local(what, url, shown, trusted_hosts)
     handlers: list[urllib.request.BaseHandler] = [_AnyStatus(), urllib.request.HTTPSHandler(context=_context(ca_file))]
     if is_local:
         handlers.append(urllib.request.ProxyHandler({}))
@@ -66,22 +67,25 @@ def request(
         with opener.open(outgoing, timeout=timeout_s) as answer:
             return HttpAnswer(answer.status, answer.read(_MAX_BYTES))
     except (OSError, ValueError, HTTPException) as error:
-        raise _explain(what, url, error) from error
+        raise _explain(what, shown, error) from error
 
 
-def _is_local(what: str, url: str, trusted_hosts: frozenset[str]) -> bool:
-    """Return True if the address is one of this host or trusted; raise ConfigError if it is not safe for a secret."""
+def _is_local(what: str, url: str, shown: str, trusted_hosts: frozenset[str]) -> bool:
+    """Return True if the address is one of this host or trusted; raise ConfigError if it is not safe for a secret.
+
+    Error texts have the address as `shown`.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigError(f"{what} has an invalid address: {url}. Give one as https://host/path.") from None
+        raise ConfigError(f"{what} has an invalid address: {shown}. Give one as https://host/path.") from None
     if parts.username is not None or parts.password is not None:
         # The address may appear in command lines and logs.
         raise ConfigError(f"{what} has an address with a user or password. Remove them from the address.")
     is_local = is_loopback(parts.hostname or "") or parts.hostname in trusted_hosts
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
         raise ConfigError(
-            f"{what} has an address that is not safe for secrets: {url}. Give one that begins with https."
+            f"{what} has an address that is not safe for secrets: {shown}. Give one that begins with https."
         )
     return is_local
 
