@@ -52,7 +52,10 @@ def choose(name: str, package: Path) -> KernelChoice:
 
 def _find_defect(compiled: str, directory: Path, names: Iterable[str]) -> str | None:
     """Return the reason why the compiled kernels are unusable, as the end of a sentence; None if they are usable."""
-    files = {path.name for path in directory.iterdir()}
+    try:
+        files = {path.name for path in directory.iterdir()}
+    except OSError:
+        return "are in no directory that can be read, as in a zip: install the package"
     if any(files.isdisjoint(name + suffix for suffix in EXTENSION_SUFFIXES) for name in (*names, "stamp")):
         return "were not built: install the package where there is a C compiler, or a wheel"
     sources = [*sorted(directory.glob("*.pyx")), *sorted(directory.glob("*.pxd"))]

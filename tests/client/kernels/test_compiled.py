@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -34,3 +35,21 @@ def test_the_clients_use_the_chosen_variant(variant: str) -> None:
     )
     prefix = f"bruce_mp.client.kernels.{variant}"
     assert shown.stdout.split() == [f"{prefix}.send_buffer", f"{prefix}.datagram_sender"]
+
+
+@pytest.mark.process
+def test_a_zip_of_the_package_has_the_pure_variant(tmp_path: Path) -> None:
+    """As with `spark-submit --py-files`: an extension module cannot be loaded from a zip."""
+    root = PACKAGE.parents[2]
+    with zipfile.ZipFile(tmp_path / "bruce_mp.zip", "w") as packed:
+        for path in (root / "bruce_mp").rglob("*.py"):
+            packed.write(path, path.relative_to(root))
+    program = "from bruce_mp.client import stream\nprint(stream.__file__, stream.SendBuffer.__module__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "bruce_mp.zip"), "BRUCE_KERNELS": ""}
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    origin, module = shown.stdout.split()
+    assert origin.startswith(f"{tmp_path}/bruce_mp.zip/")
+    assert module == "bruce_mp.client.kernels.pure.send_buffer"
