@@ -121,7 +121,9 @@ class _RouterProcess(ProcessShell):
 
     def start(self) -> None:
         self.repeat(PUBLISH_EVERY_S, self._publish)
-        self._core.postpone_first_fetch(steady_ms() + start_delay_ms(self._config.delivery.start_spread_s, self._rng))
+        if not self._slab.read_signed(lay.SUPER_METADATA_UPDATED_MS):  # else this router replaces a dead one
+            delay_ms = start_delay_ms(self._config.delivery.start_spread_s, self._rng)
+            self._core.postpone_first_fetch(steady_ms() + delay_ms)
 
     def apply_config(self, config: Config, before: Config) -> None:
         self._reporter.apply_config(config)

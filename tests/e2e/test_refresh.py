@@ -97,3 +97,19 @@ def test_a_failed_metadata_response_is_counted_and_the_next_broker_asked(
         daemon.wait_for(lambda: daemon.counters()["GetMetadataSuccess"] > succeeded, "metadata", 20)
         after = daemon.counters()
         assert (after[counter], after["GetMetadataFail"]) == (before[counter] + 1, before["GetMetadataFail"])
+
+
+def test_the_spread_of_starts_does_not_delay_the_successor_of_a_dead_router(tmp_path: Path) -> None:
+    with (
+        DevBroker(topics={"clicks": 1}) as broker,
+        Daemon(tmp_path, broker.bootstrap) as daemon,
+        DatagramClient(daemon.socket_path, timeout=20) as client,
+    ):
+        client.send("clicks", b"before")
+        daemon.wait_settled(1)
+        daemon.reload({"delivery.start_spread_s": 3600})
+        daemon.kill("router")
+        client.send("clicks", b"after")
+        books = daemon.wait_settled(2)
+        assert (books.received, books.delivered) == (2, 2)
+        assert [record.value for record in broker.fetch("clicks")[0]] == [b"before", b"after"]
