@@ -177,3 +177,17 @@ def test_a_view_stays_valid_when_the_buffer_grows(send_buffer: ModuleType) -> No
     assert view == b"message"
     assert outgoing.messages == 2001
     assert outgoing.on_written(7 + 2000 * 200) == (2001, 7 + 2000 * 200)
+
+
+def test_an_argument_that_changes_another_one_is_read_first(send_buffer: ModuleType) -> None:
+    value = bytearray(b"small")
+
+    class Growing:
+        def __bool__(self) -> bool:
+            value[:] = b"x" * 100_000  # moves the bytes
+            return True
+
+    keep_empty: Any = Growing()
+    buffer = create(send_buffer, room=ENDLESS)
+    assert buffer.accept("t", value, None, None, NOW_MS, (), keep_empty)
+    assert content(buffer) == encode("t", b"x" * 100_000, None, None, timestamp_ms=NOW_MS, keep_empty=True)

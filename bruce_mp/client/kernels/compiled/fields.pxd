@@ -81,7 +81,7 @@ cdef inline int64_t now_ms() noexcept nogil:
 
 cdef inline bint read_fields(
     Fields *it, object topic, object value, object key, object partition_key, object timestamp_ms, object headers,
-    object keep_empty,
+    bint keep_empty,          # converted by the caller: a `__bool__` may change what `it` points to
 ) except -1:
     """Read a message's fields; return False for headers, and for what the reference may refuse."""
     cdef int64_t number = 0
