@@ -112,11 +112,12 @@ class Loop:
         return timer
 
     def call_in_thread(self, name: str, function: Callable[[], Result], callback: Callable[[Result], None]) -> None:
-        """Run a blocking function, which must not raise, in a thread; the loop passes its result to the callback.
+        """Run a blocking function in a thread; the loop passes its result to the callback, or raises its exception.
 
         The thread does not keep the process from ending.
         """
         results: list[Result] = []
+        errors: list[BaseException] = []
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=0)  # inproc pipes need none
         receiver = context.socket(zmq.PAIR)
         receiver.bind(_THREAD_ENDPOINT)
@@ -124,13 +125,18 @@ class Loop:
         def run() -> None:
             with context.socket(zmq.PAIR) as sender:  # in the thread, because ZeroMQ sockets are not thread-safe
                 sender.connect(_THREAD_ENDPOINT)
-                results.append(function())
+                try:
+                    results.append(function())
+                except BaseException as error:  # noqa: BLE001 - without a frame the loop would wait for ever
+                    errors.append(error)
                 sender.send(b"")
 
         def on_end(_: int) -> None:
             self.unwatch(receiver)
             receiver.close()
             context.term()
+            if errors:
+                raise errors[0]
             callback(results[0])
 
         self.watch(receiver, on_end)

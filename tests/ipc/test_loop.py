@@ -282,3 +282,13 @@ def test_a_function_in_a_thread_reports_through_the_loop(loop: Loop) -> None:
     assert worker not in {0, caller}
     assert caller == threading.get_ident()
     assert psutil.Process().num_fds() == before
+
+
+def test_the_loop_raises_the_exception_of_a_function_in_a_thread(loop: Loop) -> None:
+    def fail() -> None:
+        raise NotImplementedError
+
+    loop.call_in_thread("failing", fail, lambda _: loop.stop())
+    loop.call_later(20, loop.stop)
+    with pytest.raises(NotImplementedError):
+        loop.run()
