@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from zipfile import ZipFile
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.process
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCES: Final = (
-    "LICENSE", "README.md", "bruce_mp", "conf", "deploy", "pyproject.toml", "pyspark_bruce", "scripts", "setup.cfg",
-    "setup.py",
+    "LICENSE", "MANIFEST.in", "README.md", "bruce_mp", "conf", "deploy", "pyproject.toml", "pyspark_bruce", "scripts",
+    "setup.cfg", "setup.py",
 )  # fmt: skip
 LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__")
 TRIED: Final = ("inspect", "stamp")
@@ -72,6 +73,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = run(["setup.py", "--quiet", "build", "--build-lib", str(target)], sources, CC="/bin/false")
     assert all(f"bruce_mp.kernels.compiled.{name}" in said for name in TRIED), said
     return target
+
+
+def test_a_source_distribution_has_all_sources_of_the_kernels(tmp_path: Path) -> None:
+    copy_sources(tmp_path / "sources")
+    run(["setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path)], tmp_path / "sources")
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as packed:
+        held = {Path(*Path(name).parts[1:]) for name in packed.getnames()}
+    sources = {path.relative_to(ROOT) for path in (ROOT / "bruce_mp").rglob("kernels/compiled/*.p[xy][xd]")}
+    assert any(path.suffix == ".pxd" for path in sources)
+    assert not sources - held
 
 
 def test_a_pure_installation_has_no_compiled_kernels(installed: Path) -> None:

@@ -20,8 +20,8 @@ ROOT: Final = Path(__file__).parents[1]
 
 TOP_LEVEL: Final = {
     ".ci", ".editorconfig", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
-    "README.md", "SECURITY.md", "bruce_mp", "clients", "conf", "deploy", "docs", "pyproject.toml", "pyspark_bruce",
-    "scripts", "setup.cfg", "setup.py", "tests",
+    "MANIFEST.in", "README.md", "SECURITY.md", "bruce_mp", "clients", "conf", "deploy", "docs", "pyproject.toml",
+    "pyspark_bruce", "scripts", "setup.cfg", "setup.py", "tests",
 }  # fmt: skip
 SOON: Final = {"conf", "deploy", "docs"}
 """May be empty, and git knows no empty directories."""
