@@ -171,7 +171,8 @@ class Demo:
         socket, topic = self._daemon.socket, self._topics[0]
         print(f"\nThe demo keeps running until Ctrl-C. Open {self._page} and send messages to {socket}:")
         report(f"{BRUCE} send --socket-path {socket} --topic {topic} --value hello")
-        report("or in Python, from bruce_mp.client import DatagramClient:")
+        report(f"{BRUCE} status --url {self._page}")
+        report(f"or in Python, {sys.executable}, after `from bruce_mp.client import DatagramClient`:")
         report(f'DatagramClient("{socket}").send("{topic}", b"hello")')
         sys.stdout.flush()
         try:

@@ -110,7 +110,10 @@ def test_the_demo_completes_and_leaves_nothing(checkout: Checkout) -> None:
     })  # fmt: skip
     (logs / "private.log").chmod(0o600)
     process = checkout.start("--stay", "--logs", logs)
-    checkout.wait_for("until Ctrl-C")
+    checkout.wait_for('b"hello")')
+    (show_status,) = [line.strip() for line in checkout.lines() if " status --url " in line]
+    status = subprocess.run(show_status.split(), capture_output=True, text=True, timeout=60, check=True)
+    assert "received 3203 =" in status.stdout
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0, checkout.lines()
     told = checkout.lines()

@@ -67,8 +67,7 @@ DRAWN: Final = {"mermaid"}
 BROKERS: Final = '<initialBrokers><broker host="kafka-1" port="9092"/></initialBrokers>'
 INPUT: Final = '<inputSources><unixDatagram enable="true"><path value="/var/run/in"/></unixDatagram></inputSources>'
 GIVEN: Final[dict[Key, str]] = {
-    ("README.md", "bruce check-config bruce.toml"): "bruce dev-broker --port 19092 --topic clicks:3",
-    ("README.md", "bruce send --socket-path /run/bruce/in.d"): "printf 'one\\ntwo\\n' > /var/log/dpkg.log",
+    ("README.md", "bruce check-config /etc/bruce/bruce.toml"): "bruce dev-broker --port 19092 --topic clicks:3",
     ("docs/getting-started.md", "bruce dev-broker --port 19092 --topic cl"): "mkdir -p /tmp/bruce-try",
     ("docs/dev-broker.md", "bruce dev-broker --brokers 3 --topic ord"): "mkdir -p /tmp/bruce-try",
     ("docs/clients/README.md", "bruce send --socket-path /run/bruce/in.d"): (

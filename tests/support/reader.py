@@ -45,6 +45,8 @@ WAIT_S: Final = 60
 PLACES: Final = r"(?<![\w.}])/(?=(?:run|etc/bruce|etc/dory|var|dev/shm|opt|data)/|run\b|tmp/bruce-try)"
 """Where the pages put their files; each is below the directory of the test."""
 BROKERS: Final = r"\b(?:kafka\d?|localhost|127\.0\.0\.1):(?:9092|19092)\b"
+AS_THE_DAEMON: Final = "sudo -u bruce /opt/bruce/bin/"
+"""What a page puts before a command of the daemon's user; the reader is that user, with `bruce` on its path."""
 DEFAULT_CONFIG: Final = """
 [kafka]
 bootstrap_servers = ["localhost:9092"]
@@ -172,6 +174,7 @@ class Reader:
 
     def _type(self, lines: list[str]) -> None:
         """Type the lines in order; those between two programs that stay in the foreground are one script."""
+        lines = [line.removeprefix(AS_THE_DAEMON) for line in lines]
         self._write_configuration(lines)
         script: list[str] = []
         for line in lines:
