@@ -404,8 +404,7 @@ class Dispatcher:
         elif queue.backs_off:
             queue.backs_off = False
             queue.backoffs += 1
-            delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2 ** min(queue.backoffs - 1, 10))
-            queue.not_before = now + delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
+            queue.not_before = now + _retry_delay_s(queue)
 
     # --- pauses ------------------------------------------------------------------------------------------------------
 
@@ -491,3 +490,9 @@ class Dispatcher:
             self._builder.return_to_router(segments, sent=sent)
             kind = ParcelKind.RETURNED_SENT if sent else ParcelKind.RETURNED
             self._outbox.append(Parcel(kind, queue.topic, queue.partition, segments))
+
+
+def _retry_delay_s(queue: PartitionQueue) -> float:
+    """Return the back-off before the queue sends its failed batches again; it doubles with each failure."""
+    delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2 ** min(queue.backoffs - 1, 10))
+    return delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it

@@ -8,8 +8,8 @@ copied.
 With allow lists or quotas, the input checks the senders of a batch before it appends the messages.  The transaction
 also counts the refused datagrams.
 
-A datagram longer than the limit is always malformed, because the kernel may have truncated it to a valid message.  The
-parser treats it as empty.
+A datagram longer than the limit is always malformed, because the kernel may have truncated it to a valid message
+(`landing_zone.landed_extents_within`).  The parser treats it as empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Randomised exponential back-off for pauses and metadata fetches.
+"""Randomised exponential back-off for pauses and metadata fetches of the router.
+
+A dispatcher's own retries: `bruce_mp/dispatcher/core.py`.
 
 The first delay of a window is a random 1 to 3 times the minimum, because all hosts notice the death of a broker at the
 same moment.  Then the base starts at `initial` and doubles with each delay, up to `max_double` times.  A delay is a

@@ -29,7 +29,7 @@ from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
 from bruce_mp.kernels import CHOICE
 from bruce_mp.network.credentials import exposed_files
-from bruce_mp.pipeline.key_partitioners import partitioners_of
+from bruce_mp.pipeline.configured_partitioners import partitioners_of
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
