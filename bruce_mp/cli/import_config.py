@@ -12,8 +12,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bruce_mp.cli.importing.command_line import CONFIG_PATH, parse_options
 from bruce_mp.cli.importing.convert import convert
-from bruce_mp.cli.importing.flags import CONFIG_PATH, parse_options
 from bruce_mp.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

@@ -30,29 +30,33 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 PAGES = ("server_info", "books", "processes", "brokers", "queues")
+COLUMNS = (
+    "Columns of topics: BATCH counts messages in the router, SEND WAIT messages to be sent, ACK WAIT sent messages "
+    "without a response."
+)
 
 
 def main(argv: Sequence[str]) -> int:
     """Read the pages and print them."""
-    parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.")
+    parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.", epilog=COLUMNS)
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the JSON of the pages, by page")
     args = parser.parse_args(argv)
-    pages = status_client(args)
-    print(_json(pages) if args.json else "\n".join(_tables(pages)))
+    daemon = status_client(args)
+    print(_json(daemon) if args.json else "\n".join(_tables(daemon)))
     return ExitCode.OK
 
 
-def _json(pages: StatusClient) -> str:
-    read: dict[str, Any] = {"healthz": pages.get_health(), **{page: pages.get(page, dict) for page in PAGES}}
+def _json(daemon: StatusClient) -> str:
+    read: dict[str, Any] = {"healthz": daemon.get_health(), **{page: daemon.get(page, dict) for page in PAGES}}
     return msgspec.json.format(msgspec.json.encode(read)).decode()
 
 
-def _tables(pages: StatusClient) -> Iterator[str]:
-    processes, queues = pages.get("processes", ProcessesPage), pages.get("queues", QueuesPage)
+def _tables(daemon: StatusClient) -> Iterator[str]:
+    processes, queues = daemon.get("processes", ProcessesPage), daemon.get("queues", QueuesPage)
     yield _headline(processes)
-    yield balance_line(pages.get("books", Books))
-    yield from health_lines(pages.get_health())
+    yield balance_line(daemon.get("books", Books))
+    yield from health_lines(daemon.get_health())
     yield ""
     yield from _table(
         ("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process_cells, processes.processes)
@@ -60,7 +64,7 @@ def _tables(pages: StatusClient) -> Iterator[str]:
     stream_workers = [line for line in processes.processes if line.connections is not None]
     if stream_workers:
         yield "\nStream connections: " + ", ".join(f"{line.name} {line.connections}" for line in stream_workers)
-    brokers = pages.get("brokers", BrokersPage)
+    brokers = daemon.get("brokers", BrokersPage)
     if brokers.metadata_failing_since is not None:
         yield f"\nNo broker can be reached: {brokers.metadata_error}"
     if brokers.brokers:

@@ -1,6 +1,6 @@
 """Help, version and usage errors of `bruce` without a subcommand.
 
-Separate because `multiprocessing` imports `commands` in each child process as the parent's program.
+Separate because `multiprocessing` imports `commands` again in each child process, which does not need argparse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def parser(summaries: Mapping[str, str]) -> ArgumentParser:
     listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
     options = ArgumentParser(
         prog="bruce",
-        description="A host's daemon for Kafka.",
+        description="Deliver the messages of this host's programs to Kafka.",
         epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` lists its options.",
         formatter_class=RawDescriptionHelpFormatter,
     )

@@ -21,7 +21,7 @@ __all__ = [
 
 
 class SendError(BruceError):
-    """A message was not accepted, and the daemon receives nothing of it."""
+    """A message or attempt was not accepted. Unless a subclass says otherwise, the daemon has nothing of it."""
 
     reason: ClassVar[str] = "error"
 
@@ -47,7 +47,8 @@ class MessageRefusedError(SendError):
 class AttemptLostError(SendError):
     """The connection broke within an attempt.
 
-    The daemon discards the attempt unless it received its end. The caller repeats the attempt.
+    If the end frame arrived, the daemon delivers the attempt, else it discards it. The client cannot tell; a repetition
+    is safe with `unique=True`.
     """
 
     reason = "attempt"

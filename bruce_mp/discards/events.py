@@ -10,7 +10,7 @@ import msgspec
 
 from bruce_mp.errors import DiscardReason
 
-__all__ = ["DiscardEvent", "DuplicateEvent", "Event", "SenderEvent"]
+__all__ = ["DiscardEvent", "DiscardReportEvent", "DuplicateEvent", "SenderEvent"]
 
 
 class DiscardEvent(msgspec.Struct, frozen=True, tag=True):
@@ -55,5 +55,5 @@ class SenderEvent(msgspec.Struct, frozen=True, tag=True):
     sample: bytes
 
 
-Event = DiscardEvent | DuplicateEvent | SenderEvent
+DiscardReportEvent = DiscardEvent | DuplicateEvent | SenderEvent
 """Events that discard reports consist of."""

@@ -28,7 +28,7 @@ from bruce_mp.telemetry.message_copies import Copy, CopyTarget
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from bruce_mp.discards.events import Event
+    from bruce_mp.discards.events import DiscardReportEvent
     from bruce_mp.protocol.client.messages import Message
     from bruce_mp.telemetry.message_copies import ByteSender, Copies
 
@@ -250,7 +250,7 @@ class DiscardReporter:
                 logged.unlogged, logged.due_s = 0, now_s + LOG_INTERVAL_S
         self._has_unlogged = any(logged.unlogged for logged in self._logged.values())
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[DiscardReportEvent]:
         """Yield the sums as events. The first event of a reason carries its samples."""
         samples = dict(self._samples)
         for (reason, topic, version, api_key, is_tcp), total in self._discards.items():

@@ -17,7 +17,7 @@ from bruce_mp.discards.reasons import BY_TOPIC, SAMPLED
 from bruce_mp.errors import DiscardReason
 
 if TYPE_CHECKING:
-    from bruce_mp.discards.events import DiscardEvent, Event
+    from bruce_mp.discards.events import DiscardEvent, DiscardReportEvent
 
 __all__ = ["MAX_FINISHED", "DiscardReport", "ReportBook"]
 
@@ -58,7 +58,7 @@ class DiscardReport:
         self.duplicates: dict[bytes, CountedTimeRange] = {}
         self.rejected_senders: dict[tuple[DiscardReason, int, int], SenderEvent] = {}
 
-    def add(self, event: Event) -> None:
+    def add(self, event: DiscardReportEvent) -> None:
         if isinstance(event, DuplicateEvent):
             times = bounded_entry(self.duplicates, event.topic, b"", CountedTimeRange)
             times.add(event.count, event.min_timestamp, event.max_timestamp)
@@ -122,7 +122,7 @@ class ReportBook:
         """Return the last finished reports, the newest first."""
         return tuple(reversed(self._finished))
 
-    def record(self, event: Event, now: float) -> None:
+    def record(self, event: DiscardReportEvent, now: float) -> None:
         """Add an event to the report of the current period."""
         self.rotate(now)
         self.unfinished.add(event)

@@ -494,5 +494,5 @@ class Dispatcher:
 
 def _retry_delay_s(queue: PartitionQueue) -> float:
     """Return the back-off before the queue sends its failed batches again; it doubles with each failure."""
-    delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2 ** min(queue.backoffs - 1, 10))
+    delay = min(MAX_RETRY_DELAY_S, MIN_RETRY_DELAY_S * 2.0 ** min(queue.backoffs - 1, 10))
     return delay * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it

@@ -28,15 +28,17 @@ _GROUPS_BYTES: Final = 1024
 
 
 class Connection:
-    """A client and its socket.  `outgoing` holds unsent answers, also after the client has sent its last byte.
+    """A client and its socket.
 
-    While `is_waiting`, the worker does not read it, because there is no memory for its unfinished message.
+    `outgoing` holds unsent answers.  The daemon still writes them after the client has shut down its sending side.
+    While `is_waiting`, the worker does not read the socket, because unfinished messages have reached the worker's limit
+    (`unfinished_messages.py`).
     """
 
     __slots__ = ("client", "is_closing", "is_waiting", "outgoing", "socket")
 
-    def __init__(self, connection: socket.socket, client: StreamClientState) -> None:
-        self.socket = connection
+    def __init__(self, peer_socket: socket.socket, client: StreamClientState) -> None:
+        self.socket = peer_socket
         self.client = client
         self.outgoing = bytearray()
         self.is_closing = self.is_waiting = False
@@ -56,11 +58,11 @@ class Connection:
                 del self.outgoing[:sent]
 
 
-def peer_of(connection: socket.socket) -> PeerCredentials | None:
+def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
     """Return the process and user of the peer; None for TCP, of which the kernel knows neither."""
-    if connection.family != socket.AF_UNIX:
+    if peer_socket.family != socket.AF_UNIX:
         return None
-    pid, uid, _ = _credentials_of(connection)
+    pid, uid, _ = _credentials_of(peer_socket)
     return PeerCredentials(pid, uid)
 
 
@@ -69,12 +71,12 @@ def user_of(peer: PeerCredentials | None) -> int:
     return TCP_USER if peer is None else peer.uid
 
 
-def origin_of(connection: socket.socket, peer: PeerCredentials | None) -> int | str:
-    """Return the peer's user, or for TCP its address."""
+def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int | str:
+    """Return the peer's user, or for TCP its address, TCP_USER if it has gone."""
     if peer is not None:
         return peer.uid
     try:
-        return str(connection.getpeername()[0])
+        return str(peer_socket.getpeername()[0])
     except OSError:  # the client has gone already
         return TCP_USER
 
@@ -84,33 +86,34 @@ def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
     return str(origin) if peer is None else f"user {peer.uid} (process {peer.pid})"
 
 
-def has_input(connection: socket.socket) -> bool:
-    """Return True if the kernel has bytes of a connection, or its end."""
+def has_input(peer_socket: socket.socket) -> bool:
+    """Return True if the kernel has bytes of the connection, or its end."""
     poll = select.poll()
-    poll.register(connection, select.POLLIN)
+    poll.register(peer_socket, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def admit_peer(connection: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
+def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
     """Check the peer's user and groups against the allow list. Log and count a refusal, and return False."""
-    if connection.family != socket.AF_UNIX or quotas.rules.allowed is None:
+    if peer_socket.family != socket.AF_UNIX or quotas.rules.allowed is None:
         return True
-    pid, uid, gid = _credentials_of(connection)
-    if quotas.admits(uid, (gid, *_groups_of(connection))):
+    pid, uid, gid = _credentials_of(peer_socket)
+    if quotas.admits(uid, (gid, *_groups_of(peer_socket))):
         return True
     quotas.add_sums(uid, SenderSums(refused=1), now_ms)
     quotas.warn_refused(uid, pid, "A connection")
     return False
 
 
-def _groups_of(connection: socket.socket) -> array[int]:
+def _groups_of(peer_socket: socket.socket) -> array[int]:
     """Return the supplementary groups of the peer; none on Linux before 4.13, or if they exceed the buffer."""
     try:
-        return array("I", connection.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, _GROUPS_BYTES))
+        return array("I", peer_socket.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, _GROUPS_BYTES))
     except OSError:
         return array("I")
 
 
-def _credentials_of(connection: socket.socket) -> tuple[int, int, int]:
-    pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+def _credentials_of(peer_socket: socket.socket) -> tuple[int, int, int]:
+    credentials = peer_socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(credentials)
     return pid, uid, gid

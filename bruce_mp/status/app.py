@@ -98,7 +98,7 @@ class DaemonView:
     count: Callable[[Counter], None]
     refresh_metadata: Callable[[], None]
     accept_cluster: Callable[[str], None]
-    verdict: Callable[[], Verdict]
+    books_verdict: Callable[[], Verdict]
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int]
 
@@ -118,7 +118,7 @@ class DaemonView:
 
     def books(self) -> Books:
         """Read the books, with the result of their last check."""
-        checked_ms, unaccounted = self.verdict()
+        checked_ms, unaccounted = self.books_verdict()
         return msgspec.structs.replace(read_books(self.slab), checked=checked_ms, unaccounted=unaccounted)
 
     def certificates(self) -> CertificatesPage:

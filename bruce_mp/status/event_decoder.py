@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from bruce_mp.discards.events import Event
+from bruce_mp.discards.events import DiscardReportEvent
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.broker_status import BrokerStatus, RouterStatus
 from bruce_mp.telemetry.compression import CompressionEvent
@@ -17,7 +17,7 @@ from bruce_mp.telemetry.traffic import TrafficEvent
 
 __all__ = ["ReportedEvent", "decode_events"]
 
-ReportedEvent = Event | CompressionEvent | TrafficEvent | BrokerStatus | RouterStatus
+ReportedEvent = DiscardReportEvent | CompressionEvent | TrafficEvent | BrokerStatus | RouterStatus
 _DECODER: Final[msgspec.msgpack.Decoder[list[ReportedEvent]]] = msgspec.msgpack.Decoder(list[ReportedEvent])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.discards.events import DiscardEvent, Event
+from bruce_mp.discards.events import DiscardEvent, DiscardReportEvent
 from bruce_mp.errors import BruceError, RemoteProtocolError
 from bruce_mp.ipc.control_messages import AcceptCluster, ActiveConfig, DebugTopics, RefreshMetadata, ReloadOutcome
 from bruce_mp.ipc.links import COPIES, REPORTS
@@ -57,7 +57,7 @@ __all__ = ["main"]
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
-"""Step of the histories."""
+"""Interval of the periodic work in `_tick`."""
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -93,7 +93,7 @@ class _Status(ProcessShell):
         self._pauses = PauseWatch(self._hook.post)
         self._health = HealthWatch(view.evidence, self._hook)
         app = create_app(view)
-        self._server = HttpServer(app, start.listener, on_exhausted=lambda: self._count(Counter.AcceptExhausted))
+        self._server = HttpServer(app, start.listener, on_accept_exhausted=lambda: self._count(Counter.AcceptExhausted))
 
     def start(self) -> None:
         self._writer.start()
@@ -154,7 +154,7 @@ class _Status(ProcessShell):
             count=self._count,
             refresh_metadata=lambda: self.send(RefreshMetadata()),
             accept_cluster=lambda cluster_id: self.send(AcceptCluster(cluster_id)),
-            verdict=lambda: self._books_check.verdict,
+            books_verdict=lambda: self._books_check.verdict,
             now_ms=wall_ms,
             steady_ms=steady_ms,
         )
@@ -176,7 +176,9 @@ class _Status(ProcessShell):
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        self._loop.call_later(_TICK_S, self._tick)  # on time, because the histories take a sample a second
+        self._loop.call_later(
+            _TICK_S, self._tick
+        )  # not `call_about`, which may be late: the histories take a sample a second
 
     def _on_events(self, data: bytes) -> None:
         try:
@@ -185,7 +187,7 @@ class _Status(ProcessShell):
             _LOG.warning("%s  The pages do not include it.", error)
             return
         now_ms = steady_ms()
-        self._reports.record([item for item in events if isinstance(item, Event)], wall_ms())
+        self._reports.record([item for item in events if isinstance(item, DiscardReportEvent)], wall_ms())
         self._compression.record([item for item in events if isinstance(item, CompressionEvent)])
         self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], now_ms)
         self._histories.totals.record(

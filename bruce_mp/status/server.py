@@ -70,8 +70,8 @@ class _Transfer(NamedTuple):
 class HttpServer:
     """Server of `app` on `listener`, a listening TCP or UNIX socket.
 
-    The caller calls `enforce_limits` about once a second. `on_exhausted` is called when a connection cannot be accepted
-    because descriptors or memory are exhausted.
+    The caller calls `enforce_limits` about once a second. `on_accept_exhausted` is called when a connection cannot be
+    accepted because descriptors or memory are exhausted.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class HttpServer:
         app: Flask,
         listener: socket.socket,
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - immutable
-        on_exhausted: Callable[[], None] = lambda: None,
+        on_accept_exhausted: Callable[[], None] = lambda: None,
     ) -> None:
         self._map: dict[int, Any] = {}
         self._open_at_end: dict[int, Any] = {}
@@ -92,7 +92,7 @@ class HttpServer:
         self._server.accept, self._server.channel_class = self._accept, self._open_channel
         self._thread = Thread(target=self._server.run, name="http", daemon=True)
         self._limits = limits
-        self._on_exhausted = on_exhausted
+        self._on_accept_exhausted = on_accept_exhausted
         self._pending: dict[HTTPChannel, _Transfer] = {}
 
     def start(self) -> None:
@@ -132,7 +132,7 @@ class HttpServer:
             if error.errno not in _EXHAUSTED:
                 raise
             self._server.accepting = False
-            self._on_exhausted()
+            self._on_accept_exhausted()
             text = "A connection to the status pages cannot be accepted: %s. The server retries in a second."
             log.error(text, error.strerror, extra={"about": error.errno})  # noqa: TRY400 - no bug
             return None

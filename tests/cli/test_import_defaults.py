@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bruce_mp.cli.importing.command_line import parse_options
 from bruce_mp.cli.importing.convert import convert
-from bruce_mp.cli.importing.flags import parse_options
 from bruce_mp.cli.importing.settings import SETTINGS
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ConfigError

@@ -86,13 +86,13 @@ def test_the_server_stops_although_its_thread_wakes_before_the_byte_that_wakes_i
 def serving(
     limits: HttpLimits = HttpLimits(),  # noqa: B008 - immutable
     listener: socket.socket | None = None,
-    on_exhausted: Callable[[], None] = lambda: None,
+    on_accept_exhausted: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[HttpServer, socket.socket]]:
     app = Flask(__name__)
     app.add_url_rule("/", "page", lambda: "here")
     app.add_url_rule("/large", "large", lambda: LARGE)
     with listener or socket.create_server(("127.0.0.1", 0)) as opened:
-        server = HttpServer(app, opened, limits, on_exhausted)
+        server = HttpServer(app, opened, limits, on_accept_exhausted)
         server.start()
         yield server, opened
         server.stop()
@@ -198,7 +198,10 @@ def test_server_pauses_accepting_when_descriptors_are_exhausted(caplog: pytest.L
     listener = ExhaustedListener()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    with serving(listener=listener, on_exhausted=lambda: reports.append(None)) as (server, _), connect(listener) as it:
+    with (
+        serving(listener=listener, on_accept_exhausted=lambda: reports.append(None)) as (server, _),
+        connect(listener) as it,
+    ):
         it.sendall(b"GET / HTTP/1.0\r\n\r\n")
         wait_until(lambda: bool(reports), "the report")
         time.sleep(0.1)  # a server that spins would report thousands of times

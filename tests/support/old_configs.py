@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
+from bruce_mp.cli.importing.command_line import parse_options
 from bruce_mp.cli.importing.convert import convert
-from bruce_mp.cli.importing.flags import parse_options
 
 __all__ = ["BROKERS", "DATAGRAM", "HEAD", "bruce", "dory", "ours"]
 

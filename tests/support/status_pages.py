@@ -98,7 +98,7 @@ class OfflineStatusPages:
             count=self.counted.append,
             refresh_metadata=self._refresh,
             accept_cluster=self.accepted_clusters.append,
-            verdict=lambda: self.verdict,
+            books_verdict=lambda: self.verdict,
             now_ms=lambda: self.now_ms,
             steady_ms=lambda: self.steady_ms,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.cli.importing.command_line import apply_options
 from bruce_mp.cli.importing.draft import Draft
-from bruce_mp.cli.importing.flags import apply_options
 from bruce_mp.cli.importing.old_defaults import set_old_defaults
 from bruce_mp.cli.importing.old_xml import parse_xml
 from bruce_mp.cli.importing.sections import Reader, read_sections
@@ -14,7 +14,7 @@ from bruce_mp.cli.importing.structure import check_structure
 from bruce_mp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bruce_mp.cli.importing.flags import Options
+    from bruce_mp.cli.importing.command_line import Options
     from bruce_mp.cli.importing.old_xml import Element
     from bruce_mp.cli.importing.settings import Setting
 

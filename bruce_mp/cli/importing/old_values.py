@@ -11,12 +11,12 @@ from typing import Final
 from bruce_mp.config.sizes import KIB, MIB, format_size
 
 __all__ = [
-    "flag_mode",
     "integer",
     "is_word",
     "kibibytes",
     "log_level",
     "mode",
+    "option_mode",
     "port",
     "scaled_integer",
     "size",
@@ -105,7 +105,7 @@ def mode(raw: str) -> str | None:
     raise ValueError("an octal number (0222), a binary one (0b010010010) or unspecified")
 
 
-def flag_mode(raw: str) -> str:
+def option_mode(raw: str) -> str:
     """Convert permission bits in the notation of C: 0222, 0x92 or 146."""
     word = raw.strip()
     try:

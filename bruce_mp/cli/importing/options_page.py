@@ -54,7 +54,7 @@ def render() -> str:
 def _options() -> Iterator[str]:
     yield "## Settings\n\n| XML | option | new setting |\n|---|---|---|"
     for setting in SETTINGS:
-        yield f"| {_code(setting.xml_path)} | {_flag(setting)} | `{setting.key}` |"
+        yield f"| {_code(setting.xml_path)} | {_option(setting)} | `{setting.key}` |"
     yield ""
     for note in dict.fromkeys(setting.note for setting in SETTINGS if setting.note):
         yield f"* {', '.join(f'`{setting.key}`' for setting in SETTINGS if setting.note == note)}: {note}"
@@ -69,13 +69,13 @@ def _elements() -> Iterator[str]:
 def _without_counterpart() -> Iterator[str]:
     yield "## Options that are gone\n\n| option | remark |\n|---|---|"
     for note in dict.fromkeys(note for _, note in WITHOUT_COUNTERPART.values()):
-        flags = ", ".join(f"`--{flag}`" for flag, (_, other) in WITHOUT_COUNTERPART.items() if other == note)
-        yield f"| {flags} | {note[0].upper()}{note[1:]} |"
+        options = ", ".join(f"`--{option}`" for option, (_, other) in WITHOUT_COUNTERPART.items() if other == note)
+        yield f"| {options} | {note[0].upper()}{note[1:]} |"
 
 
-def _flag(setting: Setting) -> str:
-    stands_for = "" if setting.flag_value is True else f" ({str(setting.flag_value).lower()})"
-    return _code(setting.flag and f"--{setting.flag}") + stands_for
+def _option(setting: Setting) -> str:
+    stands_for = "" if setting.switch_value is True else f" ({str(setting.switch_value).lower()})"
+    return _code(setting.option and f"--{setting.option}") + stands_for
 
 
 def _code(text: str) -> str:

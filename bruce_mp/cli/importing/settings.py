@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.cli.importing.old_values import (
-    flag_mode,
     integer,
     is_word,
     kibibytes,
     log_level,
     mode,
+    option_mode,
     port,
     scaled_integer,
     size,
@@ -31,16 +31,17 @@ __all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "Setting"]
 class Setting(NamedTuple):
     """Mapping of one setting.
 
-    `xml_path` is element and attribute below the root; `flag` is the option of the old command line, without dashes.
-    `flag_read` is None for a switch, which stands for `flag_value`. A value for which `read` returns None is omitted.
+    `xml_path` is element and attribute below the root; `option` is the option of the old command line, without dashes.
+    `option_read` is None for a switch, an option without a value, which stands for `switch_value`. A value for which
+    `read` returns None is omitted.
     """
 
     key: str
     xml_path: str = ""
     read: Callable[[str], object] = text
-    flag: str = ""
-    flag_read: Callable[[str], object] | None = None
-    flag_value: object = True
+    option: str = ""
+    option_read: Callable[[str], object] | None = None
+    switch_value: object = True
     note: str = ""
 
 
@@ -65,122 +66,122 @@ SETTINGS: Final = (
     Setting(
         "input.unix_datagram.path",
         "inputSources/unixDatagram/path@value",
-        flag="receive_socket_name",
-        flag_read=text,
+        option="receive_socket_name",
+        option_read=text,
     ),
     Setting(
         "input.unix_datagram.mode",
         "inputSources/unixDatagram/mode@value",
         mode,
-        flag="receive_socket_mode",
-        flag_read=flag_mode,
+        option="receive_socket_mode",
+        option_read=option_mode,
     ),
     Setting("input.unix_stream.enable", "inputSources/unixStream@enable", switch),
     Setting(
         "input.unix_stream.path",
         "inputSources/unixStream/path@value",
-        flag="receive_stream_socket_name",
-        flag_read=text,
+        option="receive_stream_socket_name",
+        option_read=text,
     ),
     Setting(
         "input.unix_stream.mode",
         "inputSources/unixStream/mode@value",
         mode,
-        flag="receive_stream_socket_mode",
-        flag_read=flag_mode,
+        option="receive_stream_socket_mode",
+        option_read=option_mode,
     ),
     Setting("input.tcp.enable", "inputSources/tcp@enable", switch),
-    Setting("input.tcp.port", "inputSources/tcp/port@value", port, flag="input_port", flag_read=integer),
+    Setting("input.tcp.port", "inputSources/tcp/port@value", port, option="input_port", option_read=integer),
     Setting(
-        "slab.size", "inputConfig/maxBuffer@value", size, flag="msg_buffer_max", flag_read=kibibytes, note=SLAB_NOTE
+        "slab.size", "inputConfig/maxBuffer@value", size, option="msg_buffer_max", option_read=kibibytes, note=SLAB_NOTE
     ),
     Setting(
         "input.max_datagram_size",
         "inputConfig/maxDatagramMsgSize@value",
         size,
-        flag="max_input_msg_size",
-        flag_read=size,
+        option="max_input_msg_size",
+        option_read=size,
     ),
     Setting(
         "input.allow_large_datagrams",
         "inputConfig/allowLargeUnixDatagrams@value",
         switch,
-        flag="allow_large_unix_datagrams",
+        option="allow_large_unix_datagrams",
     ),
     Setting(
         "input.max_stream_size",
         "inputConfig/maxStreamMsgSize@value",
         size,
-        flag="max_stream_input_msg_size",
-        flag_read=size,
+        option="max_stream_input_msg_size",
+        option_read=size,
     ),
     # delivery
-    Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", switch, flag="topic_autocreate"),
+    Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", switch, option="topic_autocreate"),
     Setting(
         "delivery.max_failed_attempts",
         "msgDelivery/maxFailedDeliveryAttempts@value",
         integer,
-        flag="max_failed_delivery_attempts",
-        flag_read=integer,
+        option="max_failed_delivery_attempts",
+        option_read=integer,
         note=FAILED_NOTE,
     ),
     Setting(
         "delivery.shutdown_max_delay_ms",
         "msgDelivery/shutdownMaxDelay@value",
         integer,
-        flag="shutdown_max_delay",
-        flag_read=integer,
+        option="shutdown_max_delay",
+        option_read=integer,
         note="The slab keeps undelivered messages for the next start.",
     ),
     Setting(
         "delivery.dispatcher_restart_max_delay_ms",
         "msgDelivery/dispatcherRestartMaxDelay@value",
         integer,
-        flag="dispatcher_restart_max_delay",
-        flag_read=integer,
+        option="dispatcher_restart_max_delay",
+        option_read=integer,
     ),
     Setting(
         "delivery.metadata_refresh_interval_min",
         "msgDelivery/metadataRefreshInterval@value",
         integer,
-        flag="metadata_refresh_interval",
-        flag_read=integer,
+        option="metadata_refresh_interval",
+        option_read=integer,
     ),
     Setting(
         "delivery.compare_metadata_on_refresh",
         "msgDelivery/compareMetadataOnRefresh@value",
         switch,
-        flag="skip_compare_metadata_on_refresh",
-        flag_value=False,
+        option="skip_compare_metadata_on_refresh",
+        switch_value=False,
     ),
     Setting(
         "delivery.kafka_socket_timeout_s",
         "msgDelivery/kafkaSocketTimeout@value",
         integer,
-        flag="kafka_socket_timeout",
-        flag_read=integer,
+        option="kafka_socket_timeout",
+        option_read=integer,
     ),
     Setting(
         "delivery.pause_rate_limit_initial_ms",
         "msgDelivery/pauseRateLimitInitial@value",
         integer,
-        flag="pause_rate_limit_initial",
-        flag_read=integer,
+        option="pause_rate_limit_initial",
+        option_read=integer,
         note=PAUSE_NOTE,
     ),
     Setting(
         "delivery.pause_rate_limit_max_double",
         "msgDelivery/pauseRateLimitMaxDouble@value",
         integer,
-        flag="pause_rate_limit_max_double",
-        flag_read=integer,
+        option="pause_rate_limit_max_double",
+        option_read=integer,
     ),
     Setting(
         "delivery.min_pause_delay_ms",
         "msgDelivery/minPauseDelay@value",
         integer,
-        flag="min_pause_delay",
-        flag_read=integer,
+        option="min_pause_delay",
+        option_read=integer,
         note=PAUSE_NOTE,
     ),
     # status pages
@@ -188,67 +189,67 @@ SETTINGS: Final = (
         "http.discard_report_interval_s",
         "httpInterface/discardReportInterval@value",
         integer,
-        flag="discard_report_interval",
-        flag_read=integer,
+        option="discard_report_interval",
+        option_read=integer,
     ),
     Setting(
         "http.bad_msg_prefix_size",
         "httpInterface/badMsgPrefixSize@value",
         scaled_integer,
-        flag="discard_report_bad_msg_prefix_size",
-        flag_read=integer,
+        option="discard_report_bad_msg_prefix_size",
+        option_read=integer,
     ),
     # discard log
     Setting("discard_log.enable", "discardLogging@enable", switch),
-    Setting("discard_log.path", "discardLogging/path@value", flag="discard_log_path", flag_read=text),
+    Setting("discard_log.path", "discardLogging/path@value", option="discard_log_path", option_read=text),
     Setting(
         "discard_log.max_file_size",
         "discardLogging/maxFileSize@value",
         size,
-        flag="discard_log_max_file_size",
-        flag_read=kibibytes,
+        option="discard_log_max_file_size",
+        option_read=kibibytes,
     ),
     Setting(
         "discard_log.max_archive_size",
         "discardLogging/maxArchiveSize@value",
         size,
-        flag="discard_log_max_archive_size",
-        flag_read=kibibytes,
+        option="discard_log_max_archive_size",
+        option_read=kibibytes,
     ),
     Setting(
         "discard_log.max_msg_prefix_size",
         "discardLogging/maxMsgPrefixSize@value",
         _unlimited,
-        flag="discard_log_bad_msg_prefix_size",
-        flag_read=size,
+        option="discard_log_bad_msg_prefix_size",
+        option_read=size,
     ),
     Setting("discard_log.max_msg_prefix_size", "discardLogging/badMsgPrefixSize@value", size),  # Dory at first
     # Kafka
-    Setting("kafka.client_id", "kafkaConfig/clientId@value", flag="client_id", flag_read=text),
+    Setting("kafka.client_id", "kafkaConfig/clientId@value", option="client_id", option_read=text),
     Setting(
         "kafka.replication_timeout_ms",
         "kafkaConfig/replicationTimeout@value",
         integer,
-        flag="replication_timeout",
-        flag_read=integer,
+        option="replication_timeout",
+        option_read=integer,
     ),
-    Setting("kafka.required_acks", flag="required_acks", flag_read=integer),
+    Setting("kafka.required_acks", option="required_acks", option_read=integer),
     # message debugging
     Setting("msg_debug.enable", "msgDebug@enable", switch),
-    Setting("msg_debug.path", "msgDebug/path@value", flag="debug_dir", flag_read=text),
+    Setting("msg_debug.path", "msgDebug/path@value", option="debug_dir", option_read=text),
     Setting(
         "msg_debug.time_limit_s",
         "msgDebug/timeLimit@value",
         integer,
-        flag="msg_debug_time_limit",
-        flag_read=integer,
+        option="msg_debug_time_limit",
+        option_read=integer,
     ),
-    Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, flag="msg_debug_byte_limit", flag_read=size),
+    Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, option="msg_debug_byte_limit", option_read=size),
     # logging
-    Setting("logging.level", "logging/level@value", log_level, flag="log_level", flag_read=log_level),
-    Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", switch, flag="log_echo"),
+    Setting("logging.level", "logging/level@value", log_level, option="log_level", option_read=log_level),
+    Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", switch, option="log_echo"),
     Setting("logging.syslog", "logging/syslog@enable", switch),
-    Setting("logging.log_discards", "logging/logDiscards@enable", switch, flag="no_log_discard", flag_value=False),
+    Setting("logging.log_discards", "logging/logDiscards@enable", switch, option="no_log_discard", switch_value=False),
     Setting("logging.file.enable", "logging/file@enable", switch),
     Setting("logging.file.path", "logging/file/path@value"),
     Setting("logging.file.mode", "logging/file/mode@value", mode),
@@ -269,4 +270,4 @@ WITHOUT_COUNTERPART: Final = {
     "version": (False, "it printed the version; `bruce --version` does so now."),
     "help": (False, "it printed the usage; `bruce --help` does so now."),
 }
-"""Options without an equivalent: a flag for options with a value, and a note."""
+"""Options without an equivalent: a option for options with a value, and a note."""

@@ -64,6 +64,6 @@ def presigned_url(
     canonical = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_EMPTY_HASH}"
     to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{credentials.secret_access_key}".encode()
-    for part in scope.split("/"):
+    for part in scope.split("/"):  # the parts of the scope, in order, derive the signing key
         key = hmac.digest(key, part.encode(), "sha256")
     return f"{url}?{query}&X-Amz-Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"

@@ -10,7 +10,7 @@ import msgspec
 from bruce_mp.status.pages.brokers import BrokerLine
 from bruce_mp.status.pages.discard_summary import ReasonLine
 from bruce_mp.status.pages.header import Page
-from bruce_mp.status.pages.topics import TopicLine, TopicsPart
+from bruce_mp.status.pages.topics import MAX_SHOWN, TopicLine, TopicsPart
 
 __all__ = ["SORT_KEYS", "TopBroker", "TopPage", "TopSelection"]
 
@@ -18,8 +18,6 @@ SORT_KEYS: Final = (
     "topic", "delivered", "size", "p99_ms", "in_flight", "waiting", "oldest_ms", "paused", "errors", "discarded",
 )  # fmt: skip
 """Fields of a topic to sort by, in the order of the columns."""
-_MAX_TOPICS: Final = 500
-"""The most topics of an answer."""
 
 assert set(SORT_KEYS) <= set(TopicLine.__struct_fields__)
 
@@ -32,7 +30,7 @@ class TopHealth(msgspec.Struct, frozen=True):
 
 
 class TopFlow(msgspec.Struct, frozen=True):
-    """Rates per second over the last `seconds`."""
+    """Rates per second over the last `seconds`; `size` in bytes."""
 
     seconds: float
     received: float
@@ -104,13 +102,13 @@ class TopSelection(msgspec.Struct, frozen=True):
     offset: int = 0
 
     def query(self, rows: int) -> str:
-        """Return the query that selects so many rows."""
+        """Return the URL query for all topics down to the last of `rows` visible ones."""
         order = "ascending" if self.is_ascending else "descending"
-        limit = min(_MAX_TOPICS, self.offset + rows)
+        limit = min(MAX_SHOWN, self.offset + rows)
         return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})
 
     def move_sort(self, step: int) -> "TopSelection":
-        """Sort by the column `step` columns to the right, from its usual end."""
+        """Sort by the column `step` columns to the right: names ascending, all other columns descending."""
         sort = SORT_KEYS[(SORT_KEYS.index(self.sort) + step) % len(SORT_KEYS)]
         return msgspec.structs.replace(self, sort=sort, is_ascending=sort == "topic", offset=0)
 
@@ -121,6 +119,6 @@ class TopSelection(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, text=text, offset=0)
 
     def scroll(self, lines: int, matching: int) -> "TopSelection":
-        """Scroll by some lines of the `matching` ones."""
-        last = max(0, min(matching, _MAX_TOPICS) - 1)
+        """Scroll by `lines`, within the `matching` topics."""
+        last = max(0, min(matching, MAX_SHOWN) - 1)
         return msgspec.structs.replace(self, offset=max(0, min(last, self.offset + lines)))

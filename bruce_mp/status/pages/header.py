@@ -1,4 +1,4 @@
-"""The first fields of every page: pid, version, start of the daemon, and time of the reading."""
+"""The first fields of every page (pid, version, start of the daemon, time of the reading), and `/server_info`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Page", "ServerInfoPage", "header_lines", "read_header", "read_server_info", "server_info_plain"]
 
 DELIVERIES: Final = ("not known yet", "exactly once", "at least once", "not known yet")
-"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`. Exactly once requires brokers that detect duplicates.
+"""Delivery guarantee by the value of `layout.SUPER_IDEMPOTENCE`: 0 unknown, 1 supported, 2 not supported, 3 the cluster
+is changing. Exactly once requires brokers that detect duplicates.
 """
 
 

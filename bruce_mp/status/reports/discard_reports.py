@@ -12,7 +12,7 @@ from bruce_mp.status.pages.header import read_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from bruce_mp.discards.events import Event
+    from bruce_mp.discards.events import DiscardReportEvent
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.pages.discards import Report
 
@@ -37,7 +37,7 @@ class DiscardReports:
         with self._lock:
             self._book.interval = interval
 
-    def record(self, events: Iterable[Event], now_ms: int) -> None:
+    def record(self, events: Iterable[DiscardReportEvent], now_ms: int) -> None:
         """Add events to the report of the current period."""
         with self._lock:
             self._rotate(now_ms)

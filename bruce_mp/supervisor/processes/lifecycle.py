@@ -31,7 +31,7 @@ class ProcessEvent(Enum):
     SPAWNED = auto()
     READY = auto()
     FINISHED = auto()
-    """The process exited with code 0 after Drain."""
+    """The process exited with code 0 after the control message `Drain`, in a process that ends when drained."""
     CRASHED = auto()
     """The process ended in any other way."""
     STOP = auto()
@@ -56,7 +56,7 @@ TRANSITIONS: Final[dict[ProcessState, dict[ProcessEvent, ProcessState]]] = {
         ProcessEvent.REPLACE: ProcessState.REPLACING,
     },
     ProcessState.RUNNING: {
-        ProcessEvent.READY: ProcessState.RUNNING,
+        ProcessEvent.READY: ProcessState.RUNNING,  # no process sends it twice; a second one would be harmless
         ProcessEvent.FINISHED: ProcessState.ENDED,
         ProcessEvent.CRASHED: ProcessState.WAITING,
         ProcessEvent.STOP: ProcessState.STOPPING,

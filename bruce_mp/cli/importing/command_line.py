@@ -24,13 +24,13 @@ CONFIG_PATH: Final = "config_path"
 STATUS_PORT: Final = "status_port"
 LOOPBACK_ONLY: Final = "status_loopback_only"
 
-_BY_FLAG: Final = {setting.flag: setting for setting in SETTINGS if setting.flag}
+_BY_OPTION: Final = {setting.option: setting for setting in SETTINGS if setting.option}
 _WITH_VALUE: Final = (
-    {flag for flag, setting in _BY_FLAG.items() if setting.flag_read}
-    | {flag for flag, (has_value, _) in WITHOUT_COUNTERPART.items() if has_value}
+    {option for option, setting in _BY_OPTION.items() if setting.option_read}
+    | {option for option, (has_value, _) in WITHOUT_COUNTERPART.items() if has_value}
     | {CONFIG_PATH, STATUS_PORT}
 )
-_SWITCHES: Final = (_BY_FLAG.keys() | WITHOUT_COUNTERPART.keys() | {LOOPBACK_ONLY}) - _WITH_VALUE
+_SWITCHES: Final = (_BY_OPTION.keys() | WITHOUT_COUNTERPART.keys() | {LOOPBACK_ONLY}) - _WITH_VALUE
 _SHORT: Final = {"h": "help"}
 _ENABLES: Final = {
     "receive_socket_name": "input.unix_datagram.enable",
@@ -81,9 +81,9 @@ def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def apply_options(options: Options, draft: Draft) -> None:
-    """Add the options to the draft."""
+    """Add the options to the draft. `config_path` is read by `import_config`."""
     for name, value in options.items():
-        if name in _BY_FLAG:
+        if name in _BY_OPTION:
             _apply(name, value, draft)
         elif name in WITHOUT_COUNTERPART:
             draft.add_note(f"--{name}: {WITHOUT_COUNTERPART[name][1]}")
@@ -93,11 +93,11 @@ def apply_options(options: Options, draft: Draft) -> None:
 
 
 def _apply(name: str, raw: str | None, draft: Draft) -> None:
-    setting = _BY_FLAG[name]
+    setting = _BY_OPTION[name]
     key = tuple(setting.key.split("."))
     try:
-        value = setting.flag_value if raw is None or setting.flag_read is None else setting.flag_read(raw)
-    except ValueError as error:
+        value = setting.switch_value if raw is None or setting.option_read is None else setting.option_read(raw)
+    except ValueError as error:  # its text names the allowed values
         draft.add_error(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
         return
     if name == "required_acks" and isinstance(value, int) and value > 1:
@@ -105,7 +105,7 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
             f"--required_acks {value}: brokers know -1, 0 and 1 only; -1 is the nearest that is as safe.", key
         )
         value = -1
-    if value == "" and name in {*_ENABLES, "client_id"}:
+    if value == "" and name in {*_ENABLES, "client_id"}:  # an empty path means: not enabled
         return
     draft.set(key, value, ORIGIN)
     if setting.note:
@@ -117,6 +117,6 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
 def _read(name: str, raw: str, draft: Draft) -> int | None:
     try:
         return integer(raw)
-    except ValueError as error:
+    except ValueError as error:  # its text names the allowed values
         draft.add_error(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
         return None
