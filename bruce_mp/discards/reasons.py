@@ -61,7 +61,7 @@ EXPLANATIONS: Final[Mapping[DiscardReason, str]] = {
 """Cause and remedy of each reason, as the second half of a sentence."""
 
 
-def discard_sentence(count: int, topic: str = "") -> str:
-    """Return a sentence with the number of discarded messages, without its full stop."""
+def discard_sentence(count: int, of: str = "") -> str:
+    """Return a sentence with the number of discarded messages, without its full stop; `of` names their topic."""
     subject = "1 message" if count == 1 else f"{count} messages"
-    return f"{subject}{f' of topic {topic}' if topic else ''} {'was' if count == 1 else 'were'} discarded"
+    return f"{subject}{f' of {of}' if of else ''} {'was' if count == 1 else 'were'} discarded"

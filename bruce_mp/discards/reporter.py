@@ -37,6 +37,8 @@ __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 _LOG = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
 """Least time between two lines about discards of a reason and topic."""
+_FORGET_S: Final = 3600.0
+"""Time without discards after which a full table gives up a topic: clients can invent topics faster than lines help."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Key of a sum: reason, topic, version, API key, and a flag for TCP."""
@@ -59,8 +61,12 @@ class FileCopies(NamedTuple):
     max_bytes: int | None
 
 
+_LoggedKind = tuple[DiscardReason, bytes | None]
+"""Reason and topic of a line; None for the sum of the topics beyond MAX_TOPICS."""
+
+
 class _LoggedDiscards:
-    """Discards of a reason and topic: `total` of them are in the log, `unlogged` wait for the line at `due_s`."""
+    """Discards of a line: `total` of them are in the log, `unlogged` wait for the line at `due_s`."""
 
     __slots__ = ("due_s", "total", "unlogged")
 
@@ -92,7 +98,7 @@ class DiscardReporter:
         self._samples: dict[tuple[DiscardReason, bool], RecentSamples] = {}
         self._duplicates: dict[bytes, CountedTimeRange] = {}
         self._senders: dict[tuple[DiscardReason, PeerCredentials], SenderEvent] = {}
-        self._logged: dict[tuple[DiscardReason, bytes], _LoggedDiscards] = {}
+        self._logged: dict[_LoggedKind, _LoggedDiscards] = {}
         self._has_unlogged = False
 
     def apply_limits(self, prefix_size: int, *, is_logged: bool, file: FileCopies | None) -> None:
@@ -149,7 +155,7 @@ class DiscardReporter:
         total = bounded_entry(self._discards, kind, (reason, b"", None, None, is_tcp), CountedTimeRange)
         total.add(count, timestamp, timestamp if max_timestamp is None else max_timestamp)
         if self._is_logged:
-            self._count_for_log((reason, topic[:TOPIC_NAME_MAX]), count)
+            self._count_for_log(reason, topic[:TOPIC_NAME_MAX], count)
         if reason in SAMPLED and reason not in PARSED:
             self._add_sample(reason, sample, is_tcp=is_tcp)
         if self._file is not None and reason not in PARSED:
@@ -223,15 +229,11 @@ class DiscardReporter:
         self._log_discards(math.inf)
         self.flush()
 
-    def _count_for_log(self, kind: tuple[DiscardReason, bytes], count: int) -> None:
-        logged = self._logged.get(kind)
+    def _count_for_log(self, reason: DiscardReason, topic: bytes, count: int) -> None:
+        logged = self._logged.get((reason, topic))
         if logged is None:
-            if len(self._logged) >= MAX_TOPICS:
-                idle = next((each for each, past in self._logged.items() if not past.unlogged), None)
-                if idle is None:
-                    return
-                del self._logged[idle]
-            logged = self._logged[kind] = _LoggedDiscards()
+            is_beyond = topic and len(self._logged) >= MAX_TOPICS
+            logged = self._logged.setdefault((reason, None if is_beyond else topic), _LoggedDiscards())
         logged.unlogged += count
         self._has_unlogged = True
 
@@ -241,7 +243,7 @@ class DiscardReporter:
             return
         for (reason, topic), logged in self._logged.items():
             if logged.unlogged and now_s >= logged.due_s:
-                sentence = discard_sentence(logged.unlogged, topic.decode("utf-8", "backslashreplace"))
+                sentence = discard_sentence(logged.unlogged, _log_name(topic))
                 logged.total += logged.unlogged
                 more = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
                 _LOG.error(
@@ -249,6 +251,10 @@ class DiscardReporter:
                 )
                 logged.unlogged, logged.due_s = 0, now_s + LOG_INTERVAL_S
         self._has_unlogged = any(logged.unlogged for logged in self._logged.values())
+        if len(self._logged) >= MAX_TOPICS:
+            self._logged = {
+                kind: each for kind, each in self._logged.items() if each.unlogged or now_s < each.due_s + _FORGET_S
+            }
 
     def _events(self) -> Iterator[DiscardReportEvent]:
         """Yield the sums as events. The first event of a reason carries its samples."""
@@ -260,6 +266,12 @@ class DiscardReporter:
         for topic, total in self._duplicates.items():
             yield DuplicateEvent(topic, total.count, total.min_timestamp, total.max_timestamp)
         yield from self._senders.values()
+
+
+def _log_name(topic: bytes | None) -> str:
+    if topic is None:
+        return "other topics"
+    return f"topic {topic.decode('utf-8', 'backslashreplace')}" if topic else ""
 
 
 def command_of(pid: int) -> str:

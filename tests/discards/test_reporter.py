@@ -276,7 +276,7 @@ def test_repeated_discards_are_logged_as_sums_with_their_total(lines: Callable[[
     assert lines()[0].endswith("). 122 since the first one.")
 
 
-def test_invented_topics_cannot_fill_the_memory_of_the_log(
+def test_invented_topics_share_a_line_beyond_the_limit(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
@@ -284,8 +284,39 @@ def test_invented_topics_cannot_fill_the_memory_of_the_log(
     reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
     for number in range(5):
         reporter.record(DiscardReason.BAD_TOPIC, b"%d" % number)
+    reporter.record(DiscardReason.MALFORMED)
     reporter.flush()
-    assert len(lines()) == 3
-    reporter.record(DiscardReason.BAD_TOPIC, b"5")
+    *_, others, malformed = written = lines()
+    assert len(written) == 5
+    assert others.startswith("2 messages of other topics were discarded: BAD_TOPIC (")
+    assert malformed.startswith("1 message was discarded: MALFORMED (")
+    for number in range(5, 60):  # new topics in the same half minute neither write lines nor displace a topic
+        now[0] += 0.5
+        reporter.record(DiscardReason.BAD_TOPIC, b"%d" % number)
+        reporter.record(DiscardReason.BAD_TOPIC, b"0")
+        reporter.flush()
+    assert lines() == []
+    now[0] += 30
     reporter.flush()
-    assert len(lines()) == 1
+    first, others = lines()
+    assert first.startswith("55 messages of topic 0 were discarded")
+    assert others.endswith("). 57 since the first one.")
+
+
+def test_a_full_table_of_the_log_gives_up_topics_without_discards(
+    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "MAX_TOPICS", 3)
+    now = [100.0]
+    reporter = DiscardReporter(FakeLink(), 16, is_logged=True, clock=lambda: now[0])
+    for number in range(3):
+        reporter.record(DiscardReason.BAD_TOPIC, b"%d" % number)
+    reporter.flush()
+    now[0] += 2 * 3600
+    reporter.record(DiscardReason.BAD_TOPIC, b"new")
+    reporter.flush()
+    reporter.record(DiscardReason.BAD_TOPIC, b"new")
+    reporter.flush()
+    *_, others, new = lines()
+    assert " of other topics " in others
+    assert " of topic new " in new
