@@ -51,30 +51,44 @@ _STOP_S: Final = 2.0
 """Wait for the last write at the end of the process."""
 
 
-def open_history(directory: Path, run_dir: Path) -> HistoryFile:
-    """Open the file in `directory`, or in the run directory if that is not usable; then a reboot may remove it."""
+def open_history(directory: Path, run_dir: Path) -> HistoryFile | None:
+    """Open the file in `directory`, or in the run directory if that is not usable; then a reboot may remove it.
+
+    Return None if neither is usable.
+    """
     try:
         create_private_directory(directory, "http.history_dir")
         return HistoryFile(directory / FILE)
     except SlabError as error:
         reason = str(error)
     except (OSError, sqlite3.Error) as error:
-        fault = fault_of(error) if isinstance(error, sqlite3.Error) else error.strerror
-        reason = f"{directory}: {fault}. Set http.history_dir to a directory in which the daemon may create one."
+        reason = (
+            f"{directory}: {_fault(error)}. Set http.history_dir to a directory in which the daemon may create one."
+        )
+    try:
+        file = HistoryFile(run_dir / FILE)
+    except (OSError, sqlite3.Error) as error:
+        _LOG.error("The status page has no history until its next start. %s %s: %s.", reason, run_dir, _fault(error))
+        return None
     _LOG.warning("The status page keeps its history in %s, perhaps only until the next boot. %s", run_dir, reason)
-    return HistoryFile(run_dir / FILE)
+    return file
+
+
+def _fault(error: OSError | sqlite3.Error) -> str:
+    return fault_of(error) if isinstance(error, sqlite3.Error) else error.strerror or str(error)
 
 
 class HistoryRecorder:
     """Recorder of the counters of `rates` and of the topics' `totals`.
 
+    Without a file, `hour` has the running minute only.
     `count_held` counts the held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; all other times
     are seconds since the epoch.
     """
 
     def __init__(
         self,
-        file: HistoryFile,
+        file: HistoryFile | None,
         rates: RateHistory,
         totals: TopicTotals,
         traffic: TrafficTable,
@@ -108,7 +122,8 @@ class HistoryRecorder:
         while not self._stopped.wait(_MINUTE_S - time.time() % _MINUTE_S):
             self.write(wall_ms() // 1000)
         self.write(wall_ms() // 1000)
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +133,8 @@ class HistoryRecorder:
         sample = self._rates.read(now_ms)
         amounts = {WHOLE: sample.since(self._written), **self._by_topic(now_ms, sample.at_ms - self._written.at_ms)}
         try:
-            self._file.add(now_s, amounts)
+            if self._file is not None:
+                self._file.add(now_s, amounts)
         except sqlite3.Error as error:
             self._on_failed(error)
         else:
@@ -164,7 +180,7 @@ class HistoryRecorder:
 
     def _read_hour(self, now_s: int) -> dict[int, StepAmounts]:
         try:
-            return self._file.read(PERIODS["hour"], WHOLE, now_s)
+            return self._read("hour", WHOLE, now_s)
         except HistoryError:
             return self._hour
 
@@ -180,14 +196,19 @@ class HistoryRecorder:
         """Return a period of `PERIODS`, of a topic or of the whole daemon. Raise HistoryError."""
         with self._lock:
             written = self._written
-        whole = self._file.read(PERIODS[period], WHOLE, now_s)
+        whole = self._read(period, WHOLE, now_s)
         if topic == WHOLE:
             return _series(period, self._with_pending(period, whole, written, now_s), now_s)
-        steps = self._file.read(PERIODS[period], topic, now_s)
+        steps = self._read(period, topic, now_s)
         # A topic has no row for a step without messages, and the rates are over all of the observed time.
         return _series(
             period, {at: steps.get(at, _NOTHING)._replace(seconds=each.seconds) for at, each in whole.items()}, now_s
         )
+
+    def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
+        if self._file is None:
+            raise HistoryError("There is no history: its file could not be opened, see the daemon's log.")
+        return self._file.read(PERIODS[period], topic, now_s)
 
     def _with_pending(
         self, period: str, steps: dict[int, StepAmounts], written: CounterSample, now_s: int

@@ -108,7 +108,9 @@ def test_a_failing_disk_is_logged_once(daemon: OfflineStatusPages, caplog: pytes
 
 # --- the place of the file --------------------------------------------------------------------------------------------
 def test_the_file_is_in_a_private_directory(tmp_path: Path) -> None:
-    open_history(tmp_path / "place", tmp_path).close()
+    file = open_history(tmp_path / "place", tmp_path)
+    assert file is not None
+    file.close()
     assert (tmp_path / "place").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "place" / FILE).exists()
 
@@ -133,3 +135,21 @@ def test_the_run_directory_takes_the_file_if_its_place_is_unusable(
     assert (run_dir / FILE).exists()
     (record,) = caplog.records
     assert "http.history_dir" in record.getMessage()
+
+
+def test_the_page_works_without_a_usable_directory(
+    daemon: OfflineStatusPages, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "place").write_text("")
+    assert open_history(tmp_path / "place", tmp_path / "none") is None
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "set http.history_dir to a directory in which" in record.getMessage()
+    daemon.recorder._file = None
+    run_minute(daemon, 60, 60)
+    daemon.now_ms += 30_000
+    daemon.steady_ms += 30_000
+    daemon.filled.input.commit_landed(0, {Counter.MsgReceived: 90})
+    assert daemon.json("/overview/json")["history"]["hour"]["received"] == [3.0]
+    answer = daemon.client.get("/history/json?period=hour")
+    assert (answer.status_code, "There is no history" in answer.get_data(as_text=True)) == (503, True)
