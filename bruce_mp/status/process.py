@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -79,8 +80,8 @@ class _Status(ProcessShell):
         self._broker_status = BrokerStatusStore()
         rates, traffic = RateHistory(slab, wall_ms()), TrafficTable(steady_ms())
         totals = TopicTotals(slab, start.config.http.metrics_topics)
-        file = open_history(Path(start.config.history_path), start.run_dir)
-        self._recorder = HistoryRecorder(file, rates, totals, traffic, self._count_held)
+        open_file = partial(open_history, Path(start.config.history_path), start.run_dir)
+        self._recorder = HistoryRecorder(open_file, rates, totals, traffic, self._count_held)
         losses = LossHistory(slab, monotonic_ms)
         self._histories = Histories(rates, losses, BrokerHistory(slab), traffic, totals, self._recorder)
         self._reports = DiscardReports(slab, interval, wall_ms(), lambda: self._count(Counter.NoDiscardQuery))

@@ -62,8 +62,9 @@ class OfflineStatusPages:
         totals = TopicTotals(self.slab, 100)
         self.history_file = HistoryFile(path.with_name("history"))
         self.recorder = HistoryRecorder(
-            self.history_file, rates, totals, traffic, self._count_held, now_ms=lambda: self.steady_ms
+            lambda: self.history_file, rates, totals, traffic, self._count_held, now_ms=lambda: self.steady_ms
         )
+        self.recorder.open()
         self.histories = Histories(rates, self.losses(), BrokerHistory(self.slab), traffic, totals, self.recorder)
         self.announced: list[DebugTopics] = []
         self.begin(lay.ROW_SUPERVISOR)

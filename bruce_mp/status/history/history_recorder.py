@@ -1,8 +1,8 @@
 """Writes the flow of each minute to the history file, and reads its series for the pages.
 
-A thread writes, because a disk may stop and the process must not. A write costs a few pages of the file. The thread
-also counts the held messages by topic for the topics' received ones, at most for `_SCAN_SHARE` of its time: counting a
-full slab of many GB takes seconds.
+A thread opens the file and writes, because a disk may stop and the process must not. A write costs a few pages of the
+file. The thread also counts the held messages by topic for the topics' received ones, at most for `_SCAN_SHARE` of its
+time: counting a full slab of many GB takes seconds.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def _fault(error: OSError | sqlite3.Error) -> str:
 class HistoryRecorder:
     """Recorder of the counters of `rates` and of the topics' `totals`.
 
-    Without a file, `hour` has the running minute only.
+    `open_file` returns the file, or None without one; then `hour` has the running minute only.
     `count_held` counts the held messages by topic, and updates `totals`. `now_ms` is a monotonic clock; all other times
     are seconds since the epoch.
     """
 
     def __init__(
         self,
-        file: HistoryFile | None,
+        open_file: Callable[[], HistoryFile | None],
         rates: RateHistory,
         totals: TopicTotals,
         traffic: TrafficTable,
@@ -96,7 +96,8 @@ class HistoryRecorder:
         *,
         now_ms: Callable[[], int] = steady_ms,
     ) -> None:
-        self._file = file
+        self._open_file = open_file
+        self._file: HistoryFile | None = None
         self._rates, self._totals, self._traffic = rates, totals, traffic
         self._count_held, self._now_ms = count_held, now_ms
         self._held: Mapping[bytes, int] = {}
@@ -117,8 +118,13 @@ class HistoryRecorder:
         self._stopped.set()
         self._thread.join(_STOP_S)
 
-    def _run(self) -> None:
+    def open(self) -> None:
+        """Open the file and read its last hour."""
+        self._file = self._open_file()
         self._hour = self._read_hour(wall_ms() // 1000)
+
+    def _run(self) -> None:
+        self.open()
         while not self._stopped.wait(_MINUTE_S - time.time() % _MINUTE_S):
             self.write(wall_ms() // 1000)
         self.write(wall_ms() // 1000)
@@ -207,7 +213,7 @@ class HistoryRecorder:
 
     def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
         if self._file is None:
-            raise HistoryError("There is no history: its file could not be opened, see the daemon's log.")
+            raise HistoryError("There is no history: its file is not open. If this stays so, see the daemon's log.")
         return self._file.read(PERIODS[period], topic, now_s)
 
     def _with_pending(

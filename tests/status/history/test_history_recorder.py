@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import RunState
-from bruce_mp.status.history.history_file import PERIODS, WHOLE, HistoryFile
-from bruce_mp.status.history.history_recorder import FILE, open_history
+from bruce_mp.status.history.history_file import PERIODS, WHOLE, HistoryError, HistoryFile
+from bruce_mp.status.history.history_recorder import FILE, HistoryRecorder, open_history
 from bruce_mp.telemetry.counters import Counter, discarded
 from bruce_mp.telemetry.traffic import TrafficEvent
 from support.filled_slab import NOW_MS
@@ -153,3 +154,21 @@ def test_the_page_works_without_a_usable_directory(
     assert daemon.json("/overview/json")["history"]["hour"]["received"] == [3.0]
     answer = daemon.client.get("/history/json?period=hour")
     assert (answer.status_code, "There is no history" in answer.get_data(as_text=True)) == (503, True)
+
+
+def test_a_disk_that_hangs_does_not_delay_the_start(daemon: OfflineStatusPages) -> None:
+    histories, began, goes_on = daemon.histories, Event(), Event()
+
+    def hang() -> HistoryFile:
+        began.set()
+        goes_on.wait(10)
+        return daemon.history_file
+
+    recorder = HistoryRecorder(hang, histories.rates, histories.totals, histories.traffic, dict)
+    recorder.start()
+    began.wait()
+    with pytest.raises(HistoryError, match="is not open"):
+        recorder.series("hour", WHOLE, NOW_MS // 1000)
+    recorder.hour(NOW_MS // 1000)
+    goes_on.set()
+    recorder.stop()
