@@ -327,6 +327,19 @@ def test_a_web_identity_signs_a_token(
     assert "refuses role arn:aws:iam::123456789012:role/bruce (AccessDenied). Check its trust policy." in errors
 
 
+@pytest.mark.parametrize("missing", ["AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration", "2126-"])
+def test_an_answer_without_the_credentials_of_a_role_is_refused(
+    run: Any, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    for name, value in {"ACCESS_KEY_ID": KEY_ID, "SECRET_ACCESS_KEY": KEY}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"{endpoint.base}/sts")
+    endpoint.answer(Answer(STS_ANSWER.replace(missing, "x").encode()), path="/sts")
+    status, response, _ = run("aws-msk-iam", "--region", "eu-north-1", "--role-arn", "arn:aws:iam::1:role/other")
+    assert (status, response["error"]) == (1, "invalid_response")
+    assert "answers for role arn:aws:iam::1:role/other without valid credentials." in response["error_description"]
+
+
 def test_an_assumed_role_signs_a_token(run: Any, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ACCESS_KEY_ID": KEY_ID, "SECRET_ACCESS_KEY": KEY}.items():
         monkeypatch.setenv(f"AWS_{name}", value)

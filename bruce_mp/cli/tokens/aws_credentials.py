@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["assume_role", "find_credentials"]
 
 _ROLE_SERVICE: Final = "The AWS token service"
+_ROLE_ELEMENTS: Final = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 _CONTAINER_HOST: Final = "169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {_CONTAINER_HOST, "169.254.170.23", "fd00:ec2::23", "169.254.169.254", "fd00:ec2::254"}
@@ -126,10 +127,16 @@ def _read_role(role: str, answer: HttpAnswer) -> Credentials:
         code = _element(xml, "Code") or f"HTTP status {answer.status}"
         text = f"{_ROLE_SERVICE} refuses role {role} ({code}). Check its trust policy."
         raise TokenError("access_denied", text)
-    expiration = datetime.fromisoformat(_element(xml, "Expiration") or "9999-01-01T00:00:00Z")
-    return Credentials(
-        _element(xml, "AccessKeyId"), _element(xml, "SecretAccessKey"), _element(xml, "SessionToken"), expiration
+    key_id, secret, token, expiration = (_element(xml, name) for name in _ROLE_ELEMENTS)
+    if key_id and secret and token:
+        try:
+            return Credentials(key_id, secret, token, datetime.fromisoformat(expiration))
+        except ValueError:
+            pass
+    text = (
+        f"{_ROLE_SERVICE} answers for role {role} without valid credentials. Check AWS_ENDPOINT_URL_STS and the proxy."
     )
+    raise TokenError("invalid_response", text)
 
 
 def _element(xml: str, name: str) -> str:
