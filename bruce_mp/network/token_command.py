@@ -72,24 +72,22 @@ class TokenCommand:
             self._wait()
 
     def _wait(self) -> None:
-        """Poll for the exit of a program that has closed its output."""
+        """Poll for the exit of a program whose output is closed, also of a killed one: it may hang in a system call."""
         assert self._process is not None
-        if self._is_done:
-            return
         code = self._process.poll()
         if code is None:
             self._loop.call_later(_POLL_S, self._wait)
-        else:
+        elif not self._is_done:
             self._finish(f"ended with code {code}. Run it as the daemon's user to see why." if code else "")
 
     def _on_timeout(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
+        self._process.kill()
         if not self._process.stdout.closed:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()
-        self._process.kill()
-        self._process.wait()
+            self._loop.call_later(_POLL_S, self._wait)
         self._output = b""
         self._finish(f"did not end within {_TIMEOUT_S:g} s, and was killed.")
 

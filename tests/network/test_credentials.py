@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import ssl
+import subprocess
+import threading
 import time
 from base64 import urlsafe_b64encode
 from contextlib import suppress
@@ -188,6 +190,30 @@ def test_a_token_command_over_its_time_limit_is_killed(monkeypatch: pytest.Monke
     mechanism, trouble = get(logins, loop)
     assert mechanism is None
     assert "did not end within 0.2 s, and was killed" in trouble
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("script", ["exec sleep 100", "exec sleep 100 >&-"])
+def test_a_token_command_that_outlives_its_kill_does_not_block_the_loop(
+    monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setattr(token_command, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)  # as for a program in an uninterruptible call
+    loop = Loop()
+    errors: list[str] = []
+    command = token_command.TokenCommand(loop, ["/bin/sh", "-c", script], lambda _, error: errors.append(error))
+    command.start()
+    process = command._process
+    assert process is not None
+    guard = threading.Timer(TIMEOUT_S, process.terminate)
+    guard.start()
+    loop.run(lambda: loop.stop() if errors else None)
+    assert "did not end within 0.2 s, and was killed" in errors[0]
+    assert process.returncode is None
+    process.terminate()
+    loop.run(lambda: loop.stop() if process.returncode is not None else None)
+    guard.cancel()
+    assert len(errors) == 1
 
 
 def test_a_changed_password_is_used(tmp_path: Path) -> None:
