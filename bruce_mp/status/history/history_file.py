@@ -177,7 +177,8 @@ class HistoryFile:
     def read(self, period: HistoryPeriod, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
         """Return the amounts of the steps by start, the oldest first. Raise HistoryError."""
         try:
-            with closing(sqlite3.connect(f"{self._path.as_uri()}?mode=ro", _READ_TIMEOUT_S, uri=True)) as reader:
+            uri = f"{self._path.as_uri()}?mode=ro"
+            with closing(sqlite3.connect(uri, timeout=_READ_TIMEOUT_S, uri=True)) as reader:
                 rows: Iterable[tuple[int, *tuple[float, ...]]] = reader.execute(
                     _READ, (period.step_s, now_s - period.length_s, now_s, topic)
                 )
