@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 TOPICS: Final = ("red", "green")
+KEPT: Final = "bruce hold keeps the listening sockets open."
 KILLS: Final = int(os.environ.get("BRUCE_HOLD_KILLS", "5"))
 ENDLESS: Final = Load(TOPICS, senders=1, messages=10**9, largest=300)
 
@@ -87,11 +88,14 @@ def test_hold_gets_the_sockets_of_a_running_daemon_when_it_starts_again(daemon: 
             daemon.wait_received(daemon.books().received + 200)
             daemon.kill_all()
             connect_stream(daemon)
+            kept = daemon.log().count(KEPT)
             daemon.start()
+            daemon.wait_for(lambda: daemon.log().count(KEPT) > kept, "the daemon's link to bruce hold", 10)  # noqa: B023
             end()
             connect_stream(daemon)
         finish(daemon, broker, sender)
-        assert "bruce hold has ended: the listening sockets end with the daemon" in daemon.log()
+        ended = "bruce hold has ended: the listening sockets end with the daemon"
+        daemon.wait_for(lambda: ended in daemon.log(), "the notice of its end", 10)
         assert daemon.terminate() == 0
     assert not daemon.socket_path.exists()
 

@@ -105,7 +105,7 @@ def test_failure_of_the_program_is_logged(
 
 
 def test_stop_kills_a_running_program(make: Callable[..., Hook]) -> None:
-    hook = make("echo $$ > PID_FILE; sleep 60")
+    hook = make("echo $$ > PID_FILE; exec sleep infinity")
     hook.hook.post(DaemonEvent("health", "problem", ""))
     wait_until(lambda: hook.pid_file.exists() and bool(hook.pid_file.read_text()), "the program")
     hook.hook.stop()
