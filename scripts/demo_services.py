@@ -171,7 +171,7 @@ class Daemon(Service):
 
     def processes(self) -> list[str]:
         """Return the names of the running processes; none if the status pages do not answer."""
-        if not self._address.exists() or not self.address:  # the daemon has yet to create or to fill the file
+        if not self._address.exists():
             return []
         try:
             page = StatusClient(parse_listen(self.address)).get("processes", ProcessesPage)

@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from bruce_mp.client.errors import MessageTooLargeError, SendError
 from bruce_mp.protocol.client.messages import encode
+from bruce_mp.protocol.client.record_headers import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.client.record_headers import HeaderInput
 
 __all__ = ["Client", "Stats", "check_path"]
-
-Buffer = bytes | bytearray | memoryview
 
 Errors = Literal["raise", "count"]
 

@@ -20,7 +20,8 @@ from bruce_mp.client.kernels import DatagramSender
 if TYPE_CHECKING:
     import os
 
-    from bruce_mp.client.base import Buffer, Errors
+    from bruce_mp.client.base import Errors
+    from bruce_mp.protocol.client.record_headers import Buffer
 
 __all__ = ["MAX_DATAGRAM", "DatagramClient"]
 

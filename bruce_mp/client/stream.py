@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from bruce_mp.client.base import Buffer, Errors
+    from bruce_mp.client.base import Errors
     from bruce_mp.client.flush import FlushMark, LevelName, Outcome
     from bruce_mp.client.reconnecting_link import Address
+    from bruce_mp.protocol.client.record_headers import Buffer
 
 __all__ = ["MAX_STREAM_MESSAGE", "StreamClient", "TcpClient"]
 

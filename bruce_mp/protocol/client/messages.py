@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.errors import DiscardReason, LocalProtocolError
 from bruce_mp.protocol.client.record_headers import (
     MAX_HEADERS_BYTES,
+    Buffer,
     Header,
     HeaderInput,
     decode_headers,
@@ -44,8 +45,6 @@ __all__ = [
     "encode_partition_key",
     "parse_message",
 ]
-
-Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = Struct(">ihh")
 """Size, ApiKey, ApiVersion"""

@@ -15,7 +15,7 @@ from bruce_mp.errors import LocalProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MAX_HEADERS_BYTES", "Header", "HeaderInput", "decode_headers", "encode_headers"]
+__all__ = ["MAX_HEADERS_BYTES", "Buffer", "Header", "HeaderInput", "decode_headers", "encode_headers"]
 
 MAX_HEADERS_BYTES: Final = 2**16 - 1
 _MAX_KEY_BYTES: Final = 2**15 - 1

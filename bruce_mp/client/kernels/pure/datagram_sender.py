@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import TYPE_CHECKING
 
-from bruce_mp.protocol.client.messages import encode
+from bruce_mp.client.kernels.pure.fields import encode_fields
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from bruce_mp.protocol.client.record_headers import HeaderInput
+    from bruce_mp.protocol.client.record_headers import Buffer, HeaderInput
 
 __all__ = ["DatagramSender"]
-
-Buffer = bytes | bytearray | memoryview
 
 
 class DatagramSender:
@@ -48,8 +45,7 @@ class DatagramSender:
         keep_empty: bool,
     ) -> bool:
         """Encode and send a message without waiting, and return True if the kernel accepted it."""
-        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        message = encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
+        message = encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty)
         with self._lock:
             if len(message) > self._max_message or self._socket is None:
                 return False

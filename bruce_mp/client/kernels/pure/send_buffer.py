@@ -6,21 +6,18 @@ again from its start (`rewind`). This module uses no sockets.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.protocol.client.messages import encode
+from bruce_mp.client.kernels.pure.fields import encode_fields
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from bruce_mp.protocol.client.record_headers import HeaderInput
+    from bruce_mp.protocol.client.record_headers import Buffer, HeaderInput
 
 __all__ = ["SendBuffer", "WrittenMessages"]
-
-Buffer = bytes | bytearray | memoryview
 
 
 class WrittenMessages(NamedTuple):
@@ -69,8 +66,7 @@ class SendBuffer:
         """Encode and append a message without waiting, and return True if there was room."""
         if not self.room:
             return False
-        now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        message = encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
+        message = encode_fields(topic, value, key, partition_key, timestamp_ms, headers, keep_empty)
         if len(message) > self._max_message or not self._lock.acquire(blocking=False):
             return False
         try:

@@ -1,0 +1,29 @@
+"""The fields of a message that the client kernels encode; `compiled/fields.pxd` has the same in Cython."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from bruce_mp.protocol.client.messages import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bruce_mp.protocol.client.record_headers import Buffer, HeaderInput
+
+__all__ = ["encode_fields"]
+
+
+def encode_fields(  # noqa: PLR0917  # keywords would cost as much as the rest of the call
+    topic: bytes | str,
+    value: Buffer | None,
+    key: Buffer | None,
+    partition_key: int | None,
+    timestamp_ms: int | None,
+    headers: Sequence[HeaderInput],
+    keep_empty: bool,
+) -> bytes:
+    """Encode a message, with the present time unless it has a timestamp."""
+    now = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    return encode(topic, value, key, partition_key, timestamp_ms=now, headers=headers, keep_empty=keep_empty)
