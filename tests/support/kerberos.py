@@ -108,7 +108,7 @@ class Realm:
             except OSError:
                 assert self._kdc.poll() is None, self.log.read_text()
                 assert time.monotonic() < deadline
-                time.sleep(0.02)  # the KDC reports its start to nobody
+                time.sleep(0.02)  # the KDC has no way to report its start
             else:
                 return
 
