@@ -49,6 +49,8 @@ _SCAN_SHARE: Final = 1 / 30
 _NOTHING: Final = StepAmounts(0, 0, 0, 0, 0, None, None)
 _STOP_S: Final = 2.0
 """Wait for the last write at the end of the process."""
+_OPEN_S: Final = 2.0
+"""Wait of a reader for the file, which the thread opens while the process starts."""
 
 
 def open_history(directory: Path, run_dir: Path) -> HistoryFile | None:
@@ -98,6 +100,7 @@ class HistoryRecorder:
     ) -> None:
         self._open_file = open_file
         self._file: HistoryFile | None = None
+        self._opened = Event()
         self._rates, self._totals, self._traffic = rates, totals, traffic
         self._count_held, self._now_ms = count_held, now_ms
         self._held: Mapping[bytes, int] = {}
@@ -121,6 +124,7 @@ class HistoryRecorder:
     def open(self) -> None:
         """Open the file and read its last hour."""
         self._file = self._open_file()
+        self._opened.set()
         self._hour = self._read_hour(wall_ms() // 1000)
 
     def _run(self) -> None:
@@ -212,6 +216,7 @@ class HistoryRecorder:
         )
 
     def _read(self, period: str, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
+        self._opened.wait(_OPEN_S)
         if self._file is None:
             raise HistoryError("There is no history: its file is not open. If this stays so, see the daemon's log.")
         return self._file.read(PERIODS[period], topic, now_s)

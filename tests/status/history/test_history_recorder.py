@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from threading import Event
+from threading import Event, Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.errors import DiscardReason
 from bruce_mp.slab.layout import RunState
+from bruce_mp.status.history import history_recorder
 from bruce_mp.status.history.history_file import PERIODS, WHOLE, HistoryError, HistoryFile
 from bruce_mp.status.history.history_recorder import FILE, HistoryRecorder, open_history
 from bruce_mp.telemetry.counters import Counter, discarded
@@ -156,8 +157,9 @@ def test_the_page_works_without_a_usable_directory(
     assert (answer.status_code, "There is no history" in answer.get_data(as_text=True)) == (503, True)
 
 
-def test_a_disk_that_hangs_does_not_delay_the_start(daemon: OfflineStatusPages) -> None:
-    histories, began, goes_on = daemon.histories, Event(), Event()
+def slow_recorder(daemon: OfflineStatusPages, goes_on: Event) -> HistoryRecorder:
+    """Return a started recorder that opens its file when `goes_on` is set."""
+    histories, began = daemon.histories, Event()
 
     def hang() -> HistoryFile:
         began.set()
@@ -167,8 +169,25 @@ def test_a_disk_that_hangs_does_not_delay_the_start(daemon: OfflineStatusPages) 
     recorder = HistoryRecorder(hang, histories.rates, histories.totals, histories.traffic, dict)
     recorder.start()
     began.wait()
+    return recorder
+
+
+def test_a_disk_that_hangs_does_not_delay_the_start(
+    daemon: OfflineStatusPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_recorder, "_OPEN_S", 0.0)
+    goes_on = Event()
+    recorder = slow_recorder(daemon, goes_on)
     with pytest.raises(HistoryError, match="is not open"):
         recorder.series("hour", WHOLE, NOW_MS // 1000)
     recorder.hour(NOW_MS // 1000)
     goes_on.set()
+    recorder.stop()
+
+
+def test_a_reader_waits_until_the_file_is_open(daemon: OfflineStatusPages) -> None:
+    goes_on = Event()
+    recorder = slow_recorder(daemon, goes_on)
+    Timer(0.1, goes_on.set).start()
+    assert recorder.series("hour", WHOLE, NOW_MS // 1000).step_s == PERIODS["hour"].step_s
     recorder.stop()
