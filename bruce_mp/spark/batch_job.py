@@ -29,7 +29,7 @@ _BATCH: Final = "streaming.sql.batchId"
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 NO_BATCH: Final = -1
 _JOBS_BETWEEN_MERGES: Final = 64
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class BatchJob:
@@ -128,4 +128,4 @@ def merge_ledger(ledger: str) -> None:
     try:
         ledger_files.merge_ledger(ledger)
     except OSError as error:
-        _LOG.warning("The files of the ledger %s could not be merged: %s", ledger, error)
+        log.warning("The files of the ledger %s could not be merged: %s", ledger, error)

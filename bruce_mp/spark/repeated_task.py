@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_delivered"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _POLL_S: Final = 0.05
 _DONE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
 _DOUBTS: Final = {
@@ -84,5 +84,5 @@ def _decide(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | 
             f"{text}. Run the job again with option onDoubt=send, which may double these {entry.result.total} "
             "messages, or onDoubt=skip, which may lose them."
         )
-    _LOG.warning("%s. By option onDoubt=%s.", text, options.on_doubt.value)
+    log.warning("%s. By option onDoubt=%s.", text, options.on_doubt.value)
     return replace(entry, is_done=True) if options.on_doubt is OnDoubt.SKIP else None

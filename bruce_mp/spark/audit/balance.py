@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CELL", "AuditBooks", "discard_lines", "disordered_lanes", "fill_books", "late_messages", "read_ledger"]
+__all__ = [
+    "CELL",
+    "AuditBooks",
+    "discard_lines",
+    "disordered_lanes",
+    "fill_books",
+    "out_of_order_messages",
+    "read_ledger",
+]
 
 _LEDGER: Final = (
     "query string, batch long, partition int, attempt int, host string, acks string, stamped boolean, "
@@ -176,19 +184,19 @@ _DOUBLED: Final = {
         from {arrived} where first <= top
     """
 }
-_STRANGERS: Final = {
+_UNKNOWN_RANGES: Final = {
     "writers": _WRITERS,
     "plain_topics": "select topic from {ledger} where not stamped group by topic",
-    "strange": """
+    "unknown_facts": """
         select f.* from {facts} f left anti join {writers} w on f.writer = w.writer where f.writer is not null
         union all
         select f.* from {facts} f left anti join {plain_topics} p on f.topic = p.topic where f.writer is null
     """,
-    "strangers": """
+    "unknown_ranges": """
         select topic, partition, writer, min(first) as first, max(last) as last, min(from_offset) as from_offset,
           max(to_offset) as to_offset, min(coalesce(sent, minute)) as from_ms, max(coalesce(sent, minute)) as to_ms,
           sum(copies) as messages
-        from {strange} group by topic, partition, writer
+        from {unknown_facts} group by topic, partition, writer
     """,
 }
 """The unknown messages of each writer in a partition; without a stamp, those of topics without such a ledger."""
@@ -199,7 +207,7 @@ _BALANCE: Final = {
         select topic, minute, if(reason = '(stray)', 'stray', 'discarded'), count, nullif(reason, '(stray)')
         from {shares}
         union all select topic, minute, 'doubled', last - first + 1, null from {doubled}
-        union all select topic, minute, 'out of order', 1, null from {late}
+        union all select topic, minute, 'out of order', 1, null from {out_of_order}
         union all select topic, minute, 'unknown', count, null from {unknown}
     """,
     "sums": """
@@ -225,7 +233,7 @@ _BALANCE: Final = {
         from {books}
     """,
 }
-_LATE_COLUMNS: Final = (
+_OUT_OF_ORDER_COLUMNS: Final = (
     "topic string, partition int, minute long, writer string, number long, sent long, from_offset long, to_offset long"
 )
 _ANOMALIES: Final = {
@@ -240,15 +248,16 @@ _ANOMALIES: Final = {
 class AuditBooks:
     """The result tables of the audit; `balance` has topic, minute, the counts, reasons and problems.
 
-    `arrived` has the columns of `_ARRIVED`. `doubled` has ranges that had arrived before, `late` numbers behind later
-    ones; both with topic, partition, minute, writer, time and offsets. `strangers` has the unknown messages.
+    `arrived` has the columns of `_ARRIVED`. `doubled` has ranges that had arrived before, `out_of_order` the
+    messages of `out_of_order_messages`; both with topic, partition, minute, writer, time and offsets. `unknown_ranges`
+    has the messages of writers without a ledger.
     """
 
     balance: DataFrame
     arrived: DataFrame
     doubled: DataFrame
-    late: DataFrame
-    strangers: DataFrame
+    out_of_order: DataFrame
+    unknown_ranges: DataFrame
     _tables: AuditTables
 
     def __enter__(self) -> Self:
@@ -305,12 +314,16 @@ def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBo
     tables.register("plain", tables.query(_PLAIN))
     tables.keep("cells", tables.query(_CELLS))
     incomplete, disordered = _find_anomalies(tables)
-    no_messages = empty(tables.spark, _LATE_COLUMNS)
-    late = tables.keep("late", late_messages(arrived)) if disordered else tables.register("late", no_messages)
+    no_messages = empty(tables.spark, _OUT_OF_ORDER_COLUMNS)
+    out_of_order = (
+        tables.keep("out_of_order", out_of_order_messages(arrived))
+        if disordered
+        else tables.register("out_of_order", no_messages)
+    )
     tables.register("shares", _shares(tables) if incomplete else empty(tables.spark, _SHARES_COLUMNS))
     doubled = tables.register("doubled", tables.query(_DOUBLED))
     tables.register("unknown", tables.query(_UNKNOWN))
-    return AuditBooks(tables.query(_BALANCE), arrived, doubled, late, tables.query(_STRANGERS), tables)
+    return AuditBooks(tables.query(_BALANCE), arrived, doubled, out_of_order, tables.query(_UNKNOWN_RANGES), tables)
 
 
 def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
@@ -325,19 +338,19 @@ def _shares(tables: AuditTables) -> DataFrame:
     return tables.query(_SHARES)
 
 
-# --- late messages ---------------------------------------------------------------------------------------------------
+# --- messages out of order ------------------------------------------------------------------------------------------
 
 
-def late_messages(facts: DataFrame) -> DataFrame:
-    """Return each message behind a later one of its attempt in its partition, with the columns of `_LATE_COLUMNS`.
+def out_of_order_messages(facts: DataFrame) -> DataFrame:
+    """Return each message behind a later one of its attempt in its partition.
 
-    The offsets are those of its fact if other writers' messages are between them.
+    The columns are `_OUT_OF_ORDER_COLUMNS`. If messages of other writers are between, the offsets are its fact's.
 
     Such messages are rare, and the facts alone exclude them: in the order of places, each fact begins behind the end of
     the one before, in numbers and in places. Only *lanes* that violate this are checked message by message.
 
-    A smaller number that was sent later than all messages before is not late: a repeated task starts its numbers again.
-    A repeated number is a copy and not late either.
+    A smaller number that was sent later than all messages before is in order: a repeated task starts its numbers again.
+    A repeated number is a copy, and in order too.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention

@@ -182,15 +182,15 @@ def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
     times = ["from_offset", "to_offset", "sent as from_ms", "sent as to_ms"]
     missing = _missing_ranges(books.arrived, ledger)
     doubled = books.doubled.selectExpr("'doubled' as problem", "topic", "partition", "writer", "first", "last", *times)
-    late = books.late.selectExpr(
+    out_of_order = books.out_of_order.selectExpr(
         "'out of order' as problem", "topic", "partition", "writer", "number as first", "number as last", *times
     )
     merged = merge_ranges(
-        missing.unionByName(doubled).unionByName(late), _RANGE, "min(from_offset) as from_offset",
+        missing.unionByName(doubled).unionByName(out_of_order), _RANGE, "min(from_offset) as from_offset",
         "max(to_offset) as to_offset", "min(from_ms) as from_ms", "max(to_ms) as to_ms",
     ).selectExpr("*", "last - first + 1 as messages")  # fmt: skip
-    strangers = books.strangers.selectExpr("'unknown' as problem", "*")
-    return merged.unionByName(strangers).select(*_NAMES)
+    unknown = books.unknown_ranges.selectExpr("'unknown' as problem", "*")
+    return merged.unionByName(unknown).select(*_NAMES)
 
 
 def no_problems(ledger: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Facts describe each message in few rows; late messages agree with a message by message search."""
+"""Facts describe each message in few rows; the messages out of order agree with a message by message search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from bruce_mp.spark.audit.balance import late_messages
+from bruce_mp.spark.audit.balance import out_of_order_messages
 from bruce_mp.spark.audit.facts import SCHEMA, exploded, facts_of, percentiles
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_a_message_after_a_later_one_is_late_and_copies_are_not(spark: SparkSess
         messages += [(f"t{case}", 0, "q/0/0/0", number * chance.choice([1, 1, 100]), 0) for number in numbers]
         mine = [number for topic, _, _, number, _ in messages if topic == f"t{case}"]
         expected |= {(f"t{case}", number) for number in late_by_hand(mine)}
-    rows = late_messages(facts_of(frame(spark, messages))).collect()
+    rows = out_of_order_messages(facts_of(frame(spark, messages))).collect()
     assert sorted((row["topic"], row["number"]) for row in rows) == sorted(expected)
 
 
@@ -125,7 +125,7 @@ def test_a_repeated_task_and_each_lane_have_their_own_order(spark: SparkSession)
     first: list[Message] = [("t", 0, "q/0/0/0", number, 0) for number in (1, 5, 4)]
     again: list[Message] = [("t", 0, "q/0/0/0", number, 1000) for number in (0, 2, 3, 1, 9, 8)]
     lanes: list[Message] = [("t", 1, "q/0/0/0", 3, 0), ("t", 0, "q/0/0/1", 2, 0), ("u", 0, "q/0/0/0", 1, 0)]
-    rows = late_messages(facts_of(frame(spark, [*first, *again, *lanes]))).collect()
+    rows = out_of_order_messages(facts_of(frame(spark, [*first, *again, *lanes]))).collect()
     assert sorted(row["number"] for row in rows) == [4, 8], "1 is a copy"
 
 
