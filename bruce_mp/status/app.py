@@ -19,6 +19,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.status.cached import Cached
 from bruce_mp.status.history.history_file import PERIODS, HistoryError
+from bruce_mp.status.pages.books import books_page
 from bruce_mp.status.pages.brokers import brokers_plain, read_brokers
 from bruce_mp.status.pages.certificates import CertificatesPage, certificates_plain, read_certificates
 from bruce_mp.status.pages.compression import compression_plain
@@ -27,9 +28,10 @@ from bruce_mp.status.pages.debug_pages import add_debug_pages
 from bruce_mp.status.pages.discards import discards_plain
 from bruce_mp.status.pages.exposition import CONTENT_TYPES, choose_format, render_families
 from bruce_mp.status.pages.front_page import add_front_page
-from bruce_mp.status.pages.header import Page, read_header, read_server_info, server_info_plain
+from bruce_mp.status.pages.header import read_server_info, server_info_plain
 from bruce_mp.status.pages.health import assess_health, collect_evidence
 from bruce_mp.status.pages.held import read_held
+from bruce_mp.status.pages.history import read_history
 from bruce_mp.status.pages.metadata import metadata_plain, read_metadata
 from bruce_mp.status.pages.metrics import read_metrics
 from bruce_mp.status.pages.overview import Histories, read_overview, with_topics
@@ -50,13 +52,13 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.status.books_check import Verdict
     from bruce_mp.status.broker_status import BrokerStatusStore
-    from bruce_mp.status.history.rates import Series
     from bruce_mp.status.page_settings import PageSettings
     from bruce_mp.status.pages.brokers import BrokersPage
     from bruce_mp.status.pages.compression import CompressionTable
-    from bruce_mp.status.pages.header import ServerInfoPage
+    from bruce_mp.status.pages.header import Page, ServerInfoPage
     from bruce_mp.status.pages.health import Evidence
     from bruce_mp.status.pages.held import HeldPage
+    from bruce_mp.status.pages.history import HistoryPage
     from bruce_mp.status.pages.overview import OverviewSnapshot
     from bruce_mp.status.pages.reload import ReloadRequests
     from bruce_mp.status.reports.debug_files import MessageDebug
@@ -152,9 +154,8 @@ class DaemonView:
         period = request.args.get("period", "hour")
         if period not in PERIODS:
             abort(400, f"period is one of {', '.join(PERIODS)}.")
-        topic, now_ms = request.args.get("topic", ""), self.now_ms()
-        series = self.histories.recorder.series(period, topic_bytes(topic), now_ms // 1000)
-        return HistoryPage(**read_header(self.slab, now_ms), period=period, topic=topic, series=series)
+        topic = request.args.get("topic", "")
+        return read_history(self.slab, self.histories.recorder, period, topic, self.now_ms())
 
     def held(self) -> HeldPage:
         """Count the held messages, also for the totals by topic."""
@@ -164,27 +165,6 @@ class DaemonView:
         held = [(topic_bytes(line.topic), line.messages) for line in page.topics]
         totals.observe_held(settled, held, self.steady_ms())
         return page
-
-
-class BooksPage(Page, frozen=True, kw_only=True):
-    """JSON of `/books`: received = delivered + all discarded + all held, if `consistent`."""
-
-    received: int
-    delivered: int
-    discarded: dict[str, int]
-    held: dict[str, int]
-    possible_duplicates: int
-    consistent: bool
-    checked: int
-    unaccounted: int
-
-
-class HistoryPage(Page, frozen=True, kw_only=True):
-    """JSON of `/history`; an empty topic is the whole daemon."""
-
-    period: str
-    topic: str
-    series: Series
 
 
 def create_app(daemon: DaemonView) -> Flask:
@@ -233,7 +213,7 @@ def _pages(daemon: DaemonView) -> Mapping[str, tuple[Callable[[], Page], Callabl
         "certificates": (daemon.certificates, certificates_plain),
         "senders": (lambda: read_senders_page(slab, now_ms()), senders_plain),
         "processes": (lambda: read_processes(slab, now_ms(), steady_ms()), None),
-        "books": (lambda: _read_books(daemon), None),
+        "books": (lambda: books_page(slab, daemon.books(), now_ms()), None),
         "history": (daemon.history, None),
     }
 
@@ -256,11 +236,6 @@ def _json(page: Page, status: int = 200) -> Response:
 
 def _text(text: str, status: int = 200) -> Response:
     return Response(text, status, mimetype="text/plain")
-
-
-def _read_books(daemon: DaemonView) -> BooksPage:
-    books = daemon.books()
-    return BooksPage(**read_header(daemon.slab, daemon.now_ms()), **msgspec.structs.asdict(books))
 
 
 def _healthz(daemon: DaemonView) -> Response:
