@@ -73,27 +73,27 @@ def test_client_credentials_become_a_token(run: Any, endpoint: TokenEndpoint, se
     status, response, errors = run(*oidc(endpoint, secret_file, "--scope", "a b", "--parameter", "audience=kafka"))
     assert (status, errors) == (0, "")
     assert response == {"access_token": "opaque-token", "token_type": "Bearer", "expires_in": 300}
-    (asked,) = endpoint.asked
-    assert asked.form == {"grant_type": "client_credentials", "scope": "a b", "audience": "kafka"}
+    (request,) = endpoint.requests
+    assert request.form == {"grant_type": "client_credentials", "scope": "a b", "audience": "kafka"}
     # RFC 6749, section 2.3.1: both parts are form-encoded before they are joined.
-    assert asked.headers["Authorization"] == "Basic " + b64encode(b"bruce+client:p%40ss%3Aword%26more").decode()
+    assert request.headers["Authorization"] == "Basic " + b64encode(b"bruce+client:p%40ss%3Aword%26more").decode()
 
 
 def test_the_form_can_carry_the_secret(run: Any, endpoint: TokenEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIENT_SECRET", SECRET)
     words = ("--token-url", endpoint.token_url, "--client-id", "bruce", "--client-secret-env", "CLIENT_SECRET")
     assert run("oidc", *words, "--client-auth", "post")[0] == 0
-    (asked,) = endpoint.asked
-    assert asked.form == {"grant_type": "client_credentials", "client_id": "bruce", "client_secret": SECRET}
-    assert "Authorization" not in asked.headers
+    (request,) = endpoint.requests
+    assert request.form == {"grant_type": "client_credentials", "client_id": "bruce", "client_secret": SECRET}
+    assert "Authorization" not in request.headers
 
 
 def test_a_signed_assertion_replaces_the_secret(run: Any, endpoint: TokenEndpoint, secret_file: str) -> None:
     words = ("--token-url", endpoint.token_url, "--client-id", "bruce", "--client-assertion-file", secret_file)
     assert run("oidc", *words)[0] == 0
-    (asked,) = endpoint.asked
-    assert asked.form["client_assertion"] == SECRET
-    assert asked.form["client_assertion_type"] == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+    (request,) = endpoint.requests
+    assert request.form["client_assertion"] == SECRET
+    assert request.form["client_assertion_type"] == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 @pytest.mark.process
@@ -107,11 +107,11 @@ def test_the_certificate_of_the_endpoint_is_verified(run: Any, secret_file: str,
     assert (
         "has a certificate that cannot be trusted: unable to get local issuer certificate. Put its authority" in errors
     )
-    assert len(endpoint.asked) == 1
+    assert len(endpoint.requests) == 1
     with serve_tokens(authority.issue("elsewhere", hosts="DNS:elsewhere.example")) as endpoint:
         status, _, errors = run(*oidc(endpoint, secret_file, "--ca-file", str(authority.certificate)))
     assert "IP address mismatch" in errors
-    assert endpoint.asked == []
+    assert endpoint.requests == []
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_refusal_is_one_sentence_with_a_remedy(
     assert explained[1] in response["error_description"]
     assert errors == f"bruce: {response['error_description']}\n"
     assert endpoint.token_url in errors
-    assert len(endpoint.asked) == 1  # no redirect is followed with the secret
+    assert len(endpoint.requests) == 1  # no redirect is followed with the secret
 
 
 def test_an_endpoint_that_is_down_is_named(run: Any, secret_file: str) -> None:
@@ -170,7 +170,7 @@ def test_the_secret_goes_to_no_unsafe_address(run: Any, secret_file: str, url: s
 
 def test_a_missing_secret_is_named(run: Any, endpoint: TokenEndpoint, tmp_path: Path) -> None:
     status, _, errors = run(*oidc(endpoint, str(tmp_path / "none")))
-    assert (status, endpoint.asked) == (1, [])
+    assert (status, endpoint.requests) == (1, [])
     assert f"The client's secret cannot be read from {tmp_path}/none" in errors
 
 
@@ -277,8 +277,8 @@ def test_the_role_of_an_instance_signs_a_token(
     status, response, _ = run("aws-msk-iam", "--region", "eu-north-1")
     assert (status, response["expires_in"]) == (0, min(seconds, 900))
     assert decoded(response)["X-Amz-Security-Token"] == ["session"]
-    assert [asked.method for asked in endpoint.asked] == ["PUT", "GET", "GET"]
-    sessions = [asked.headers.get("X-Aws-Ec2-Metadata-Token") for asked in endpoint.asked]
+    assert [request.method for request in endpoint.requests] == ["PUT", "GET", "GET"]
+    sessions = [request.headers.get("X-Aws-Ec2-Metadata-Token") for request in endpoint.requests]
     assert sessions == [None, "metadata-session", "metadata-session"]
 
 
@@ -299,7 +299,7 @@ def test_a_container_signs_a_token(
     monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(tmp_path / "pod-token"))
     endpoint.answer(Answer(ROLE), Answer(b"gone", 404), path="/v1/credentials")
     assert run("aws-msk-iam", "--region", "eu-north-1")[0] == 0
-    assert endpoint.asked[0].headers["Authorization"] == "of the pod"
+    assert endpoint.requests[0].headers["Authorization"] == "of the pod"
     status, response, _ = run("aws-msk-iam", "--region", "eu-north-1")
     assert (status, response["error"]) == (1, "no_credentials")
     assert "HTTP status 404 and without credentials. Check the role." in response["error_description"]
@@ -322,7 +322,7 @@ def test_a_web_identity_signs_a_token(
     endpoint.answer(Answer(STS_ANSWER.encode()), refusal, path="/sts")
     status, response, _ = run("aws-msk-iam", "--region", "eu-north-1")
     assert (status, decoded(response)["X-Amz-Security-Token"]) == (0, ["of-sts"])
-    assert endpoint.asked[0].form["WebIdentityToken"] == "a.b.c"
+    assert endpoint.requests[0].form["WebIdentityToken"] == "a.b.c"
     errors = run("aws-msk-iam", "--region", "eu-north-1")[2]
     assert "refuses role arn:aws:iam::123456789012:role/bruce (AccessDenied). Check its trust policy." in errors
 
@@ -347,7 +347,7 @@ def test_an_assumed_role_signs_a_token(run: Any, endpoint: TokenEndpoint, monkey
     endpoint.answer(Answer(STS_ANSWER.encode()), path="/sts")
     status, response, _ = run("aws-msk-iam", "--region", "eu-north-1", "--role-arn", "arn:aws:iam::1:role/other")
     assert (status, decoded(response)["X-Amz-Security-Token"]) == (0, ["of-sts"])
-    query = parse_qs(endpoint.asked[0].query)
+    query = parse_qs(endpoint.requests[0].query)
     assert (query["Action"], query["RoleArn"]) == (["AssumeRole"], ["arn:aws:iam::1:role/other"])
     assert query["X-Amz-Credential"][0].endswith("/eu-north-1/sts/aws4_request")
 

@@ -29,8 +29,8 @@ class Answer:
 
 
 @dataclass
-class Asked:
-    """A request."""
+class TokenRequest:
+    """A request that the endpoint received; `form` has the decoded body."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class TokenEndpoint:
     def __init__(self, base: str) -> None:
         self.base = base
         self.answers: dict[str, list[Answer]] = {}
-        self.asked: list[Asked] = []
+        self.requests: list[TokenRequest] = []
 
     @property
     def token_url(self) -> str:
@@ -55,9 +55,9 @@ class TokenEndpoint:
         """Set the answers of a path."""
         self.answers[path] = list(answers)
 
-    def respond(self, asked: Asked) -> Answer:
-        self.asked.append(asked)
-        answers = self.answers.get(asked.path) or [Answer(b"no such page", 404)]
+    def respond(self, request: TokenRequest) -> Answer:
+        self.requests.append(request)
+        answers = self.answers.get(request.path) or [Answer(b"no such page", 404)]
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
@@ -68,10 +68,10 @@ def serve_tokens(certificate: Certificate | None = None) -> Iterator[TokenEndpoi
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            asked = Asked(
+            received = TokenRequest(
                 self.command, *self.path.partition("?")[::2], dict(self.headers.items()), dict(parse_qsl(content))
             )
-            answer = endpoint.respond(asked)
+            answer = endpoint.respond(received)
             body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
             self.send_response(answer.status)
             for name, value in {"Content-Length": str(len(body)), **answer.headers}.items():

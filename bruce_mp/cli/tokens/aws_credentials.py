@@ -26,7 +26,7 @@ from bruce_mp.network.credentials import read_secret
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bruce_mp.cli.tokens.https import HttpAnswer
+    from bruce_mp.cli.tokens.https import HttpResponse
 
 __all__ = ["assume_role", "find_credentials"]
 
@@ -121,7 +121,7 @@ def _token_service_url(region: str) -> str:
     return os.environ.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.{suffix}/"
 
 
-def _read_role(role: str, answer: HttpAnswer) -> Credentials:
+def _read_role(role: str, answer: HttpResponse) -> Credentials:
     xml = answer.body.decode(errors="replace")
     if answer.status != 200:
         code = _element(xml, "Code") or f"HTTP status {answer.status}"
@@ -162,30 +162,30 @@ def _of_instance(env: Mapping[str, str]) -> Credentials | None:
     if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _INSTANCE_METADATA).rstrip("/") + "/latest/"
-    what = "The instance metadata service"
+    server = "The instance metadata service"
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
     try:
         session = request(
-            what, f"{base}api/token", headers=lifetime, method="PUT", trusted_hosts=_TRUSTED_HOSTS, timeout_s=2
+            server, f"{base}api/token", headers=lifetime, method="PUT", trusted_hosts=_TRUSTED_HOSTS, timeout_s=2
         )
     except TokenError:
         return None  # this host is no instance
     if session.status != 200:
         return None  # an instance of another cloud
     headers = {"X-aws-ec2-metadata-token": session.body.decode("ascii", "replace")}
-    roles = request(what, f"{base}meta-data/iam/security-credentials/", headers=headers, trusted_hosts=_TRUSTED_HOSTS)
+    roles = request(server, f"{base}meta-data/iam/security-credentials/", headers=headers, trusted_hosts=_TRUSTED_HOSTS)
     if roles.status != 200 or not roles.body.strip():
         return None
     role = roles.body.decode("ascii", "replace").split()[0]
-    return _of_role(what, f"{base}meta-data/iam/security-credentials/{role}", headers)
+    return _of_role(server, f"{base}meta-data/iam/security-credentials/{role}", headers)
 
 
-def _of_role(what: str, url: str, headers: Mapping[str, str]) -> Credentials:
-    answer = request(what, url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
+def _of_role(server: str, url: str, headers: Mapping[str, str]) -> Credentials:
+    answer = request(server, url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
     try:
         if answer.status == 200:
             return msgspec.json.decode(answer.body, type=Credentials)
     except msgspec.MsgspecError:
         pass  # not chained below: the error may quote a secret
-    text = f"{what} ({url}) answers with HTTP status {answer.status} and without credentials. Check the role."
+    text = f"{server} ({url}) answers with HTTP status {answer.status} and without credentials. Check the role."
     raise TokenError("no_credentials", text)

@@ -16,7 +16,7 @@ from bruce_mp.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HttpAnswer", "request"]
+__all__ = ["HttpResponse", "request"]
 
 _TIMEOUT_S: Final = 10.0
 """Below the 30 s of `kafka.sasl.token_command`, so that the daemon gets our error text."""
@@ -24,15 +24,15 @@ _MAX_BYTES: Final = 1024 * 1024
 """Far more than a token response has; the address may be the wrong one."""
 
 
-class HttpAnswer(NamedTuple):
-    """The answer of a server, whatever its status."""
+class HttpResponse(NamedTuple):
+    """A response with any status."""
 
     status: int
     body: bytes
 
 
 class _AnyStatus(urllib.request.HTTPErrorProcessor):
-    """Return each answer as it is. No redirect is followed, because the secret is for the configured address only."""
+    """Handler that returns each response unchanged. It follows no redirect: the secret is for one address only."""
 
     def http_response(self, request: object, response: Any) -> Any:  # noqa: ARG002 - the method of the base class
         return response
@@ -41,7 +41,7 @@ class _AnyStatus(urllib.request.HTTPErrorProcessor):
 
 
 def request(
-    what: str,
+    server: str,
     url: str,
     *,
     data: bytes | None = None,
@@ -50,42 +50,42 @@ def request(
     ca_file: str | None = None,
     trusted_hosts: frozenset[str] = frozenset(),
     timeout_s: float = _TIMEOUT_S,
-) -> HttpAnswer:
-    """Send a request and return the answer; `data` makes it a POST, and `what` names the server in error texts.
+) -> HttpResponse:
+    """Send a request and return the response; `data` makes it a POST, and `server` names the server in error texts.
 
-    `http` is allowed to this host and to `trusted_hosts`, which are asked without a proxy. Raises TokenError and
-    ConfigError, whose texts have no query: that of a presigned URL is a secret.
+    This host and `trusted_hosts` may have a URL with `http`, and get requests without a proxy. Raise TokenError or
+    ConfigError; their texts omit the query, which is a secret in a presigned URL.
     """
     shown = url.partition("?")[0]
-    is_local = _is_local(what, url, shown, trusted_hosts)
+    is_local = _is_local(server, url, shown, trusted_hosts)
     handlers: list[urllib.request.BaseHandler] = [_AnyStatus(), urllib.request.HTTPSHandler(context=_context(ca_file))]
     if is_local:
         handlers.append(urllib.request.ProxyHandler({}))
     opener = urllib.request.build_opener(*handlers)
     outgoing = urllib.request.Request(url, data, dict(headers or {}), method=method)  # noqa: S310 - the scheme is checked
     try:
-        with opener.open(outgoing, timeout=timeout_s) as answer:
-            return HttpAnswer(answer.status, answer.read(_MAX_BYTES))
+        with opener.open(outgoing, timeout=timeout_s) as response:
+            return HttpResponse(response.status, response.read(_MAX_BYTES))
     except (OSError, ValueError, HTTPException) as error:
-        raise _explain(what, shown, error) from error
+        raise _explain(server, shown, error) from error
 
 
-def _is_local(what: str, url: str, shown: str, trusted_hosts: frozenset[str]) -> bool:
+def _is_local(server: str, url: str, shown: str, trusted_hosts: frozenset[str]) -> bool:
     """Return True if the address is one of this host or trusted; raise ConfigError if it is not safe for a secret.
 
-    Error texts have the address as `shown`.
+    `shown` is the address in error texts.
     """
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigError(f"{what} has an invalid address: {shown}. Give one as https://host/path.") from None
+        raise ConfigError(f"{server} has an invalid address: {shown}. Give one as https://host/path.") from None
     if parts.username is not None or parts.password is not None:
         # The address may appear in command lines and logs.
-        raise ConfigError(f"{what} has an address with a user or password. Remove them from the address.")
+        raise ConfigError(f"{server} has an address with a user or password. Remove them from the address.")
     is_local = is_loopback(parts.hostname or "") or parts.hostname in trusted_hosts
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
         raise ConfigError(
-            f"{what} has an address that is not safe for secrets: {shown}. Give one that begins with https."
+            f"{server} has an address that is not safe for secrets: {shown}. Give one that begins with https."
         )
     return is_local
 
@@ -98,13 +98,13 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
         raise ConfigError(f"--ca-file {ca_file} cannot be used: {reason}. Give certificates in PEM format.") from error
 
 
-def _explain(what: str, url: str, error: Exception) -> TokenError:
+def _explain(server: str, url: str, error: Exception) -> TokenError:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        text = f"{what} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."
+        text = f"{server} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."
         return TokenError("untrusted_certificate", f"{text} Put its authority into --ca-file, or correct the address.")
     if isinstance(reason, TimeoutError):
-        text = f"{what} ({url}) does not answer in time."
+        text = f"{server} ({url}) does not answer in time."
     else:
-        text = f"{what} ({url}) cannot be reached: {getattr(reason, 'strerror', None) or 'the address is not valid'}."
+        text = f"{server} ({url}) cannot be reached: {getattr(reason, 'strerror', None) or 'the address is not valid'}."
     return TokenError("unreachable", f"{text} Check the address, and the firewalls between this host and it.")

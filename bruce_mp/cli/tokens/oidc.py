@@ -17,7 +17,7 @@ from bruce_mp.network.token_response import TokenResponse, printable_text
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
 
-    from bruce_mp.cli.tokens.https import HttpAnswer
+    from bruce_mp.cli.tokens.https import HttpResponse
 
 __all__ = ["add_parser"]
 
@@ -81,7 +81,7 @@ def _parameters(given: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _read(answer: HttpAnswer, url: str, secret: str) -> IssuedToken:
+def _read(answer: HttpResponse, url: str, secret: str) -> IssuedToken:
     place = f"{_ENDPOINT} ({url})"
     if 300 <= answer.status < 400:
         text = f"{place} redirects to another address (HTTP status {answer.status}). Give that one as --token-url."
