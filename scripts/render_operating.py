@@ -63,7 +63,7 @@ def mark(tokens: Sequence[Token]) -> Iterator[Token]:
             token.attrSet("id", slug(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")))
         elif token.type == "tr_open" and heading == TABLE and (said := tokens[index + 2].content).startswith("`"):
             token.attrSet("id", slug(said))
-            token.attrSet("data-says", said.strip("`"))
+            token.attrSet("data-phrase", said.strip("`"))
         elif token.type == "inline":
             token.children = list(name_pages(token.children or []))
         yield token

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 PAGES = ("server_info", "books", "processes", "brokers", "queues")
-COLUMNS = (
+EPILOG = (
     "Columns of topics: BATCH counts messages in the router, SEND WAIT messages to be sent, ACK WAIT sent messages "
     "without a response."
 )
@@ -38,7 +38,7 @@ COLUMNS = (
 
 def main(argv: Sequence[str]) -> int:
     """Read the pages and print them."""
-    parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.", epilog=COLUMNS)
+    parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.", epilog=EPILOG)
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the JSON of the pages, by page")
     args = parser.parse_args(argv)

@@ -58,7 +58,7 @@ class Stats:
     """Counts of a client's messages in this process: offered = sent + waiting + sum of dropped."""
 
     sent: int
-    """Messages that the kernel accepted whole."""
+    """Messages that Linux accepted whole."""
     sent_bytes: int
     waiting: int
     """Messages in the client's own buffer."""
@@ -79,7 +79,7 @@ class Client(ABC):
     timeout: float | None
     """Longest wait of `send()` in seconds; `None` waits without limit."""
     _accept: Accept
-    """The kernel's fast path of `send()`: return True if it took the message, without waiting."""
+    """The fast path of `send()` in `client/kernels`: return True if it sent or buffered the message."""
 
     def __init__(self, destination: str, errors: Errors, max_message: int, limit_advice: str) -> None:
         self._destination = destination

@@ -18,7 +18,7 @@ __all__ = ["TCP", "UNIX", "StreamClientState", "StreamKind"]
 
 
 class StreamKind(NamedTuple):
-    """The counters of UNIX stream connections, or of TCP connections."""
+    """A kind of stream connection, as the counters that it raises."""
 
     forwarded: Counter
     clean: Counter
@@ -56,7 +56,8 @@ TCP: Final = StreamKind(
 class StreamClientState:
     """The state of one client.
 
-    `unprocessed` has the start of a message of `wanted` bytes (0 = length unknown), or messages of a paused client.
+    `unprocessed` has the start of a message, whose whole length in bytes is `wanted` (0 until it is known), or the
+    messages of a paused client.
     """
 
     kind: StreamKind

@@ -58,7 +58,9 @@ def complete_attempt(
 
 
 def last_completed(slab: Slab, row: int) -> int:
-    """Return the last attempt that the input of a row completed, 0 for none; correct after `finish_completion`."""
+    """Return the last attempt that the input of a row completed, 0 for none.
+
+    After the death of the input, call `finish_completion` first."""
     return slab.words[_index(slab, row, lay.ROW_LAST_COMPLETED)]
 
 

@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 
+# Constants of Linux that Python's socket module lacks.
 SO_TIMESTAMP: Final = 29
-"""A constant of Linux that Python's socket module lacks, like the next."""
 SCM_CREDENTIALS: Final = 2
 NO_USER: Final = 0xFFFFFFFF
 """User and group of a sender without credentials; no user or group has this number."""
@@ -78,13 +78,13 @@ def landed_extents(slab: Slab) -> list[tuple[int, int]]:
     return list(zip(count_from(first, step), landed_lengths(slab), strict=False))
 
 
-def landed_extents_within(slab: Slab, count: int, longest: int) -> list[tuple[int, int]]:
-    """Return (file offset, length) of the first `count` datagrams, with length 0 if longer than `longest` bytes."""
+def landed_extents_within(slab: Slab, count: int, limit: int) -> list[tuple[int, int]]:
+    """Return (file offset, length) of the first `count` datagrams; the length of one over `limit` bytes is 0."""
     extents = landed_extents(slab)[:count]
-    if max(map(_length_of, extents), default=0) < longest:
+    if max(map(_length_of, extents), default=0) < limit:
         return extents
     return [
-        (at, 0 if length > longest or (length == longest and _was_truncated(slab, slot)) else length)
+        (at, 0 if length > limit or (length == limit and _was_truncated(slab, slot)) else length)
         for slot, (at, length) in enumerate(extents)
     ]
 
@@ -152,7 +152,7 @@ _CREDENTIALS_AT: Final = (16, 20, 24)
 
 
 def empty_slots(slab: Slab, slots: int) -> None:
-    """Empty the first `slots` slots; a transaction may repeat this."""
+    """Mark the first `slots` slots as empty. This is idempotent, so that recovery may repeat the transaction."""
     _lengths(slab, slots)[:] = memoryview(_EMPTY * slots)
 
 

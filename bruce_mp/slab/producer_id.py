@@ -94,7 +94,8 @@ def foreign_cluster_sentence(broker: str, known: str, found: str) -> str:
 def store_cluster(slab: Slab, cluster_id: str) -> None:
     """Store the id of the cluster if brokers name one (router only).
 
-    An id that stays is not stored again, because dispatchers that read it in between would trust any broker.
+    An unchanged id is not stored again: a store first empties the id, and a dispatcher that reads it then trusts every
+    broker.
     """
     data = cluster_id.encode()[: lay.CLUSTER_ID_MAX]
     if data and not (cluster_of(slab) and is_same_cluster(cluster_of(slab), cluster_id)):

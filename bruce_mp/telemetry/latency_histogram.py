@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
     from bruce_mp.slab.file import Slab
 
-__all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "increments_of", "percentile", "read_delays"]
+__all__ = ["BOUNDS_MS", "BUCKETS", "bucket_name", "increments_of", "percentile", "read_latencies"]
 
 BOUNDS_MS: Final = (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000)
-"""Upper bound of each bucket; one more bucket counts longer delays."""
+"""Upper bound of each bucket; one more bucket counts longer latencies."""
 BUCKETS: Final = len(BOUNDS_MS) + 1
 
 assert Counter.AckDelayFirst + len(BOUNDS_MS) < Counter.AckDelayMs
 
 
-def increments_of(delays: Mapping[int, int], waited_ms: int) -> dict[int, int]:
-    """Return counter increments for `delays` (number of messages by bucket) with the sum `waited_ms`."""
-    return {Counter.AckDelayFirst + bucket: messages for bucket, messages in delays.items()} | {
-        Counter.AckDelayMs: waited_ms
+def increments_of(latencies: Mapping[int, int], total_ms: int) -> dict[int, int]:
+    """Return counter increments for `latencies` (number of messages by bucket) with the sum `total_ms`."""
+    return {Counter.AckDelayFirst + bucket: messages for bucket, messages in latencies.items()} | {
+        Counter.AckDelayMs: total_ms
     }
 
 
-def read_delays(slab: Slab) -> tuple[list[int], int]:
-    """Return the messages of each bucket, and the sum of all delays in ms."""
+def read_latencies(slab: Slab) -> tuple[list[int], int]:
+    """Return the messages of each bucket, and the sum of all latencies in ms."""
     buckets = [counter_total(slab, Counter.AckDelayFirst + index) for index in range(BUCKETS)]
     return buckets, counter_total(slab, Counter.AckDelayMs)
 

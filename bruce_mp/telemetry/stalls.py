@@ -23,7 +23,7 @@ __all__ = ["OldestMessageTimes", "PartitionStall", "StallSampler", "WaitingSegme
 MIN_STALL_MS: Final = 500
 """The shortest reported stall: half the interval of the reports, so that one unchanged sample is enough."""
 MEMORY_MS: Final = 10_000
-"""Time for which an unreported message is remembered, because another process may be about to report it."""
+"""Time for which a message is remembered after its last report: it may be on its way to another process."""
 MAX_LISTED_STALLS: Final = 1000
 """Stalls that a report lists, so that it fits into a frame."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.latency_histogram import BUCKETS, increments_of, read_delays
+from bruce_mp.telemetry.latency_histogram import BUCKETS, increments_of, read_latencies
 from support.filled_slab import FilledSlab
 
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ def test_raised_counters_are_read_back(filled: FilledSlab) -> None:
     assert Counter.AckDelayFirst + BUCKETS - 1 in increments
     for counter, amount in increments.items():
         filled.input.add(counter, amount)
-    buckets, sum_ms = read_delays(filled.slab)
+    buckets, sum_ms = read_latencies(filled.slab)
     assert buckets == [0, 0, 5] + [0] * 12 + [1]
     assert sum_ms == 35

@@ -26,7 +26,7 @@ LOOPBACK_ONLY: Final = "status_loopback_only"
 
 _BY_OPTION: Final = {setting.option: setting for setting in SETTINGS if setting.option}
 _WITH_VALUE: Final = (
-    {option for option, setting in _BY_OPTION.items() if setting.option_read}
+    {option for option, setting in _BY_OPTION.items() if setting.parse_option}
     | {option for option, (has_value, _) in WITHOUT_COUNTERPART.items() if has_value}
     | {CONFIG_PATH, STATUS_PORT}
 )
@@ -89,14 +89,14 @@ def apply_options(options: Options, draft: Draft) -> None:
             draft.add_note(f"--{name}: {WITHOUT_COUNTERPART[name][1]}")
     draft.loopback_only |= LOOPBACK_ONLY in options
     if (port := options.get(STATUS_PORT)) is not None:
-        draft.status_port = _read(STATUS_PORT, port, draft)
+        draft.status_port = _parse_integer(STATUS_PORT, port, draft)
 
 
 def _apply(name: str, raw: str | None, draft: Draft) -> None:
     setting = _BY_OPTION[name]
     key = tuple(setting.key.split("."))
     try:
-        value = setting.switch_value if raw is None or setting.option_read is None else setting.option_read(raw)
+        value = setting.switch_value if raw is None or setting.parse_option is None else setting.parse_option(raw)
     except ValueError as error:  # its text names the allowed values
         draft.add_error(ORIGIN, f"--{name} {raw} is not allowed: give {error}.")
         return
@@ -105,7 +105,7 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
             f"--required_acks {value}: brokers know -1, 0 and 1 only; -1 is the nearest that is as safe.", key
         )
         value = -1
-    if value == "" and name in {*_ENABLES, "client_id"}:  # an empty path means: not enabled
+    if value == "" and name in {*_ENABLES, "client_id"}:  # the old daemons took an empty one as not given
         return
     draft.set(key, value, ORIGIN)
     if setting.note:
@@ -114,7 +114,7 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
         draft.set(tuple(_ENABLES[name].split(".")), True, ORIGIN)
 
 
-def _read(name: str, raw: str, draft: Draft) -> int | None:
+def _parse_integer(name: str, raw: str, draft: Draft) -> int | None:
     try:
         return integer(raw)
     except ValueError as error:  # its text names the allowed values

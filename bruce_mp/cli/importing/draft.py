@@ -27,10 +27,10 @@ __all__ = ["Draft"]
 Key = tuple[str, ...]
 
 WIDTH: Final = 100
-EXACT: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
-"""Numbers that the old daemons checked as we do."""
-MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
-"""Smallest old value with the same meaning here, where a smaller one has another meaning."""
+SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
+"""Settings with the same allowed range in the old daemons."""
+MEANINGFUL_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
+"""Lowest value to convert to, where a lower value means something else here than in the old daemons."""
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -48,6 +48,7 @@ class Draft:
         self._suppressed: set[Key] = set()
         self.status_port: int | None = None
         self.loopback_only = False
+        """Both make up `http.listen`, which is set after all options are read."""
 
     def set(self, key: Key, value: object, origin: str) -> None:
         """Set a value, within our range; `origin` is the place in the old configuration, as `file:line`."""
@@ -66,15 +67,15 @@ class Draft:
         self._origins.pop(key, None)
 
     def _fit(self, key: Key, value: object) -> object:
-        """Return the value, or the nearest that we allow with a note; the old daemons took any number from 0."""
+        """Return the value, or the nearest allowed one and add a note: the old daemons accepted any number from 0."""
         setting = _setting_at(key)
         low, high = setting.meta.ge, setting.meta.le
-        if low is None or high is None or key in EXACT:
+        if low is None or high is None or key in SAME_RANGE:
             return value
         number: Any = setting.kind.parse(value)
-        nearest = min(max(number, low, MINIMUMS.get(key, 0)), high)
+        nearest = min(max(number, low, MEANINGFUL_MINIMUMS.get(key, 0)), high)
         if number < 0 or nearest == number:
-            return value
+            return value  # `render` reports a negative number as an error
         change = "raised" if nearest > number else "lowered"
         written = setting.show(nearest).strip('"')
         self.add_note(f"The old value was {value}; it is {change} to {written}, the nearest that is allowed.", key)

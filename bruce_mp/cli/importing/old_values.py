@@ -46,7 +46,7 @@ def stripped(raw: str) -> str:
 
 
 def is_word(raw: str, word: str) -> bool:
-    """Report if a value is a word such as `disable`, in any case."""
+    """Return True if a value is `word`, in any case."""
     return raw.strip().lower() == word
 
 
@@ -79,16 +79,16 @@ def scaled_integer(raw: str) -> int:
 
 
 def size(raw: str) -> int | str:
-    """Convert a size in bytes, with k or m for powers of 1024, to our notation."""
-    return _written(scaled_integer(raw))
+    """Convert a size in bytes, with k or m for powers of 1024, to the notation of our settings, such as `8 KiB`."""
+    return _to_size_setting(scaled_integer(raw))
 
 
 def kibibytes(raw: str) -> int | str:
-    """Convert a number of KiB to our notation."""
-    return _written(integer(raw) * KIB)
+    """Convert a number of KiB to the notation of our settings, such as `8 KiB`."""
+    return _to_size_setting(integer(raw) * KIB)
 
 
-def _written(size: int) -> int | str:
+def _to_size_setting(size: int) -> int | str:
     written = format_size(size)
     return int(written) if written.isdigit() else written
 

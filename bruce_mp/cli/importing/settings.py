@@ -32,7 +32,7 @@ class Setting(NamedTuple):
     """Mapping of one setting.
 
     `xml_path` is element and attribute below the root; `option` is the option of the old command line, without dashes.
-    `option_read` is None for a switch, an option without a value, which stands for `switch_value`. A value for which
+    `parse_option` is None for a switch, an option without a value, which stands for `switch_value`. A value for which
     `read` returns None is omitted.
     """
 
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
     xml_path: str = ""
     read: Callable[[str], object] = text
     option: str = ""
-    option_read: Callable[[str], object] | None = None
+    parse_option: Callable[[str], object] | None = None
     switch_value: object = True
     note: str = ""
 
@@ -67,40 +67,45 @@ SETTINGS: Final = (
         "input.unix_datagram.path",
         "inputSources/unixDatagram/path@value",
         option="receive_socket_name",
-        option_read=text,
+        parse_option=text,
     ),
     Setting(
         "input.unix_datagram.mode",
         "inputSources/unixDatagram/mode@value",
         mode,
         option="receive_socket_mode",
-        option_read=option_mode,
+        parse_option=option_mode,
     ),
     Setting("input.unix_stream.enable", "inputSources/unixStream@enable", switch),
     Setting(
         "input.unix_stream.path",
         "inputSources/unixStream/path@value",
         option="receive_stream_socket_name",
-        option_read=text,
+        parse_option=text,
     ),
     Setting(
         "input.unix_stream.mode",
         "inputSources/unixStream/mode@value",
         mode,
         option="receive_stream_socket_mode",
-        option_read=option_mode,
+        parse_option=option_mode,
     ),
     Setting("input.tcp.enable", "inputSources/tcp@enable", switch),
-    Setting("input.tcp.port", "inputSources/tcp/port@value", port, option="input_port", option_read=integer),
+    Setting("input.tcp.port", "inputSources/tcp/port@value", port, option="input_port", parse_option=integer),
     Setting(
-        "slab.size", "inputConfig/maxBuffer@value", size, option="msg_buffer_max", option_read=kibibytes, note=SLAB_NOTE
+        "slab.size",
+        "inputConfig/maxBuffer@value",
+        size,
+        option="msg_buffer_max",
+        parse_option=kibibytes,
+        note=SLAB_NOTE,
     ),
     Setting(
         "input.max_datagram_size",
         "inputConfig/maxDatagramMsgSize@value",
         size,
         option="max_input_msg_size",
-        option_read=size,
+        parse_option=size,
     ),
     Setting(
         "input.allow_large_datagrams",
@@ -113,7 +118,7 @@ SETTINGS: Final = (
         "inputConfig/maxStreamMsgSize@value",
         size,
         option="max_stream_input_msg_size",
-        option_read=size,
+        parse_option=size,
     ),
     # delivery
     Setting("delivery.topic_autocreate", "msgDelivery/topicAutocreate@enable", switch, option="topic_autocreate"),
@@ -122,7 +127,7 @@ SETTINGS: Final = (
         "msgDelivery/maxFailedDeliveryAttempts@value",
         integer,
         option="max_failed_delivery_attempts",
-        option_read=integer,
+        parse_option=integer,
         note=FAILED_NOTE,
     ),
     Setting(
@@ -130,7 +135,7 @@ SETTINGS: Final = (
         "msgDelivery/shutdownMaxDelay@value",
         integer,
         option="shutdown_max_delay",
-        option_read=integer,
+        parse_option=integer,
         note="The slab keeps undelivered messages for the next start.",
     ),
     Setting(
@@ -138,14 +143,14 @@ SETTINGS: Final = (
         "msgDelivery/dispatcherRestartMaxDelay@value",
         integer,
         option="dispatcher_restart_max_delay",
-        option_read=integer,
+        parse_option=integer,
     ),
     Setting(
         "delivery.metadata_refresh_interval_min",
         "msgDelivery/metadataRefreshInterval@value",
         integer,
         option="metadata_refresh_interval",
-        option_read=integer,
+        parse_option=integer,
     ),
     Setting(
         "delivery.compare_metadata_on_refresh",
@@ -159,14 +164,14 @@ SETTINGS: Final = (
         "msgDelivery/kafkaSocketTimeout@value",
         integer,
         option="kafka_socket_timeout",
-        option_read=integer,
+        parse_option=integer,
     ),
     Setting(
         "delivery.pause_rate_limit_initial_ms",
         "msgDelivery/pauseRateLimitInitial@value",
         integer,
         option="pause_rate_limit_initial",
-        option_read=integer,
+        parse_option=integer,
         note=PAUSE_NOTE,
     ),
     Setting(
@@ -174,14 +179,14 @@ SETTINGS: Final = (
         "msgDelivery/pauseRateLimitMaxDouble@value",
         integer,
         option="pause_rate_limit_max_double",
-        option_read=integer,
+        parse_option=integer,
     ),
     Setting(
         "delivery.min_pause_delay_ms",
         "msgDelivery/minPauseDelay@value",
         integer,
         option="min_pause_delay",
-        option_read=integer,
+        parse_option=integer,
         note=PAUSE_NOTE,
     ),
     # status pages
@@ -190,63 +195,63 @@ SETTINGS: Final = (
         "httpInterface/discardReportInterval@value",
         integer,
         option="discard_report_interval",
-        option_read=integer,
+        parse_option=integer,
     ),
     Setting(
         "http.bad_msg_prefix_size",
         "httpInterface/badMsgPrefixSize@value",
         scaled_integer,
         option="discard_report_bad_msg_prefix_size",
-        option_read=integer,
+        parse_option=integer,
     ),
     # discard log
     Setting("discard_log.enable", "discardLogging@enable", switch),
-    Setting("discard_log.path", "discardLogging/path@value", option="discard_log_path", option_read=text),
+    Setting("discard_log.path", "discardLogging/path@value", option="discard_log_path", parse_option=text),
     Setting(
         "discard_log.max_file_size",
         "discardLogging/maxFileSize@value",
         size,
         option="discard_log_max_file_size",
-        option_read=kibibytes,
+        parse_option=kibibytes,
     ),
     Setting(
         "discard_log.max_archive_size",
         "discardLogging/maxArchiveSize@value",
         size,
         option="discard_log_max_archive_size",
-        option_read=kibibytes,
+        parse_option=kibibytes,
     ),
     Setting(
         "discard_log.max_msg_prefix_size",
         "discardLogging/maxMsgPrefixSize@value",
         _unlimited,
         option="discard_log_bad_msg_prefix_size",
-        option_read=size,
+        parse_option=size,
     ),
     Setting("discard_log.max_msg_prefix_size", "discardLogging/badMsgPrefixSize@value", size),  # Dory at first
     # Kafka
-    Setting("kafka.client_id", "kafkaConfig/clientId@value", option="client_id", option_read=text),
+    Setting("kafka.client_id", "kafkaConfig/clientId@value", option="client_id", parse_option=text),
     Setting(
         "kafka.replication_timeout_ms",
         "kafkaConfig/replicationTimeout@value",
         integer,
         option="replication_timeout",
-        option_read=integer,
+        parse_option=integer,
     ),
-    Setting("kafka.required_acks", option="required_acks", option_read=integer),
+    Setting("kafka.required_acks", option="required_acks", parse_option=integer),
     # message debugging
     Setting("msg_debug.enable", "msgDebug@enable", switch),
-    Setting("msg_debug.path", "msgDebug/path@value", option="debug_dir", option_read=text),
+    Setting("msg_debug.path", "msgDebug/path@value", option="debug_dir", parse_option=text),
     Setting(
         "msg_debug.time_limit_s",
         "msgDebug/timeLimit@value",
         integer,
         option="msg_debug_time_limit",
-        option_read=integer,
+        parse_option=integer,
     ),
-    Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, option="msg_debug_byte_limit", option_read=size),
+    Setting("msg_debug.byte_limit", "msgDebug/byteLimit@value", size, option="msg_debug_byte_limit", parse_option=size),
     # logging
-    Setting("logging.level", "logging/level@value", log_level, option="log_level", option_read=log_level),
+    Setting("logging.level", "logging/level@value", log_level, option="log_level", parse_option=log_level),
     Setting("logging.stdout_stderr", "logging/stdoutStderr@enable", switch, option="log_echo"),
     Setting("logging.syslog", "logging/syslog@enable", switch),
     Setting("logging.log_discards", "logging/logDiscards@enable", switch, option="no_log_discard", switch_value=False),

@@ -70,7 +70,7 @@ class TopState:
         self._client = client
         self._interval_s = interval_s
         self._page: TopPage | None = None
-        self._silence = ""
+        self._failure = ""
         """The reason why the last reading failed, or empty."""
         self._selection = TopSelection()
         self._typed: str | None = None
@@ -89,9 +89,9 @@ class TopState:
             return
         try:
             self._page = self._client.get("overview", TopPage, self._selection.query(height))
-            self._silence = ""
+            self._failure = ""
         except UnreadableError as error:
-            self._silence = str(error)
+            self._failure = str(error)
         self._due = float("inf") if self._is_paused else time.monotonic() + self._interval_s
 
     def due_s(self) -> float:
@@ -100,7 +100,7 @@ class TopState:
 
     def screen(self, width: int, height: int) -> TopScreen:
         """Return the screen for a window of this size."""
-        return TopScreen(self._page, self._selection, height, width, self._typed, self._silence, self._is_paused)
+        return TopScreen(self._page, self._selection, height, width, self._typed, self._failure, self._is_paused)
 
     def on_key(self, key: str) -> bool:
         """Act on a key. Return False if it ends the view."""

@@ -30,7 +30,7 @@ class TopHealth(msgspec.Struct, frozen=True):
 
 
 class TopFlow(msgspec.Struct, frozen=True):
-    """Rates per second over the last `seconds`; `size` in bytes."""
+    """Messages per second over the last `seconds`; `size` is the bytes per second."""
 
     seconds: float
     received: float
@@ -39,7 +39,7 @@ class TopFlow(msgspec.Struct, frozen=True):
 
 
 class TopBooks(msgspec.Struct, frozen=True):
-    """The balance of messages; `balanced` is None without a consistent reading."""
+    """The balance of messages; `held` is by stage. `balanced` is None without a consistent reading."""
 
     received: int
     delivered: int
@@ -78,7 +78,7 @@ class TopBroker(BrokerLine, frozen=True, kw_only=True):
 
 
 class TopPage(Page, frozen=True, kw_only=True):
-    """JSON of `/overview`, without the parts that do not fit into a terminal."""
+    """JSON of `/overview`, without the parts that do not fit into a terminal; `latency` is by window, as `minute`."""
 
     host: str
     health: TopHealth

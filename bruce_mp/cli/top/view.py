@@ -34,16 +34,17 @@ NARROW: Final = 110
 _NONE: Final = "-"
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _FULL: Final = 0.9
+"""Ratio of the slab in use from which it is shown as full."""
 _FILLING: Final = 0.75
 _MINUTE_S: Final = 49
-"""The shortest reading that counts as a minute: its start moves in steps of 10 s, with some jitter."""
+"""The shortest window that is shown as a minute. Windows begin at steps of 10 s, so a full one lasts 50 to 60 s."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class TopScreen(NamedTuple):
     """Content of a screen: the page, None before the first answer, and the state of the keys.
 
-    `typed` is a filter that is being typed, else None. `silence` is the reason why there is no answer now, or empty.
+    `typed` is a filter that is being typed, else None. `failure` is the error of the last request, or empty.
     """
 
     page: TopPage | None
@@ -51,14 +52,14 @@ class TopScreen(NamedTuple):
     height: int
     width: int
     typed: str | None = None
-    silence: str = ""
+    failure: str = ""
     is_paused: bool = False
 
     def render(self) -> RenderableType:
         """Return the screen, at most `height` lines."""
         foot = [_line((KEYS if self.typed is None else f"Name contains: {self.typed}_   enter applies", _QUIET))]
-        if self.silence:
-            foot.insert(0, _line((self.silence, _BAD)))
+        if self.failure:
+            foot.insert(0, _line((self.failure, _BAD)))
         if self.page is None:
             return Group(_line(("bruce top: waiting for the first answer", "bold")), *foot)
         rows = topic_rows(self.page, self.height - len(foot))
@@ -91,7 +92,7 @@ def size_text(size: float) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if unit and value < 10 else f"{value:.0f} {_UNITS[unit]}"
 
 
-def span_text(ms: float | None) -> str:
+def duration_text(ms: float | None) -> str:
     if ms is None:
         return _NONE
     if 1000 <= ms < 10_000:
@@ -133,6 +134,7 @@ def _title(page: TopPage, *, is_paused: bool) -> Text:
 
 def _rates(page: TopPage) -> Text:
     flow, latency = page.flow, page.latency["minute"]
+    median, p99 = duration_text(latency.p50_ms), duration_text(latency.p99_ms)
     window = "last minute" if flow.seconds >= _MINUTE_S else f"last {flow.seconds:.0f} s"
     used = page.slab.in_use / page.slab.size
     style = _BAD if used >= _FULL else _WARN if used >= _FILLING else ""
@@ -140,14 +142,14 @@ def _rates(page: TopPage) -> Text:
         (f"{window}: ", _QUIET),
         f"in {rate_text(flow.received)}/s  delivered {rate_text(flow.delivered)}/s  ",
         (f"slab {100 * used:.1f} % of {size_text(page.slab.size)}", style),
-        f"  50 % within {span_text(latency.p50_ms)}, 99 % {span_text(latency.p99_ms)}  {size_text(flow.size)}/s",
+        f"  50 % within {median}, 99 % {p99}  {size_text(flow.size)}/s",
     )
 
 
 def _books(page: TopPage) -> Text:
     books, held = page.books, sum(page.books.held.values())
-    verdict = {True: ("balanced", _GOOD), False: ("NOT balanced", _BAD), None: ("not of one moment", _QUIET)}
-    oldest = f" (oldest {span_text(page.oldest_ms)})" if page.oldest_ms is not None else ""
+    verdict = {True: ("balanced", _GOOD), False: ("NOT balanced", _BAD), None: ("changed during the reading", _QUIET)}
+    oldest = f" (oldest {duration_text(page.oldest_ms)})" if page.oldest_ms is not None else ""
     return _line(
         f"received {books.received:,} = delivered {books.delivered:,} + discarded {books.discarded:,} + held "
         f"{held:,}{oldest}  ",
@@ -201,7 +203,7 @@ def _optional(number: int | None) -> str:
 
 
 def _latency(row: TopBroker | TopicLine) -> str:
-    return _NONE if row.p99_ms is None else f"{span_text(row.p50_ms)} / {span_text(row.p99_ms)}"
+    return _NONE if row.p99_ms is None else f"{duration_text(row.p50_ms)} / {duration_text(row.p99_ms)}"
 
 
 _CONNECTIONS: Final = {"connected": _GOOD, "failed": _BAD}
@@ -212,7 +214,7 @@ _BROKER_COLUMNS: Final = (
     _Column("50 / 99 % WITHIN", _latency),
     _Column("IN FLIGHT", *_count("in_flight"), is_wide=True),
     _Column("WAITING", *_count("queued")),
-    _Column("OLDEST", lambda row: span_text(row.oldest_ms)),
+    _Column("OLDEST", lambda row: duration_text(row.oldest_ms)),
     _Column("ERRORS/MIN", *_count("errors_minute", _BAD), is_wide=True),
 )
 _TOPIC_COLUMNS: Final = (
@@ -222,7 +224,7 @@ _TOPIC_COLUMNS: Final = (
     _Column("50 / 99 % WITHIN", _latency, key="p99_ms"),
     _Column("IN FLIGHT", *_count("in_flight"), key="in_flight", is_wide=True),
     _Column("WAITING", *_count("waiting"), key="waiting"),
-    _Column("OLDEST", lambda row: span_text(row.oldest_ms), key="oldest_ms"),
+    _Column("OLDEST", lambda row: duration_text(row.oldest_ms), key="oldest_ms"),
     _Column("PAUSED", *_count("paused", _WARN), key="paused", is_wide=True),
     _Column("ERRORS/MIN", *_count("errors", _BAD), key="errors", is_wide=True),
     _Column("DISCARDED", *_count("discarded", _BAD), key="discarded"),

@@ -4,7 +4,7 @@ The dashboard requests all its data from `/overview`, and nothing from other hos
 the browser never interprets client data as markup. `/operating` is docs/operating.md, as `scripts/render_operating.py`
 renders it; the dashboard links each problem to its entry there.
 
-Separate because each page has its own module.
+Separate because it needs no slab.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILES: Final = {
     "/operating": (_OPERATING, "text/html; charset=utf-8"),
 }
 """File and content type of each path."""
-_ENTRY: Final = re.compile(r'<tr id="([^"]*)" data-says="([^"]*)">')
+_ENTRY: Final = re.compile(r'<tr id="([^"]*)" data-phrase="([^"]*)">')
 
 
 def add_front_page(app: Flask) -> None:
@@ -48,15 +48,17 @@ def _add_file(app: Flask, path: str, data: bytes, content_type: str) -> None:
 
 
 @cache
-def _entries() -> dict[str, str]:
-    """Return the anchor of each part of a sentence that `/operating` explains."""
-    return {unescape(says): anchor for anchor, says in _ENTRY.findall(_read(_OPERATING).decode())}
+def _anchors() -> dict[str, str]:
+    """Map a phrase of a problem or warning to the anchor of the entry in `/operating` that explains it."""
+    return {unescape(phrase): anchor for anchor, phrase in _ENTRY.findall(_read(_OPERATING).decode())}
 
 
 def entry_of(sentence: str) -> str:
     """Return the address of the entry that explains a problem or warning of `/healthz`; empty without one.
 
-    The part that comes first counts, because a sentence may end with the error of another program.
+    Of several known phrases in the sentence the first one counts: the end may quote the error of another program.
     """
-    found = [(sentence.index(says), -len(says), anchor) for says, anchor in _entries().items() if says in sentence]
+    found = [
+        (sentence.index(phrase), -len(phrase), anchor) for phrase, anchor in _anchors().items() if phrase in sentence
+    ]
     return f"operating#{min(found)[2]}" if found else ""

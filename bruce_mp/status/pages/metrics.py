@@ -17,7 +17,7 @@ from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_delays
+from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_latencies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -185,7 +185,7 @@ def _topics(totals: TopicTotals) -> Iterator[Family]:
 
 
 def _delays(slab: Slab) -> Family:
-    buckets, sum_ms = read_delays(slab)
+    buckets, sum_ms = read_latencies(slab)
     meaning = "Time from receipt to acknowledgement of messages."
     return histogram("bruce_ack_delay_seconds", meaning, (ms / 1000 for ms in BOUNDS_MS), buckets, sum_ms / 1000)
 

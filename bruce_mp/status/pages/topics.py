@@ -52,7 +52,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 
 
 class TopicsPart(msgspec.Struct, frozen=True):
-    """Selected topics; `matching` topics pass the filter, of `total`."""
+    """The topics to show, and two counts: `matching` topics pass the filter, `total` is the count without it."""
 
     shown: list[TopicLine]
     matching: int
@@ -121,18 +121,19 @@ def read_topics(
             held.get(name, _TopicCounts()),
             paused=None if paused is None else paused[name],
             discarded=discarded[topic_text(name)],
-            clocks=(now_ms, steady_now_ms),
+            now_ms=now_ms,
+            steady_now_ms=steady_now_ms,
         )
         for name in {**known, **traffic, **held}
     ]
 
 
 class _TopicCounts:
-    __slots__ = ("arrived_ms", "in_flight", "waiting")
+    __slots__ = ("in_flight", "oldest_arrival_ms", "waiting")
 
     def __init__(self) -> None:
         self.waiting = self.in_flight = 0
-        self.arrived_ms: int | None = None
+        self.oldest_arrival_ms: int | None = None
 
 
 def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
@@ -143,7 +144,8 @@ def _held(groups: Iterable[HeldGroup]) -> dict[bytes, _TopicCounts]:
             held.in_flight += group.messages
         else:
             held.waiting += group.messages
-        held.arrived_ms = group.arrived_ms if held.arrived_ms is None else min(held.arrived_ms, group.arrived_ms)
+        earlier = held.oldest_arrival_ms
+        held.oldest_arrival_ms = group.arrived_ms if earlier is None else min(earlier, group.arrived_ms)
     return counts
 
 
@@ -167,9 +169,9 @@ def _line(
     *,
     paused: int | None,
     discarded: int,
-    clocks: tuple[int, int],
+    now_ms: int,
+    steady_now_ms: int,
 ) -> TopicLine:
-    wall_ms, steady_ms = clocks
     return TopicLine(
         topic,
         partitions,
@@ -179,10 +181,10 @@ def _line(
         traffic.p99_ms,
         waiting=held.waiting,
         in_flight=held.in_flight,
-        oldest_ms=None if held.arrived_ms is None else max(0, steady_ms - held.arrived_ms),
+        oldest_ms=None if held.oldest_arrival_ms is None else max(0, steady_now_ms - held.oldest_arrival_ms),
         paused=paused,
         errors=traffic.errors,
         last_error=traffic.last_error,
-        last_error_at=(traffic.last_error_ms + wall_ms - steady_ms) // 1000 if traffic.last_error else None,
+        last_error_at=(traffic.last_error_ms + now_ms - steady_now_ms) // 1000 if traffic.last_error else None,
         discarded=discarded,
     )

@@ -445,7 +445,7 @@ function showBooks(page) {
   const { books } = page;
   const held = Object.values(books.held).reduce((sum, each) => sum + each, 0);
   const parts = [["received", books.received, "= "], ["delivered", books.delivered, "+ "], ["discarded", books.discarded, "+ "], ["held", held, ""]];
-  const verdict = { true: ["they balance", "good"], false: ["they do NOT balance", "bad"], null: ["read while messages moved: not of one moment", "quiet"] };
+  const verdict = { true: ["they balance", "good"], false: ["they do NOT balance", "bad"], null: ["changed during the reading", "quiet"] };
   const [words, css] = verdict[String(books.balanced)];
   const line = parts.flatMap(([name, number, then]) => [createHtml("span", {}, `${name} `, createHtml("b", {}, countText(number))), ` ${then}`]);
   const twice = books.possible_duplicates ? [` ${plural(books.possible_duplicates, "message", "messages")} possibly delivered twice.`] : [];

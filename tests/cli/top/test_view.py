@@ -13,7 +13,7 @@ from bruce_mp.cli.status_client import StatusClient, UnreadableError
 from bruce_mp.cli.top.command import TopState
 from bruce_mp.cli.top.page import SORT_KEYS, TopPage, TopSelection
 from bruce_mp.cli.top.terminal import split_keys
-from bruce_mp.cli.top.view import TopScreen, rate_text, size_text, span_text
+from bruce_mp.cli.top.view import TopScreen, duration_text, rate_text, size_text
 
 if TYPE_CHECKING:
     from support.status_pages import OfflineStatusPages
@@ -97,13 +97,13 @@ def test_what_clients_and_brokers_send_cannot_control_the_terminal() -> None:
     hostile = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e[red]"
     page = make_page(topics=0, host=hostile, health={"problems": [hostile], "warnings": [hostile]})
     page.topics.shown.append(msgspec.convert(topic(1, topic=hostile), type(make_page().topics.shown[0])))
-    text = "\n".join(draw(page, silence=hostile, typed=None))
+    text = "\n".join(draw(page, failure=hostile, typed=None))
     assert not any(sign in text for sign in "\x1b\x07\x9b\u202e")
     assert text.count("[red]") == 5  # no markup either
 
 
 def test_the_screen_before_the_first_answer_says_why() -> None:
-    lines = draw(None, silence="No daemon answers at 127.0.0.1:1: Connection refused.")
+    lines = draw(None, failure="No daemon answers at 127.0.0.1:1: Connection refused.")
     assert "waiting for the first answer" in lines[0]
     assert "No daemon answers" in lines[1]
 
@@ -114,8 +114,9 @@ def test_the_screen_before_the_first_answer_says_why() -> None:
         (rate_text(0), "0"), (rate_text(0.04), "<0.1"), (rate_text(9.94), "9.9"), (rate_text(12345.6), "12,346"),
         (size_text(0), "0 B"), (size_text(1023), "1023 B"), (size_text(1536), "1.5 KiB"),
         (size_text(2**50), "1024 TiB"),
-        (span_text(None), "-"), (span_text(999), "999 ms"), (span_text(1500), "1.5 s"), (span_text(90_000), "90 s"),
-        (span_text(600_000), "10 min"), (span_text(36_000_000), "10 h"), (span_text(864_000_000), "10 d"),
+        (duration_text(None), "-"), (duration_text(999), "999 ms"), (duration_text(1500), "1.5 s"),
+        (duration_text(90_000), "90 s"),
+        (duration_text(600_000), "10 min"), (duration_text(36_000_000), "10 h"), (duration_text(864_000_000), "10 d"),
     ],
 )  # fmt: skip
 def test_numbers_have_units(text: str, expected: str) -> None:
