@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
 """Least time between two lines about discards of a reason and topic."""
 _FORGET_S: Final = 3600.0
@@ -246,7 +246,7 @@ class DiscardReporter:
                 sentence = discard_sentence(logged.unlogged, _log_name(topic))
                 logged.total += logged.unlogged
                 more = f" {logged.total} since the first one." if logged.total > logged.unlogged else ""
-                _LOG.error(
+                log.error(
                     "%s: %s (%s).%s", sentence, reason.name, EXPLANATIONS[reason], more, extra={"is_limited": True}
                 )
                 logged.unlogged, logged.due_s = 0, now_s + LOG_INTERVAL_S

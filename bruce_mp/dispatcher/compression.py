@@ -75,7 +75,7 @@ class CompressionTrials:
             self._next_skips = min(2 * self._next_skips, MAX_SKIPPED_BATCHES)
 
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class _TopicCodec:
@@ -154,7 +154,7 @@ class Compressor:
         codec = capabilities.accepted_codec(topic.configured_codec)
         if codec is not topic.configured_codec and not topic.is_fallback_logged:
             topic.is_fallback_logged = True
-            _LOG.warning(
+            log.warning(
                 "Topic %s is compressed with %s: its broker is too old for %s.",
                 topic.display_name, codec.name.lower(), topic.configured_codec.name.lower(),
                 extra={"about": topic.name},
@@ -166,7 +166,7 @@ class Compressor:
         try:
             compressed = compress(codec, topic.rule.level if codec is topic.configured_codec else None, data)
         except LocalProtocolError as error:
-            _LOG.warning("Topic %s is sent uncompressed: %s", topic.display_name, error, extra={"about": topic.name})
+            log.warning("Topic %s is sent uncompressed: %s", topic.display_name, error, extra={"about": topic.name})
             self._row.add(Counter.MsgSetCompressionError)
             return Codec.NONE, data
         micros = (time.thread_time_ns() - began) // 1000
@@ -184,10 +184,10 @@ class Compressor:
         percent = compressed * 100 // size
         if trials.is_suspended and not was_suspended:
             text = "Topic %s compresses badly (to %d %%): it is sent uncompressed, with a trial now and then."
-            _LOG.info(text, topic.display_name, percent, extra={"about": topic.name})
+            log.info(text, topic.display_name, percent, extra={"about": topic.name})
         elif was_suspended and not trials.is_suspended:
             text = "Topic %s compresses well again (to %d %%)."
-            _LOG.info(text, topic.display_name, percent, extra={"about": topic.name})
+            log.info(text, topic.display_name, percent, extra={"about": topic.name})
 
 
 def _compresses_nothing(compression: Compression) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp.telemetry.broker_status import (
     CONNECTED,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConnectionStatus", "PartitionErrors"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class ConnectionStatus:
@@ -73,7 +73,7 @@ class ConnectionStatus:
         if self._failing_since_ms:
             seconds = (self._since_ms - self._failing_since_ms) / 1000
             where = (self._broker.node, self._broker.host, self._broker.port)
-            _LOG.log(NOTICE, "Broker %d at %s:%d is back after %.1f s.", *where, seconds)
+            log.log(NOTICE, "Broker %d at %s:%d is back after %.1f s.", *where, seconds)
             self._failing_since_ms = 0
 
     def on_closed(self) -> None:

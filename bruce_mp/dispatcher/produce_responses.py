@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ResponseHandler"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
 _LAST_CODE: Final = 133
 """The last error code with a counter of its own; greater codes share the counter after it."""
@@ -207,7 +207,7 @@ class ResponseHandler:
         if not found.records:
             return False
         self._row.add(Counter.ConnectorReplaceTimestamp, found.records)
-        _LOG.warning(
+        log.warning(
             "Topic %s, partition %d: the broker refuses the timestamps of %d messages (%s): the "
             "dispatcher resends them with the time of their arrival. Correct their sender, or set "
             'timestamps.topics."%s" = "clamp".',
@@ -232,7 +232,7 @@ class ResponseHandler:
             return
         for segment in rejected:
             description = describe(self._slab, segment)
-            _LOG.error(
+            log.error(
                 "Topic %s, partition %d: discarded %s.",
                 _decode(topic),
                 batch.partition,
@@ -316,7 +316,7 @@ class ResponseHandler:
     def _stop_numbering(self, queue: PartitionQueue, topic: bytes) -> None:
         self._record_renumbered(queue, topic)
         self._builder.stop_numbering(queue.topic, queue.partition)
-        _LOG.error(
+        log.error(
             "Topic %s, partition %d: its message format has no sequence numbers; its messages are delivered "
             "at least once. Raise the topic's message.format.version and restart the daemon.",
             _decode(topic), queue.partition, extra={"about": topic},
@@ -327,12 +327,12 @@ class ResponseHandler:
             self._record_renumbered(queue, topic)
         self._builder.bump_epoch(queue.topic, queue.partition)
         queue.expected_sequence = None
-        _LOG.warning(
+        log.warning(
             "Topic %s, partition %d: the dispatcher bumps the producer epoch and renumbers %d batches.",
             _decode(topic), queue.partition, len(queue.resend), extra={"about": topic},
         )  # fmt: skip
         if not self._builder.is_numbered(queue.topic, queue.partition):
-            _LOG.error(
+            log.error(
                 "Topic %s, partition %d has used all epochs of its producer id; its messages are delivered at least "
                 "once until the daemon is restarted.", _decode(topic), queue.partition, extra={"about": topic},
             )  # fmt: skip
@@ -368,7 +368,7 @@ def _reason(reason: DiscardReason, *, is_in_doubt: bool) -> DiscardReason:
 
 
 def _log_error(batch: SentBatch, rule: ErrorRow, topic: bytes) -> None:
-    _LOG.log(
+    log.log(
         logging.ERROR if rule.action in _OPERATOR_ACTIONS else logging.WARNING,
         "Topic %s, partition %d: the broker answered %s (%d) for %d messages (%s): %s.",
         _decode(topic), batch.partition, rule.name, rule.code, batch.records, rule.reason, rule.action.value,

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProduceSession"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _FAILURE_COUNTERS: Final = {
     FailureCause.TIMED_OUT: Counter.ConnectorSocketTimeout,
     FailureCause.BAD_DATA: Counter.BadProduceResponse,
@@ -153,7 +153,7 @@ class ProduceSession:
 
     def abandon_responses(self) -> None:
         """Close the connection after the deadline of a hand-back; the new leaders get the unanswered batches."""
-        _LOG.warning(
+        log.warning(
             "Broker %s has not answered for partitions that it no longer leads; the dispatcher closes its connection.",
             self._broker.node,
         )
@@ -239,7 +239,7 @@ class ProduceSession:
         elif isinstance(event, MetadataReceived):
             self._on_metadata(event.metadata.cluster_id)
         elif isinstance(event, Closed):
-            _LOG.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
+            log.info("Broker %s closed an idle connection; the next message opens another.", self._broker.node)
             self._row.add(Counter.ConnectorSocketBrokerClose)
             self._status.on_closed()
             is_lost = bool(self._unwritten)
@@ -312,7 +312,7 @@ class ProduceSession:
             self._core.throttle_until(time.monotonic() + min(response.throttle_ms / 1000, _MAX_THROTTLE_S))
 
     def _on_failed(self, event: Failed) -> None:
-        _LOG.log(
+        log.log(
             logging.ERROR if event.cause.needs_operator else logging.WARNING,
             "%s The dispatcher's messages wait; none is lost.", event.error,
             extra={"about": event.cause},

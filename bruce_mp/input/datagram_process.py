@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "prepare"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
 """Calls of `_receive` before the loop serves its other sources."""
 _MAX_ROUND_MS: Final = 200
@@ -179,5 +179,5 @@ class _DatagramInput(InputShell):
         return count > 0
 
     def _on_socket_error(self, error: OSError) -> None:
-        _LOG.error("The datagram socket cannot be read: %s. The input retries in a second.", error.strerror)
+        log.error("The datagram socket cannot be read: %s. The input retries in a second.", error.strerror)
         self._pause(_ERROR_PAUSE_S)

@@ -50,7 +50,7 @@ __all__ = [
     "FencedAttempts",
 ]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40
 """Linger of an attempt's runs: no run becomes due before the end of the attempt."""
 _MAX_WAIT_MS: Final = 30_000
@@ -289,7 +289,7 @@ class FencedAttempts:
         if attempt.waiting_since_ms is None:
             attempt.waiting_since_ms = now_ms
             self._row.add(Counter.StreamInputSpillFull)
-            _LOG.warning(
+            log.warning(
                 "The fenced attempt %s waits for room, and its client is not read: %s. Spill files have %d MiB of "
                 "%d MiB.",
                 attempt,

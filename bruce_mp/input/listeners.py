@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listeners"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _ACCEPTS_A_ROUND: Final = 16
 """Connections that a worker accepts in a round, so that other workers get some; the kernel wakes them too."""
 _ERROR_PAUSE_S: Final = 1.0
@@ -69,7 +69,7 @@ class Listeners:
         if error.errno in _EXHAUSTED:
             self._row.add(Counter.AcceptExhausted)
             text = "A connection cannot be accepted: %s. The worker retries in a second."
-            _LOG.error(text, error.strerror, extra={"about": error.errno})
+            log.error(text, error.strerror, extra={"about": error.errno})
             for listener in self._sockets.values():
                 self._epoll.unregister(listener)
             self._loop.call_later(_ERROR_PAUSE_S, self.listen)

@@ -37,7 +37,7 @@ __all__ = [
     "rules_for_streams",
 ]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _DEFAULT_INTERVAL_MS: Final = 1000
 """Interval of the status page's sums while no quota sets one."""
 
@@ -108,12 +108,12 @@ class SenderQuotas:
         """Log the refusal of a user that no allow list names; the log limits repetitions for each user."""
         section = self.rules.section
         text = "%s of user %d (process %d) was refused: %s.allow_users and %s.allow_groups do not name the user."
-        _LOG.warning(text, subject, uid, pid, section, section, extra={"about": (section, uid)})
+        log.warning(text, subject, uid, pid, section, section, extra={"about": (section, uid)})
 
     def warn_over_quota(self, user: int, consequence: str) -> None:
         """Log that a user exceeds its quota; the log limits repetitions for each user."""
         sender = "TCP connections" if user == TCP_USER else f"user {user}"
-        _LOG.warning(
+        log.warning(
             "There are more messages of %s than input.quota allows: %s.", sender, consequence, extra={"about": user}
         )
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SpillFeed", "SpillPump"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _SLICE_BYTES: Final = 256 << 10
 """Bytes that a turn reads from a file, so that other clients wait for milliseconds at most."""
 _FREE_DIVISOR: Final = 4
@@ -300,7 +300,7 @@ class SpillFeed:
         """Discard the rest of a damaged file, and log its size."""
         file, reason = completed.file, DiscardReason.SPILL_LOST
         lost = file.remaining
-        _LOG.error(
+        log.error(
             "The spill file %s is damaged at byte %d: %d messages of a complete attempt are lost.",
             file.path,
             file.offset,

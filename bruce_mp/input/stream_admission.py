@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamAdmission"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _SPILL_RETRY_MS: Final = 20
 """Interval of retries for a client that waits for spill files: no event tells when they have room or are fed back."""
 
@@ -225,7 +225,7 @@ class StreamAdmission:
         if ending is not None:
             text = f"The daemon ended the fenced attempt {attempt}: {ending.explanation}. Nothing of it is delivered."
             client.final_frame = encode_ended(ending.reason, text)
-            _LOG.error("%s", text, extra={"about": ("attempt ended", ending.reason)})
+            log.error("%s", text, extra={"about": ("attempt ended", ending.reason)})
         self._attempts.abandon(attempt)
 
     def _end_attempt(self, client: StreamClientState, ending: Ending) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STREAM_COUNTERS", "StreamConnections"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _KINDS: Final = (UNIX, TCP)
 STREAM_COUNTERS: Final = StreamCounters(
     Counter.MsgReceived,
@@ -188,7 +188,7 @@ class StreamConnections:
             return False
         self._row.add(Counter.StreamConnectionOverLimit)
         text = "A connection of %s was closed: it has %d at this worker (input.streams.max_connections_per_user)."
-        _LOG.warning(text, describe_origin(origin, peer), self._max_per_user, extra={"about": origin})
+        log.warning(text, describe_origin(origin, peer), self._max_per_user, extra={"about": origin})
         return True
 
     def _close_disallowed(self) -> None:
@@ -242,7 +242,7 @@ class StreamConnections:
         except OSError:
             connection.outgoing.clear()  # the next read of this connection reports the error
         if len(connection.outgoing) > _MAX_OUTGOING:
-            _LOG.warning("A client sends barriers and does not read the answers: the worker closes its connection.")
+            log.warning("A client sends barriers and does not read the answers: the worker closes its connection.")
             connection.outgoing.clear()
             self._end_attempt(descriptor, UNREAD)
             self._close_when_answered(descriptor)
@@ -379,7 +379,7 @@ class StreamConnections:
         except BlockingIOError:
             return 0
         except OSError as error:
-            _LOG.warning("A stream connection failed: %s.", error.strerror, extra={"about": error.errno})
+            log.warning("A stream connection failed: %s.", error.strerror, extra={"about": error.errno})
             self._row.add(client.kind.socket_error)
             self._close(descriptor)
             return 0
@@ -470,9 +470,7 @@ class StreamConnections:
         client = self._connections[descriptor].client
         self._row.add(Counter.StreamUnfinishedMsgClosed)
         text = "A connection of %s was closed inside a message: %s."
-        _LOG.warning(
-            text, describe_origin(client.origin, client.peer), reason, extra={"about": (client.origin, reason)}
-        )
+        log.warning(text, describe_origin(client.origin, client.peer), reason, extra={"about": (client.origin, reason)})
         self._admission.on_disconnect(client)
         self._close(descriptor)
 

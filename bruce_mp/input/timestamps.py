@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClockWatch", "wall_offset_ms", "warn_about_clock", "windows_for_datagrams", "windows_for_streams"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _SEARCH_MS: Final = 1000
 """Time for which the input requests credentials, to find a sender with a wrong clock."""
 _SEARCH_EVERY_MS: Final = 30_000
@@ -66,7 +66,7 @@ def warn_about_clock(
 ) -> None:
     """Log that timestamps of a topic were replaced, with their sender, or `unknown_sender` without credentials."""
     topic = found.topic.decode("utf-8", "backslashreplace")
-    _LOG.warning(
+    log.warning(
         "Timestamps of topic %s from %s are too far from the arrival of their messages, such as %d: %d messages get "
         "the time of their arrival. Correct the sender: a timestamp is the present time in ms since 1970. If older "
         'times are intended, set timestamps.topics."%s" = "client".',

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageLimits", "SettlementTimer", "UniqueAttempts"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _FEATURES: Final = frozenset({"headers", "unique"})
 """The optional parts of the protocol that this daemon understands; a client learns them from an answer."""
 _MIN_INTERVAL_S: Final = 0.01
@@ -181,7 +181,7 @@ class UniqueAttempts:
 
 
 def _log_error(act: str, error: Exception) -> None:
-    _LOG.error(
+    log.error(
         "The registry of attempts cannot be %s: %s.", act, str(error).rstrip("."), extra={"about": "attempt registry"}
     )
 

@@ -42,7 +42,7 @@ ROUTER_FROM_DISPATCHERS: Final = "router-events"
 REPORTS: Final = "status-reports"
 COPIES: Final = "status-copies"
 JOURNAL_REQUESTS: Final = "journal-requests"
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _HIGH_WATER_MARKS: Final = {REPORTS: 100, COPIES: 20}
 """Frames that a link to the status process queues; a sender keeps the data that a full link refuses."""
 
@@ -93,7 +93,7 @@ class LinkReceiver:
             try:
                 return unpack_parcels(data)
             except SlabError as error:
-                _LOG.warning("%s The receiver ignores the frame; its records stay in the slab.", error)
+                log.warning("%s The receiver ignores the frame; its records stay in the slab.", error)
         return []
 
     def receive_bytes(self) -> bytes:

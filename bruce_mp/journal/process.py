@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bruce_mp.errors import SlabError
 from bruce_mp.ipc.links import JOURNAL_REQUESTS
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def main(start: Start, slab: Slab, control: Control) -> None:
@@ -50,7 +50,7 @@ class _JournalProcess(ProcessShell):
             self._recorder.record()
         except (OSError, SlabError) as error:
             if not self._is_failing:
-                _LOG.error(
+                log.error(
                     "The journal in %s cannot be written: %s. Received messages do not survive a power failure. Make "
                     "room or mend the directory; the daemon tries again.",
                     self._config.journal_path,
@@ -59,5 +59,5 @@ class _JournalProcess(ProcessShell):
             self._is_failing = True
             return
         if self._is_failing:
-            _LOG.warning("The journal in %s is written again.", self._config.journal_path)
+            log.warning("The journal in %s is written again.", self._config.journal_path)
         self._is_failing = False

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerSocket"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
 """Bytes of one read; a produce response is far shorter."""
 _MAX_BUFFERS: Final = 64
@@ -361,7 +361,7 @@ class BrokerSocket:
         fallback = self._negotiation.fallback
         if event.cause is not FailureCause.NO_API_VERSIONS or fallback is None:
             return False
-        _LOG.info("%s The next connection tries the requests of releases before Kafka 0.10.", event.error)
+        log.info("%s The next connection tries the requests of releases before Kafka 0.10.", event.error)
         self._reopen(fallback)
         return True
 
@@ -391,7 +391,7 @@ class BrokerSocket:
         if mechanism is not None:
             self.send(self.connection.renew_login(mechanism, time.monotonic()))
             return
-        _LOG.error("The login at broker %s cannot be renewed, and will expire. %s", self._name, reason)
+        log.error("The login at broker %s cannot be renewed, and will expire. %s", self._name, reason)
         self._renewal = self._loop.call_later(
             max(_MIN_RETRY_S, lifetime_s * _RETRY_SHARE), lambda: self._request_renewal(lifetime_s)
         )

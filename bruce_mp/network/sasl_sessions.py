@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SaslSessions"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RENEWAL_SHARE: Final = 0.8
 """Fraction of a token's lifetime after which the daemon asks for the next one."""
 _NO_TOKEN: Final = BearerToken("", 0.0)
@@ -116,7 +116,7 @@ class SaslSessions:
                 for callback in callbacks:
                     callback(None, reason)
                 return
-            _LOG.warning("%s The present token stays in use for %.0f s.", reason, self._expiry_s - now_s)
+            log.warning("%s The present token stays in use for %.0f s.", reason, self._expiry_s - now_s)
         else:
             self._renewal_s = now_s + _RENEWAL_SHARE * self._token.lifetime_s
             self._expiry_s = now_s + self._token.lifetime_s

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TlsContexts"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 _FileVersions = tuple[tuple[int, int, int] | None, ...]
@@ -53,7 +53,7 @@ class TlsContexts:
         except ConfigError as error:
             if self._context is None:
                 raise
-            _LOG.error("%s The previous certificates stay in use.", error)
+            log.error("%s The previous certificates stay in use.", error)
         return self._context
 
 

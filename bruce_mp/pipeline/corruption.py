@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["is_undamaged", "quarantine", "without_damaged"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def quarantine(row: ProcessRow, error: SlabError) -> None:
     """Count and log damaged records; `error` names their location."""
     row.add(Counter.RefusedDamagedPlace)
-    _LOG.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
+    log.error("%s Its messages are not delivered; `bruce slab inspect` shows more.", error, extra={"about": "damage"})
 
 
 def is_undamaged(slab: Slab, segment: Segment) -> bool:

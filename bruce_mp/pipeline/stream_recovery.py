@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["recover_stream_input"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: SpillDirectory) -> None:
@@ -61,7 +61,7 @@ def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) 
         if directory.registry.exists:
             directory.registry.resolve(index, last_completed(slab, index))
     except (OSError, SlabError) as error:
-        _LOG.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
+        log.error("The registry of attempts in %s cannot be written: %s.", directory.path, str(error).rstrip("."))
     else:
         clear_last_completed(slab, index)
 
@@ -108,7 +108,7 @@ def _settle_spills(
     lost = max(0, min(completed, spilled) - remaining)
     abandoned = max(0, spilled - remaining - lost)
     if lost:
-        _LOG.error(
+        log.error(
             "Spill files in %s are missing: %d messages of complete fenced attempts are lost.", directory.path, lost
         )
     increments = {

@@ -97,9 +97,9 @@ class Assignments:
 
     # --- state for the process ----------------------------------------------------------------------------------------
 
-    def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
-        """Return the dispatchers to run; see `DispatcherSet.wanted_dispatchers`."""
-        return self._dispatchers.wanted_dispatchers()
+    def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
+        """Return the dispatchers to run; see `DispatcherSet.dispatchers_to_run`."""
+        return self._dispatchers.dispatchers_to_run()
 
     def paused_scopes(self) -> list[tuple[int | None, _TopicPartition | None, Scope]]:
         """Return (slot, None, scope) per paused dispatcher and (slot, (topic, partition), scope) per paused route."""
@@ -109,7 +109,7 @@ class Assignments:
 
     def failing_brokers(self) -> list[Address]:
         """Return the brokers of paused dispatchers."""
-        wanted = self._dispatchers.wanted_dispatchers() or {}
+        wanted = self._dispatchers.dispatchers_to_run() or {}
         return [wanted[slot][1] for slot, its in self._dispatcher_scopes.items() if its.is_paused and slot in wanted]
 
     def leaderless_partitions(self) -> list[_TopicPartition]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterStatus"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _RECREATED_MS: Final = 3_600_000
 """Time for which a report lists a topic that was created again."""
 
@@ -59,7 +59,7 @@ class ClusterStatus:
         """Record a successful fetch: brokers by id, and topics with messages that the daemon's user may not see."""
         self._forbidden = tuple(sorted(forbidden)[:MAX_LISTED_SCOPES])
         for name in self._forbidden:
-            _LOG.error(
+            log.error(
                 "Topic %s: the brokers hide it from the daemon's user, TOPIC_AUTHORIZATION_FAILED (29), or lack it. "
                 "Its messages wait. Allow the daemon's user to write it (ACL WRITE), or correct the sender.",
                 name.decode("utf-8", "replace"), extra={"about": name},
@@ -67,13 +67,13 @@ class ClusterStatus:
         self._brokers = tuple((node, address.host, address.port) for node, address in sorted(brokers.items()))
         if self._failing_since_ms is not None:
             seconds = (self._now_ms() - self._failing_since_ms) / 1000
-            _LOG.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
+            log.log(NOTICE, "A broker answers again, after %.1f s: messages flow again.", seconds)
         self._failing_since_ms, self._error, self._needs_operator, self._foreign_cluster = None, "", False, ""
 
     def on_recreated(self, topics: Iterable[bytes]) -> None:
         """Record topics that were deleted and created again."""
         for name in topics:
-            _LOG.warning(
+            log.warning(
                 "Topic %s was deleted and created again. The messages that were delivered before are gone from Kafka; "
                 "the held ones go to the new topic.",
                 name.decode("utf-8", "backslashreplace"), extra={"about": name},

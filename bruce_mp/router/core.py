@@ -250,9 +250,9 @@ class Router:
         """Empty the outbox, and return one frame for each dispatcher slot."""
         return self._outbox.drain()
 
-    def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
+    def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
         """Map slot to (broker, address) of each dispatcher to run; None before the first metadata."""
-        return self._assignments.wanted_dispatchers()
+        return self._assignments.dispatchers_to_run()
 
     def hand_back_all(self, now_ms: int) -> None:
         """Request all messages back from all dispatchers, so that the router assigns them again."""

@@ -75,37 +75,37 @@ class DispatcherSet:
         self._slots_in_use = slots_in_use
         self._addresses: dict[int, Address] = {}
         self._in_service: frozenset[int] | None = None
-        self._wanted: dict[int, tuple[int, Address]] | None = None
+        self._to_run: dict[int, tuple[int, Address]] | None = None
 
-    def wanted_dispatchers(self) -> dict[int, tuple[int, Address]] | None:
+    def dispatchers_to_run(self) -> dict[int, tuple[int, Address]] | None:
         """Map slot to (broker, address) for each broker that leads partitions and each slot that holds messages.
 
         Return None before the first metadata; until then the running dispatchers stay.
         """
-        if self._wanted is None and self._in_service is not None:
+        if self._to_run is None and self._in_service is not None:
             used = self._slots_in_use()
-            self._wanted = {
+            self._to_run = {
                 slot: (node, self._addresses.get(node, UNKNOWN_ADDRESS))
                 for node, slot in self.slots.broker_slots()
                 if node in self._in_service or slot in used
             }
-        return self._wanted
+        return self._to_run
 
     def include_holders(self) -> None:
         """Run the dispatchers of slots that hold messages before the first metadata, so that they can return them."""
         if self._in_service is None:
             self._in_service = frozenset()
-            self._wanted = None
+            self._to_run = None
 
     def on_holder_changed(self) -> None:
         """Recompute the dispatchers to run, because the slot of a partition changed."""
-        self._wanted = None
+        self._to_run = None
 
     def on_metadata(self, view: ClusterView, now_ms: int) -> list[int]:
         """Assign slots to brokers that lead partitions; free and return the empty slots of removed brokers."""
         self._addresses.update(view.brokers)
         self._in_service = view.in_service
-        self._wanted = None
+        self._to_run = None
         used = self._slots_in_use()
         freed = [
             (node, slot) for node, slot in self.slots.broker_slots() if node not in view.brokers and slot not in used

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FetchProgress", "FetchResult", "MetadataFetcher"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _OLD_BROKERS: Final = 3
 """Number of brokers that must look old; not more, because the first contact with a Kafka 0.9 takes four seconds."""
 
@@ -165,7 +165,7 @@ class MetadataFetcher:
         cause = event.cause if isinstance(event, Failed) else None
         needs_operator = cause is not None and cause.needs_operator
         level = logging.ERROR if needs_operator else logging.WARNING
-        _LOG.log(level, "No metadata: %s", why, extra={"about": (self._brokers.current, cause)})
+        log.log(level, "No metadata: %s", why, extra={"about": (self._brokers.current, cause)})
         if needs_operator or not self.needs_operator:
             self.last_error, self.needs_operator = why, needs_operator
 
@@ -198,7 +198,7 @@ class MetadataFetcher:
         assert broker is not None
         self.last_error = foreign_cluster_sentence(f"{broker.host}:{broker.port}", self._required_cluster(), found)
         self.needs_operator, self.foreign_cluster = True, found
-        _LOG.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
+        log.error("No metadata: %s", self.last_error, extra={"about": (broker, found)})
         self._next_after_failure()
 
     def _request_producer_id(self, metadata: ClusterMetadata) -> None:
@@ -228,13 +228,13 @@ class MetadataFetcher:
         assert self._metadata is not None
         response = event.response
         if response.is_retriable:
-            _LOG.warning(
+            log.warning(
                 "A broker gave no producer id, %s (%d); the router tries the other brokers, then all again.",
                 action_for(response.error).name, response.error,
             )  # fmt: skip
             self._next_after_failure()
         elif response.error:
-            _LOG.error(
+            log.error(
                 "The brokers refuse the daemon a producer id, %s (%d): messages are delivered at least once. Allow the "
                 "daemon's user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic; each "
                 "metadata fetch repeats the request.", action_for(response.error).name, response.error,

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _FETCH_FAILURE_COUNTERS: Final = {
     FailureCause.BAD_DATA: Counter.BadMetadataResponse,
     FailureCause.TIMED_OUT: Counter.MetadataResponseReadTimeout,
@@ -185,7 +185,7 @@ class _RouterProcess(ProcessShell):
 
     def _announce_dispatchers(self) -> None:
         """Send the set of dispatchers to run to the supervisor if the set changed."""
-        found = self._core.wanted_dispatchers()
+        found = self._core.dispatchers_to_run()
         if found is None:
             return
         wanted = {slot: Broker(node, address.host, address.port) for slot, (node, address) in found.items()}
@@ -280,7 +280,7 @@ class _RouterProcess(ProcessShell):
             return False
         producer_id.change_cluster(self._slab, self._accepted_cluster, result.producer_id)
         self._core.clear_topic_ids()
-        _LOG.log(NOTICE, "The messages are for the cluster %s from now on.", self._accepted_cluster)
+        log.log(NOTICE, "The messages are for the cluster %s from now on.", self._accepted_cluster)
         self._accepted_cluster = ""
         return True
 
@@ -298,10 +298,10 @@ class _RouterProcess(ProcessShell):
             text = name.decode("utf-8", "backslashreplace")
             if error in SUCCESS:
                 self._row.add(Counter.TopicAutocreateSuccess)
-                _LOG.log(NOTICE, "Topic %s was created.", text, extra={"about": name})
+                log.log(NOTICE, "Topic %s was created.", text, extra={"about": name})
             else:
                 self._row.add(Counter.TopicAutocreateGotErrorResponse)
-                _LOG.error(
+                log.error(
                     "Topic %s cannot be created: the broker answered %s (%d).", text, action_for(error).name, error,
                     extra={"about": (name, error)},
                 )  # fmt: skip

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SWEEP_INTERVAL_MS", "SlabTables"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _HELD: Final = frozenset(RunState) - SETTLED - {RunState.SPLIT}
 SWEEP_INTERVAL_MS: Final = 10_000
 """The shortest time between two sweeps for entries to free."""
@@ -75,10 +75,10 @@ class SlabTables:
         if deleted:
             self.topics.remove(deleted)
             self.partitions.retain_topics(set(map(self.topics.number_of, self.topics.partition_counts())))
-            _LOG.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
+            log.info("A table of the slab was full; the router freed the entries of %d deleted topics.", len(deleted))
 
     def report_full(self, table: str, consequence: str, now_ms: int) -> None:
         """Log that a table of the slab is full, at most once in `REPORT_INTERVAL_MS` for each table."""
         if now_ms >= self._next_report_ms.get(table, now_ms):
             self._next_report_ms[table] = now_ms + REPORT_INTERVAL_MS
-            _LOG.error("The slab's table of %s is full: %s", table, consequence)
+            log.error("The slab's table of %s is full: %s", table, consequence)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicCreator", "TopicSize"]
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 CREATE_TIMEOUT_MS: Final = 5_000
 """The timeout in the CreateTopics request."""
 BROKER_DEFAULT: Final = -1
@@ -98,7 +98,7 @@ class TopicCreator:
             self._on_response({name: topics[name].error for name in self._names if name in topics})
         elif isinstance(event, Failed | Closed):
             why = event.error if isinstance(event, Failed) else "The connection was closed."
-            _LOG.warning("A broker did not create topics: %s  The router tries the next broker.", why)
+            log.warning("A broker did not create topics: %s  The router tries the next broker.", why)
             self._try_next()
 
     def _request_creation(self, capabilities: BrokerCapabilities) -> None:

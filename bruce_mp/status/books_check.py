@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BooksCheck", "Verdict"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 60_000
 """A minute: a check walks all chunks in use, which costs CPU time."""
 _STEP_S: Final = 0.02
@@ -97,7 +97,7 @@ class BooksCheck:
 
     def _report(self, unaccounted: int) -> None:
         invalidate_counts(self._slab, lay.ROW_STATUS)
-        _LOG.error(
+        log.error(
             "The records in the slab differ by %d messages from the counts of the processes. `bruce slab inspect` "
             "shows damage; the next start of the daemon counts the records again.",
             unaccounted,

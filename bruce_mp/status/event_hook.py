@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DaemonEvent", "EventHook"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
 """Wait for the thread at the end of the process, after its program was killed."""
 _MAX_TEXT: Final = 8192
@@ -134,4 +134,4 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 def _warn(command: Sequence[str], failure: str) -> None:
     text = f"events.command ({command[0]}) {failure}"
-    _LOG.warning("%s. Run it as the daemon's user to see why. Delivery goes on.", text, extra={"about": text})
+    log.warning("%s. Run it as the daemon's user to see why. Delivery goes on.", text, extra={"about": text})

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
 """Interval of the periodic work in `_tick`."""
 
@@ -185,7 +185,7 @@ class _Status(ProcessShell):
         try:
             events = decode_events(data)
         except RemoteProtocolError as error:
-            _LOG.warning("%s  The pages do not include it.", error)
+            log.warning("%s  The pages do not include it.", error)
             return
         now_ms = steady_ms()
         self._reports.record([item for item in events if isinstance(item, DiscardReportEvent)], wall_ms())

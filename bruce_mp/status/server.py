@@ -134,7 +134,7 @@ class HttpServer:
             self._server.accepting = False
             self._on_accept_exhausted()
             text = "A connection to the status pages cannot be accepted: %s. The server retries in a second."
-            log.error(text, error.strerror, extra={"about": error.errno})  # noqa: TRY400 - no bug
+            log.error(text, error.strerror, extra={"about": error.errno})
             return None
 
     def _open_channel(self, *args: Any, **kwargs: Any) -> HTTPChannel:

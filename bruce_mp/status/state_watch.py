@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HealthWatch", "PauseWatch"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _REPORTS_UNTIL_FLOWING: Final = 3
 """Reports without a partition after which it flows again: one report may miss a partition between two processes."""
 _MAX_NAMED: Final = 5
@@ -63,7 +63,7 @@ class PauseWatch:
         named = ", ".join(_scope_text(scope) for scope in scopes[:_MAX_NAMED])
         more = f" and {len(scopes) - _MAX_NAMED} more" if len(scopes) > _MAX_NAMED else ""
         text = f"{subject} {named}{more}."
-        _LOG.log(level, "%s", text, extra={"about": text})
+        log.log(level, "%s", text, extra={"about": text})
         self._post(DaemonEvent(kind, kind, text))
 
 

@@ -144,7 +144,7 @@ class _SocketKeeper:
         try:
             wanted = {setting.name: setting for setting in _settings_of(self._source.read())}
         except BruceError as error:
-            log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)  # noqa: TRY400
+            log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)
             return
         for name, bound in list(self._kept.items()):
             if name not in wanted or not _is_usable(bound, wanted[name]):
@@ -156,7 +156,7 @@ class _SocketKeeper:
         try:
             self._kept[setting.name] = setting.bind()
         except StartError as error:
-            log.error("%s", error)  # noqa: TRY400 - the daemon binds the socket itself, or reports the same
+            log.error("%s", error)
 
     def _close(self, name: str) -> None:
         bound = self._kept.pop(name)

@@ -100,7 +100,7 @@ def run(config: Config, config_path: Path, overrides: Sequence[str] = (), progra
         else:
             resources = _acquire_resources(config, passed=handover.inherited_sockets if handover else None)
     except BruceError as error:
-        log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
+        log.error("%s", error)
         if is_on_stderr(config.logging):
             return error.exit_code
         raise

@@ -21,7 +21,7 @@ from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.runs import segment_words
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.latency_histogram import read_delays
+from bruce_mp.telemetry.latency_histogram import read_latencies
 from support.crash_images import crash_images
 from support.put_records import put_records
 from support.record_batches import KafkaRecord
@@ -107,7 +107,7 @@ def test_a_response_is_settled_in_one_transaction(slab: Slab, dispatcher: Dispat
     assert states(slab, batches) == [{RunState.DELIVERED}] * 6
     assert count_books(slab).delivered == 6 * 5
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == count(slab, Counter.AckErrorFirst + 1) == 6
-    assert sum(read_delays(slab)[0]) == 6 * 5
+    assert sum(read_latencies(slab)[0]) == 6 * 5
 
 
 @pytest.mark.parametrize("most", [4, 5])  # two batches of two, and half of one
@@ -137,7 +137,7 @@ def test_killed_at_any_store_each_batch_is_settled_whole_or_not_at_all(slab: Sla
         assert found.pop(2) == {RunState.IN_FLIGHT}
         settled = found == [{RunState.DELIVERED}] * 5
         assert settled or found == [{RunState.IN_FLIGHT}] * 5
-        assert count_books(slab).delivered == sum(read_delays(slab)[0]) == (15 if settled else 0)
+        assert count_books(slab).delivered == sum(read_latencies(slab)[0]) == (15 if settled else 0)
         outcomes.append(settled)
     assert outcomes == sorted(outcomes)
     assert set(outcomes) == {False, True}
@@ -171,7 +171,7 @@ def test_a_batch_damaged_in_flight_is_quarantined_and_its_neighbours_delivered(
     dispatcher.on_acks(batches, acks(batches, at1=19), 0.0)
     intact = [batches[0], *batches[2:4], batches[5], batches[4]._replace(segments=batches[4].segments[1:])]
     assert states(slab, intact) == [{RunState.DELIVERED}] * 5
-    assert count(slab, Counter.MsgDelivered) == sum(read_delays(slab)[0]) == 4 * 5 + 3
+    assert count(slab, Counter.MsgDelivered) == sum(read_latencies(slab)[0]) == 4 * 5 + 3
     assert sorted(event.messages for event in dispatcher.traffic.events()) == [10, 13]
     assert count(slab, Counter.RefusedDamagedPlace) == 1
     assert count(slab, Counter.ConnectorGotSuccessfulAck) == 5

@@ -734,6 +734,6 @@ def test_a_router_without_metadata_leaves_the_dispatchers_alone(make: MakeWorld)
     world.send_one(b"t")
     settle(world)
     world.kill_router()
-    assert world.router.wanted_dispatchers() is None
+    assert world.router.dispatchers_to_run() is None
     world.answer_fetch()
-    assert set(world.router.wanted_dispatchers() or ()) == {0, 1}
+    assert set(world.router.dispatchers_to_run() or ()) == {0, 1}

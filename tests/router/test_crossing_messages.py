@@ -112,8 +112,8 @@ def test_a_router_without_metadata_runs_the_dispatchers_that_it_wants_messages_b
     send(world)
     world.kill_router()
     assert not world.router.holds_everything
-    assert world.router.wanted_dispatchers() is None
+    assert world.router.dispatchers_to_run() is None
     world.router.hand_back_all(world.now_ms)
-    assert set(world.router.wanted_dispatchers() or ()) == {SLOT}
+    assert set(world.router.dispatchers_to_run() or ()) == {SLOT}
     world.step_until_settled()
     world.check()

@@ -212,7 +212,7 @@ class Machine:
             self.fetch_started = self.now_ms
             self.fetches += 1
             self.router.on_fetch_started(self.now_ms)
-        wanted = self.router.wanted_dispatchers()
+        wanted = self.router.dispatchers_to_run()
         if wanted is not None:
             self._run_dispatchers(set(wanted))
 

@@ -30,7 +30,7 @@ __all__ = [
     "step_at",
 ]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 MAX_BYTES: Final = 64 << 20
 """Limit of the file; 100 topics take about 5 MiB."""
 WHOLE: Final = b""
@@ -143,7 +143,7 @@ class HistoryFile:
         except sqlite3.OperationalError:
             raise  # a missing directory or permission
         except sqlite3.DatabaseError as error:
-            _LOG.warning("The history %s cannot be used, and a new one replaces it: %s.", self._path, fault_of(error))
+            log.warning("The history %s cannot be used, and a new one replaces it: %s.", self._path, fault_of(error))
             self._path.unlink()
             return self._connect()
 

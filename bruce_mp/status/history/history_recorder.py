@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HistoryRecorder", "open_history"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 FILE: Final = "history.sqlite"
 OTHER: Final = b"(other)"
 """Name of the sum of the topics without a row, as on `/metrics`; it is no legal name of a topic."""
@@ -70,9 +70,9 @@ def open_history(directory: Path, run_dir: Path) -> HistoryFile | None:
     try:
         file = HistoryFile(run_dir / FILE)
     except (OSError, sqlite3.Error) as error:
-        _LOG.error("The status page has no history until its next start. %s %s: %s.", reason, run_dir, _fault(error))
+        log.error("The status page has no history until its next start. %s %s: %s.", reason, run_dir, _fault(error))
         return None
-    _LOG.warning("The status page keeps its history in %s, perhaps only until the next boot. %s", run_dir, reason)
+    log.warning("The status page keeps its history in %s, perhaps only until the next boot. %s", run_dir, reason)
     return file
 
 
@@ -156,7 +156,7 @@ class HistoryRecorder:
     def _on_failed(self, error: sqlite3.Error) -> None:
         if not self._is_failing:
             text = "The history of the status page lacks minutes: %s. Delivery does not depend on it."
-            _LOG.warning(text, fault_of(error))
+            log.warning(text, fault_of(error))
         self._is_failing = True
 
     def _by_topic(self, now_ms: int, ms: int) -> dict[bytes, StepAmounts]:

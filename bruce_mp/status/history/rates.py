@@ -18,7 +18,7 @@ from bruce_mp.status.history.history_file import StepAmounts
 from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.latency_histogram import read_delays
+from bruce_mp.telemetry.latency_histogram import read_latencies
 
 if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
@@ -120,7 +120,7 @@ class RateHistory:
             now_ms,
             counter_total(self._slab, Counter.MsgDelivered),
             self._discarded(),
-            tuple(read_delays(self._slab)[0]),
+            tuple(read_latencies(self._slab)[0]),
             counter_total(self._slab, Counter.MsgReceived),
             counter_total(self._slab, Counter.AcceptExhausted),
         )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CopyFile", "CopyWriter", "DiscardDestinations", "DiscardFile"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 MAX_QUEUED_BYTES: Final = 16 << 20
 """Memory for copies while the disk is slow."""
 _STOP_S: Final = 2.0
@@ -132,7 +132,7 @@ class CopyWriter:
         if has_room:
             self._queue.put(data)
         else:
-            _LOG.warning("Copies of messages arrive faster than the disk accepts them; some are not written.")
+            log.warning("Copies of messages arrive faster than the disk accepts them; some are not written.")
             copies = _decode(data)
             count_lost(self._count, copies)
             if (dead_letters := self._discards.dead_letters) is not None:
@@ -178,7 +178,7 @@ class CopyWriter:
         try:
             write()
         except FileWriteError as error:
-            _LOG.error(
+            log.error(
                 "%s The daemon still delivers messages; MsgCopyLost counts the copies that are not written.",
                 error, extra={"about": str(error)},
             )  # fmt: skip
@@ -188,5 +188,5 @@ def _decode(data: bytes) -> list[Copy]:
     try:
         return decode_copies(data)
     except RemoteProtocolError as error:
-        _LOG.error("%s  These copies are not written.", error)
+        log.error("%s  These copies are not written.", error)
         return []

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetterTopic"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 REFUSED_SENDERS: Final = frozenset({DiscardReason.SENDER_NOT_ALLOWED.name, DiscardReason.OVER_QUOTA.name})
 """Infos of messages that must not reach Kafka by another way."""
@@ -123,7 +123,7 @@ class DeadLetterTopic:
     @staticmethod
     def _log_loss(reason: str) -> None:
         text = "A dead letter is lost: %s The daemon still delivers messages; DeadLetterLost counts the dead letters."
-        _LOG.warning(text, reason, extra={"about": "dead letters"})
+        log.warning(text, reason, extra={"about": "dead letters"})
 
     def _encode(self, copy: Copy) -> bytes:
         """Encode the dead letter; cut the value if the daemon would refuse the whole.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageDebug"]
 
-_LOG: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 FILE_NAMES: Final = {
     CopyTarget.MSG_RECEIVE: "msg_receive",
     CopyTarget.MSG_SEND: "msg_send",
@@ -169,7 +169,7 @@ class MessageDebug:
                 self._end("msg_debug.time_limit_s has passed")
 
     def _end(self, reason: str) -> None:
-        _LOG.log(NOTICE, "Message debugging has ended: %s.", reason)
+        log.log(NOTICE, "Message debugging has ended: %s.", reason)
         self._change_selection(DebugTopics())
 
     def write(self, copies: Sequence[Copy]) -> None:

@@ -3,8 +3,7 @@
 A process imports its program before it sends Loaded, and runs it only after Begin: during an upgrade, the process that
 it replaces must end first.
 
-The kernel kills the process when the supervisor dies. The process ignores signals of the terminal and of a service
-manager; the supervisor handles them for all processes.
+The kernel kills the process when the supervisor dies.
 
 A process that fails writes the reason to the log and to a file in the run directory. The supervisor quotes the file
 when it logs the exit.
@@ -64,7 +63,7 @@ def failure_file(start: Start) -> Path:
 
 
 def run_program(program: str, start: Start, connection: Connection, _locks: Sequence[InheritedDescriptor]) -> None:
-    """Run `program.main`. Exit with the code of a BruceError, or 70 for any other exception.
+    """Run the module `program` (see `programs.py`). Exit with the code of a BruceError, or 70 for any other exception.
 
     The arguments include the locks because a process that receives their descriptors holds them until it exits.
     """
@@ -84,7 +83,7 @@ def run_program(program: str, start: Start, connection: Connection, _locks: Sequ
             setproctitle(f"bruce: {start.name}")
             module.main(start, slab, control)
     except BruceError as error:
-        log.error("%s", error)  # noqa: TRY400 - a traceback would hide the sentence of an expected error
+        log.error("%s", error)
         _exit_with_reason(start, str(error), error.exit_code)
     except Exception:
         log.critical("Unexpected error; this is a bug.", exc_info=True)

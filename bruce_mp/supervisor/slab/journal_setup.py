@@ -188,7 +188,7 @@ class JournalSetup:
             slab.flush()
             JournalRecorder(slab, directory).rewrite(is_clean=True)
         except (OSError, SlabError) as error:
-            log.error("The journal in %s cannot be written at the end: %s.", directory, error)  # noqa: TRY400
+            log.error("The journal in %s cannot be written at the end: %s.", directory, error)
 
     @staticmethod
     def remove(directory: Path) -> None:
