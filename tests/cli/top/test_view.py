@@ -217,7 +217,7 @@ def test_a_silent_daemon_leaves_the_last_page_on_the_screen(client: _Client) -> 
     press(state, "r")
     state.refresh(40)
     screen = state.screen(130, 40)
-    assert (screen.page, screen.silence) == (make_page(), "No daemon answers.")
+    assert (screen.page, screen.failure) == (make_page(), "No daemon answers.")
 
 
 def test_the_daemons_own_page_can_be_shown(daemon: OfflineStatusPages) -> None:
