@@ -23,6 +23,11 @@ def risk_warnings(config: Config) -> list[str]:
             "the broker's connection; later losses go unnoticed."
         )
     warnings += [
+        f"input.{name}.enable = false: the other settings of [input.{name}] have no effect."
+        for name, each in (("unix_stream", config.input.unix_stream), ("tcp", config.input.tcp))
+        if not each.enable and each != type(each)()
+    ]
+    warnings += [
         f'input.{name}.path = "{each.path}" is in daemon.run_dir, which has mode 0700: only programs of the daemon\'s '
         "own user can send."
         for name, each in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream))
