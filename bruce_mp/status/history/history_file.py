@@ -1,8 +1,11 @@
 """Flow of the last hour, day and month, of the daemon and by topic, in a file that outlives restarts.
 
 An SQLite file, because it survives a killed writer and its size is limited by one setting. Each period has steps of
-its own length, and a write adds to the current step of each period. Rows expire with their period, and `MAX_BYTES`
-limits the file whatever names clients invent. The file is not synced: after a power failure a damaged one is replaced.
+its own length, and a write adds to the current step of each period. `MAX_BYTES` limits the file whatever names clients
+invent: the oldest steps give way to a new one. The file is not synced, so a damaged one is replaced.
+
+The clock of the host may be wrong for a time, ahead or behind. Steps therefore expire by their number, those farthest
+from now first: the wrong clock costs no more steps than it lasted, and its own steps are the first that expire.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ _PAGE_BYTES: Final = 4096
 _LAYOUT: Final = 1
 """Version of the table; a file with another one is replaced."""
 _READ_TIMEOUT_S: Final = 2.0
+_KEPT_SHARES: Final = (1.0, 0.75, 0.5, 0.25)
+"""Shares of the present steps that stay, one after the other until the file has room for a new one."""
 
 
 class HistoryPeriod(NamedTuple):
@@ -97,7 +102,14 @@ _CREATE: Final = """
         held INTEGER, p50_ms REAL, p99_ms REAL, PRIMARY KEY (step_s, at, topic)
     ) WITHOUT ROWID
 """
-_EXPIRE: Final = "DELETE FROM steps WHERE step_s = ? AND at < ?"
+_STARTS: Final = """
+    WITH RECURSIVE starts(at) AS (
+        SELECT max(at) FROM steps WHERE step_s = ?1
+        UNION ALL SELECT (SELECT max(at) FROM steps WHERE step_s = ?1 AND at < starts.at) FROM starts WHERE at NOT NULL
+    ) SELECT at FROM starts WHERE at NOT NULL
+"""
+"""Starts of a period's steps, with one look-up for each."""
+_REMOVE: Final = "DELETE FROM steps WHERE step_s = ? AND at = ?"
 _ADD: Final = """
     INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
         seconds = seconds + excluded.seconds, received = received + excluded.received,
@@ -111,12 +123,15 @@ _READ: Final = """
 """
 
 
+_UNUSABLE: Final = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY_DBMOVED"})
+"""Results for a file that only a new one can replace; the last: the file was removed or renamed."""
 _FAULTS: Final = {
     "SQLITE_BUSY": "it is being written",
     "SQLITE_CANTOPEN": "there is no permission, or no directory",
     "SQLITE_CORRUPT": "its contents are damaged",
     "SQLITE_FULL": "its disk or the file is full",
     "SQLITE_NOTADB": "another program wrote it",
+    "SQLITE_READONLY_DBMOVED": "it was removed or renamed",
     "SQLITE_READONLY": "there is no permission to write",
 }
 
@@ -143,9 +158,13 @@ class HistoryFile:
         except sqlite3.OperationalError:
             raise  # a missing directory or permission
         except sqlite3.DatabaseError as error:
-            log.warning("The history %s cannot be used, and a new one replaces it: %s.", self._path, fault_of(error))
-            self._path.unlink()
+            self._remove(error)
             return self._connect()
+
+    def _remove(self, error: sqlite3.Error) -> None:
+        log.warning("The history %s cannot be used, and a new one replaces it: %s.", self._path, fault_of(error))
+        for path in (self._path, self._path.with_name(f"{self._path.name}-journal")):
+            path.unlink(missing_ok=True)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, check_same_thread=False)
@@ -167,12 +186,35 @@ class HistoryFile:
         self._writer.close()
 
     def add(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
-        """Add the amounts of some time up to `now_s`, by topic, to the steps. Raise sqlite3.Error."""
-        with self._writer:
-            for step_s, length_s in PERIODS.values():
-                self._writer.execute(_EXPIRE, (step_s, now_s - length_s))
-                at = step_at(now_s, step_s)
-                self._writer.executemany(_ADD, ((step_s, at, topic, *each) for topic, each in amounts.items()))
+        """Add the amounts of some time up to `now_s`, by topic, to the steps. Raise OSError or sqlite3.Error."""
+        try:
+            self._add_or_shrink(now_s, amounts)
+        except sqlite3.DatabaseError as error:
+            if not _is_unusable(error):
+                raise
+            self._writer.close()
+            self._remove(error)
+            self._writer = self._connect()
+            self._add_or_shrink(now_s, amounts)
+
+    def _add_or_shrink(self, now_s: int, amounts: Mapping[bytes, StepAmounts]) -> None:
+        for kept_share in _KEPT_SHARES:
+            try:
+                with self._writer:
+                    self._write(now_s, amounts, kept_share)
+            except sqlite3.OperationalError as error:
+                if kept_share == _KEPT_SHARES[-1] or error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                    raise
+            else:
+                return
+
+    def _write(self, now_s: int, amounts: Mapping[bytes, StepAmounts], kept_share: float) -> None:
+        for step_s, length_s in PERIODS.values():
+            starts = sorted((abs(now_s - at), at) for (at,) in self._writer.execute(_STARTS, (step_s,)))
+            kept = min(length_s // step_s, max(1, int(len(starts) * kept_share)))
+            self._writer.executemany(_REMOVE, ((step_s, at) for _, at in starts[kept:]))
+            at = step_at(now_s, step_s)
+            self._writer.executemany(_ADD, ((step_s, at, topic, *each) for topic, each in amounts.items()))
 
     def read(self, period: HistoryPeriod, topic: bytes, now_s: int) -> dict[int, StepAmounts]:
         """Return the amounts of the steps by start, the oldest first. Raise HistoryError."""
@@ -185,6 +227,10 @@ class HistoryFile:
                 return {at: StepAmounts._make(amounts) for at, *amounts in rows}
         except sqlite3.Error as error:
             raise HistoryError(f"The history cannot be read now: {fault_of(error)}. Ask again.") from error
+
+
+def _is_unusable(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "") in _UNUSABLE
 
 
 def step_at(now_s: int, step_s: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
+from collections import deque
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,8 @@ OTHER: Final = b"(other)"
 MAX_TOPICS: Final = 100
 """Topics that a write records: those with the most messages."""
 _MINUTE_S: Final = 60
+_MAX_UNWRITTEN: Final = 60
+"""Minutes that wait for a disk with room."""
 _SCAN_SHARE: Final = 1 / 30
 _NOTHING: Final = StepAmounts(0, 0, 0, 0, 0, None, None)
 _STOP_S: Final = 2.0
@@ -109,6 +112,7 @@ class HistoryRecorder:
         self._written = rates.read(now_ms())
         self._topics: dict[bytes, TopicTotal] = {}
         self._hour: dict[int, StepAmounts] = {}
+        self._unwritten: deque[tuple[int, Mapping[bytes, StepAmounts]]] = deque(maxlen=_MAX_UNWRITTEN)
         self._is_failing = False
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="history", daemon=True)
@@ -138,14 +142,16 @@ class HistoryRecorder:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, now_s: int) -> None:
-        """Add what has happened since the last write. A failed write loses its minute."""
+        """Add what has happened since the last write, and the minutes that could not be written before."""
         now_ms = self._now_ms()
         sample = self._rates.read(now_ms)
         amounts = {WHOLE: sample.since(self._written), **self._by_topic(now_ms, sample.at_ms - self._written.at_ms)}
+        self._unwritten.append((now_s, amounts))
         try:
-            if self._file is not None:
-                self._file.add(now_s, amounts)
-        except sqlite3.Error as error:
+            while self._file is not None and self._unwritten:
+                self._file.add(*self._unwritten[0])
+                self._unwritten.popleft()
+        except (OSError, sqlite3.Error) as error:
             self._on_failed(error)
         else:
             self._is_failing = False
@@ -153,10 +159,10 @@ class HistoryRecorder:
         with self._lock:
             self._written, self._hour = sample, hour
 
-    def _on_failed(self, error: sqlite3.Error) -> None:
+    def _on_failed(self, error: OSError | sqlite3.Error) -> None:
         if not self._is_failing:
-            text = "The history of the status page lacks minutes: %s. Delivery does not depend on it."
-            log.warning(text, fault_of(error))
+            text = "The history of the status page lacks its newest minutes, which wait for up to an hour: %s."
+            log.warning(text, _fault(error))
         self._is_failing = True
 
     def _by_topic(self, now_ms: int, ms: int) -> dict[bytes, StepAmounts]:

@@ -74,8 +74,61 @@ def test_the_file_has_a_limit_whatever_the_topics(monkeypatch: pytest.MonkeyPatc
         file.add(NOON + 1, {b"invented-%d" % each: MINUTE for each in range(10_000)})
     assert history_file.fault_of(caught.value) == "its disk or the file is full"
     assert path.stat().st_size <= 1 << 16
-    file.add(NOON + 40 * 86_400, {WHOLE: MINUTE})  # the old steps make room
+    file.add(NOON + 40 * 86_400, {WHOLE: MINUTE})
     file.close()
+
+
+def test_the_oldest_steps_give_way_to_the_newest_in_a_full_file(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    monkeypatch.setattr(history_file, "MAX_BYTES", 1 << 16)
+    file = HistoryFile(path)
+    writes = [NOON + 60 * number for number in range(1, 60)]
+    for now in writes:
+        file.add(now, {WHOLE: MINUTE, **{b"%d" % (now + each): MINUTE for each in range(20)}})
+        assert now - 60 in file.read(PERIODS["hour"], WHOLE, now)
+    kept = list(file.read(PERIODS["hour"], WHOLE, writes[-1]))
+    assert 2 < len(kept) < len(writes)
+    assert kept == [now - 60 for now in writes[-len(kept) :]]
+    file.close()
+
+
+@pytest.mark.parametrize("wrong_s", [400 * 86_400, 3600, -3600, -50 * 365 * 86_400])
+def test_a_wrong_clock_costs_no_more_steps_than_it_lasted(file: HistoryFile, wrong_s: int) -> None:
+    now = NOON
+    for _ in range(60):
+        now += 60
+        file.add(now, {WHOLE: MINUTE})
+    for _ in range(5):
+        now += 60
+        file.add(now + wrong_s, {WHOLE: MINUTE})
+    now += 60
+    file.add(now, {WHOLE: MINUTE})
+    assert len(file.read(PERIODS["hour"], WHOLE, now)) >= 50
+    assert file.read(PERIODS["day"], WHOLE, now)[NOON].seconds >= 300  # a clock an hour behind adds to it
+    for _ in range(60):
+        now += 60
+        file.add(now, {WHOLE: MINUTE})
+    assert list(file.read(PERIODS["hour"], WHOLE, now)) == [now - 60 * each for each in range(60, 0, -1)]
+
+
+@pytest.mark.parametrize("damage", ["overwritten", "cut", "removed"])
+def test_a_file_that_is_damaged_while_it_is_open_is_replaced(
+    file: HistoryFile, path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.add(NOON + 60, {WHOLE: MINUTE})
+    if damage == "overwritten":
+        path.write_bytes(b"no database" * 2000)
+    elif damage == "cut":
+        with path.open("r+b") as opened:
+            opened.truncate(4096)
+            opened.seek(24)
+            opened.write(b"\xff" * 4)  # the change counter: SQLite reads the pages again
+    else:
+        path.unlink()
+    file.add(NOON + 120, {WHOLE: MINUTE})
+    file.add(NOON + 180, {WHOLE: MINUTE})
+    assert list(file.read(PERIODS["hour"], WHOLE, NOON + 180)) == [NOON + 60, NOON + 120]
+    (record,) = caplog.records
+    assert "a new one replaces it" in record.getMessage()
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 5000])
