@@ -4,7 +4,8 @@ The dispatchers use it, and so do the router's metadata requests. The socket tri
 address before the last gets the timeout divided by the number of addresses that remain. For a broker that does not
 report its API versions, the socket opens one connection for each fallback (`protocol.kafka.version_negotiation`). TLS
 lies between the socket and the Kafka protocol, which starts after the handshake. A login with a lifetime is renewed
-before it expires. The owner receives all other events of `protocol.kafka.connection_events` through one callback;
+before it expires. The credentials of a login, which may need a KDC or a program, have the timeout too. The owner
+receives all other events of `protocol.kafka.connection_events` through one callback;
 `Failed` also reports an unreachable broker.
 """
 
@@ -18,6 +19,7 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import ConfigError, RemoteProtocolError, TlsError
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.network.resolver import Address, Resolver
+    from bruce_mp.network.sasl_sessions import SaslSessions
     from bruce_mp.network.tls import TlsSession
     from bruce_mp.network.tls_context import TlsContexts
     from bruce_mp.protocol.kafka.connection_events import Event
@@ -98,6 +101,8 @@ class BrokerSocket:
         self._mechanism: Mechanism | None = None
         self._tls: TlsSession | None = None
         self._renewal: Timer | None = None
+        self._login_timer: Timer | None = None
+        """The timer for the credentials that the connection waits for."""
         self._negotiation = self._probes.choose((host, port), time.monotonic())
         self.connection = self._new_connection()
         self._socket: socket.socket | None = None
@@ -115,13 +120,23 @@ class BrokerSocket:
     def open(self) -> None:
         """Start connecting."""
         if self._security.logins is not None:
-            self._security.logins.request(self._host, self._on_login)
+            self._request_login(self._security.logins, self._on_login)
         else:
             self._connect()
 
+    def _request_login(self, logins: SaslSessions, on_answer: Callable[[Mechanism | None, str], None]) -> None:
+        """Call `on_answer` from the loop once: with an exchange, or with the reason why there is none in time."""
+        reason = f"No credentials came within {self._timeout_s:g} s. Check the KDC, or kafka.sasl.token_command."
+        timer = self._login_timer = self._loop.call_later(self._timeout_s, lambda: on_answer(None, reason))
+
+        def answer(mechanism: Mechanism | None, reason: str) -> None:
+            if not timer.cancelled:
+                timer.cancel()
+                on_answer(mechanism, reason)
+
+        logins.request(self._host, answer)
+
     def _on_login(self, mechanism: Mechanism | None, reason: str) -> None:
-        if self._is_closed:
-            return
         if mechanism is None:
             self._fail(f"The daemon cannot log in to broker {self._name}. {reason}", FailureCause.NO_CREDENTIALS)
             return
@@ -166,7 +181,7 @@ class BrokerSocket:
     def close(self) -> None:
         """Close the connection and make no further callback."""
         self._is_closed = True
-        for timer in (self._alarm, self._renewal):
+        for timer in (self._alarm, self._renewal, self._login_timer):
             if timer is not None:
                 timer.cancel()
         self._drop_socket()
@@ -381,13 +396,9 @@ class BrokerSocket:
 
     def _request_renewal(self, lifetime_s: float) -> None:
         assert self._security.logins is not None
-        self._security.logins.request(
-            self._host, lambda mechanism, reason: self._on_renewal(lifetime_s, mechanism, reason)
-        )
+        self._request_login(self._security.logins, partial(self._on_renewal, lifetime_s))
 
     def _on_renewal(self, lifetime_s: float, mechanism: Mechanism | None, reason: str) -> None:
-        if self._is_closed:
-            return
         if mechanism is not None:
             self.send(self.connection.renew_login(mechanism, time.monotonic()))
             return

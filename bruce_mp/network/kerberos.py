@@ -54,6 +54,8 @@ _NO_KEY: Final = _KRB5 + 195
 """There is no cache of tickets: libkrb5 found no key of the principal to create one."""
 _DISCARD_INTERVAL_S: Final = 600.0
 """Least time between two discards of tickets, whose memory libkrb5 keeps."""
+_LOCK_S: Final = 10.0
+"""Wait for an earlier request, which bounds the threads while a KDC does not answer."""
 _GENERATIONS: Final = count(1)
 """A part of the names of caches, which the whole process shares."""
 
@@ -131,8 +133,12 @@ class Kerberos:
             remedy = "Export the keytab to this path, and make the daemon's user its owner"
             return None, f"The keytab {self._keytab} cannot be read: {error.strerror}. {remedy}."
         try:
-            with self._locks[host]:
+            if not self._locks[host].acquire(timeout=_LOCK_S):
+                return None, f"The KDC has not answered an earlier request for {_LOCK_S:g} s. {_NO_KDC}."
+            try:
                 return self._start(gssapi, host), ""
+            finally:
+                self._locks[host].release()
         except gssapi.exceptions.GSSError as error:
             if error.min_code == _NO_KEY:
                 return None, f"The keytab {self._keytab} has no key of principal {self._principal}. Export it again."

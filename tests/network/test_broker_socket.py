@@ -15,9 +15,12 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsResponse
 
 from bruce_mp.ipc.loop import Loop
+from bruce_mp.network import broker_socket
 from bruce_mp.network.broker_socket import BrokerSocket
+from bruce_mp.network.connection_security import Security
 from bruce_mp.protocol.kafka.connection_events import Closed, ConnectionReady, Failed, FailureCause
 from bruce_mp.protocol.kafka.kafka_types import PartitionData
+from bruce_mp.protocol.kafka.sasl import Plain
 from support.ports import ReservedPort
 
 if TYPE_CHECKING:
@@ -65,10 +68,26 @@ class Server:
         return script(peer)
 
 
+class Logins:
+    """A substitute of the SASL sessions, whose credentials the test supplies."""
+
+    def __init__(self) -> None:
+        self.requests: list[Callable[[Plain | None, str], None]] = []
+
+    def request(self, _host: str, callback: Callable[[Plain | None, str], None]) -> None:
+        self.requests.append(callback)
+
+
 class Client:
     """A connection with its own loop, and its recorded events."""
 
-    def __init__(self, stack: ExitStack, names: Names, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        names: Names,
+        timeout_s: float = TIMEOUT_S,
+        logins: Logins | None = None,
+    ) -> None:
         self.loop = Loop()
         idle, other = socket.socketpair()
         stack.enter_context(idle)
@@ -84,6 +103,8 @@ class Client:
             client_id="test",
             timeout_s=timeout_s,
             on_event=self._on_event,
+            security=Security(logins=logins),  # type: ignore[arg-type]
+            renews_login=True,
         )
         stack.callback(self.socket.close)
         self.socket.open()
@@ -280,6 +301,39 @@ def test_an_unaccepted_connection_times_out(stack: ExitStack, silent_address: Ad
     assert event.cause is FailureCause.TIMED_OUT
     assert "did not accept a connection within 0.4 s" in str(event.error)
     assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
+
+
+def test_credentials_that_do_not_come_time_out(stack: ExitStack, server: Server) -> None:
+    logins = Logins()
+    client = Client(stack, Names(server.address), SHORT_S, logins)
+    failed = client.next_event()
+    assert isinstance(failed, Failed)
+    assert failed.cause is FailureCause.NO_CREDENTIALS
+    assert "No credentials came within 0.4 s. Check the KDC, or kafka.sasl.token_command." in str(failed.error)
+    [answer] = logins.requests
+    answer(Plain("alice", "late"), "")
+    client.run_for(0.1)
+    assert not client.events
+
+
+def test_credentials_in_time_lead_to_a_login(stack: ExitStack, server: Server) -> None:
+    logins, request = Logins(), server.play(read_request)
+    client = Client(stack, Names(server.address), SHORT_S, logins)
+    logins.requests[0](Plain("alice", "secret"), "")
+    client.run_until(request.done)
+    assert request.result()
+
+
+def test_a_renewal_without_credentials_is_tried_again(
+    stack: ExitStack, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_socket, "_MIN_RETRY_S", 0.1)
+    logins = Logins()
+    client = Client(stack, Names(server.address), SHORT_S, logins)
+    client.socket._schedule_renewal(0.1)
+    client.socket._login_timer.cancel()  # type: ignore[union-attr] # the first login, which this test does not need
+    client.run_until(lambda: len(logins.requests) == 3)
+    assert "will expire. No credentials came within 0.4 s." in caplog.text
 
 
 def test_a_silent_broker_times_out(stack: ExitStack, server: Server) -> None:

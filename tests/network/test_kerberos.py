@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ import pytest
 
 from bruce_mp.config.security import Sasl
 from bruce_mp.errors import RemoteProtocolError
+from bruce_mp.network import kerberos
 from bruce_mp.network.kerberos import GssapiExchange, Kerberos
 from bruce_mp.protocol.kafka.sasl import LoginRefusedError
 
@@ -90,6 +92,30 @@ def test_a_refusal_names_the_cause_and_the_remedy() -> None:
     assert str(caught.value) == (
         "Kerberos says: Clock skew too great. Set the clocks of this host, the KDC and the brokers."
     )
+
+
+def test_a_request_does_not_wait_for_a_silent_kdc_of_an_earlier_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", SimpleNamespace(exceptions=SimpleNamespace(GSSError=ValueError)))
+    monkeypatch.setattr(kerberos, "_LOCK_S", 0.1)
+    keytab = tmp_path / "keytab"
+    keytab.touch()
+    logins = Kerberos(Sasl(mechanism="GSSAPI", kerberos_principal="p", kerberos_keytab_file=str(keytab)))
+    asked, answers = Event(), Event()
+
+    def start(*_: object) -> None:
+        asked.set()
+        answers.wait(20)
+
+    monkeypatch.setattr(logins, "_start", start)
+    earlier = Thread(target=logins.try_start, args=("broker",), daemon=True)
+    earlier.start()
+    assert asked.wait(20)
+    mechanism, reason = logins.try_start("broker")
+    answers.set()
+    earlier.join()
+    assert (mechanism, "The KDC has not answered an earlier request" in reason) == (None, True)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
