@@ -11,9 +11,14 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import logging
 import math
+import os
 import select
 import time
+import weakref
+from collections import deque
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,7 +31,8 @@ __all__ = ["Loop", "Timer", "has_frame"]
 
 Result = TypeVar("Result")
 
-_THREAD_ENDPOINT: Final = "inproc://result"
+log: Final = logging.getLogger(__name__)
+_THREAD_RETRY_S: Final = 1.0
 _SLACK: Final = 0.25
 """Lateness that `call_about` allows, as a part of the delay."""
 _GC_THRESHOLD: Final = 20_000
@@ -67,6 +73,10 @@ class Loop:
         """The timers of `call_about` with their earliest times; `_timers` has them with their latest times."""
         self._timer_numbers = itertools.count()  # order timers of the same time, which cannot be compared
         self._is_running = False
+        self._results: deque[Callable[[], None]] = deque()
+        self._result_count = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE)
+        self.watch(self._result_count, partial(_handle_result, self._result_count, self._results))
+        weakref.finalize(self, os.close, self._result_count).atexit = False  # a thread may still write to it
 
     def watch(self, source: Any, callback: Callable[[int], None], events: int = select.POLLIN) -> None:
         """Call `callback(events)` when the source is ready; a second call changes the events and the callback.
@@ -116,31 +126,19 @@ class Loop:
 
         The thread does not keep the process from ending.
         """
-        results: list[Result] = []
-        errors: list[BaseException] = []
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=0)  # inproc pipes need none
-        receiver = context.socket(zmq.PAIR)
-        receiver.bind(_THREAD_ENDPOINT)
 
         def run() -> None:
-            with context.socket(zmq.PAIR) as sender:  # in the thread, because ZeroMQ sockets are not thread-safe
-                sender.connect(_THREAD_ENDPOINT)
-                try:
-                    results.append(function())
-                except BaseException as error:  # noqa: BLE001 - without a frame the loop would wait for ever
-                    errors.append(error)
-                sender.send(b"")
+            try:
+                self._results.append(partial(callback, function()))
+            except BaseException as error:  # noqa: BLE001 - the loop raises it
+                self._results.append(partial(_raise, error))
+            os.eventfd_write(self._result_count, 1)
 
-        def on_end(_: int) -> None:
-            self.unwatch(receiver)
-            receiver.close()
-            context.term()
-            if errors:
-                raise errors[0]
-            callback(results[0])
-
-        self.watch(receiver, on_end)
-        Thread(target=run, name=name, daemon=True).start()
+        try:
+            Thread(target=run, name=name, daemon=True).start()
+        except RuntimeError as error:  # the system's limit of threads, or no memory for a stack
+            log.warning("The thread %s cannot be started, and is tried again: %s.", name, error)
+            self.call_later(_THREAD_RETRY_S, partial(self.call_in_thread, name, function, callback))
 
     def stop(self) -> None:
         """Make `run` return after the current round."""
@@ -196,6 +194,15 @@ class Loop:
 def has_frame(link: zmq.Socket[bytes]) -> bool:
     """Return True if a frame waits at a ZeroMQ socket; its descriptor may be ready without one."""
     return bool(int(link.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _handle_result(count: int, results: deque[Callable[[], None]], _: int) -> None:
+    os.eventfd_read(count)
+    results.popleft()()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _descriptor_of(source: Any) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import socket
 import threading
@@ -13,6 +14,7 @@ import psutil
 import pytest
 import zmq
 
+from bruce_mp.ipc import loop as loop_module
 from bruce_mp.ipc.loop import Loop
 
 if TYPE_CHECKING:
@@ -282,6 +284,64 @@ def test_a_function_in_a_thread_reports_through_the_loop(loop: Loop) -> None:
     assert worker not in {0, caller}
     assert caller == threading.get_ident()
     assert psutil.Process().num_fds() == before
+
+
+def test_a_function_in_a_thread_needs_no_free_descriptor(loop: Loop) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    got: list[str] = []
+
+    def on_result(result: str) -> None:
+        got.append(result)
+        loop.stop()
+
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        loop.call_in_thread("poor", lambda: "result", on_result)
+        loop.call_later(20, loop.stop)
+        loop.run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert got == ["result"]
+
+
+def test_results_of_threads_that_end_together_all_arrive(loop: Loop) -> None:
+    together = threading.Barrier(20)
+    got: list[int] = []
+
+    def on_result(number: int) -> None:
+        got.append(number)
+        if len(got) == 20:
+            loop.stop()
+
+    for _ in range(20):
+        loop.call_in_thread("one", lambda: together.wait(10), on_result)
+    loop.call_later(20, loop.stop)
+    loop.run()
+    assert sorted(got) == list(range(20))
+
+
+def test_a_thread_that_cannot_start_is_tried_again(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop_module, "_THREAD_RETRY_S", 0.01)
+    start, failures = threading.Thread.start, iter([RuntimeError("can't start new thread")])
+
+    def fail_once(thread: threading.Thread) -> None:
+        for error in failures:
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    got: list[int] = []
+    loop.call_in_thread("late", lambda: 7, got.append)
+    loop.call_later(20, loop.stop)
+    loop.run(lambda: loop.stop() if got else None)
+    assert got == [7]
+    assert "The thread late cannot be started, and is tried again: can't start new thread." in caplog.text
 
 
 def test_the_loop_raises_the_exception_of_a_function_in_a_thread(loop: Loop) -> None:
