@@ -7,6 +7,7 @@ failure in its output, see `token_response`.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING, Final
@@ -47,7 +48,11 @@ class TokenCommand:
         """Start the program; the loop calls `on_done`."""
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own program
-                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # for the end of all its processes
             )
         except OSError as error:
             text = f"cannot be started: {error.strerror}."
@@ -83,7 +88,7 @@ class TokenCommand:
     def _on_timeout(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # its leader may be a zombie, but nothing has reaped it yet
         if not self._process.stdout.closed:
             self._loop.unwatch(self._process.stdout)
             self._process.stdout.close()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
-import subprocess
 import threading
 import time
 from base64 import urlsafe_b64encode
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 import pytest
 
 from bruce_mp.config.load import load_config
@@ -193,12 +194,26 @@ def test_a_token_command_over_its_time_limit_is_killed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("script", ["sleep 100 & echo $! >$0; wait", "sleep 100 & echo $! >$0"])
+def test_the_children_of_a_token_command_over_its_time_limit_are_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
+) -> None:
+    monkeypatch.setattr(token_command, "_TIMEOUT_S", 0.4)
+    loop, file = Loop(), tmp_path / "child"
+    command = ("/bin/sh", "-c", script, str(file))
+    logins = SaslSessions(Sasl(mechanism="OAUTHBEARER", token_command=command), loop)
+    assert "and was killed" in get(logins, loop)[1]
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(file.read_text())).wait(TIMEOUT_S)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("script", ["exec sleep 100", "exec sleep 100 >&-"])
 def test_a_token_command_that_outlives_its_kill_does_not_block_the_loop(
     monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     monkeypatch.setattr(token_command, "_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(subprocess.Popen, "kill", lambda _: None)  # as for a program in an uninterruptible call
+    monkeypatch.setattr(os, "killpg", lambda *_: None)  # as for a program in an uninterruptible call
     loop = Loop()
     errors: list[str] = []
     command = token_command.TokenCommand(loop, ["/bin/sh", "-c", script], lambda _, error: errors.append(error))
