@@ -45,7 +45,7 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 | size | bytes: an integer, or a string with `k`, `m` or `g` (powers of 1024), such as `"64k"` |
 | range `1..5` | an integer; durations in the unit that ends the key (`_ms`, `_s`, `_min`) |
 | mode | an octal string: `"0222"` |
-| path | an absolute path; of a socket with at most so many bytes |
+| path | an absolute path; of a socket with at most that number of bytes |
 | address | `"host:port"`, for `http.listen` also `"unix:/path"` |
 | list | strings: the absolute path of a program and its arguments |
 | accounts | a list of names or numbers |

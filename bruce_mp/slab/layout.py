@@ -227,7 +227,7 @@ RECORD_TIMESTAMP: Final = 32  # i64, the client's timestamp or the arrival time
 RECORD_ARRIVAL: Final = 40
 
 ARRIVAL_STREAM: Final = 1 << 63  # set in arrival numbers of stream inputs: see `stream_arrival`
-ARRIVAL_SOURCE_BITS: Final = 20  # so many for the flush group, 43 for the message number
+ARRIVAL_SOURCE_BITS: Final = 20  # bits for the flush group; 43 are for the message number
 ARRIVAL_SOURCES: Final = 1 << ARRIVAL_SOURCE_BITS
 
 FLAG_PARTITION_KEY: Final = 1  # the record is a PartitionKey message; on a run: all its records are

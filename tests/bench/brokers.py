@@ -27,19 +27,17 @@ __all__ = ["STUCK", "Brokers", "Sink", "started_brokers"]
 
 STUCK: Final = "stuck"
 """The topic that fills the slab: its partitions have no leader."""
-LOOK_EVERY_S: Final = 0.02
+POLL_INTERVAL_S: Final = 0.02
 
 
 class Received(Protocol):
-    """What has come so far."""
+    """Counts of the received records and batches of all topics."""
 
     @property
-    def records(self) -> int:
-        """Of all topics."""
+    def records(self) -> int: ...
 
     @property
-    def batches(self) -> int:
-        """Of all topics."""
+    def batches(self) -> int: ...
 
 
 class Brokers(Protocol):
@@ -49,10 +47,10 @@ class Brokers(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
 
     def statistics(self) -> Received:
-        """What has come so far."""
+        """Return the counts until now."""
 
     def wait_until(self, *, records: int, within: float) -> object:
         """Return once `records` records have arrived.  Raises TimeoutError."""
@@ -86,11 +84,10 @@ class Sink:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
         return self._process.pid
 
     def statistics(self) -> SinkCounts:
-        """The counts so far."""
+        """Return the counts until now."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
@@ -102,7 +99,7 @@ class Sink:
         while (counts := self.statistics()).records < records:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"Of {records} records {counts.records} came within {within:g} s.")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         return counts
 
     def __enter__(self) -> Self:

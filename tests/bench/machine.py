@@ -53,7 +53,7 @@ def _processors() -> Iterator[str]:
 
 
 class OthersLoad:
-    """How many cores were busy with other people's work since the object was made.
+    """The average number of cores that other processes kept busy since the object was created.
 
     Only processes that have been waited for count as ours, so ask when all have ended.
     """

@@ -45,7 +45,7 @@ def tools(tmp_path: Path) -> Tools:
 
 
 class Client:
-    """A connection that waits for each answer."""
+    """A connection that waits for each response."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -73,22 +73,22 @@ class Client:
                     self._events.append(event)
         return self._events.pop(0)
 
-    def ask(self, sent: SentRequest) -> Event:
+    def request(self, sent: SentRequest) -> Event:
         self._write(sent.buffers)
         return self.event()
 
     def metadata(self) -> MetadataReceived:
-        answer = self.ask(self._connection.request_metadata(None, time.monotonic()))
+        answer = self.request(self._connection.request_metadata(None, time.monotonic()))
         assert isinstance(answer, MetadataReceived)
         return answer
 
     def producer_id(self) -> int:
-        answer = self.ask(self._connection.init_producer_id(time.monotonic()))
+        answer = self.request(self._connection.init_producer_id(time.monotonic()))
         assert isinstance(answer, ProducerIdReceived)
         return answer.response.producer_id
 
     def produce(self, *data: PartitionData) -> list[tuple[bytes, int, int, int]]:
-        answer = self.ask(self._connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000))
+        answer = self.request(self._connection.send_produce(data, time.monotonic(), acks=-1, timeout_ms=1000))
         assert isinstance(answer, ProduceAcked)
         return [(ack.topic, ack.partition, ack.error, ack.base_offset) for ack in answer.response.acks]
 

@@ -1,4 +1,4 @@
-"""One whole session against a real daemon, as short as can be."""
+"""A short session against a real daemon."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_session_measures_streams_a_full_slab_and_latencies() -> None:
 
 
 def test_peers_carry_the_load_or_are_listed_as_absent() -> None:
-    everybody = [Case(name, 200, 500, by=name) for name in PEERS]
-    session = Session(Plan(everybody, repetitions=1, idle_s=0.0))
+    peers = [Case(name, 200, 500, by=name) for name in PEERS]
+    session = Session(Plan(peers, repetitions=1, idle_s=0.0))
     session.run()
     assert not session.refused
     assert {*(pair.case for pair in session.pairs), *session.absent} == PEERS.keys()

@@ -34,7 +34,7 @@ BOUNDS: Final = {
     "the same, 2,000 messages/s": OWN_RUNS,
     "the same, batching `none`": OWN_RUNS,
     "the same, batching `per_topic`": OWN_RUNS,
-    "unknown ones, up to 200 bytes": Bounds(rest=0.15, usable_again=0.8),  # 16 shared lanes
+    "100 topics without metadata, up to 200 bytes, one stuck": Bounds(rest=0.15, usable_again=0.8),  # 16 shared lanes
 }
 
 

@@ -1,15 +1,15 @@
-"""How much of a slab an outage can use, and how much of it a few stuck messages keep from the rest.
+"""The share of a slab that an outage can use, and the share that a few stuck messages block.
 
     python -m bench.usable_share
 
-The real ChunkPool and Lanes, and the router's choice of a partition, with simulated time and traffic, and no
-processes.  Every case goes through three acts:
+The simulation uses the real ChunkPool and Lanes, and the router's choice of a partition, with simulated time and
+traffic, and no processes.  Every case has three phases:
 
-1. Nothing is acknowledged until the first message finds no room: `usable` is the bytes of keys and values held, divided
-   by the bytes of the chunks.
-2. Everything is acknowledged but what is stuck: `stuck` is its share of the bytes held, `pinned` the share of the
-   chunks that cannot be reclaimed for its sake.
-3. Nothing is acknowledged again until there is no room: `usable_again`.
+1. No message is acknowledged until one finds no room.  `usable` is the bytes of the held keys and values, divided by
+   the bytes of the chunks.
+2. All messages but the stuck ones are acknowledged.  `stuck` is the stuck part of the held bytes, `pinned` the share of
+   the chunks that stuck messages keep from reuse.
+3. As 1, beside the stuck messages: `usable_again`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FILLER: Final = random.Random(3).randbytes(256 * 1024)
 
 
 COMBINED: Final = TopicBatching(BatchingKind.COMBINED, BUILT_IN_LIMITS["standard"])
-OWN: Final = TopicBatching(BatchingKind.PER_TOPIC, BUILT_IN_LIMITS["standard"])
+PER_TOPIC: Final = TopicBatching(BatchingKind.PER_TOPIC, BUILT_IN_LIMITS["standard"])
 
 
 class Run(NamedTuple):
@@ -62,7 +62,7 @@ class Case:
     """`rate` messages a second over all `topics`, each of `smallest` to `largest` bytes of key and value.
 
     `keyed`: share of PartitionKey messages.  `known`: the topics have numbers; else all go through the shared lane.
-    `is_stuck` says of a run whether nothing acknowledges it.
+    `is_stuck` returns True for a run that no broker acknowledges.
     """
 
     name: str
@@ -131,18 +131,18 @@ CASES: Final = (
         keyed=0.0,
         largest=SMALL,
         rate=2000,
-        batching=OWN,
+        batching=PER_TOPIC,
     ),
-    Case("100 topics that Kafka has not told of yet, one stuck", topic_0, known=False),
-    Case("unknown ones, up to 200 bytes", topic_0, known=False, largest=SMALL),
+    Case("100 topics without metadata, one stuck", topic_0, known=False),
+    Case("100 topics without metadata, up to 200 bytes, one stuck", topic_0, known=False, largest=SMALL),
     Case("20 quiet topics, 10 messages/s, one stuck", topic_0, topics=20, rate=10, keyed=0.0),
     Case("1000 quiet topics, 500 messages/s, one stuck", topic_0, topics=1000, rate=500, keyed=0.0),
-    Case("quiet ones, up to 200 bytes", topic_0, topics=1000, rate=500, keyed=0.0, largest=SMALL),
+    Case("1000 quiet topics, up to 200 bytes, one stuck", topic_0, topics=1000, rate=500, keyed=0.0, largest=SMALL),
 )
 
 
 class Simulation:
-    """One input, and what its runs go through."""
+    """One input, and the router and brokers of its runs."""
 
     def __init__(self, case: Case, slab: Slab) -> None:
         self._case = case
@@ -161,7 +161,7 @@ class Simulation:
         self.runs: list[Run] = []
 
     def fill(self) -> None:
-        """Receive until there is no room for something."""
+        """Receive until a message finds no room."""
         for batch in self._batches():
             extents, at = [], 0
             for message in batch:
@@ -199,7 +199,7 @@ class Simulation:
     def _take_runs(self) -> None:
         for segment in self._lanes.drain_closed():
             run = read_run(self._slab, segment.chunk, segment.run)
-            topic = self._names.get(run.topic) or self._name_behind(segment, run.name_length)
+            topic = self._names.get(run.topic) or self._name_after_header(segment, run.name_length)
             self.payload += segment.payload
             if run.partition_count:
                 self.runs.append(Run(topic, run.partition_index, segment))
@@ -228,12 +228,12 @@ class Simulation:
             if topic.batch is not None and due_ms is not None and (everything or due_ms <= self._now_ms):
                 self._bind_batch(topic, topic.batch.flush())
 
-    def _name_behind(self, segment: Segment, length: int) -> bytes:
+    def _name_after_header(self, segment: Segment, length: int) -> bytes:
         at = self._slab.chunk_at(segment.chunk) + segment.run + lay.RUN_HEADER
         return bytes(self._slab.view[at : at + length])
 
     def acknowledge(self) -> None:
-        """Settle everything that is not stuck, and reclaim."""
+        """Settle all messages that are not stuck, and reclaim their chunks."""
         stuck = [run for run in self.runs if self._case.is_stuck(run)]
         settled = [run.segment for run in self.runs if not self._case.is_stuck(run)]
         set_state(self._slab, settled, RunState.DELIVERED)
@@ -249,7 +249,7 @@ class Simulation:
 
 
 def measure(case: Case, chunks: int) -> Share:
-    """The shares of a case in a slab with so many chunks."""
+    """Return the shares of a case in a slab of `chunks` chunks."""
     with TemporaryDirectory(prefix="bruce-usable-") as directory:
         path = Path(directory) / "slab"
         create_slab(path, Geometry(chunks=chunks, topics=2048), now_ms=0)

@@ -48,9 +48,10 @@ PARTITIONS: Final = 3
 CHECK_S: Final = 1.0
 PROGRESS_S: Final = 60.0
 SETTLE_S: Final = 300.0
-AFTERWARDS_RATE: Final = 100.0
-AFTERWARDS: Final = 300
-"""Rate of each sender in messages per second after the outage, and the least number of messages."""
+SECOND_LOAD_RATE: Final = 100.0
+"""Messages per second of each sender after the outage."""
+SECOND_LOAD_MESSAGES: Final = 300
+"""Lowest number of messages after the outage."""
 BROKER_MEMORY: Final = 4 << 30
 AS_INSTALLED: Final = {name: getattr(Delivery(), name.removeprefix("delivery.")) for name in QUICK_PAUSES}
 PERIOD_S: Final = 86_400
@@ -139,9 +140,9 @@ class OutageRun:
         self._record_discards()
         self._send_second_load()
         self.report.sent |= senders.sent
-        standing_in = dict.fromkeys(outage.load.topics, (PARTITIONS,))
+        substitutes = dict.fromkeys(outage.load.topics, (PARTITIONS,))
         records = read_back(self._broker, outage.load.topics)
-        self._check(compare(outage.load, self.report.sent, records, standing_in))
+        self._check(compare(outage.load, self.report.sent, records, substitutes))
         return self.report
 
     def _all_connected(self) -> bool:
@@ -166,7 +167,7 @@ class OutageRun:
         self.report.outage_cpu_s += self._cpu_s()
 
     def _check_books(self) -> Books:
-        books = self._daemon.still_books()
+        books = self._daemon.books_while_stopped()
         assert books.balanced, books
         if not books.discarded:
             self._received_in_full = books.received
@@ -199,7 +200,7 @@ class OutageRun:
         self.report.first_delivery_s = time.monotonic() - began
         goal = books.delivered + self.report.held_at_return
         self._daemon.wait_for(
-            lambda: self._daemon.books().delivered >= goal, "as much to be delivered as held", SETTLE_S
+            lambda: self._daemon.books().delivered >= goal, "the delivery of the held messages", SETTLE_S
         )
         self.report.caught_up_s = time.monotonic() - began
 
@@ -226,8 +227,9 @@ class OutageRun:
     def _send_second_load(self) -> None:
         outage, daemon = self._outage, self._daemon
         before = daemon.books()
-        with EndlessSenders(daemon, outage.load, AFTERWARDS_RATE, [outage.senders]) as senders:
-            daemon.wait_for(lambda: daemon.books().received >= before.received + AFTERWARDS, "some more", SETTLE_S)
+        with EndlessSenders(daemon, outage.load, SECOND_LOAD_RATE, [outage.senders]) as senders:
+            goal = before.received + SECOND_LOAD_MESSAGES
+            daemon.wait_for(lambda: daemon.books().received >= goal, "the second load", SETTLE_S)
             senders.stop()
         self._settle(sum(senders.sent.values()))
         assert daemon.books().discarded == before.discarded, daemon.books()
@@ -276,12 +278,12 @@ def _print_progress(text: str) -> None:
 def _parse(arguments: Sequence[str]) -> Outage:
     options = argparse.ArgumentParser(prog="python -m chaos.outage", description="All brokers are gone for a time.")
     add = options.add_argument
-    add("--minutes", type=float, default=60, help="how long (60)")
+    add("--minutes", type=float, default=60, help="duration of the outage (60)")
     add("--rate", type=float, default=5, help="messages a second of each sender, 0: as fast as it can (5)")
-    add("--kills", type=int, default=0, help="how often the whole daemon gets SIGKILL on the way (0)")
-    add("--when-full", choices=("discard", "block"), default="discard", help="(discard)")
+    add("--kills", type=int, default=0, help="number of SIGKILLs to the whole daemon during the outage (0)")
+    add("--when-full", choices=("discard", "block"), default="discard", help="the input's setting when_full (discard)")
     add("--slab", default="64m", help="size of the slab (64m)")
-    add("--seed", type=int, default=1, help="of the messages (1)")
+    add("--seed", type=int, default=1, help="seed of the random messages (1)")
     given = options.parse_args(arguments)
     plan = Outage(given.minutes * 60, given.rate, given.kills, given.when_full, given.slab)
     return replace(plan, seed=given.seed)

@@ -104,7 +104,7 @@ def _compare(run: Run, load: Load, site: Site, outcome: Outcome, records: Mappin
 
     Restored messages choose their partitions again, and the flusher's connections may pass each other.
     """
-    standing_in = (
+    substitutes = (
         {} if LEADER_PRESERVING.issuperset(run.fault_kinds) else {topic: site.counts(topic) for topic in records}
     )
     restored = outcome.restored
@@ -116,7 +116,7 @@ def _compare(run: Run, load: Load, site: Site, outcome: Outcome, records: Mappin
                 part,
                 {sender: sent for sender, sent in outcome.sent.items() if (sender > load.senders) is is_stuck},
                 {topic: records[topic] for topic in part.topics},
-                standing_in,
+                substitutes,
                 in_order=not run.guarantees.may_reorder,
                 unordered=lambda name: name in restored or name.sender == load.senders,
             )

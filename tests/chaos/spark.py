@@ -293,7 +293,7 @@ class SparkChaos:
             self._site.repair_if_due()
             self.report.drivers += self._job.restart_if_ended()
             rng.choices(faults, [fault.weight for fault in faults])[0].inject()
-            books = self._daemon.still_books()
+            books = self._daemon.books_while_stopped()
             assert books.balanced, books
             self.report.checks += 1
 

@@ -160,8 +160,8 @@ def test_check_config_prints_how_brokers_are_reached(capsys: pytest.CaptureFixtu
 
 
 def test_check_config_rejects_an_unknown_user(capsys: pytest.CaptureFixture[str]) -> None:
-    nobody = 'input.unix_datagram.allow_users=["no-such-user"]'
-    assert main(["check-config", str(CONF / "bruce.minimal.toml"), "--set", nobody]) == 1
+    invalid_user = 'input.unix_datagram.allow_users=["no-such-user"]'
+    assert main(["check-config", str(CONF / "bruce.minimal.toml"), "--set", invalid_user]) == 1
     assert 'there is no user "no-such-user" on this host' in capsys.readouterr().err
 
 

@@ -84,10 +84,10 @@ class Supervised:
         return int(self.ctl("pid", "bruce"))
 
     def end(self) -> None:
-        everybody = psutil.Process(self.process.pid).children(recursive=True)
+        all_processes = psutil.Process(self.process.pid).children(recursive=True)
         self.process.terminate()
         self.process.wait(PATIENCE_S)
-        self.wait_for(lambda: not processes.still_alive(everybody), "everybody to end with supervisord")
+        self.wait_for(lambda: not processes.still_alive(all_processes), "all_processes to end with supervisord")
 
 
 @pytest.fixture
@@ -147,12 +147,12 @@ def test_supervisord_starts_restarts_upgrades_and_stops_the_daemon(supervised: t
     running.ctl("signal", "USR1", "bruce")
     running.wait_for(lambda: counter(daemon, "GotLogfileReopenRequest") == 1, "the signal")
 
-    everybody = psutil.Process(running.pid()).children(recursive=True)
+    all_processes = psutil.Process(running.pid()).children(recursive=True)
     running.wait_for(lambda: "bruce hold keeps" in (running.place / "hold.log").read_text(), "bruce hold")
     assert "bruce-hold: stopped" in running.ctl("stop", "bruce-hold")
     assert "stopped" in running.ctl("stop", "bruce")
     assert "STOPPED" in running.ctl("status", "bruce")
-    assert not processes.still_alive(everybody)
+    assert not processes.still_alive(all_processes)
     assert not daemon.slab_path.exists()
     assert not daemon.socket_path.exists()
     total = 3 * load.total

@@ -75,7 +75,7 @@ def test_a_topic_that_reuses_an_entry_is_batched_by_its_own_rule(slab: Slab) -> 
     first, second, late = one(slab, new), one(slab, new), one(slab, gone)
     assert add(gathering, slab, [first]) == []
     assert gathering.flush_topic(gone) == [], "a frame that comes late says nothing of the topic that is there now"
-    assert add(gathering, slab, [late]) == [late], "nobody knows how its topic was batched"
+    assert add(gathering, slab, [late]) == [late], "the batching of its topic is unknown"
     assert add(gathering, slab, [second]) == [first, second]
     assert add(gathering, slab, [one(slab, topic) for topic in others]) == []
 

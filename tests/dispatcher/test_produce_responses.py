@@ -68,7 +68,7 @@ def start(world: World) -> None:
 
 
 def hand_over(world: World, *batches: int, size: int = 5) -> list[list[Written]]:
-    """Messages come in, so many at a time, and go out as far as the dispatcher sends them; the requests."""
+    """Queue `count` messages at a time, and return the requests that the dispatcher sends."""
     for count in batches:
         world.send([(b"t", datagram(b"t", b"v" * size), None)] * count)
         world.ring()
@@ -590,7 +590,7 @@ def test_records_named_by_the_response_are_discarded_immediately(make: MakeWorld
 def test_remaining_records_of_a_batch_are_settled_in_bounded_transactions(
     make: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each refused record cuts a segment in two, and a transaction has room for so many."""
+    """Each refused record cuts a segment in two, and a transaction has room for a limited number."""
     for module in ("slab.rows", "dispatcher.record_batches", "dispatcher.produce_responses"):
         monkeypatch.setattr(f"bruce_mp.{module}.MAX_SETTLED_SEGMENTS", 3)
     world = make()

@@ -49,10 +49,15 @@ def named_in(text: str) -> Iterator[Named]:
             yield Named(path, quoted)
 
 
+def decision_rows() -> list[str]:
+    """Return the rows of all tables of the section."""
+    lines = section("Where things are decided").splitlines()
+    return [line for line in lines if line.startswith("| ") and not line.startswith("| behaviour |")]
+
+
 def decisions() -> list[str]:
-    """The cells of the table that name code."""
-    rows = [line for line in section("Where things are decided").splitlines() if line.startswith("| ")]
-    return [cell for row in rows[1:] for cell in row.strip("| ").split(" | ")[1:]]
+    """Return the cells that name code."""
+    return [cell for row in decision_rows() for cell in row.strip("| ").split(" | ")[1:]]
 
 
 def steps() -> list[str]:
@@ -87,9 +92,8 @@ def test_files_and_functions_of_the_architecture_exist() -> None:
 
 
 def test_each_decision_names_a_function() -> None:
-    rows = [line for line in section("Where things are decided").splitlines() if line.startswith("| ")][1:]
-    assert len(rows) > 60
-    assert [row for row in rows if not any(named.name for named in named_in(row))] == []
+    assert len(decision_rows()) > 60
+    assert [row for row in decision_rows() if not any(named.name for named in named_in(row))] == []
 
 
 def test_each_step_of_a_message_names_a_function() -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 LIMIT: Final = 50_001
-"""An odd `max_datagram_size` that differs from every size in memory."""
+"""`max_datagram_size`: not a multiple of 8, as are the sizes in the slab."""
 MESSAGE_MAX: Final = 20_000
 SAMPLE: Final = 100
 RANDOM: Final = 3000
@@ -55,6 +55,7 @@ VECTORS_GOOD: Final = {
 }
 A4: Final = "000000210100000000000003ff0022ffffffffffffffff000000000000000200ff"
 
+# Counters that one such message raises.
 NOT_RECOGNISED: Final = {"InputAgentDiscardMsgMalformed"}
 ANY: Final = {"InputAgentDiscardMsgMalformed", "InputAgentProcessAnyPartitionMsg"}
 KEYED: Final = {"InputAgentDiscardMsgMalformed", "InputAgentProcessPartitionKeyMsg"}
@@ -76,7 +77,7 @@ def changed(vector: str, at: int, field: str) -> str:
 
 
 MALFORMED: Final = {
-    # §10 of the protocol
+    # invalid messages of docs/protocol.md, "Test vectors"
     "M1 size one too small": ("00000022" + A1[8:], NOT_RECOGNISED),
     "M2 size one too large": ("00000024" + A1[8:], NOT_RECOGNISED),
     "M3 flags 1": ("00000023010000000001000274310000018bcfe56800000000000000000568656c6c6f", ANY),
@@ -93,7 +94,7 @@ MALFORMED: Final = {
         NOT_RECOGNISED,
     ),
     "S1 stream: two in one": (VECTORS_GOOD["A3"] + VECTORS_GOOD["P3"], NOT_RECOGNISED),
-    # §7, the rest
+    # further faults
     "empty": ("", NOT_RECOGNISED),
     "keyed header only": ("0000000801010000", KEYED),
     "size 0": (changed(A1, 0, "00000000"), NOT_RECOGNISED),
@@ -140,8 +141,8 @@ def daemon(broker: DevBroker, tmp_path_factory: pytest.TempPathFactory) -> Itera
 NUMBERS: Final = itertools.count()
 
 
-class Bench:
-    """A sender to the daemon that checks the outcome."""
+class CheckedSender:
+    """A sender to the daemon that compares the books, counters and reports before and after."""
 
     def __init__(self, daemon: Daemon, broker: DevBroker) -> None:
         self.daemon = daemon
@@ -233,8 +234,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(daemon: Daemon, broker: DevBroker) -> Iterator[Bench]:
-    made = Bench(daemon, broker)
+def sender(daemon: Daemon, broker: DevBroker) -> Iterator[CheckedSender]:
+    made = CheckedSender(daemon, broker)
     yield made
     made.close()
 
@@ -247,55 +248,55 @@ def message(topic: bytes, value: bytes = b"v", timestamp: int = 7) -> bytes:
 
 
 @pytest.mark.parametrize("counters", [NOT_RECOGNISED, ANY, KEYED], ids=["unrecognised", "any", "keyed"])
-def test_malformed_datagrams_are_discarded_and_counted(bench: Bench, counters: set[str]) -> None:
+def test_malformed_datagrams_are_discarded_and_counted(sender: CheckedSender, counters: set[str]) -> None:
     some = [bytes.fromhex(vector) for vector, counted in MALFORMED.values() if counted == counters]
-    bench.send_bad(*some, *some)
-    assert bench.settle() == {"MALFORMED": 2 * len(some)}
-    assert bench.counted() == dict.fromkeys(counters, 2 * len(some))
+    sender.send_bad(*some, *some)
+    assert sender.settle() == {"MALFORMED": 2 * len(some)}
+    assert sender.counted() == dict.fromkeys(counters, 2 * len(some))
 
 
-def test_the_report_has_the_25_latest_malformed_datagrams(bench: Bench) -> None:
+def test_the_report_has_the_25_latest_malformed_datagrams(sender: CheckedSender) -> None:
     """The report has each once, the newest first, cut to the configured size, and no topic."""
-    bench.watch_report()
+    sender.watch_report()
     rows = [bytes.fromhex(vector) for vector, _ in MALFORMED.values()] + [b"long" + bytes(100)]
     sent = [rows[0], *rows, rows[-3]]
     for number, data in enumerate(sent, start=1):
-        bench.send(data)
+        sender.send(data)
         if number % 5 == 0 or number == len(sent):  # the input samples a burst
-            report = bench.wait_reported("malformed_msg_count", number)
-    assert bench.settle() == {"MALFORMED": len(sent)}
+            report = sender.wait_reported("malformed_msg_count", number)
+    assert sender.settle() == {"MALFORMED": len(sent)}
     newest = [rows[-3], rows[-1], rows[-2], *reversed(rows[:-3])]
     assert [b64decode(sample) for sample in report["recent_malformed"]] == [data[:SAMPLE] for data in newest[:25]]
     for field in ("discard_topic", "recent_bad_topic", "recent_too_long_msg", "unsupported_msg_version"):
-        assert report[field] == bench.report_before[field]
+        assert report[field] == sender.report_before[field]
 
 
 @pytest.mark.parametrize(("api_key", "field"), UNSUPPORTED_API_KEYS.items())
-def test_an_unsupported_api_key_is_discarded_and_reported(bench: Bench, api_key: int, field: str) -> None:
-    bench.watch_report()
-    bench.send_bad(bytes.fromhex(changed(A1, 4, field)))
-    assert bench.settle() == {"UNSUPPORTED_API_KEY": 1}
-    assert bench.counted() == dict.fromkeys(API_KEY, 1)
-    report = bench.wait_reported("unsupported_api_key_msg_count", 1)
+def test_an_unsupported_api_key_is_discarded_and_reported(sender: CheckedSender, api_key: int, field: str) -> None:
+    sender.watch_report()
+    sender.send_bad(bytes.fromhex(changed(A1, 4, field)))
+    assert sender.settle() == {"UNSUPPORTED_API_KEY": 1}
+    assert sender.counted() == dict.fromkeys(API_KEY, 1)
+    report = sender.wait_reported("unsupported_api_key_msg_count", 1)
     assert {"api_key": api_key, "count": 1} in report["unsupported_msg_api_key"]
     for unchanged in ("malformed_msg_count", "recent_malformed", "discard_topic"):
-        assert report[unchanged] == bench.report_before[unchanged]
+        assert report[unchanged] == sender.report_before[unchanged]
 
 
 @pytest.mark.parametrize(
     ("vector", "version", "counters"), UNSUPPORTED_VERSIONS.values(), ids=UNSUPPORTED_VERSIONS.keys()
 )
 def test_an_unsupported_version_is_discarded_and_reported(
-    bench: Bench, vector: str, version: int, counters: set[str]
+    sender: CheckedSender, vector: str, version: int, counters: set[str]
 ) -> None:
-    bench.watch_report()
-    bench.send_bad(bytes.fromhex(vector))
-    assert bench.settle() == {"UNSUPPORTED_VERSION": 1}
-    assert bench.counted() == dict.fromkeys(counters, 1)
-    report = bench.wait_reported("unsupported_version_msg_count", 1)
-    assert _of_version(report, version) == _of_version(bench.report_before, version) + 1
+    sender.watch_report()
+    sender.send_bad(bytes.fromhex(vector))
+    assert sender.settle() == {"UNSUPPORTED_VERSION": 1}
+    assert sender.counted() == dict.fromkeys(counters, 1)
+    report = sender.wait_reported("unsupported_version_msg_count", 1)
+    assert _of_version(report, version) == _of_version(sender.report_before, version) + 1
     for unchanged in ("malformed_msg_count", "recent_malformed", "discard_topic"):
-        assert report[unchanged] == bench.report_before[unchanged]
+        assert report[unchanged] == sender.report_before[unchanged]
 
 
 def _of_version(report: dict[str, Any], version: int) -> int:
@@ -303,11 +304,11 @@ def _of_version(report: dict[str, Any], version: int) -> int:
     return sum(item["count"] for item in report["unsupported_msg_version"] if item["version"] == version)
 
 
-def test_valid_vectors_are_delivered_unchanged(bench: Bench, broker: DevBroker) -> None:
+def test_valid_vectors_are_delivered_unchanged(sender: CheckedSender, broker: DevBroker) -> None:
     before = {topic: _records(broker, topic) for topic in ("t1", "x")}
     for vector in VECTORS_GOOD.values():
-        bench.send(bytes.fromhex(vector))
-    assert bench.settle() == {}
+        sender.send(bytes.fromhex(vector))
+    assert sender.settle() == {}
     assert _records(broker, "t1") - before["t1"] == {
         (None, b"hello", 1_700_000_000_000),
         (b"kk", b"hello", 1_700_000_000_000),
@@ -338,35 +339,37 @@ def _records(broker: DevBroker, topic: str) -> set[tuple[bytes | None, bytes | N
     ],
     ids=["plain", "A4", "quote", "backslash", "snow", "space", "dot", "249", "250", "32767"],
 )
-def test_an_unknown_topic_is_discarded_and_named(bench: Bench, topic: bytes, shown: str) -> None:
+def test_an_unknown_topic_is_discarded_and_named(sender: CheckedSender, topic: bytes, shown: str) -> None:
     keyed = encode_partition_key(5, topic, b"", b"key", timestamp_ms=-1)
-    bench.watch_report()
-    bench.send_bad(message(topic), keyed, message(topic))
-    assert bench.settle() == {"BAD_TOPIC": 3}
-    report = bench.wait_reported("bad_topic_msg_count", 3)
+    sender.watch_report()
+    sender.send_bad(message(topic), keyed, message(topic))
+    assert sender.settle() == {"BAD_TOPIC": 3}
+    report = sender.wait_reported("bad_topic_msg_count", 3)
     assert report["recent_bad_topic"][0] == shown
-    assert report["discard_topic"] == bench.report_before["discard_topic"]
+    assert report["discard_topic"] == sender.report_before["discard_topic"]
 
 
-def test_a_topic_of_249_bytes_is_delivered(bench: Bench, broker: DevBroker) -> None:
-    bench.send_bad(message(LONGEST_NAME.encode(), b"long name"))
-    assert bench.settle() == {}
+def test_a_topic_of_249_bytes_is_delivered(sender: CheckedSender, broker: DevBroker) -> None:
+    sender.send_bad(message(LONGEST_NAME.encode(), b"long name"))
+    assert sender.settle() == {}
     assert (None, b"long name", 7) in _records(broker, LONGEST_NAME)
 
 
-def test_a_topic_created_after_its_first_message_works_without_a_restart(bench: Bench, broker: DevBroker) -> None:
-    bench.send_bad(message(b"late"))
-    assert bench.settle() == {"BAD_TOPIC": 1}
+def test_a_topic_created_after_its_first_message_works_without_a_restart(
+    sender: CheckedSender, broker: DevBroker
+) -> None:
+    sender.send_bad(message(b"late"))
+    assert sender.settle() == {"BAD_TOPIC": 1}
     broker.add_topic("late", 3)
-    made = time.monotonic()
+    created_s = time.monotonic()
     sent = 1
     while not _records(broker, "late"):
-        assert time.monotonic() - made < 8, "The topic is still unknown."
-        bench.send(message(b"late", b"%d" % sent))
+        assert time.monotonic() - created_s < 8, "The topic is still unknown."
+        sender.send(message(b"late", b"%d" % sent))
         sent += 1
         time.sleep(0.1)
-    bench.send_bad(*[message(b"late", b"good %d" % number) for number in range(5)])
-    discarded = bench.settle()
+    sender.send_bad(*[message(b"late", b"good %d" % number) for number in range(5)])
+    discarded = sender.settle()
     arrived = _records(broker, "late")
     assert discarded == {"BAD_TOPIC": sent + 5 - len(arrived)}
     assert {(None, b"good %d" % number, 7) for number in range(5)} <= arrived
@@ -375,27 +378,27 @@ def test_a_topic_created_after_its_first_message_works_without_a_restart(bench: 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_too_long_for_kafka_is_discarded(bench: Bench, broker: DevBroker) -> None:
+def test_a_message_too_long_for_kafka_is_discarded(sender: CheckedSender, broker: DevBroker) -> None:
     """The limit counts key, value and 26 bytes; the test sends both kinds between good messages of the same topic."""
     longest = MESSAGE_MAX - 26
     before = _records(broker, "t1")
-    bench.send_bad(
+    sender.send_bad(
         encode_any_partition(b"t1", b"c" * (longest - 5), b"k" * 6, timestamp_ms=14),
         message(b"t1", b"a" * longest, timestamp=11),
         message(b"t1", b"b" * (longest + 1), timestamp=12),
         encode_partition_key(1, b"t1", b"d" * (longest - 6), b"k" * 6, timestamp_ms=13),
         encode_partition_key(1, b"t1", b"e" * 30_000, b"", timestamp_ms=15),
     )
-    assert bench.settle() == {"LONG_MSG": 3}
+    assert sender.settle() == {"LONG_MSG": 3}
     arrived = _records(broker, "t1") - before
     assert {(value or b"")[:1] for _, value, _ in arrived} == {b"a", b"d"}
     samples = [b"t1 " + letter * (SAMPLE - 3) for letter in (b"b", b"e")]
-    bench.daemon.wait_for(
-        lambda: set(samples) <= {b64decode(sample) for sample in bench.report()["recent_too_long_msg"]},
+    sender.daemon.wait_for(
+        lambda: set(samples) <= {b64decode(sample) for sample in sender.report()["recent_too_long_msg"]},
         "the samples",
         10,
     )
-    (entry,) = [item for item in bench.report()["discard_topic"] if item["topic"] == "t1"]
+    (entry,) = [item for item in sender.report()["discard_topic"] if item["topic"] == "t1"]
     assert (entry["count"], entry["min_timestamp"], entry["max_timestamp"]) == (3, 12, 15)
     assert entry["reasons"] == {"LONG_MSG": 3}
 
@@ -404,14 +407,14 @@ def of_length(length: int, letter: bytes = b"z") -> bytes:
     return message(b"t1", letter * (length - len(message(b"t1", b""))))
 
 
-def test_the_largest_datagram_is_accepted_and_one_more_byte_is_malformed(bench: Bench) -> None:
+def test_the_largest_datagram_is_accepted_and_one_more_byte_is_malformed(sender: CheckedSender) -> None:
     """The input accepts the largest datagram; the router finds it too long for Kafka."""
     cut_to_fit = of_length(LIMIT) + b"!"
-    bench.watch_report()
-    bench.send_bad(of_length(LIMIT), of_length(LIMIT + 1), of_length(LIMIT + 40), of_length(60_000), cut_to_fit)
-    assert bench.settle() == {"MALFORMED": 4, "LONG_MSG": 1}
-    assert bench.counted() == {"InputAgentProcessAnyPartitionMsg": 1, "InputAgentDiscardMsgMalformed": 4}
-    report = bench.wait_reported("malformed_msg_count", 4)
+    sender.watch_report()
+    sender.send_bad(of_length(LIMIT), of_length(LIMIT + 1), of_length(LIMIT + 40), of_length(60_000), cut_to_fit)
+    assert sender.settle() == {"MALFORMED": 4, "LONG_MSG": 1}
+    assert sender.counted() == {"InputAgentProcessAnyPartitionMsg": 1, "InputAgentDiscardMsgMalformed": 4}
+    report = sender.wait_reported("malformed_msg_count", 4)
     assert b64decode(report["recent_malformed"][0]) == cut_to_fit[:SAMPLE]
 
 
@@ -449,7 +452,7 @@ def expected(data: bytes) -> str:
     return "delivered" if outcome.topic in {topic.encode() for topic in TOPICS} else DiscardReason.BAD_TOPIC.name
 
 
-def test_random_input_is_delivered_or_discarded(bench: Bench, daemon: Daemon) -> None:
+def test_random_input_is_delivered_or_discarded(sender: CheckedSender, daemon: Daemon) -> None:
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     pids = daemon.pids()
@@ -457,12 +460,12 @@ def test_random_input_is_delivered_or_discarded(bench: Bench, daemon: Daemon) ->
     for _ in range(RANDOM):
         data = anything(rng)
         outcomes[expected(data)] = outcomes.get(expected(data), 0) + 1
-        bench.send_bad(data)
+        sender.send_bad(data)
     outcomes.pop("delivered", None)
-    assert bench.settle() == outcomes, f"seed {seed}"
+    assert sender.settle() == outcomes, f"seed {seed}"
     assert {"MALFORMED", "BAD_TOPIC", "UNSUPPORTED_API_KEY", "UNSUPPORTED_VERSION"} <= outcomes.keys()
     assert daemon.pids() == pids
-    assert json.dumps(bench.report())
+    assert json.dumps(sender.report())
 
 
 def test_the_tables_cover_every_api_key() -> None:

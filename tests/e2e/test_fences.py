@@ -67,7 +67,7 @@ def test_a_killed_clients_attempt_is_discarded_and_a_completed_one_delivered(tmp
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as victim:
             assert victim.stdout is not None
             assert victim.stdout.readline() == b"sent\n"
-            assert daemon.still_books().held["input"] == 2000
+            assert daemon.books_while_stopped().held["input"] == 2000
             victim.kill()
         with StreamClient(path, timeout=60) as client:
             with client.attempt("whole"):
@@ -136,7 +136,7 @@ def test_an_oversized_attempt_is_explained_and_closed(tmp_path: Path, broker: De
         with connect(daemon) as client:
             client.sendall(message(2, 1))
             assert ask(client).delivered == 1
-        books = daemon.still_books()
+        books = daemon.books_while_stopped()
         assert books.balanced
         assert books.discarded == {"ABANDONED_ATTEMPT": books.received - 1}
         daemon.terminate()
@@ -185,7 +185,7 @@ def test_an_attempt_larger_than_the_slab_is_delivered_once_in_order(tmp_path: Pa
         with connect(daemon) as client, connect(daemon) as other:
             send_large(client, 1)
             assert ask(client, 1, Level.RECEIVED).received == LARGE
-            books = daemon.still_books()
+            books = daemon.books_while_stopped()
             assert books.balanced
             assert books.held["spill"] > LARGE // 2
             other.sendall(message(2, 0))

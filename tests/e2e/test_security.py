@@ -155,7 +155,7 @@ def test_messages_without_permission_wait_for_it(
             daemon.wait_for(lambda text=text: text in problems(daemon), "a red page", TIMEOUT_S)  # type: ignore[misc]
         assert "Allow the daemon's user IDEMPOTENT_WRITE on the cluster" in daemon.log()
         assert "(ACL WRITE)" in daemon.log()
-        books = daemon.still_books()
+        books = daemon.books_while_stopped()
         assert (books.received, books.delivered, books.discarded) == (load.total, 0, {})
         with_acls.close()
         assert_delivered(load, daemon, kafka)

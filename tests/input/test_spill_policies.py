@@ -38,7 +38,7 @@ BEGIN, END = encode_begin("job"), encode_end()
 CLAMP: Final = TimestampWindow(1000, 1000, is_clamp=True)
 ARRIVAL: Final = TimestampWindow(0, 0, is_clamp=False)
 WALL_MS: Final = 1_700_000_000_000
-"""How far the wall clock is ahead of the steady one in these tests."""
+"""The time by which the wall clock is ahead of the steady clock in these tests."""
 MUCH: Final = 1 << 30
 
 

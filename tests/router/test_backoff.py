@@ -1,4 +1,4 @@
-"""How long pauses last."""
+"""The lengths of pauses."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def slab() -> Iterator[Slab]:
 
 
 def router(slab: Slab) -> Any:
-    """As much of a router as the store of its identity needs."""
+    """The part of a router process that stores its identity."""
     return SimpleNamespace(_slab=slab, _cluster_status=SimpleNamespace(on_producer_refused=lambda _: None))
 
 

@@ -60,7 +60,7 @@ def make() -> Iterator[MakeWorld]:
 
 
 def shares(world: World, topic: bytes) -> Tally[int]:
-    """How many messages of a topic each broker has."""
+    """Return the number of messages of a topic by broker."""
     found: Tally[int] = Tally()
     for (name, partition), node in world.cluster.leaders.items():
         if name == topic and node is not None:

@@ -95,7 +95,7 @@ def send(world: World, topic: bytes, count: int, size: int = 10) -> None:
 
 
 def arrived(world: World, topic: bytes) -> int:
-    """How many messages of a topic got to the brokers, once everything is settled."""
+    """Return the number of messages of a topic that reached the brokers, once all are settled."""
     world.step_until_settled()
     world.check()
     return len(world.cluster.log(topic, 0))

@@ -37,7 +37,7 @@ def timers() -> Timers:
 
 
 def router(timers: Timers, minutes: int, wishes: list[None]) -> Any:
-    """As much of a router as the refresh needs."""
+    """The part of a router process that refreshes metadata."""
     delivery = Delivery(metadata_refresh_interval_min=minutes)
     return SimpleNamespace(
         _config=Config(kafka=Kafka(bootstrap_servers=("localhost:9092",)), delivery=delivery),

@@ -79,7 +79,7 @@ def test_a_killed_task_delivers_nothing(spark: SparkSession, tmp_path: Path, bro
         write(spark.createDataFrame(made, "value string"), daemon)
         # Spark ends the worker of the killed task when it likes, and the connection ends with it.
         daemon.wait_for(lambda: bool(daemon.books().discarded), "end of the killed attempt", 60)
-        books = daemon.still_books()
+        books = daemon.books_while_stopped()
         assert books.balanced
         assert books.discarded == {"ABANDONED_ATTEMPT": books.received - ROWS}
         assert not list(tmp_path.glob("**/*.spill/*.spill"))
@@ -90,7 +90,7 @@ def test_a_job_refused_by_the_daemon_names_the_reason(spark: SparkSession, tmp_p
     with daemon_in(tmp_path, broker, **{"input.streams.max_spill_size": "1m"}) as daemon:
         with pytest.raises(PythonException, match=r"The daemon ended the fenced attempt .*max_spill_size"):
             write(rows(spark), daemon)
-        books = daemon.still_books()
+        books = daemon.books_while_stopped()
         assert books.balanced
         assert books.discarded == {"ABANDONED_ATTEMPT": books.received}
     assert not numbers(broker)

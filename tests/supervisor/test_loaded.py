@@ -37,7 +37,7 @@ PACKED: Final = {"compression.configs.quick.type": "lz4", "compression.topics.pa
 @pytest.mark.process
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_process_loads_only_the_packages_it_needs(program: str) -> None:
-    """As in a spawned process, which imports the daemon's command."""
+    """Run as a spawned process, which imports the daemon's command."""
     imports = f"import sys, multiprocessing.spawn, bruce_mp.cli, bruce_mp.supervisor.processes.bootstrap, {program}"
     command = [sys.executable, "-c", f"{imports}; print(*sys.modules)"]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()

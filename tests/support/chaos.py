@@ -100,7 +100,7 @@ class Outcome:
     checks: int = 0
     """Number of checks at which the books balanced."""
     sockets_lost: int = 0
-    """How often the datagram socket was lost with the kernel's queue, because all its processes were killed."""
+    """Number of times that the kernel's queue was lost with the datagram socket, because all processes were killed."""
     received: int = 0
     """Received messages in all lives of the daemon together."""
     possible_duplicates: int = 0
@@ -202,7 +202,7 @@ class Chaos:
             self._check_books()
 
     def _check_books(self) -> None:
-        books = self._daemon.still_books()
+        books = self._daemon.books_while_stopped()
         assert books.balanced, books
         self._outcome.checks += 1
 

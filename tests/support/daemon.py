@@ -283,11 +283,11 @@ class Daemon:
         """Wait for a consistent reading of the books."""
         return self._consistent(self.books)
 
-    def still_books(self) -> Books:
+    def books_while_stopped(self) -> Books:
         """Read the books under any load, by stopping the processes for a moment."""
-        return self._consistent(self._books_while_stopped)
+        return self._consistent(self._read_while_stopped)
 
-    def _books_while_stopped(self) -> Books:
+    def _read_while_stopped(self) -> Books:
         pids = self.pids().values()
         _signal(pids, signal.SIGSTOP)
         try:

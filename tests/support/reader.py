@@ -46,7 +46,7 @@ PLACES: Final = r"(?<![\w.}])/(?=(?:run|etc/bruce|etc/dory|var|dev/shm|opt|data)
 """Where the pages put their files; each is below the directory of the test."""
 BROKERS: Final = r"\b(?:kafka\d?|localhost|127\.0\.0\.1):(?:9092|19092)\b"
 AS_THE_DAEMON: Final = "sudo -u bruce /opt/bruce/bin/"
-"""What a page puts before a command of the daemon's user; the reader is that user, with `bruce` on its path."""
+"""The prefix of commands that pages run as the daemon's user; tests run as that user, with `bruce` on the path."""
 DEFAULT_CONFIG: Final = """
 [kafka]
 bootstrap_servers = ["localhost:9092"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["RECORD_FIELDS", "Encoded", "empty_key", "empty_value", "encode", "record_batch"]
 
 RECORD_FIELDS: Final = Struct("<B6xBII14xHq8x")
-"""Of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
+"""The fields of `layout.RECORD`: state, options, key length, value length, record headers length, timestamp."""
 assert RECORD_FIELDS.size == lay.RECORD_HEADER
 
 NULL: Final = -1

@@ -104,7 +104,7 @@ class Observed:
 
     load: Load
     direct: Load
-    mortal: frozenset[Place]
+    killed_places: frozenset[Place]
     phases: list[Phase] = field(default_factory=list)
     killed_ns: int = 0
     back_ns: int = 0
@@ -126,7 +126,7 @@ class Observed:
 
 def drive(site: Site, loads: Loads, times: Times, directory: Path) -> Observed:
     """Kill and restart a broker under traffic, and return the observations."""
-    observed = Observed(*loads, site.mortal())
+    observed = Observed(*loads, site.killed_places())
     client = client_of(site)
     with Daemon(directory, site.bootstrap, SETTINGS) as daemon, Watcher(client, loads.places) as watcher:
         with DirectProducer(client, loads.direct) as direct:
@@ -164,7 +164,9 @@ def _live_through(site: Site, times: Times, watcher: Watcher, observed: Observed
 def _wait_for_flow(watcher: Watcher, observed: Observed) -> None:
     now_ns = time.time_ns()
     wait_until(
-        lambda: watcher.seen_all_since(observed.mortal, now_ns), "the dead broker's partitions flow", FLOW_TIMEOUT_S
+        lambda: watcher.seen_all_since(observed.killed_places, now_ns),
+        "the dead broker's partitions flow",
+        FLOW_TIMEOUT_S,
     )
 
 

@@ -28,7 +28,7 @@ _Logged = dict[tuple[str, int], int]
 def report_of(observed: Observed, site: Traits, machine: dict[str, str | float]) -> Report:
     """Return the report on a complete outage."""
     groups = _grouped(observed)
-    logged = _logged(observed) if site.says_when_logged else {}
+    logged = _logged(observed) if site.has_append_times else {}
     start_ns = observed.phases[0].start_ns
     assert observed.books is not None
     return Report(
@@ -62,8 +62,8 @@ def _grouped(observed: Observed) -> list[tuple[Group, list[Arrival]]]:
 
 def _group_of(arrival: Arrival, observed: Observed) -> Group:
     if arrival.place.topic in observed.load.topics:
-        return Group.DEAD if observed.load.home(arrival.number) in observed.mortal else Group.OTHERS
-    return Group.DIRECT_DEAD if arrival.place in observed.mortal else Group.DIRECT_OTHERS
+        return Group.DEAD if observed.load.home(arrival.number) in observed.killed_places else Group.OTHERS
+    return Group.DIRECT_DEAD if arrival.place in observed.killed_places else Group.DIRECT_OTHERS
 
 
 def _logged(observed: Observed) -> _Logged:
@@ -100,7 +100,8 @@ def _silence(group: Group, arrivals: Iterable[Arrival], observed: Observed, site
     end_ns = next(phase.end_ns for phase in observed.phases if event_ns < phase.end_ns)
     moments: dict[Place, list[int]] = {}
     for arrival in arrivals:
-        if arrival.seen_ns < end_ns and (arrival.place in observed.mortal) == group.mortal:  # else it is elsewhere
+        is_at_home = (arrival.place in observed.killed_places) == group.is_killed
+        if arrival.seen_ns < end_ns and is_at_home:
             moments.setdefault(arrival.place, []).append(arrival.seen_ns)
     gaps = [_longest_gap([*some, end_ns], observed.killed_ns) for some in moments.values()]
     flowing_ns = max(after for _, after in gaps)

@@ -36,7 +36,7 @@ class Group(StrEnum):
     DIRECT_DEAD = "dead one's, without the daemon"
 
     @property
-    def mortal(self) -> bool:
+    def is_killed(self) -> bool:
         """True if the broker that dies leads the group's homes."""
         return self in {Group.DEAD, Group.DIRECT_DEAD}
 

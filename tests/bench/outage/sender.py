@@ -2,8 +2,8 @@
 
     python -m bench.outage.sender SOCKET RATE SIZE PARTITIONS TOPIC...
 
-The sender sends one datagram at a time, each when it is due.  After a delay it catches up on the last second
-only, because more would be another load.
+The sender sends one datagram at a time, each when it is due.  After a longer delay it sends the datagrams of the last
+second only, because more would raise the rate of the load.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from support import processes
 __all__ = ["start", "stop"]
 
 STUCK_S: Final = 20.0
+"""Longest wait of one send."""
 LATE_S: Final = 1.0
+"""Longest delay that the sender makes up for."""
 STOP_S: Final = 10.0
 
 
@@ -43,17 +45,17 @@ def stop(sender: subprocess.Popen[bytes]) -> int:
     return int(words)
 
 
-class _Stop:
-    asked = False
+class _StopFlag:
+    is_set = False
 
-    def ask(self, *_: object) -> None:
-        self.asked = True
+    def set(self, *_: object) -> None:
+        self.is_set = True
 
 
-def _send_all(load: Load, path: str, stop: _Stop) -> int:
+def _send_all(load: Load, path: str, stop: _StopFlag) -> int:
     number, due = 0, time.monotonic()
     with DatagramClient(path, timeout=STUCK_S) as client:
-        while not stop.asked:
+        while not stop.is_set:
             now = time.monotonic()
             time.sleep(max(0.0, due - now))
             client.send_encoded(load.datagram(number, time.time_ns()))
@@ -65,8 +67,8 @@ def _send_all(load: Load, path: str, stop: _Stop) -> int:
 def _main() -> None:
     path, *words = sys.argv[1:]
     rate, size, partitions = map(int, words[:3])
-    stop = _Stop()
-    signal.signal(signal.SIGTERM, stop.ask)
+    stop = _StopFlag()
+    signal.signal(signal.SIGTERM, stop.set)
     print(_send_all(Load(rate, tuple(words[3:]), partitions, size), path, stop))
 
 

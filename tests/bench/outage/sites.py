@@ -26,13 +26,13 @@ BROKERS: Final = 3
 class Traits(NamedTuple):
     """The properties of a site that its figures depend on.
 
-    `elects`: other brokers take over the dead broker's partitions.  `says_when_logged`: the timestamps of records are
+    `elects`: other brokers take over the dead broker's partitions.  `has_append_times`: the timestamps of records are
     the append times of the leaders' logs.
     """
 
     name: str
     elects: bool
-    says_when_logged: bool
+    has_append_times: bool
 
 
 class Site(Protocol):
@@ -43,7 +43,7 @@ class Site(Protocol):
     @property
     def traits(self) -> Traits: ...
 
-    def mortal(self) -> frozenset[Place]:
+    def killed_places(self) -> frozenset[Place]:
         """The partitions that the victim leads now."""
 
     def kill(self) -> None:
@@ -56,7 +56,7 @@ class Site(Protocol):
 class Embedded:
     """The embedded brokers."""
 
-    traits: Final = Traits("embedded brokers", elects=False, says_when_logged=False)
+    traits: Final = Traits("embedded brokers", elects=False, has_append_times=False)
 
     def __init__(self, broker: DevBroker, topics: Collection[str]) -> None:
         self._broker = broker
@@ -70,7 +70,7 @@ class Embedded:
         with DevBroker(brokers=BROKERS, topics=topics) as broker:
             yield cls(broker, topics)
 
-    def mortal(self) -> frozenset[Place]:
+    def killed_places(self) -> frozenset[Place]:
         port = self.bootstrap.split(",")[VICTIM - 1].rpartition(":")[2]
         return _led_by_victim(int(port), self._topics)
 
@@ -91,7 +91,7 @@ class RealKafka:
         self._topics = topics
         for topic, partitions in topics.items():
             cluster.create_topic(topic, partitions, BROKERS, self.TOPIC)
-        self.traits = Traits(f"Kafka {cluster.version}", elects=True, says_when_logged=True)
+        self.traits = Traits(f"Kafka {cluster.version}", elects=True, has_append_times=True)
         self.bootstrap = cluster.bootstrap
 
     @classmethod
@@ -101,7 +101,7 @@ class RealKafka:
         with KafkaCluster(brokers=BROKERS) as cluster:
             yield cls(cluster, topics)
 
-    def mortal(self) -> frozenset[Place]:
+    def killed_places(self) -> frozenset[Place]:
         return _led_by_victim(self._cluster.port(VICTIM), self._topics)
 
     def kill(self) -> None:

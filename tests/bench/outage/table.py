@@ -62,7 +62,7 @@ def _silences(report: Report) -> Iterator[str]:
 
 def _silence(report: Report, group: Group, silence: Silence) -> str:
     text = f"nothing came to one of them for {silence.longest:.2f} s at most"
-    if not group.mortal:
+    if not group.is_killed:
         return text
     return (
         f"{text};\n    all flow {silence.flowing:.2f} s after {report.since}, caught up after {silence.caught_up:.2f} s"

@@ -1,4 +1,4 @@
-"""Whole outages, as short as can be."""
+"""Short runs of the whole outage benchmark."""
 
 from __future__ import annotations
 

@@ -26,12 +26,15 @@ GOOD = Books(80, 80, {}, {"queued": 0}, possible_duplicates=0, consistent=True)
 DEAD, ALIVE = Place("t", 0), Place("t", 1)
 
 
-EMBEDDED = Traits("embedded", elects=False, says_when_logged=False)
-REAL = Traits("real", elects=True, says_when_logged=True)
+EMBEDDED = Traits("embedded", elects=False, has_append_times=False)
+REAL = Traits("real", elects=True, has_append_times=True)
 
 
 def arrival(load: Load, number: int, until_s: int) -> Arrival:
-    """Return an arrival 10 ms after sending; for the dead broker from 2 s on, half a second after `until_s`."""
+    """Return an arrival 10 ms after sending.
+
+    Messages for the dead broker that were sent between 2 s and `until_s` arrive half a second after `until_s`.
+    """
     home, sent_ns = load.home(number), number * S // load.rate
     waits = home.partition == 0 and 2 * S <= sent_ns < until_s * S
     return Arrival(number, home, sent_ns, until_s * S + S // 2 if waits else sent_ns + 10 * MS)
@@ -47,7 +50,7 @@ def observed(until_s: int = 5) -> Observed:
     phases = [Phase(name, index * 2 * S, (index + 1) * 2 * S, 1.5) for index, name in enumerate(NAMES)]
     return Observed(
         *LOADS,
-        mortal=frozenset({DEAD, Place("d", 0)}),
+        killed_places=frozenset({DEAD, Place("d", 0)}),
         phases=phases,
         killed_ns=2 * S,
         back_ns=4 * S,

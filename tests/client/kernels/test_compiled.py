@@ -40,7 +40,7 @@ def test_the_clients_use_the_chosen_variant(variant: str) -> None:
 
 @pytest.mark.process
 def test_a_zip_of_the_package_has_the_pure_variant(tmp_path: Path) -> None:
-    """As with `spark-submit --py-files`: an extension module cannot be loaded from a zip."""
+    """This is the case of `spark-submit --py-files`: an extension module cannot be loaded from a zip."""
     root = PACKAGE.parents[2]
     with zipfile.ZipFile(tmp_path / "bruce_mp.zip", "w") as packed:
         for path in (root / "bruce_mp").rglob("*.py"):
