@@ -57,10 +57,10 @@ def _describe_spark_error(error: Exception) -> str:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser("bruce-spark", description="Data pipelines on Spark, through the daemon of each host.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _backfill(_command(commands, "backfill", "files into topics", _run_backfill))
+    _backfill(_command(commands, "backfill", "send the rows of files to topics", _run_backfill))
     _replay(_command(commands, "replay", "send discarded or exported messages through a daemon again", _run_replay))
     _audit(_command(commands, "audit", "compare the sent messages with Kafka's", _run_audit))
-    _fleet(_command(commands, "fleet", "the status of many daemons, worst first", _run_fleet))
+    _fleet(_command(commands, "fleet", "list the status of many daemons, worst first", _run_fleet))
     _ledger(_plain_command(commands, "ledger", "maintain a ledger", _run_ledger))
     return parser
 
@@ -138,7 +138,7 @@ def _sink(args: Namespace) -> dict[str, str]:
 
 def _backfill(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="a file, a folder or a glob")
-    parser.add_argument("--format", choices=("parquet", "csv", "json", "text"), required=True)
+    parser.add_argument("--format", choices=("parquet", "csv", "json", "text"), required=True, help="of the files")
     parser.add_argument("--checkpoint", metavar="DIR", help="directory for the progress of the backfill")
     for name in ("value", "key", "partition-key", "timestamp"):
         parser.add_argument(f"--{name}", metavar="SQL", help=f"expression over the columns for the {name}")
@@ -198,7 +198,12 @@ def _replay(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
     parser.add_argument("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
-    parser.add_argument("--doubtful", choices=("refuse", "send", "skip"), default="refuse")
+    parser.add_argument(
+        "--doubtful",
+        choices=("refuse", "send", "skip"),
+        default="refuse",
+        help="messages that a killed run may have sent (default refuse)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
     _sink_options(parser)
 

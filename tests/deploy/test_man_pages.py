@@ -1,0 +1,82 @@
+"""The manual pages: complete, accepted by the programs that show them, and part of the packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bruce_mp.cli.commands import COMMANDS
+
+pytestmark = pytest.mark.process
+
+ROOT: Final = Path(__file__).parents[2]
+OF_THE_PACKAGES: Final = {"bruce.1", *(f"bruce-{name}.1" for name in COMMANDS)}
+CHECKERS: Final = {"groff": ("-man", "-ww", "-z", "-rCHECKSTYLE=3"), "mandoc": ("-Tlint",)}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("man1")
+    command = [sys.executable, str(ROOT / "scripts" / "render_man.py"), str(directory)]
+    subprocess.run(command, timeout=60, check=True)
+    return directory
+
+
+def test_each_command_has_a_page(pages: Path) -> None:
+    assert {path.name for path in pages.iterdir()} == {*OF_THE_PACKAGES, "bruce-spark.1"}
+
+
+@pytest.mark.parametrize(
+    ("module", "page", "words"),
+    [
+        *(("bruce_mp.spark.cli", "bruce-spark", name) for name in ("backfill", "replay", "audit", "fleet", "ledger")),
+        *(("bruce_mp", f"bruce-{name}", name) for name in COMMANDS),
+        ("bruce_mp", "bruce-slab", "slab export"),
+        ("bruce_mp", "bruce-token", "token oidc"),
+    ],
+)
+def test_a_page_has_the_options_of_the_help(pages: Path, module: str, page: str, words: str) -> None:
+    command = [sys.executable, "-m", module, *words.split(), "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    options = set(re.findall(r"^  (--[a-z][a-z-]*)", told.stdout, re.MULTILINE))
+    text = (pages / f"{page}.1").read_text().replace("\\-", "-")
+    assert options - set(re.findall(r"\\fB(--[a-z][a-z-]*)", text)) == set()
+
+
+def test_a_page_has_the_exit_statuses_of_its_command(pages: Path) -> None:
+    text = (pages / "bruce-check.1").read_text()
+    assert ".SH EXIT STATUS\n0 if the books balance, 3 if they do not, 4 if " in text
+
+
+@pytest.mark.parametrize("program", CHECKERS)
+def test_the_pages_have_no_faults(pages: Path, program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    for page in pages.iterdir():
+        told = subprocess.run(
+            [program, *CHECKERS[program], page], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert told.stdout + told.stderr == ""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("build", "program", "listing"),
+    [("debian/build", "dpkg-deb", "dpkg-deb --contents"), ("rpm/build", "rpmbuild", "rpm -qlp")],
+)
+def test_a_package_has_the_pages_of_its_commands(tmp_path: Path, build: str, program: str, listing: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    environment = os.environ | {"PYTHON": sys.executable}
+    subprocess.run([ROOT / "deploy" / build, tmp_path], env=environment, timeout=400, check=True)
+    [package] = map(str, tmp_path.iterdir())
+    told = subprocess.run([*listing.split(), package], capture_output=True, text=True, timeout=60, check=True)
+    found = re.findall(r"/usr/share/man/man1/(.+)\.gz$", told.stdout, re.MULTILINE)
+    assert set(found) == OF_THE_PACKAGES
