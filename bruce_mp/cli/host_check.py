@@ -77,7 +77,7 @@ def _files_of(path: Path) -> list[Path]:
 
 def _bytes_on_disk(path: Path) -> int:
     try:
-        return path.stat().st_blocks * 512  # the unit of st_blocks on every file system
+        return path.lstat().st_blocks * 512  # the unit of st_blocks on every file system
     except OSError:
         return 0
 

@@ -19,8 +19,8 @@ from bruce_mp.slab.chunk_readers import read_each
 from bruce_mp.slab.fences import attempt_of
 from bruce_mp.slab.handover_tickets import InputProgress, input_progress, store_journaled
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.private_directory import create_private_directory
 from bruce_mp.slab.runs import name_of, records_of, runs_of
-from bruce_mp.slab.spill import create_private_directory
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
 
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from bruce_mp.slab.file import Slab
     from bruce_mp.slab.runs import Run
 
-__all__ = ["JOURNAL", "JournalRecorder"]
+__all__ = ["JOURNAL", "JOURNAL_SETTING", "JournalRecorder"]
 
 JOURNAL: Final = "journal"
 """The name of the file in its directory."""
+JOURNAL_SETTING: Final = "slab.journal_dir"
 _MAX_GARBAGE: Final = 64 << 20
 """The recorder rewrites a journal without its settled runs when they take this many bytes more than the held ones.
 
@@ -81,7 +82,7 @@ class JournalRecorder:
     def rewrite(self, *, is_clean: bool = False) -> None:
         """Replace the journal by a new one with only the held runs; `is_clean` if no process uses the slab any more."""
         self._close_journal()
-        create_private_directory(self._directory, "slab.journal_dir")
+        create_private_directory(self._directory, JOURNAL_SETTING, self._slab.path)
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
         try:
             journal.add_begin(self._slab.read_signed(lay.SUPER_CREATED_MS), boot_id())

@@ -18,7 +18,6 @@ messages behind `offset` may be in lanes as well: `landed` has their indexes, co
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from bruce_mp.errors import SlabError
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.attempt_registry import AttemptRegistry
+from bruce_mp.slab.private_directory import create_private_directory, is_foreign, remove_private_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_HEADER",
     "MAX_SLICE_MESSAGES",
+    "SPILL_SETTING",
     "SpillDirectory",
     "SpillFile",
     "completed_messages",
-    "create_private_directory",
     "spilled_messages",
     "wrapping_delta",
 ]
@@ -60,8 +60,8 @@ _DATA_AT: Final = 4096
 _BLOCK: Final = Struct("<qQ")
 """arrival time of the messages in ms since 1970, bytes of their frames, which follow"""
 _SUFFIX: Final = ".spill"
+SPILL_SETTING: Final = "input.streams.spill_dir"
 _MASK: Final = (1 << 64) - 1
-_GROUP_AND_OTHERS: Final = 0o077  # permission bits
 
 BLOCK_HEADER: Final = _BLOCK.size
 MAX_SLICE_MESSAGES: Final = 8 * (_DATA_AT - _LANDED_AT)
@@ -212,17 +212,18 @@ _MAX_WRITE_BYTES: Final = 8 << 20
 
 
 class SpillDirectory:
-    """The directory of a slab's spill files.  `slab_id` is the creation time of the slab in ms."""
+    """The directory of the spill files of the slab at `slab_path`.  `slab_id` is its creation time in ms."""
 
-    def __init__(self, path: Path, slab_id: int) -> None:
+    def __init__(self, path: Path, slab_id: int, slab_path: Path) -> None:
         self.path = path
+        self._slab_path = slab_path
         self.slab_id = slab_id
         self.registry = AttemptRegistry(path, slab_id, self.ensure)
 
     @classmethod
     def for_slab(cls, slab: Slab, path: str | Path) -> SpillDirectory:
         """Return the directory at `path` for a slab."""
-        return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS))
+        return cls(Path(path), slab.read_signed(lay.SUPER_CREATED_MS), slab.path)
 
     def create(self, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
         """Create the file of an attempt, and the directory if it is missing.  Raises OSError and SlabError."""
@@ -232,7 +233,7 @@ class SpillDirectory:
 
     def ensure(self) -> None:
         """Create the directory if it is missing.  Raises OSError and SlabError."""
-        create_private_directory(self.path, "input.streams.spill_dir")
+        create_private_directory(self.path, SPILL_SETTING, self._slab_path)
 
     def files(self, row: int) -> dict[int, SpillFile]:
         """Return the files of a row by attempt number, in ascending order."""
@@ -260,13 +261,15 @@ class SpillDirectory:
 
         The registry of attempts stays, because clients may ask for its attempts later.
         """
+        if is_foreign(self.path, self._slab_path):
+            return
         for file in self._open_all():
             file.remove()
         with suppress(OSError, SlabError):
             if self.registry.exists:
                 self.registry.end_slab()
         with suppress(OSError):
-            self.path.rmdir()
+            remove_private_directory(self.path)
 
     def _open_all(self) -> Iterator[SpillFile]:
         try:
@@ -277,21 +280,6 @@ class SpillDirectory:
             if path.suffix == _SUFFIX and not path.is_symlink():
                 with suppress(FileNotFoundError):
                     yield SpillFile.open(path)
-
-
-def create_private_directory(path: Path, setting: str) -> None:
-    """Create a directory, or check that only the daemon's user has access, because its parent may be public.
-
-    Raises OSError, and SlabError for a directory of other users; `setting` is the name of the setting with its path.
-    """
-    with suppress(FileExistsError):
-        path.mkdir(0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _GROUP_AND_OTHERS:
-        raise SlabError(
-            f"{path} is not a directory that only the daemon's user can access. Remove it, or set {setting} to a "
-            "directory in which the daemon may create one."
-        )
 
 
 def wrapping_delta(amount: int) -> int:

@@ -80,7 +80,7 @@ class _Status(ProcessShell):
         self._broker_status = BrokerStatusStore()
         rates, traffic = RateHistory(slab, wall_ms()), TrafficTable(steady_ms())
         totals = TopicTotals(slab, start.config.http.metrics_topics)
-        open_file = partial(open_history, Path(start.config.history_path), start.run_dir)
+        open_file = partial(open_history, Path(start.config.history_path), start.run_dir, Path(start.config.slab_path))
         self._recorder = HistoryRecorder(open_file, rates, totals, traffic, self._count_held)
         losses = LossHistory(slab, monotonic_ms)
         self._histories = Histories(rates, losses, BrokerHistory(slab), traffic, totals, self._recorder)

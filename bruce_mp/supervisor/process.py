@@ -27,14 +27,16 @@ from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.errors import BruceError, ExitCode, StartError
+from bruce_mp.journal.recorder import JOURNAL_SETTING
 from bruce_mp.kernels import CHOICE
 from bruce_mp.network.credentials import exposed_files
 from bruce_mp.pipeline.configured_partitioners import partitioners_of
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry, Slab
+from bruce_mp.slab.private_directory import check_owner
 from bruce_mp.slab.rows import ProcessRow
-from bruce_mp.slab.spill import SpillDirectory
+from bruce_mp.slab.spill import SPILL_SETTING, SpillDirectory
 from bruce_mp.supervisor.processes.bootstrap import InheritedDescriptor
 from bruce_mp.supervisor.processes.process_group import ProcessGroup, Resources
 from bruce_mp.supervisor.processes.programs import PROGRAMS
@@ -133,6 +135,8 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
     run_dir = Path(config.daemon.run_dir)
     run_lock = acquire_run_dir(run_dir)
     inherited = _sockets_kept_open(run_dir) if passed is None else passed
+    check_owner(Path(config.spill_path), SPILL_SETTING, Path(config.slab_path))
+    check_owner(Path(config.journal_path), JOURNAL_SETTING, Path(config.slab_path))
     journal = JournalSetup(Path(config.journal_path), is_kept=config.slab.sync != "off")
     slab, slab_lock = acquire_slab(
         Path(config.slab_path), config.slab.size, config.input.max_datagram_size, journal, Path(config.spill_path)
@@ -288,7 +292,7 @@ class _Supervisor:
         is_kept = config.slab.sync != "off"
         JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)
         if not is_kept:
-            JournalSetup.remove(Path(config.journal_path))  # it would replace the slab after a power failure
+            JournalSetup.remove(Path(config.journal_path), slab.path)  # it would replace the slab after a power failure
             slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
 
     def _step_upgrade(self) -> None:
@@ -418,7 +422,7 @@ def _clean_up(resources: Resources, failure: str | None, *, keeps_sockets: bool)
             JournalSetup.close(resources.slab, Path(resources.config.journal_path))
     elif not failure:
         SpillDirectory.for_slab(resources.slab, resources.config.spill_path).remove()
-        JournalSetup.remove(Path(resources.config.journal_path))
+        JournalSetup.remove(Path(resources.config.journal_path), resources.slab.path)
         resources.slab.path.unlink()
     log.log(NOTICE, "bruce has ended: %s.", balance)
 

@@ -138,6 +138,28 @@ def test_an_impossible_run_directory_is_reported(daemon: Daemon) -> None:
     assert f"The run directory {closed / 'run'} cannot be created: Permission denied. {remedy}" in text
 
 
+def test_a_slab_of_the_same_name_does_not_get_the_journal_of_another(tmp_path: Path, broker: DevBroker) -> None:
+    shared = tmp_path / "shared"
+    for directory in ("first", "second", "shared"):
+        (tmp_path / directory).mkdir()
+    broker.broker_down(1)
+    settings = {"slab.sync": "interval", "slab.journal_dir": shared, "input.streams.spill_dir": shared}
+    with Daemon(tmp_path / "first", broker.bootstrap, settings) as first:
+        send(first, 10)
+        first.wait_received(10)
+        first.kill_all()
+        second = Daemon(tmp_path / "second", broker.bootstrap)
+        text = refused(second, slab__sync="interval", slab__journal_dir=shared)
+        assert f"{shared / 'slab.journal'} belongs to the slab {first.slab_path}" in text
+        assert "Set slab.journal_dir to another directory, or choose another name in slab.path." in text
+        assert not second.slab_path.exists()
+        broker.broker_up(1)
+        first.start()
+        assert first.wait_settled(10).delivered == 10
+        assert first.terminate() == 0
+    assert list(shared.iterdir()) == []
+
+
 def test_a_second_daemon_is_refused_and_the_first_undisturbed(tmp_path: Path, broker: DevBroker) -> None:
     """The same run directory, slab or socket: each is refused by its name."""
     for name in ("first", "second", "third", "fourth"):

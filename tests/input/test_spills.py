@@ -16,6 +16,7 @@ from bruce_mp.protocol.client.fence import EndReason, decode_ended, encode_begin
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.private_directory import LINK
 from bruce_mp.slab.recovery import sweep
 from bruce_mp.slab.rows import ProcessRow
 from bruce_mp.slab.spill import SpillDirectory
@@ -64,7 +65,7 @@ def messages(numbers: range, size: int = 900) -> bytes:
 
 def files_of(slab: Slab) -> list[Path]:
     directory = Path(f"{slab.path}.spill")
-    return sorted(directory.iterdir()) if directory.exists() else []
+    return sorted(path for path in directory.iterdir() if path.name != LINK) if directory.exists() else []
 
 
 class Sink:
@@ -315,7 +316,7 @@ def test_a_damaged_file_of_a_complete_attempt_is_an_error_with_counts(
 def test_files_of_another_slab_are_removed(slab: Slab) -> None:
     completed(slab)
     gone = spilled_total(slab)
-    other = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123)
+    other = SpillDirectory(Path(f"{slab.path}.spill"), slab_id=123, slab_path=slab.path)
     assert other.files(WORKER_ROW) == {}
     assert other.remove_foreign() == gone
     assert files_of(slab) == []

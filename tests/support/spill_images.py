@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.slab.attempt_registry import AttemptRegistry
+from bruce_mp.slab.private_directory import LINK
 from bruce_mp.slab.spill import SpillFile
 from support.crash_images import CrashImages, Recorder
 
@@ -74,7 +75,11 @@ def _each(images: CrashImages, directory: Path, states: list[tuple[int, Files]])
 
 
 def _read(directory: Path) -> Files:
-    return {path.name: path.read_bytes() for path in directory.iterdir()} if directory.exists() else {}
+    return (
+        {path.name: path.read_bytes() for path in directory.iterdir() if path.name != LINK}
+        if directory.exists()
+        else {}
+    )
 
 
 def _write(directory: Path, files: Files) -> None:

@@ -15,7 +15,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import SlabError
-from bruce_mp.slab.spill import create_private_directory
+from bruce_mp.slab.private_directory import create_private_directory
 from bruce_mp.status.history.history_file import (
     PERIODS,
     WHOLE,
@@ -56,13 +56,13 @@ _OPEN_S: Final = 2.0
 """Wait of a reader for the file, which the thread opens while the process starts."""
 
 
-def open_history(directory: Path, run_dir: Path) -> HistoryFile | None:
+def open_history(directory: Path, run_dir: Path, slab: Path) -> HistoryFile | None:
     """Open the file in `directory`, or in the run directory if that is not usable; then a reboot may remove it.
 
     Return None if neither is usable.
     """
     try:
-        create_private_directory(directory, "http.history_dir")
+        create_private_directory(directory, "http.history_dir", slab)
         return HistoryFile(directory / FILE)
     except SlabError as error:
         reason = str(error)

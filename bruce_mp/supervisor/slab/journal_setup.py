@@ -19,6 +19,7 @@ from bruce_mp.journal.journal_file import Journal, JournalContent, boot_id, read
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.journal.restorer import restore
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.private_directory import is_foreign, remove_private_directory
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.logs import NOTICE
@@ -113,7 +114,7 @@ class JournalSetup:
                 self._move_journal_aside()
         if not self._is_kept:
             slab.words[lay.SUPER_RESTORING >> 2] = 0  # before the removal: from here on the slab has the messages
-            self.remove(self._directory)
+            self.remove(self._directory, slab.path)
         elif content is not None and content.slab_id == slab_id:
             self._mark_older_than_slab(slab_id)
         else:
@@ -130,7 +131,7 @@ class JournalSetup:
         """
         earlier = _journal_path(slab)
         if earlier and (directory is None or not _is_same(Path(os.fsdecode(earlier)), directory)):
-            JournalSetup.remove(Path(os.fsdecode(earlier)))
+            JournalSetup.remove(Path(os.fsdecode(earlier)), slab.path)
         _store_journal_path(slab, b"" if directory is None else bytes(directory))
 
     def _restore(self, slab: Slab, content: JournalContent, partitioners: Partitioners | None) -> None:
@@ -191,13 +192,15 @@ class JournalSetup:
             log.error("The journal in %s cannot be written at the end: %s.", directory, error)
 
     @staticmethod
-    def remove(directory: Path) -> None:
+    def remove(directory: Path, slab: Path) -> None:
         """Remove the journal of an empty slab, or of a daemon without one."""
         with suppress(OSError, ValueError):  # ValueError: a damaged path with a null byte
+            if is_foreign(directory, slab):
+                return
             for name in (JOURNAL, f"{JOURNAL}.new"):
                 (directory / name).unlink(missing_ok=True)
             sync_directory(directory)
-            directory.rmdir()
+            remove_private_directory(directory)
             sync_directory(directory.parent)
 
 

@@ -111,7 +111,7 @@ def test_minutes_of_a_failing_disk_are_logged_once_and_written_later(
 
 # --- the place of the file --------------------------------------------------------------------------------------------
 def test_the_file_is_in_a_private_directory(tmp_path: Path) -> None:
-    file = open_history(tmp_path / "place", tmp_path)
+    file = open_history(tmp_path / "place", tmp_path, tmp_path / "x.slab")
     assert file is not None
     file.close()
     assert (tmp_path / "place").stat().st_mode & 0o777 == 0o700
@@ -131,7 +131,7 @@ def test_the_run_directory_takes_the_file_if_its_place_is_unusable(
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     with caplog.at_level(logging.WARNING):
-        file = open_history(place, run_dir)
+        file = open_history(place, run_dir, tmp_path / "x.slab")
     assert isinstance(file, HistoryFile)
     assert file.read(PERIODS["hour"], WHOLE, NOW_MS // 1000) == {}
     file.close()
@@ -144,7 +144,7 @@ def test_the_page_works_without_a_usable_directory(
     daemon: OfflineStatusPages, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "place").write_text("")
-    assert open_history(tmp_path / "place", tmp_path / "none") is None
+    assert open_history(tmp_path / "place", tmp_path / "none", tmp_path / "x.slab") is None
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "set http.history_dir to a directory in which" in record.getMessage()

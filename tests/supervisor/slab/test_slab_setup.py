@@ -87,7 +87,7 @@ def test_the_attempts_of_a_replaced_slab_are_not_lost(path: Path) -> None:
     spills = path.with_name("spill")
     create_slab(path, Geometry.for_size(8 << 20, 2000), now_ms=1)
     attempt = RememberedAttempt("name", (1, WORKER_ROW, 1), AttemptState.PREPARED, 3)
-    old = SpillDirectory(spills, 1).registry
+    old = SpillDirectory(spills, 1, path).registry
     old.prepare(attempt)
     old.store(attempt.id, AttemptState.COMPLETED)
     slab, lock = acquire_slab(path, 16 << 20, 2000, spill_path=spills)

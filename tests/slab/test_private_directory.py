@@ -1,0 +1,68 @@
+"""The directories of a slab's files on disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bruce_mp.errors import SlabError
+from bruce_mp.journal.recorder import JournalRecorder
+from bruce_mp.slab.file import Geometry, Slab, create_slab
+from bruce_mp.slab.private_directory import LINK, check_owner, create_private_directory
+from bruce_mp.slab.spill import SpillDirectory
+from bruce_mp.supervisor.slab.journal_setup import JournalSetup
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def slab_in(directory: Path) -> Slab:
+    directory.mkdir()
+    create_slab(directory / "x.slab", Geometry.for_size(1 << 20, 4096), 1)
+    return Slab(directory / "x.slab")
+
+
+def test_a_directory_belongs_to_the_slab_that_created_it(tmp_path: Path) -> None:
+    path, slab = tmp_path / "x.slab.spill", tmp_path / "a" / "x.slab"
+    for _ in range(2):
+        create_private_directory(path, "some.setting", slab)
+    with pytest.raises(SlabError, match=r"belongs to the slab .*/a/x\.slab, which has the same name as .*/b/x\.slab"):
+        create_private_directory(path, "some.setting", tmp_path / "b" / "x.slab")
+    with pytest.raises(SlabError, match=r"Set some\.setting to another directory"):
+        check_owner(path, "some.setting", tmp_path / "b" / "x.slab")
+    (tmp_path / "link").symlink_to(tmp_path / "a", target_is_directory=True)
+    check_owner(path, "some.setting", tmp_path / "link" / "x.slab")
+
+
+def test_a_directory_of_an_earlier_version_belongs_to_its_first_slab(tmp_path: Path) -> None:
+    path = tmp_path / "x.slab.spill"
+    path.mkdir(0o700)
+    check_owner(path, "some.setting", tmp_path / "b" / "x.slab")
+    create_private_directory(path, "some.setting", tmp_path / "b" / "x.slab")
+    with pytest.raises(SlabError):
+        check_owner(path, "some.setting", tmp_path / "a" / "x.slab")
+
+
+def test_a_slab_leaves_the_spill_files_of_another_slab(tmp_path: Path) -> None:
+    ours, theirs = (SpillDirectory.for_slab(slab_in(tmp_path / name), tmp_path / "spill") for name in "ab")
+    file = ours.create(3, 1, keeps_timestamps=False)
+    with pytest.raises(SlabError):
+        theirs.create(3, 1, keeps_timestamps=False)
+    theirs.remove()
+    assert file.path.exists()
+    file.close()
+    ours.remove()
+    assert not (tmp_path / "spill").exists()
+
+
+def test_a_slab_leaves_the_journal_of_another_slab(tmp_path: Path) -> None:
+    ours, theirs = slab_in(tmp_path / "a"), slab_in(tmp_path / "b")
+    path = tmp_path / "journal"
+    JournalRecorder(ours, path).record()
+    with pytest.raises(SlabError):
+        JournalRecorder(theirs, path).record()
+    JournalSetup.remove(path, theirs.path)
+    assert sorted(each.name for each in path.iterdir()) == ["journal", LINK]
+    JournalSetup.remove(path, ours.path)
+    assert not path.exists()
