@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bench.cases import GROUPS, IDLE, case_names
+from bench.cases import GROUPS, IDLE, case_names, choose_cases
 from bench.machine import OthersLoad, facts
 from bench.results import FORMAT, Recorded, Report, figure_of
 from bench.session import Plan, Session
@@ -37,17 +37,25 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add = options.add_argument
     add("groups", nargs="*", metavar="GROUP", help=f"only these groups: {', '.join(GROUPS)} (default: all)")
     add("--quick", action="store_true", help="one repetition with a quarter of the messages: a first impression")
-    add("--case", action="append", default=[], metavar="NAME", help=f"only this, repeatable: {NAMES}")
+    add(
+        "--case",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this, repeatable, or a pattern such as 'datagrams 100B */s 50t 3b'; the group ordinary also has "
+        f"cells with any other pace, topics and brokers of its grid. All others: {NAMES}",
+    )
     add("--repeat", type=int, metavar="N", help="repetitions (default 3); the figures are medians")
     add("--json", type=Path, metavar="FILE", help="write everything, each single run included, to a file")
-    add("--record", action="store_true", help="make the groups of this run the baseline of later ones")
+    add("--record", action="store_true", help="make the figures of this run the baseline of later ones")
     chosen = options.parse_args(arguments)
-    if unknown := [*(set(chosen.groups) - GROUPS.keys()), *(set(chosen.case) - set(case_names()))]:
+    without_case = [name for name in chosen.case if name != IDLE and not any(choose_cases(g, [name]) for g in GROUPS)]
+    if unknown := [*(set(chosen.groups) - GROUPS.keys()), *without_case]:
         options.error(f"there is no {unknown[0]!r}; --help lists groups and cases")
     if chosen.repeat is not None and chosen.repeat < 1:
         options.error("--repeat takes a number from 1 up")
-    if chosen.record and (chosen.case or chosen.quick):
-        options.error("a baseline has every case of a group in full: --record goes with neither --case nor --quick")
+    if chosen.record and chosen.quick:
+        options.error("a baseline has every case in full: --record does not go with --quick")
     return chosen
 
 
@@ -56,7 +64,7 @@ def _wanted(options: argparse.Namespace) -> list[str]:
     if options.groups or not options.case:
         return options.groups or list(GROUPS)
     idle = ["loads"] if IDLE in options.case else []
-    return [name for name, cases in GROUPS.items() if name in idle or any(case.name in options.case for case in cases)]
+    return [name for name in GROUPS if name in idle or choose_cases(name, options.case)]
 
 
 def _measure(group: str, options: argparse.Namespace) -> Report:
@@ -65,11 +73,13 @@ def _measure(group: str, options: argparse.Namespace) -> Report:
     session.run()
     good = [case.name for case in session.plan.cases if case.name not in session.refused]
     by_case = {name: [pair for pair in session.pairs if pair.case == name] for name in good}
+    machine = facts()
+    sitting = f"{machine['date']}, commit {machine['commit']}, repetitions {session.repetitions}"
     return Report(
-        machine=facts()
+        machine=machine
         | {"plain receiver": session.language, "repetitions": session.repetitions}
         | {"cores busy with other work": round(others.cores(), 2)},
-        figures={name: figure_of(pairs) for name, pairs in by_case.items() if pairs},
+        figures={name: figure_of(pairs, sitting) for name, pairs in by_case.items() if pairs},
         refused=session.refused,
         absent=session.absent,
         idle=session.lives[0].idle if session.plan.idle_s and session.lives else None,
@@ -83,9 +93,12 @@ def _write(path: Path, groups: Mapping[str, Report]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")
 
 
-def _without_runs(groups: Mapping[str, Report]) -> dict[str, Report]:
-    """Return the reports without single runs, which a baseline does not need."""
-    return {name: msgspec.structs.replace(report, pairs=[]) for name, report in groups.items()}
+def merge(before: Report | None, now: Report, *, is_whole: bool) -> Report:
+    """Return the next baseline of a group, without single runs; without `is_whole` other figures stay."""
+    if before is None or is_whole:
+        return msgspec.structs.replace(now, pairs=[])
+    idle, lives = (now.idle, now.lives) if now.idle else (before.idle, before.lives)
+    return msgspec.structs.replace(before, figures=before.figures | now.figures, idle=idle, lives=lives)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -100,7 +113,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         _write(options.json, groups)
     if options.record:
-        _write(BASELINE, baseline | _without_runs(groups))
+        merged = {name: merge(baseline.get(name), new, is_whole=not options.case) for name, new in groups.items()}
+        _write(BASELINE, baseline | merged)
     return 1 if any(report.refused for report in groups.values()) else 0
 
 

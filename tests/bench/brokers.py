@@ -57,11 +57,16 @@ class Brokers(Protocol):
 
 
 class SinkCounts(NamedTuple):
-    """Counts of the sink: accepted records and batches, and refused batches."""
+    """Counts of the sink: accepted records and batches, and refused batches.
+
+    `wait_ms` is the 99th percentile, since the last counts, of the time from a record's timestamp to its batch.  Each
+    record counts as old as the first of its batch.
+    """
 
     records: int
     batches: int
     refused: int
+    wait_ms: int
 
 
 class Sink:

@@ -8,12 +8,25 @@ an ordinary host, with a plain receiver as floor of their own transport.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import product
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["BRUCE", "GROUPS", "GROWTH", "IDLE", "Case", "Growth", "Site", "Transport", "case_names"]
+__all__ = [
+    "BRUCE",
+    "GROUPS",
+    "GROWTH",
+    "IDLE",
+    "Case",
+    "Growth",
+    "Site",
+    "Transport",
+    "case_names",
+    "choose_cases",
+]
 
 Transport = Literal["datagram", "unix", "tcp"]
 
@@ -218,12 +231,18 @@ def cell(transport: Transport, senders: int, size: int, place: tuple[int, int, i
     return replace(case, floor=transport, in_full=True)
 
 
-AXES: Final = (
-    *((rate, 50, 3) for rate in (200, 1_000, PACE, 10_000, 30_000)),
-    *((PACE, topics, 3) for topics in (1, 10, 200, 1_000)),
-    *((PACE, 50, brokers) for brokers in (1, 10)),
-)
-"""The cells of the grid: pace, topics and brokers, of which one differs from the ordinary host's."""
+def cells(places: Iterable[tuple[int, int, int]]) -> Iterator[Case]:
+    """Yield the cells of these places, for each transport and size."""
+    return (cell(*way, size, place) for way in WAYS for size in (100, 1536) for place in places)
+
+
+PACES: Final = (200, 1_000, PACE, 10_000, 30_000)
+TOPICS: Final = (1, 10, 50, 200, 1_000)
+BROKER_COUNTS: Final = (1, 3, 10)
+GRID: Final = tuple(product(PACES, TOPICS, BROKER_COUNTS))
+"""The places of the grid: pace, topics and brokers."""
+AXES: Final = tuple(place for place in GRID if sum(map(int.__ne__, place, (PACE, 50, 3))) <= 1)
+"""The places of which one property differs from the ordinary host's."""
 WAYS: Final[tuple[tuple[Transport, int], ...]] = (("datagram", 2), ("unix", 2), ("unix", 10))
 """Transports of the grid, and how many senders each has."""
 MIXED: Final = 3_000
@@ -237,7 +256,7 @@ ORDINARY: Final = (
     paced("stream-4t-1b-100B", host(4, 1), "unix"),
     paced("datagrams-timed", host(50, 3, keeps_records=True), "datagram", largest=MIXED, timed=True),
     paced("stream-timed", host(50, 3, keeps_records=True), "unix", largest=MIXED, timed=True),
-    *(cell(transport, senders, size, place) for transport, senders in WAYS for size in (100, 1536) for place in AXES),
+    *cells(AXES),
 )
 
 GROUPS: Final[Mapping[str, Sequence[Case]]] = {
@@ -250,6 +269,20 @@ GROUPS: Final[Mapping[str, Sequence[Case]]] = {
     "growth": [case for growth in GROWTH for case in (growth.small, growth.large)],
     "peers": PEERS,
 }
+
+
+ONLY_BY_NAME: Final[Mapping[str, Sequence[Case]]] = {
+    "ordinary": tuple(cells(place for place in GRID if place not in AXES)),
+}
+"""Cases that belong to a group but run only if the command line names them."""
+
+
+def choose_cases(group: str, patterns: Sequence[str]) -> list[Case]:
+    """Return the cases of a group whose names match a pattern; without patterns, those of the whole group."""
+    if not patterns:
+        return list(GROUPS[group])
+    known = [*GROUPS[group], *ONLY_BY_NAME.get(group, ())]
+    return [case for case in known if any(fnmatchcase(case.name, pattern) for pattern in patterns)]
 
 
 def case_names() -> list[str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bench import cost
-from bench.brokers import STUCK, started_brokers
+from bench.brokers import STUCK, SinkCounts, started_brokers
 from bench.cases import Case
 from bench.corpus import datagrams, write_datagrams
 from bench.first_message import FirstMessage
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from bench.brokers import Brokers
+    from bench.brokers import Brokers, Received
     from bench.cases import Site, Transport
     from bench.cost import Usage
     from bench.tools import Sent, Tools
 
 __all__ = ["MeasuredDaemon", "measured_daemon"]
 
+LATENCY_BOUND: Final = "p99 at most"
 SETTLE_TIMEOUT_S: Final = 45.0
 WHOLE_S: Final = 120.0
 LOADING: Final = " (loading)"
@@ -154,7 +155,7 @@ class MeasuredDaemon:
             sink_cpu_s=sink,
             balanced=now.balanced,
             same_processes=cost.family(self._daemon.pid) == self._pids,
-            latency_ms=self._latency_since(start) if case.stamped else {},
+            latency_ms=self._latency_since(start) if case.stamped else _longest_wait(case, stored_now),
             runs=self._runs() - runs,
             batches=stored_now.batches - stored.batches,
         )
@@ -210,6 +211,11 @@ class MeasuredDaemon:
             slab_mapped=self._memory().slab,
             slab_file=self._daemon.slab_path.stat().st_blocks * 512,
         )
+
+
+def _longest_wait(case: Case, stored: Received) -> dict[str, float]:
+    """Return the sink's bound of the latency; only a sender at a pace dates its messages."""
+    return {LATENCY_BOUND: float(stored.wait_ms)} if case.rate and isinstance(stored, SinkCounts) else {}
 
 
 def _is_settled(slab: Slab, received: int, stuck: int) -> bool:

@@ -110,7 +110,8 @@ class Life(msgspec.Struct, frozen=True):
 class Figure(msgspec.Struct, frozen=True):
     """Medians of a case.  Rates in messages a second: the plain receiver, into the daemon, through the daemon.
 
-    `latency_ms` from send to ack, by percentile.  Wake-ups, runs and record batches are per second.
+    `latency_ms` from send to ack, by percentile.  Wake-ups, runs and record batches are per second.  `sitting` has date
+    and commit of the run.
     """
 
     multiple: float
@@ -129,6 +130,7 @@ class Figure(msgspec.Struct, frozen=True):
     wakeups_per_s: dict[str, float] = {}
     runs_per_s: float = 0.0
     batches_per_s: float = 0.0
+    sitting: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -170,7 +172,7 @@ def _rules(run: DaemonRun) -> Iterator[tuple[bool, str]]:
     yield run.same_processes, "a process was started again"
 
 
-def figure_of(pairs: Sequence[Pair]) -> Figure:
+def figure_of(pairs: Sequence[Pair], sitting: str = "") -> Figure:
     """Return the medians over the repetitions of one case, all of them sound."""
     runs = [pair.daemon for pair in pairs]
     multiples = [pair.multiple for pair in pairs]
@@ -191,6 +193,7 @@ def figure_of(pairs: Sequence[Pair]) -> Figure:
         wakeups_per_s=_by_process(runs, lambda run, name: run.wakeups.get(name, 0) / run.settle_s),
         runs_per_s=median(run.runs / run.settle_s for run in runs),
         batches_per_s=median(run.batches / run.settle_s for run in runs),
+        sitting=sitting,
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.cases import BRUCE, GROUPS, IDLE
+from bench.cases import BRUCE, GROUPS, IDLE, choose_cases
 from bench.corpus import write_datagrams
 from bench.daemon import measured_daemon
 from bench.peers import absence, run_peer
@@ -55,11 +55,11 @@ class Plan:
     @classmethod
     def of(cls, group: str, names: Sequence[str], repetitions: int | None, *, quick: bool) -> Plan:
         """Return the plan for the command line's options; without names, for the whole group."""
-        cases = [case for case in GROUPS[group] if not names or case.name in names]
+        cases = choose_cases(group, names)
         if any(case.percent for case in cases) and GROUPS[group][0] not in cases:
             cases.insert(0, GROUPS[group][0])
         if quick:
-            cases = [case.shortened(QUICK_SHARE) for case in cases if not case.in_full]
+            cases = [case.shortened(QUICK_SHARE) for case in cases if names or not case.in_full]
         rests = group == WITH_IDLE and (not names or IDLE in names)
         idle_s = LONG_REST_S / (QUICK_SHARE if quick else 1) if rests else 0.0
         if repetitions:

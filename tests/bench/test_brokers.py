@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka import KafkaProducer
 
-from bench.brokers import STUCK, Sink, SinkCounts, started_brokers
+from bench.brokers import STUCK, Sink, started_brokers
 from bench.cases import Site
 from bench.tools import make_tools
 from bruce_mp.devbroker.control import DevBroker
@@ -93,9 +93,11 @@ class Client:
         return [(ack.topic, ack.partition, ack.error, ack.base_offset) for ack in answer.response.acks]
 
 
-def batch(topic: bytes, partition: int, producer: int, sequence: int, values: list[bytes]) -> PartitionData:
-    records = encode_records([KafkaRecord(1, None, value) for value in values])
-    header = batch_header(records, len(values), 1, 1, producer=Producer(producer, 0, sequence))
+def batch(
+    topic: bytes, partition: int, producer: int, sequence: int, values: list[bytes], *, timestamp: int = 1
+) -> PartitionData:
+    records = encode_records([KafkaRecord(timestamp, None, value) for value in values])
+    header = batch_header(records, len(values), timestamp, timestamp, producer=Producer(producer, 0, sequence))
     return PartitionData(topic, partition, records, header)
 
 
@@ -119,7 +121,18 @@ def test_a_batch_out_of_order_is_refused(tools: Tools, tmp_path: Path) -> None:
         assert client.produce(batch(b"bench-0", 1, me, 3, [b"c"])) == [(b"bench-0", 1, 0, 3)]
         assert client.produce(batch(b"bench-9", 0, me, 0, [b"d"])) == [(b"bench-9", 0, 3, -1)]
         assert client.produce(batch(b"bench-1", 7, me, 1, [b"e"])) == [(b"bench-1", 7, 3, -1)]
-        assert sink.statistics() == SinkCounts(records=5, batches=3, refused=3)
+        assert sink.statistics()[:3] == (5, 3, 3)
+
+
+def test_sink_measures_the_wait_of_the_records_since_the_last_counts(tools: Tools, tmp_path: Path) -> None:
+    with Sink(tools, Site(topics=1, partitions=2), tmp_path) as sink, closing(Client(sink.bootstrap)) as client:
+        me, now_ms = client.producer_id(), time.time_ns() // 1_000_000
+        client.produce(batch(b"bench-0", 0, me, 0, [b"a"] * 98, timestamp=now_ms))
+        client.produce(batch(b"bench-0", 1, me, 0, [b"b"] * 2, timestamp=now_ms - 5_000))
+        assert 5_000 <= sink.statistics().wait_ms < 6_000
+        client.produce(batch(b"bench-0", 0, me, 98, [b"c"] * 99, timestamp=time.time_ns() // 1_000_000))
+        client.produce(batch(b"bench-0", 1, me, 2, [b"d"], timestamp=now_ms - 5_000))
+        assert sink.statistics().wait_ms < 1_000
 
 
 def test_sink_assigns_leaders_round_robin_and_leaves_a_filled_topic_leaderless(tools: Tools, tmp_path: Path) -> None:

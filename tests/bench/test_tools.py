@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -60,6 +61,18 @@ def test_a_paced_sender_keeps_its_rate(tools: Tools, tmp_path: Path) -> None:
     write_datagrams(tmp_path / "datagrams", TOPICS, 100)
     run = run_plain(tools, Case("paced", 100, 500, senders=2, rate=1000), tmp_path, tmp_path / "datagrams")
     assert run.seconds > 0.45
+
+
+@pytest.mark.process
+def test_a_paced_sender_dates_its_messages(tools: Tools, tmp_path: Path) -> None:
+    write_datagrams(tmp_path / "datagrams", TOPICS, 100)
+    time.sleep(0.02)
+    before_ms = time.time_ns() // 1_000_000
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "in"))
+        run_sender(tools, Case("paced", 100, 5, rate=1000), f"datagram:{tmp_path}/in", tmp_path / "datagrams")
+        parsed = [parse_message(receiver.recv(200)) for _ in range(5)]
+    assert all(isinstance(message, Message) and message.timestamp_ms >= before_ms for message in parsed)
 
 
 @pytest.mark.process

@@ -6,11 +6,12 @@
  * each begins with its own size (32 bits, big-endian).  They are sent round and round, by SENDERS processes with a socket
  * each, who share MESSAGES and RATE (messages a second, 0 = never pause); up to PER_WRITE in one write, for streams.  A
  * sender that is late catches up at once.  With STAMP 1 the last eight bytes of each message become the nanoseconds of
- * CLOCK_MONOTONIC at which it is sent; with BARE 1 they are datagrams and their sizes are left out.  Prints "SENT messages
- * seconds".
+ * CLOCK_MONOTONIC at which it is sent; with BARE 1 they are datagrams and their sizes are left out.  With a rate, the
+ * timestamp of each AnyPartition message becomes the time at which it is sent.  Prints "SENT messages seconds".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <endian.h>
 #include <err.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -27,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_MESSAGES = 1 << 16 };
+enum { MOST_MESSAGES = 1 << 16, ANY_PARTITION = 256, TOPIC_AT = 12 };
 
 static char *messages_at[MOST_MESSAGES];
 static int message_count;
@@ -85,6 +86,17 @@ static void stamp(char *message) {
     memcpy(message + size_of(message) - sizeof ns, &ns, sizeof ns);
 }
 
+/* Set the timestamp, which follows the topic. */
+static void date(char *message) {
+    uint16_t api, topic_size;
+    struct timespec t;
+    memcpy(&api, message + 4, sizeof api), memcpy(&topic_size, message + TOPIC_AT - 2, sizeof topic_size);
+    if (ntohs(api) != ANY_PARTITION) return;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t ms = htobe64(t.tv_sec * 1000ULL + t.tv_nsec / 1000000);
+    memcpy(message + TOPIC_AT + ntohs(topic_size), &ms, sizeof ms);
+}
+
 static void send_all(int sock, int first, long messages, double rate, int per_write, int stamped, int bare) {
     double start = now();
     for (long i = 0, count; i < messages; i += count) {
@@ -93,6 +105,7 @@ static void send_all(int sock, int first, long messages, double rate, int per_wr
         if (rate > 0) wait_until(start + i / rate);
         for (count = 0; count < per_write && i + count < messages && next + count < message_count; count++) {
             if (stamped) stamp(messages_at[next + count]);
+            if (rate > 0 && !bare) date(messages_at[next + count]);
             size += size_of(messages_at[next + count]);
         }
         size_t left_out = bare ? sizeof(uint32_t) : 0;

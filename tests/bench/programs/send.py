@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 STAMP_BYTES = 8
 SIZE_BYTES = 4
+ANY_PARTITION = 256
+TOPIC_AT = 12
 
 
 def read_messages(path: Path) -> list[bytes]:
@@ -39,6 +41,14 @@ def stamped(message: bytes) -> bytes:
     return message[:-STAMP_BYTES] + time.monotonic_ns().to_bytes(STAMP_BYTES, sys.byteorder)
 
 
+def dated(message: bytes) -> bytes:
+    """Return an AnyPartition message with the present time as timestamp, which follows the topic."""
+    at = TOPIC_AT + int.from_bytes(message[TOPIC_AT - 2 : TOPIC_AT], "big")
+    if int.from_bytes(message[4:6], "big") != ANY_PARTITION:
+        return message
+    return message[:at] + (time.time_ns() // 1_000_000).to_bytes(8, "big") + message[at + 8 :]
+
+
 class Load(NamedTuple):
     """The load of one sender."""
 
@@ -48,6 +58,7 @@ class Load(NamedTuple):
     rate: float
     per_write: int
     stamp: bool
+    date: bool
 
 
 def send_all(sock: socket.socket, load: Load) -> None:
@@ -58,6 +69,7 @@ def send_all(sock: socket.socket, load: Load) -> None:
             time.sleep(max(0.0, start + done / load.rate - time.monotonic()))
         at = (load.first + done) % len(load.messages)
         some = load.messages[at : at + min(load.per_write, load.wanted - done)]
+        some = list(map(dated, some)) if load.date else some
         sock.sendall(b"".join(map(stamped, some) if load.stamp else some))
         done += len(some)
 
@@ -76,7 +88,9 @@ def main() -> None:
             sock = connect_to(address)
             os.read(go, 1)  # the end of the pipe is the starting signal
             share = wanted * (sender + 1) // senders - wanted * sender // senders
-            send_all(sock, Load(messages, sender * 7, share, rate / senders, per_write, bool(stamp)))
+            send_all(
+                sock, Load(messages, sender * 7, share, rate / senders, per_write, bool(stamp), rate > 0 and not bare)
+            )
             os._exit(0)
         children.append(child)
     start = time.monotonic()

@@ -4,7 +4,9 @@
  *
  * TOPICS is a file with a line "name partitions" for each topic; its partitions are led by the brokers in turn, those of a
  * topic with minus so many partitions by nobody.  An answer to a produce request leaves DELAY ms after the request came.
- * Prints "READY" and the ports, for each line on its standard input "records batches refused", and ends with that input.
+ * Prints "READY" and the ports, for each line on its standard input "records batches refused wait", and ends with that
+ * input.  `wait` is the 99th percentile of the ms from a record's timestamp, in each batch that of its first record, to the
+ * batch, since the last line.
  *
  * A batch is refused that is not magic 2, or does not have the sequence number that is due in its partition; so is one
  * that comes again, which a broker would recognise: here nobody has a reason to send one again.  What is spoken: ApiVersions 0, Metadata 1 to 4, Produce 3 to 7, InitProducerId 0; whatever is asked about topics,
@@ -28,7 +30,7 @@
 
 enum { PRODUCE = 0, FETCH = 1, METADATA = 3, API_VERSIONS = 18, INIT_PRODUCER_ID = 22 };
 enum { UNKNOWN_TOPIC = 3, NO_LEADER = 5, OUT_OF_ORDER = 45, UNSUPPORTED_VERSION = 35, INVALID_RECORD = 87 };
-enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 64, MOST_SOCKETS = 1 << 12, SLOTS = 1 << 13 };
+enum { BATCH_HEADER = 61, NAME_BYTES = 256, MOST_BROKERS = 64, MOST_SOCKETS = 1 << 12, SLOTS = 1 << 13, MOST_WAIT_MS = 1 << 14 };
 
 /* --- bytes that go back ------------------------------------------------------------------------------------------ */
 
@@ -75,6 +77,7 @@ static Topic *topics;
 static int topic_count, broker_count, slot_of[SLOTS];
 static uint16_t ports[MOST_BROKERS];
 static uint64_t records, batches, refused, next_producer = 1;
+static uint64_t waits[MOST_WAIT_MS]; /* records by ms */
 
 static uint32_t hash_of(const char *name) {
     uint32_t hash = 2166136261u;
@@ -167,15 +170,30 @@ typedef struct {
 enum { IS_LISTENER = 1 };
 enum { FRAME, REQUEST, PRODUCE_HEAD, TOPIC, PARTITION, END };
 
-static int64_t now_ms(void) {
+static int64_t clock_ms(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
+
+static int64_t now_ms(void) { return clock_ms(CLOCK_MONOTONIC); }
 
 static uint16_t get16(const uint8_t *at) { return at[0] << 8 | at[1]; }
 static uint32_t get32(const uint8_t *at) { return (uint32_t)get16(at) << 16 | get16(at + 2); }
 static uint64_t get64(const uint8_t *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
+
+static void count_wait(int64_t timestamp, uint32_t count) {
+    int64_t wait = clock_ms(CLOCK_REALTIME) - timestamp;
+    waits[wait < 0 ? 0 : wait < MOST_WAIT_MS ? wait : MOST_WAIT_MS - 1] += count;
+}
+
+static int64_t longest_wait(void) {
+    uint64_t sum = 0, passed = 0, at = 0;
+    for (int ms = 0; ms < MOST_WAIT_MS; ms++) sum += waits[ms];
+    while (at < MOST_WAIT_MS - 1 && (passed += waits[at]) * 100 < sum * 99) at++;
+    memset(waits, 0, sizeof waits);
+    return at;
+}
 
 /* What a broker answers for a batch, of which the first bytes are given. */
 static int judge(Topic *topic, uint32_t index, const uint8_t *batch, int64_t *offset) {
@@ -189,6 +207,7 @@ static int judge(Topic *topic, uint32_t index, const uint8_t *batch, int64_t *of
     partition->sequence = (sequence + count) & 0x7FFFFFFF;
     *offset = partition->records;
     partition->records += count, records += count, batches++;
+    count_wait(get64(batch + 27), count);
     return 0;
 }
 
@@ -333,7 +352,7 @@ static void welcome(int epoll, int listener) {
 static int tell(void) {
     char line[16];
     if (read(0, line, sizeof line) <= 0) return 0;
-    printf("%lu %lu %lu\n", records, batches, refused);
+    printf("%lu %lu %lu %ld\n", records, batches, refused, longest_wait());
     fflush(stdout);
     return 1;
 }
