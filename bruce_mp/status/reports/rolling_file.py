@@ -104,6 +104,8 @@ class RollingFile:
 
     def _prepare(self, size: int) -> None:
         """Open the file and make room for a line. A line larger than the size limit gets a separate file."""
+        if self._descriptor is not None and not self._is_at_path(self._descriptor):
+            self.close()
         if self._descriptor is None:
             self._descriptor = open_private(self.path)
             self._size = os.fstat(self._descriptor).st_size
@@ -111,6 +113,13 @@ class RollingFile:
                 self._append(_CUT)
         if self._size and self._size + size > self._max_size:
             self._rotate()
+
+    def _is_at_path(self, descriptor: int) -> bool:
+        """Return False if the open file was moved or removed, as by logrotate."""
+        try:
+            return os.path.samestat(self.path.lstat(), os.fstat(descriptor))
+        except OSError:
+            return False
 
     def _append(self, line: bytes) -> None:
         assert self._descriptor is not None
@@ -131,35 +140,43 @@ class RollingFile:
 
     def _rotate(self) -> None:
         self.close()
-        at_ms = self._now_ms()
-        while (rotated := self._rotated_path(at_ms)).exists():
-            at_ms += 1
+        # Behind all others, also after the clock went back: `_remove_oldest` begins with the first.
+        at_ms = max(self._now_ms(), *(self._rotation_ms(each) + 1 for each in self._rotated_files()), 0)
         try:
-            self.path.rename(rotated)
+            self.path.rename(self.path.with_name(f"{self.path.name}.{at_ms}"))
         except OSError as error:
             raise FileWriteError(f"{self.path} is full and cannot be renamed: {error.strerror}.") from error
         self._remove_oldest()
         self._prepare(0)
 
-    def _rotated_path(self, at_ms: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{at_ms}")
-
     def _remove_oldest(self) -> None:
         """Remove the oldest rotated files until the total is within the limit."""
         total = 0
         for rotated in sorted(self._rotated_files(), key=self._rotation_ms, reverse=True):
-            with suppress(FileNotFoundError):
+            try:
                 total += rotated.stat().st_size
                 if total > self._max_archive:
                     rotated.unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise FileWriteError(
+                    f"{rotated} is too old and cannot be removed: {error.strerror}. Remove it, or make the daemon's "
+                    "user its owner."
+                ) from error
 
     def _rotated_files(self) -> list[Path]:
         prefix = f"{self.path.name}."
-        return [
-            path
-            for path in self.path.parent.iterdir()
-            if path.name.startswith(prefix) and path.name.removeprefix(prefix).isdecimal()
-        ]
+        try:
+            return [
+                path
+                for path in self.path.parent.iterdir()
+                if path.name.startswith(prefix) and path.name.removeprefix(prefix).isdecimal()
+            ]
+        except OSError as error:
+            raise FileWriteError(
+                f"{self.path.parent} cannot be read, so old files stay: {error.strerror}. Let the daemon read it."
+            ) from error
 
     def _rotation_ms(self, rotated: Path) -> int:
         return int(rotated.name.removeprefix(f"{self.path.name}."))

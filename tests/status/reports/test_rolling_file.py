@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,6 @@ from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line, parse_line
 from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from support.full_disk import files_end_at
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_MS = 1_800_000_000_000
 LINE = b"0123456\n"
@@ -165,3 +163,39 @@ def test_a_full_disk_leaves_whole_lines(path: Path) -> None:
             file.write([LINE])
     file.write([LINE])
     assert path.read_bytes() == LINE * 3
+
+
+@pytest.mark.parametrize("act", ["moved", "removed", "replaced"])
+def test_a_file_that_was_moved_is_opened_again(path: Path, act: str) -> None:
+    file = made(path)
+    file.write([LINE])
+    if act == "removed":
+        path.unlink()
+    else:
+        path.rename(path.with_name("aside"))
+    if act == "replaced":
+        path.touch()
+    file.write([LINE])
+    assert path.read_bytes() == LINE
+
+
+def test_a_clock_that_goes_back_keeps_the_newest_files(path: Path) -> None:
+    hours = iter((5, 4, 400_000, 3, 2, 1))
+    file = RollingFile(path, 8, 16, lambda: next(hours) * 3_600_000)
+    lines = [b"line  %d\n" % number for number in range(7)]
+    file.write(lines)
+    assert [(path.parent / name).read_bytes() for name in rolled(path)] == lines[4:6]
+
+
+def test_an_old_file_that_cannot_be_removed_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a sticky directory, after the daemon got another user."""
+    file = made(path, 8, 0)
+
+    def refuse(_: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(FileWriteError, match=r"log\.\d+ is too old and cannot be removed: Operation not permitted\."):
+        file.write([LINE, LINE])
+    file.write([LINE])
+    assert path.read_bytes() == LINE
