@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 import time
@@ -15,6 +16,7 @@ import pytest
 from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.stream_connections import STREAM_COUNTERS
 from bruce_mp.kernels import ChunkPool, Coalescing, Lanes, ProcessRow, StreamIntake, StreamSource
+from bruce_mp.kernels.pure.arrival_rate import NO_COALESCING
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -48,8 +50,11 @@ class Rig:
         self._stack = stack
         self.apply()
 
-    def apply(self, *, longest: int = 100_000, blocks: bool = False) -> None:
-        self.intake.apply_config(Coalescing(0, 0, 0), longest, blocks=blocks)
+    def apply(self, *, longest: int = 100_000, blocks: bool = False, coalescing: Coalescing = NO_COALESCING) -> None:
+        self.intake.apply_config(coalescing, longest, blocks=blocks)
+
+    def new_lanes(self) -> Lanes:
+        return Lanes(self.slab, self.pool, TopicTable(self.slab), lambda _: 60_000)
 
     def connect(
         self,
@@ -277,6 +282,52 @@ def test_a_call_waits_for_data_only_while_a_run_is_open(rig: Rig) -> None:
     leftovers = leftovers or rig.run().leftovers  # the pure kernel does not wait
     assert [data for _, data in leftovers] == [BARRIER]
     assert rig.values() == [b"a", b"b"]
+
+
+def test_attempts_are_served_in_turn_also_beyond_the_events_of_a_round() -> None:
+    """A round serves one attempt only, and epoll reports 512 of these 600 connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    with new_slab(replace(SMALL, chunks=1400)) as slab, ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        rig = Rig(slab, stack)
+        pairs = [rig.connect(number, lanes=rig.new_lanes()) for number in range(1, 601)]
+        for client, _ in pairs:
+            client.sendall(datagram(value=b"a") * 2)
+        for _ in range(1000):
+            before = [source.flush_group.received for _, source in pairs]
+            assert rig.run() == ([], None, [])
+            for (client, source), count in zip(pairs, before, strict=True):
+                if source.flush_group.received > count:
+                    client.sendall(datagram(value=b"a") * 2)
+        counts = [source.flush_group.received for _, source in pairs]
+        assert sum(counts) >= 2000
+        assert 0 < min(counts) <= max(counts) <= 8
+
+
+def test_an_outdated_event_is_not_reported(rig: Rig) -> None:
+    """A connection that is paused while its event waits for the next round must not be read."""
+    (one, _), (two, second) = (rig.connect(number, lanes=rig.new_lanes()) for number in (1, 2))
+    for client in (one, two):
+        client.sendall(datagram())
+    assert rig.run() == ([], None, [])
+    rig.intake.discard(second.socket.fileno())
+    rig.epoll.unregister(second.socket)
+    assert rig.run() == ([], None, [])
+    assert rig.row.counted == 1
+
+
+def test_a_round_that_left_data_is_followed_without_a_nap(rig: Rig) -> None:
+    rig.apply(coalescing=Coalescing(20_000, 1_000_000, 1 << 40))
+    pairs = [rig.connect(number, lanes=rig.new_lanes()) for number in range(1, 9)]
+    began = time.monotonic()
+    for _ in range(20):
+        for client, _ in pairs:
+            client.sendall(datagram(value=b"a") * 50)
+        for _ in pairs:
+            assert rig.run(wait_ms=1000) == ([], None, [])
+    assert rig.row.counted == 20 * 8 * 50
+    assert time.monotonic() - began < 1.5  # with at most 20 naps, not 160
 
 
 def test_busy_connections_do_not_starve_the_others(rig: Rig) -> None:

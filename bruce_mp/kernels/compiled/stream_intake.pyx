@@ -77,7 +77,7 @@ cdef class Round:
     cdef int room, count
     cdef int64_t largest, size
     cdef list others         # events for the caller
-    cdef int next            # the event that the next round reads first
+    cdef int unread          # events of the last poll whose sources the next rounds read, before they poll again
 
     def __dealloc__(self):
         free(self.extents)
@@ -135,6 +135,7 @@ class StreamIntake(pure.StreamIntake):
         cdef Py_buffer buffer
         cdef int descriptor = epoll.fileno(), ready, left_ms
         cdef int64_t offset_ms = now_ms - monotonic_us() // 1000, now_us, nap_us, publish_ms = lanes.publish_ms
+        cdef bint is_new
         cdef list touched = [], leftovers
         read_times(lanes, batch)
         left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
@@ -146,11 +147,15 @@ class StreamIntake(pure.StreamIntake):
             raise
         try:
             while True:
-                with nogil:
-                    ready = epoll_wait(descriptor, served.events, EVENTS, left_ms)
+                is_new = served.unread == 0
+                if is_new:
+                    with nogil:
+                        ready = epoll_wait(descriptor, served.events, EVENTS, left_ms)
+                else:
+                    ready = served.unread
                 now_us = monotonic_us()
                 now_ms = now_us // 1000 + offset_ms
-                read_ready(self, served, ready, &memory, &buffer)
+                read_ready(self, served, ready, is_new, &memory, &buffer)
                 if not served.sources:
                     return pure.StreamIntakeResult([], None, served.others)
                 if not have_room(self, served):
@@ -171,7 +176,7 @@ class StreamIntake(pure.StreamIntake):
                 left_ms = <int>max(0, min(until_ms, times.due_ms) - now_ms)
                 if leftovers or served.others or now_ms >= publish_ms or not left_ms:
                     return pure.StreamIntakeResult(leftovers, None, served.others)
-                nap_us = rate.nap_us(now_us)
+                nap_us = 0 if served.unread else rate.nap_us(now_us)
                 if 0 < nap_us < left_ms * 1000:
                     sleep_us(nap_us)
                     now_ms = monotonic_us() // 1000 + offset_ms
@@ -184,8 +189,8 @@ class StreamIntake(pure.StreamIntake):
             release(&memory)
 
 
-cdef int read_ready(intake, Round served, int ready, Memory *memory, Py_buffer *buffer) except -1:
-    """Read each ready source of the same lanes once."""
+cdef int read_ready(intake, Round served, int ready, bint is_new, Memory *memory, Py_buffer *buffer) except -1:
+    """See `_read_ready` of the base class."""
     cdef dict sources = intake._sources
     cdef uint8_t *base = <uint8_t *>buffer.buf
     cdef uint64_t at = intake._row._at
@@ -193,28 +198,28 @@ cdef int read_ready(intake, Round served, int ready, Memory *memory, Py_buffer *
     cdef int64_t begin = 0, longest = intake._longest
     cdef ssize_t got, kept
     cdef StreamSource source
-    cdef int step, index, used = 0, start = served.next
-    cdef bint skipped = False
+    cdef int index, used = 0
     cdef Read *read
     served.clear()
-    served.next = 0
-    for step in range(ready):
-        index = (start + step) % ready  # epoll reports busy connections in the same order each time
+    served.unread = 0
+    for index in range(ready):
         source = sources.get(served.events[index].data.fd)
         if source is None or served.events[index].events != EPOLLIN:
-            served.others.append((served.events[index].data.fd, served.events[index].events))
+            if is_new:  # an older event may be outdated, and the next poll reports it again if not
+                served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         kept = len(source.start)
         if begin + kept + MIN_READ > buffer.len or (used and source.lanes is not served.lanes):
-            if not skipped:
-                skipped, served.next = True, index
-            continue  # the next round reads it first
+            served.events[served.unread] = served.events[index]
+            served.unread += 1
+            continue
         counters[<int>intake._counters.reads[source.kind]] += 1
         got = recv(
             served.events[index].data.fd, base + begin + kept, min(MAX_READ, buffer.len - begin - kept), MSG_DONTWAIT
         )
         if got <= 0:
-            served.others.append((served.events[index].data.fd, served.events[index].events))
+            if is_new:
+                served.others.append((served.events[index].data.fd, served.events[index].events))
             continue
         counters[<int>intake._counters.got_data[source.kind]] += 1
         memcpy(base + begin, <char *>source.start, kept)

@@ -124,8 +124,8 @@ class StreamIntake:
         self._buffer = buffer
         self._counters = counters
         self._sources: dict[int, StreamSource] = {}
-        self._next = 0
-        """The event that the next round reads first: epoll reports busy connections in the same order each time."""
+        self._unread: list[tuple[int, int]] = []
+        """Events of the last poll whose sources the next rounds read, before they poll again."""
 
     def apply_config(self, coalescing: Coalescing, longest: int, *, blocks: bool) -> None:
         """Apply the limits of naps and messages; `blocks` makes clients wait for room.  No connection stays plain."""
@@ -146,10 +146,12 @@ class StreamIntake:
         """Serve the ready plain connections, round by round.
 
         The call may wait for data until `until_ms`, while some runs are open, none is due and no closed run has reached
-        its tick: that costs less than a return for each round.  While messages come fast, it naps between two rounds.
+        its tick: that costs less than a return for each round.  While messages come fast, it naps between two rounds,
+        unless the first has left data of further sources: each round serves one attempt only.
         The pure kernel serves one round, and waits only in a nap before it.
         """
-        self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
+        if not self._unread:
+            self._rate.nap(now_ms, until_ms, self._lanes.next_due_ms)
         reads, others = self._read_ready(epoll)
         if not reads:
             return StreamIntakeResult([], None, others)
@@ -162,15 +164,19 @@ class StreamIntake:
         return StreamIntakeResult(leftovers, uncounted, others)
 
     def _read_ready(self, epoll: select.epoll) -> tuple[list[_Read], list[tuple[int, int]]]:
-        """Read each ready source of the same lanes once; return the other events as well."""
+        """Read each ready source of the same lanes once; return the other events as well.
+
+        The sources that it does not read come first in the next rounds, so that all have the same share.
+        """
         reads: list[_Read] = []
         others: list[tuple[int, int]] = []
-        begin, ready = 0, epoll.poll(0, MAX_EVENTS)
-        start, self._next, skipped = self._next % max(1, len(ready)), 0, False
-        for index, (descriptor, events) in [*enumerate(ready)][start:] + [*enumerate(ready)][:start]:
+        begin, is_new = 0, not self._unread
+        ready, self._unread = self._unread or epoll.poll(0, MAX_EVENTS), []
+        for descriptor, events in ready:
             source = self._sources.get(descriptor)
             if source is None or events != select.EPOLLIN:
-                others.append((descriptor, events))
+                if is_new:  # an older event may be outdated, and the next poll reports it again if not
+                    others.append((descriptor, events))
             elif begin + len(source.start) + MIN_READ <= len(self._buffer) and (
                 not reads or source.lanes is reads[0].source.lanes
             ):
@@ -180,10 +186,10 @@ class StreamIntake:
                     extents, at, _, _ = split_stream(self._buffer, begin, end, self._longest)
                     reads.append(_Read(source, extents, begin, at, end))
                     begin = end
-                else:
+                elif is_new:
                     others.append((descriptor, events))
-            elif not skipped:
-                skipped, self._next = True, index
+            else:
+                self._unread.append((descriptor, events))
         return reads, others
 
     def _receive(self, source: StreamSource, begin: int) -> int:
