@@ -101,14 +101,23 @@ class SpillFile:
 
     @classmethod
     def create(cls, path: Path, slab_id: int, row: int, number: int, *, keeps_timestamps: bool) -> SpillFile:
-        """Create the file of an attempt, with mode 0600; for `keeps_timestamps` see `Lanes.ingest`."""
+        """Create the file of an attempt, with mode 0600; for `keeps_timestamps` see `Lanes.ingest`.
+
+        On a full disk no file remains.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         header = bytearray(_DATA_AT)
         _HEADER.pack_into(header, 0, _MAGIC, _VERSION, row, slab_id, number, int(keeps_timestamps))
         _SEAL.pack_into(header, _SEAL_AT, 0, 0, _DATA_AT)
         _PROGRESS.pack_into(header, _PROGRESS_AT, _DATA_AT, 0, 0)
-        os.pwrite(descriptor, header, 0)
+        try:
+            os.posix_fallocate(descriptor, 0, _DATA_AT)
+            os.pwrite(descriptor, header, 0)
+        except OSError:
+            os.close(descriptor)
+            path.unlink()
+            raise
         return cls(path, descriptor)
 
     @classmethod

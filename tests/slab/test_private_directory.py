@@ -12,6 +12,7 @@ from bruce_mp.slab.file import Geometry, Slab, create_slab
 from bruce_mp.slab.private_directory import LINK, check_owner, create_private_directory
 from bruce_mp.slab.spill import SpillDirectory
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
+from support.full_disk import files_end_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,14 @@ def test_a_slab_leaves_the_spill_files_of_another_slab(tmp_path: Path) -> None:
     file.close()
     ours.remove()
     assert not (tmp_path / "spill").exists()
+
+
+def test_a_spill_file_without_room_for_its_header_is_removed(tmp_path: Path) -> None:
+    directory = SpillDirectory.for_slab(slab_in(tmp_path / "a"), tmp_path / "spill")
+    with files_end_at(1000), pytest.raises(OSError, match="File too large"):
+        directory.create(3, 1, keeps_timestamps=False)
+    directory.create(3, 1, keeps_timestamps=False).remove()
+    assert [path.name for path in (tmp_path / "spill").iterdir()] == [LINK]
 
 
 def test_a_slab_leaves_the_journal_of_another_slab(tmp_path: Path) -> None:
