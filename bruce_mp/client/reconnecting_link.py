@@ -28,7 +28,7 @@ MAX_BACKOFF_S: Final = 5.0
 """Each failed connection doubles the wait; a daemon that restarts is found within these seconds."""
 READ_SIZE: Final = 1 << 16
 MAX_CONNECT_S: Final = 5.0
-"""Longest wait for one connection, so that a call notices the end of its own time limit."""
+"""Longest wait for one connection, so that a call notices the end of its time limit."""
 MIN_CONNECT_S: Final = 0.001
 """connect() over TCP fails with a timeout of 0; over loopback it takes almost no time."""
 
@@ -176,7 +176,7 @@ class ReconnectingLink:
             _shut_down(connection, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Drop the connection for good."""
+        """Close the connection, and never reconnect."""
         self._closed.set()
         if self._socket is not None and self._socket is not self._read_from:
             _shut_down(self._socket, socket.SHUT_WR)

@@ -8,7 +8,7 @@
   connection broke since the last flush.
 * One lock guards the state; a thread that cannot acquire it in time raises `SendTimeoutError`. Only reading the answer
   to a flush happens without the lock.
-* Most messages go straight into the buffer (`SendBuffer.accept`): while a write is scheduled, and up to `room` bytes.
+* While a write is scheduled, `SendBuffer.accept` buffers messages without this module, up to `room` bytes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ MAX_STREAM_MESSAGE: Final = 2 * 1024 * 1024 + 4
 """Largest message that a daemon accepts by default (`input.max_stream_size`), including the 4 bytes of Size."""
 DEFAULT_BUFFER: Final = 1024 * 1024
 """Bytes that wait for a daemon that restarts or does not read, before a send blocks."""
-FULL_WRITE: Final = 64 * 1024
+WRITE_SIZE: Final = 64 * 1024
 """Bytes in the buffer that trigger a write before the linger ends."""
 RETRY_S: Final = 0.05
 """Shortest time between two writes to a daemon that does not read."""
 MIN_LOCK_WAIT_S: Final = 0.02
-"""Shortest wait for the lock: with `timeout=0`, other threads may still finish calls that do not wait."""
+"""Shortest wait for the lock: even with `timeout=0`, a short call of another thread is no timeout."""
 EXIT_WRITE_S: Final = 1.0
 """Time limit for the last write when the interpreter ends without a `close()`."""
 NO_LIMIT: Final = Deadline(None)
@@ -89,7 +89,7 @@ class _ConnectedClient(Client):
         self._address = address
         self.timeout = timeout
         self._linger = linger
-        self._buffer = buffer
+        self._buffer_size = buffer
         self._send_buffer = send_buffer
         self._closed = False
         advice = "Send less at once. If the daemon's input.max_stream_size is larger, set the client's max_message."
@@ -143,7 +143,7 @@ class _ConnectedClient(Client):
         if self._closed:
             raise ClientClosedError(f"{self._destination}: the client is closed. Create a new one.")
         if self._attempt is _AttemptState.LOST:
-            raise self._attempt_lost()
+            raise self._attempt_lost_error()
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
@@ -202,20 +202,20 @@ class _ConnectedClient(Client):
                 self._ledger.on_connection_ended()
             lost = self._outgoing.clear()
             if self._linger:  # without linger, the sender counts its own message
-                self._count_dropped(self._attempt_lost(), lost)
+                self._count_dropped(self._attempt_lost_error(), lost)
 
-    def _attempt_lost(self) -> AttemptLostError:
+    def _attempt_lost_error(self) -> AttemptLostError:
         return AttemptLostError(f"{self._destination}: the connection broke within an attempt. Repeat the attempt.")
 
     def _buffer_message(self, message: Buffer, deadline: Deadline) -> None:
-        if self._outgoing and len(self._outgoing) + len(message) > self._buffer:
+        if self._outgoing and len(self._outgoing) + len(message) > self._buffer_size:
             self._write(deadline)
         self._outgoing.append(message)
-        if len(self._outgoing) >= FULL_WRITE:
+        if len(self._outgoing) >= WRITE_SIZE:
             with suppress(SendError):  # the message is in the buffer, and the writer thread retries
                 self._write(Deadline(0))
         self._wake_writer()
-        self._outgoing.room = min(self._buffer, len(self._outgoing) + FULL_WRITE)
+        self._outgoing.room = min(self._buffer_size, len(self._outgoing) + WRITE_SIZE)
 
     def _write_through(self, message: Buffer, deadline: Deadline) -> None:
         self._outgoing.append(message)
@@ -253,8 +253,9 @@ class _ConnectedClient(Client):
         self._ledger.on_connection_ended()
         if self._attempt is _AttemptState.OPEN:
             self._lose_attempt()
-            raise self._attempt_lost()
-        self._breaks = self._breaks + 1 if self._outgoing.rewind() else 0
+            raise self._attempt_lost_error()
+        was_in_message = self._outgoing.rewind()
+        self._breaks = self._breaks + 1 if was_in_message else 0
         if self._breaks >= MAX_BREAKS:
             self._breaks = 0
             self._count_dropped(MessageRefusedError(), self._outgoing.remove_first())

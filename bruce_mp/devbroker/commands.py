@@ -95,7 +95,7 @@ class Inject(BrokerCommand, frozen=True):
 
 
 class ListFaults(BrokerCommand, frozen=True):
-    """Return the faults that may still strike, as `InjectedFault`."""
+    """Return the faults that may still be triggered, as `InjectedFault`."""
 
     async def run(self, server: DevServer) -> list[InjectedFault]:
         return server.faults.injected

@@ -159,7 +159,7 @@ class DevBroker:
         return self._request(commands.Inject(fault=fault), int)
 
     def faults(self) -> list[InjectedFault]:
-        """Return the faults that may still strike, with their counts."""
+        """Return the faults that may still be triggered, with their counts."""
         return self._request(commands.ListFaults(), list[InjectedFault])
 
     def clear_faults(self, number: int | None = None) -> None:

@@ -1,8 +1,8 @@
 """Scripted faults as data: the requests that a fault matches, and its effect on them.
 
-A fault *matches* requests by API, broker, client, topic, partition and text. It *strikes* the nth match and then every
-mth, a number of times. `EFFECTS` defines each action for the three steps of a request: execution, response bytes, and
-connection. Several faults may strike one request; their effects add up.
+A fault *matches* requests by API, broker, client, topic, partition and text. The nth match
+*triggers* it, and then every mth, a number of times. `EFFECTS` defines each action for the three steps of a request:
+execution, response bytes, and connection. One request may trigger several faults; their effects add up.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = [
     "FaultAction",
     "FaultBook",
     "InjectedFault",
-    "StruckFaults",
     "Target",
+    "TriggeredFaults",
 ]
 
 CORRELATION_AT: Final = 4
@@ -101,7 +101,7 @@ def network_of(text: str) -> IPv4Network | IPv6Network:
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scripted fault. A field that is None matches any value.
 
-    The fault strikes the matches nth, nth + every, nth + 2 every and so on.
+    The fault is triggered by the matches nth, nth + every, nth + 2 every and so on.
     """
 
     action: FaultAction
@@ -193,8 +193,8 @@ EFFECTS: Final = {
 }
 
 
-class StruckFaults(NamedTuple):
-    """Faults that strike one request, with their combined effect."""
+class TriggeredFaults(NamedTuple):
+    """Faults that one request triggers, with their combined effect."""
 
     faults: tuple[Fault, ...] = ()
 
@@ -224,7 +224,7 @@ class StruckFaults(NamedTuple):
         return next(codes, 0)
 
 
-NO_FAULTS: Final = StruckFaults()
+NO_FAULTS: Final = TriggeredFaults()
 
 
 class InjectedFault(msgspec.Struct):
@@ -233,19 +233,19 @@ class InjectedFault(msgspec.Struct):
     number: int
     fault: Fault
     matched: int = 0
-    struck: int = 0
+    triggered: int = 0
 
     @property
     def is_spent(self) -> bool:
-        return self.fault.times is not None and self.struck >= self.fault.times
+        return self.fault.times is not None and self.triggered >= self.fault.times
 
     def count_match(self) -> bool:
-        """Count one match, and return True if the fault strikes it."""
+        """Count one match, and return True if it triggers the fault."""
         self.matched += 1
         after_first = self.matched - self.fault.nth
-        is_struck = not self.is_spent and after_first >= 0 and after_first % self.fault.every == 0
-        self.struck += is_struck
-        return is_struck
+        is_triggered = not self.is_spent and after_first >= 0 and after_first % self.fault.every == 0
+        self.triggered += is_triggered
+        return is_triggered
 
 
 class FaultBook:
@@ -257,7 +257,7 @@ class FaultBook:
 
     @property
     def injected(self) -> list[InjectedFault]:
-        """Return the faults that may still strike."""
+        """Return the faults that may still be triggered."""
         return list(self._injected)
 
     def inject(self, fault: Fault) -> int:
@@ -272,12 +272,12 @@ class FaultBook:
 
     def faults_for(
         self, api: ApiKey, broker: int, client: str, targets: Callable[[], Iterable[Target]]
-    ) -> StruckFaults:
-        """Return the faults that strike this request, and count a match for all faults that concern it."""
+    ) -> TriggeredFaults:
+        """Return the faults that this request triggers, and count a match for all faults that concern it."""
         if not self._injected:
             return NO_FAULTS
         parts = tuple(targets())
         matching = [injected for injected in self._injected if injected.fault.matches(api, broker, client, parts)]
-        struck = tuple(injected.fault for injected in matching if injected.count_match())
+        triggered = tuple(injected.fault for injected in matching if injected.count_match())
         self._injected = [injected for injected in self._injected if not injected.is_spent]
-        return StruckFaults(struck)
+        return TriggeredFaults(triggered)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.devbroker.apis import APIS, Context, api_versions
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.faults import FaultAction, FaultBook, StruckFaults
+from bruce_mp.devbroker.faults import FaultAction, FaultBook, TriggeredFaults
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.devbroker.wire import FRAME_LENGTH, Incoming, decode, encode, frame_length
 from bruce_mp.errors import RemoteProtocolError
@@ -120,14 +120,14 @@ class DevServer:
         self._statistics.dropped_batches, self._statistics.held_bytes = retention.dropped, retention.held
         return self._statistics
 
-    def count_request(self, incoming: Incoming, struck: StruckFaults) -> None:
-        """Count a request and the faults that strike it."""
+    def count_request(self, incoming: Incoming, triggered: TriggeredFaults) -> None:
+        """Count a request and the faults that it triggers."""
         requests, faults = self._statistics.requests, self._statistics.faults
         requests[incoming.api.name] = requests.get(incoming.api.name, 0) + 1
         if incoming.client_id is not None:
             clients = self._statistics.client_ids
             clients[incoming.client_id] = clients.get(incoming.client_id, 0) + 1
-        for fault in struck.faults:
+        for fault in triggered.faults:
             faults[fault.action] = faults.get(fault.action, 0) + 1
 
     def count_connection(self) -> None:
@@ -214,35 +214,35 @@ class Listener:
             frame = await reader.readexactly(frame_length(await reader.readexactly(FRAME_LENGTH.size)))
             incoming = decode(frame)
             targets = partial(incoming.api.targets, incoming.request)
-            struck = self._server.faults.faults_for(incoming.api.key, self._broker, client, targets)
-            closes = struck.closes
-            answer = await self._answer(incoming, struck)
+            triggered = self._server.faults.faults_for(incoming.api.key, self._broker, client, targets)
+            closes = triggered.closes
+            answer = await self._answer(incoming, triggered)
             if answer:
                 writer.write(answer)
                 await writer.drain()
 
-    async def _answer(self, incoming: Incoming, struck: StruckFaults) -> bytes:
+    async def _answer(self, incoming: Incoming, triggered: TriggeredFaults) -> bytes:
         """Return the response bytes, possibly none, after the delays and silences of faults."""
         server = self._server
-        server.count_request(incoming, struck)
-        self._extend_silence(struck.milliseconds(FaultAction.SILENCE))
+        server.count_request(incoming, triggered)
+        self._extend_silence(triggered.milliseconds(FaultAction.SILENCE))
         await self._wait_out_silence()
-        response = await self._respond(incoming, struck) if struck.is_executed else None
-        if struck.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes nothing that others await
+        response = await self._respond(incoming, triggered) if triggered.is_executed else None
+        if triggered.faults or incoming.api.key is not ApiKey.FETCH:  # a plain Fetch changes nothing that others await
             server.changes.notify()
         if response is None:
             return b""
-        frame = encode(response, incoming.correlation_id, struck.milliseconds(FaultAction.THROTTLE))
-        await asyncio.sleep(self._delay(incoming, struck) / 1000)
+        frame = encode(response, incoming.correlation_id, triggered.milliseconds(FaultAction.THROTTLE))
+        await asyncio.sleep(self._delay(incoming, triggered) / 1000)
         await self._wait_out_silence()
-        return struck.mangle(frame)
+        return triggered.mangle(frame)
 
-    async def _respond(self, incoming: Incoming, struck: StruckFaults) -> Any:
+    async def _respond(self, incoming: Incoming, triggered: TriggeredFaults) -> Any:
         """Return the response once it is sufficient, or when the maximum wait of the request ends."""
         if incoming.request is None:
             return api_versions.unsupported()
         server, api = self._server, incoming.api
-        context = Context(APIS, server.cluster, server.statistics, self._broker, incoming.version, struck)
+        context = Context(APIS, server.cluster, server.statistics, self._broker, incoming.version, triggered)
         response = api.handle(incoming.request, context)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + api.max_wait_s(incoming.request)
@@ -251,9 +251,9 @@ class Listener:
             response = api.handle(incoming.request, context)
         return response
 
-    def _delay(self, incoming: Incoming, struck: StruckFaults) -> int:
+    def _delay(self, incoming: Incoming, triggered: TriggeredFaults) -> int:
         delay = self._server.ack_delay_ms if incoming.api.key is ApiKey.PRODUCE else 0
-        return delay + struck.milliseconds(FaultAction.DELAY)
+        return delay + triggered.milliseconds(FaultAction.DELAY)
 
     def _extend_silence(self, milliseconds: int) -> None:
         now = asyncio.get_running_loop().time()

@@ -27,7 +27,7 @@ class Statistics(msgspec.Struct, kw_only=True):
     errors: dict[int, int] = {}
     """Produce responses of partitions by error code, scripted or not."""
     faults: dict[str, int] = {}
-    """Scripted faults that struck, by action."""
+    """Triggered faults, by action."""
     dropped_batches: int = 0
     """Batches that retention removed."""
     held_bytes: int = 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.discards.events import DiscardReportEvent
     from bruce_mp.protocol.client.messages import Message
-    from bruce_mp.telemetry.message_copies import ByteSender, Copies
+    from bruce_mp.telemetry.message_copies import ByteSender, CopyQueue
 
 __all__ = ["DiscardReporter", "FileCopies", "PeerCredentials", "command_of"]
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL_S: Final = 30.0
 """Least time between two lines about discards of a reason and topic."""
 _FORGET_S: Final = 3600.0
-"""Time without discards after which a full table gives up a topic: clients can invent topics faster than lines help."""
+"""Time without discards after which a full table removes a topic, because clients may invent topics without limit."""
 
 _DiscardKind = tuple[DiscardReason, bytes, int | None, int | None, bool]
 """Key of a sum: reason, topic, version, API key, and a flag for TCP."""
@@ -57,7 +57,7 @@ class FileCopies(NamedTuple):
     Keys and values are truncated to `max_bytes`; None keeps them whole.
     """
 
-    copies: Copies
+    copies: CopyQueue
     max_bytes: int | None
 
 

@@ -15,7 +15,7 @@ from bruce_mp.ipc.links import COPIES, REPORTS
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.counters import Counter, discarded
-from bruce_mp.telemetry.message_copies import Copies
+from bruce_mp.telemetry.message_copies import CopyQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,14 +37,14 @@ class ProcessReporter(DiscardReporter):
         super().__init__(links.sender(REPORTS), config.http.bad_msg_prefix_size)
         self._links = links
         self._row = row
-        self._copies: Copies | None = None
+        self._copies: CopyQueue | None = None
         self.apply_config(config)
 
     def apply_config(self, config: Config) -> None:
         """Apply a reloaded config."""
         file = None
         if config.discard_log.enable or config.discards.topic:
-            self._copies = self._copies or Copies(self._links.sender(COPIES), self._row.add)
+            self._copies = self._copies or CopyQueue(self._links.sender(COPIES), self._row.add)
             # Dead letters are whole; the writer cuts the lines of the file.
             file = FileCopies(self._copies, None if config.discards.topic else config.discard_log.max_msg_prefix_size)
         elif self._copies is not None:

@@ -55,7 +55,7 @@ __all__ = ["ResponseHandler"]
 log = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
 _LAST_CODE: Final = 133
-"""The last error code with a counter of its own; greater codes share the counter after it."""
+"""The last error code with a separate counter; greater codes share the next counter."""
 _OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL_ACTIONS: Final = frozenset(
     {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}

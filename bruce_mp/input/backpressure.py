@@ -101,7 +101,7 @@ class Backpressure:
 
 
 def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Return how many messages of at most `span` chunks fit, in the worst case.
+    """Return the number of messages of at most `span` chunks that fit in the worst case.
 
     Each may need two spans, because smaller messages may split the free chunks.
     """
@@ -110,7 +110,7 @@ def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
 
 
 def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
-    """Return how many of `count` messages of at most `largest` bytes certainly find room.
+    """Return the number of messages, up to `count`, of at most `largest` bytes each that certainly find room.
 
     `first` is the size of the first message, which may fit alone.
     """

@@ -72,7 +72,7 @@ def user_of(peer: PeerCredentials | None) -> int:
 
 
 def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int | str:
-    """Return the peer's user, or for TCP its address, TCP_USER if it has gone."""
+    """Return the user of a UNIX peer, or the address of a TCP peer; TCP_USER for a TCP peer that has disconnected."""
     if peer is not None:
         return peer.uid
     try:

@@ -103,7 +103,7 @@ class InputShell(ProcessShell):
         self._loop.stop()
 
     def close(self) -> int:
-        """Return how many ms to wait for the router to receive the last frames.
+        """Return the ms to wait until the router has received the last frames.
 
         An input that is replaced has no router: it drops the frames, because the next router sweeps the slab.
         """

@@ -55,7 +55,7 @@ def stream_coalescing_for(config: Config) -> Coalescing:
 
 
 def _send_buffer_limit() -> int:
-    """Return how many bytes of a client's send buffer the expected messages may take."""
+    """Return the bytes of a client's send buffer that the expected messages may fill."""
     return min(SEND_BUFFER, _send_buffer()) // QUEUE_DIVISOR
 
 

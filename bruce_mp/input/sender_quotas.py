@@ -80,7 +80,7 @@ class SenderQuotas:
         return self.rules.allowed is None or self.rules.allowed.admits(uid, gids)
 
     def remaining(self, user: int, now_ms: int) -> int | None:
-        """Return how many more messages of a user the quota admits in this interval; None without a limit."""
+        """Return the number of further messages that a user's quota admits in this interval; None without a limit."""
         limit = None if self.rules.limits is None else self.rules.limits.limit_for(user)
         return None if limit is None else max(0, limit - self._table.received_in(user, self._interval_index(now_ms)))
 

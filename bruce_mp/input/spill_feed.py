@@ -174,14 +174,14 @@ class SpillFeed:
             self._buffer = bytearray(found.size)
 
     def _room(self, extents: Extents, landed: frozenset[int]) -> int:
-        """Return how many messages of a slice find room; the ones in `landed` are in lanes and need none."""
+        """Return the number of messages of a slice that find room; messages in `landed` are in lanes and need none."""
         every = range(len(extents))
         missing = [index for index in every if index not in landed] if landed else every
         fitting = self._count_fitting([length_of(extents[index]) for index in missing]) if missing else 0
         return len(extents) if fitting == len(missing) else missing[fitting]
 
     def _count_fitting(self, lengths: list[int]) -> int:
-        """Return how many messages certainly find room; 1 for a message too large for the pool, which is discarded."""
+        """Return the number of messages that certainly find room; 1 for a message too large for the pool, to discard it."""
         capacity, largest = self._pool.capacity, max(lengths)
         if chunks_for(largest) > capacity:
             lengths = lengths[: next(at for at, size in enumerate(lengths) if chunks_for(size) > capacity)]

@@ -234,7 +234,7 @@ class StreamAdmission:
         self.abandon(client, ending)
 
     def _allowed_by_quota(self, client: StreamClientState, count: int, now_ms: int) -> int:
-        """Return how many of `count` messages the user's quota allows in this interval.
+        """Return the number of messages, up to `count`, that the user's quota allows in this interval.
 
         The quota counts postponed messages only once, so it always allows them again.
         """
@@ -266,7 +266,7 @@ class StreamAdmission:
         extents: Extents,
         now_ms: int,
     ) -> tuple[StreamBatch, int]:
-        """Add messages while they find room; return the batch for the next messages, and how many were added."""
+        """Add messages while they find room; return the batch for the next messages, and the number of added ones."""
         if batch.is_spilling:
             return self._add_to_spill(buffer, batch, client, extents, now_ms)
         if not self._blocks:

@@ -45,11 +45,11 @@ class Portion(NamedTuple):
 
 
 Part = tuple["StreamClientState", Extents]
-"""A client and its messages in the buffer."""
+"""A client and the messages found in its portion."""
 
 
 class StreamBatch:
-    """Messages of several clients that are appended together; each call of `add` adds a group with one flush group.
+    """Messages of several clients that are appended together; each call of `add` adds messages of one flush group.
 
     A batch of an `attempt` has only messages of that attempt.  With `keeps_timestamps` clamping replaces no timestamps.
     """
@@ -63,9 +63,9 @@ class StreamBatch:
         self.largest = 0
         """Upper bound of the messages' sizes in bytes; 0 if no caller of `add` gave one."""
         self._starts: list[int] = []
-        """Index of the first message of each group."""
+        """Index of the first message of each call of `add`."""
         self._senders: list[tuple[StreamClientState, FlushGroup]] = []
-        """Client and flush group of each group."""
+        """Client and flush group of each call of `add`."""
 
     def add(self, client: StreamClientState, extents: Extents, largest: int = 0) -> None:
         """Add messages of a client, none longer than `largest` bytes; 0 = unknown."""
@@ -77,7 +77,7 @@ class StreamBatch:
             self.largest = max(self.largest, largest)
 
     def room_for(self, pool: ChunkPool, more: Extents, largest: int) -> int:
-        """Return how many of `more`, with at most `largest` bytes each, find room in addition to the batch."""
+        """Return the number of messages of `more`, of at most `largest` bytes each, that find room beside the batch."""
         if chunks_for(largest) > pool.capacity:
             return self._room_before_oversized(pool, more)
         _, first_size = (self.extents or more)[0]
@@ -85,7 +85,7 @@ class StreamBatch:
         return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
-        """Return the room before a message larger than the pool; 1 if it is the first: a wait cannot give it room."""
+        """Return the room before a message larger than the pool; 1 if it is the first, because waiting is useless."""
         at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
         return self.room_for(pool, more[:at], max(map(length_of, more[:at]))) if at else 1
 
@@ -108,7 +108,7 @@ class StreamBatch:
         return sum(map(length_of, self.extents))
 
     def counts_by_flush_group(self) -> Iterable[tuple[StreamClientState, FlushGroup, int]]:
-        """Yield the client, the flush group and the number of messages of each group."""
+        """Yield the client, the flush group and the number of messages of each call of `add`."""
         ends = [*self._starts[1:], len(self.extents)]
         for (client, flush_group), start, end in zip(self._senders, self._starts, ends, strict=True):
             yield client, flush_group, end - start

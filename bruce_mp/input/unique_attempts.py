@@ -1,7 +1,7 @@
 """Unique attempts: the daemon remembers their names, and completes no second attempt of a name.
 
 A worker stores in the registry (`slab/attempt_registry.py`) that an attempt is prepared, completed and settled, and
-answers the inquiries of clients from it.  A unique attempt has a flush group of its own, which counts its outcomes.
+answers the inquiries of clients from it.  A unique attempt has a separate flush group, which counts its outcomes.
 Names of different users are different.
 """
 

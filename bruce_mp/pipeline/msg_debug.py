@@ -10,7 +10,7 @@ from bruce_mp.errors import SlabError
 from bruce_mp.ipc.control_messages import DebugTopics
 from bruce_mp.ipc.links import COPIES
 from bruce_mp.telemetry.clock import wall_ms
-from bruce_mp.telemetry.message_copies import Copies, Copy
+from bruce_mp.telemetry.message_copies import Copy, CopyQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ __all__ = ["WireTap", "create_tap"]
 class WireTap:
     """A tap that copies the messages of chosen topics to the status process."""
 
-    def __init__(self, slab: Slab, copies: Copies) -> None:
+    def __init__(self, slab: Slab, copies: CopyQueue) -> None:
         self._slab = slab
         self._copies = copies
         self._chosen = DebugTopics()
@@ -68,4 +68,4 @@ class WireTap:
 
 def create_tap(slab: Slab, links: Links, row: ProcessRow) -> WireTap:
     """Create the tap of a process."""
-    return WireTap(slab, Copies(links.sender(COPIES), row.add))
+    return WireTap(slab, CopyQueue(links.sender(COPIES), row.add))

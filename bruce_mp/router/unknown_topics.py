@@ -50,7 +50,7 @@ MAX_CREATED_AT_ONCE: Final = 100
 CREATED_FETCH_DELAYS_MS: Final = (100, 400, 1_000, 3_000, 6_000, 12_000)
 """The delays between the metadata fetches that follow a topic creation."""
 MAX_CREATION_REQUESTS: Final = 10
-"""The requests to create a topic before its messages are discarded: a controller may move in between."""
+"""The most creation requests for a topic; one may fail because the controller moves."""
 CREATION_RETRY_MS: Final = 1_000
 """The delay before the next of these requests."""
 SUCCESS: Final = frozenset({0, 5, 36})

@@ -35,11 +35,11 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
     at, words = slab.chunk_at(chunk), slab.words
     for _ in range(_READ_TRIES):
         found = until_damage(read(chunk))
-        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # a release stores 0 before it overwrites any record
+        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # freeing stores 0 before any record is overwritten
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    # A chunk that is reopened so often holds no run that was there when the read began.
+    # All runs of the first generation are gone by now.
     return []
 
 
@@ -61,6 +61,6 @@ def until_damage(items: Iterable[T]) -> list[T]:
 def all_runs(slab: Slab) -> Iterator[tuple[int, int, Run]]:
     """Yield (chunk, offset, run) for every run in the slab.
 
-    The headers are consistent in themselves, but their chunks may be reopened; a reader of records uses `read_each`.
+    Each header is consistent, but its chunk may be reopened at any time: use `read_each` to read records.
     """
     return read_each(slab, lambda chunk: ((chunk, offset, run) for offset, run in runs_of(slab, chunk)))

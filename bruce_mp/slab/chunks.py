@@ -273,7 +273,7 @@ class ChunkPool:
             inspections -= INSPECTIONS_PER_STEP
 
     def reclaim_settled(self, chunks: Iterable[int]) -> None:
-        """Free those of the given sealed chunks that are settled."""
+        """Free the settled ones of these sealed chunks."""
         for queue in (self._sealed, self._stuck):
             some: _Queue = OrderedDict((chunk, None) for chunk in chunks if chunk in queue)
             for chunk in some:

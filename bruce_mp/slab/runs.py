@@ -129,7 +129,7 @@ class Record(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return the bytes that the record takes in its run."""
+        """Return the size of the record in its run, in bytes."""
         return lay.align(lay.RECORD_HEADER + self.payload)
 
 

@@ -31,7 +31,7 @@ __all__ = ["Shares", "claimed_chunks", "rebuild_table", "share_size"]
 
 _LOCK_TRIES: Final = 50
 _LOCK_PAUSE_S: Final = 0.0001
-"""A holder needs microseconds; a process that has tried for about 5 ms gives up until its next allocation."""
+"""Pause between tries for the lock, which a process holds for microseconds. After all tries the allocation fails."""
 _IDLE_DIVISOR: Final = 8
 """An input without shares is guaranteed its part divided by this number."""
 _SCARCE_DIVISOR: Final = 4

@@ -1,7 +1,7 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A data source of its own takes the rows, because PySpark gives Arrow batches to data sources without pandas.  Its commit
-runs in another process than the driver's program, and writes the counts to a file.
+A separate data source counts the rows, because PySpark passes Arrow batches to data sources without pandas.  Its commit
+runs in another process than the driver's program, and so writes the counts to a file.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _count(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBat
     problems = np.full(rows.count, None, object)
     for problem, row, _ in validator.find(rows):
         problems[row] = problem.summary
-    option = pa.scalar((encoder.topic or b"").decode())
-    topics = pa.repeat(option, rows.count) if rows.topic is None else rows.topic.cast(pa.string())
+    default_topic = pa.scalar((encoder.topic or b"").decode())
+    topics = pa.repeat(default_topic, rows.count) if rows.topic is None else rows.topic.cast(pa.string())
     sizes = lengths(rows.value) + (0 if rows.key is None else lengths(rows.key))
     table = pa.table({"topic": topics, "problem": pa.array(problems, pa.string()), "size": sizes})
     counts = table.group_by(["topic", "problem"]).aggregate([("size", "count"), ("size", "sum")])

@@ -63,7 +63,7 @@ class Merged:
 
 
 def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
-    """Return the names of the ledger's files that count, in so far as they were written after a time."""
+    """Return the names of the ledger's valid files that were written after a time."""
     _, listed = list_files(uri)
     covered = {file.path for file, _ in _covered(_parse_all(listed))}
     return sorted(

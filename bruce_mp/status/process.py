@@ -123,7 +123,7 @@ class _Status(ProcessShell):
 
     def close(self) -> int:
         self._server.stop()
-        self._receive_reports()  # those that arrived since the last round of the event loop
+        self._receive_reports()  # reports since the last round of the event loop
         self._recorder.stop()
         self._health.stop()
         self._hook.stop()
@@ -177,15 +177,14 @@ class _Status(ProcessShell):
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        self._loop.call_later(
-            _TICK_S, self._tick
-        )  # not `call_about`, which may be late: the histories take a sample a second
+        # Not `call_about`, which may be late: the histories take a sample a second.
+        self._loop.call_later(_TICK_S, self._tick)
 
     def _on_events(self, data: bytes) -> None:
         try:
             events = decode_events(data)
         except RemoteProtocolError as error:
-            log.warning("%s  The pages do not include it.", error)
+            log.warning("%s  The pages do not include this report.", error)
             return
         now_ms = steady_ms()
         self._reports.record([item for item in events if isinstance(item, DiscardReportEvent)], wall_ms())

@@ -183,7 +183,7 @@ def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
 
 
 def _poll(opened: socket.socket, events: int) -> int:
-    """Return those of `events`, and POLLHUP, that a socket has now; 0 without any."""
+    """Return the `events` that a socket has now, and POLLHUP; 0 without any."""
     poll = select.poll()
     poll.register(opened, events)
     return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)

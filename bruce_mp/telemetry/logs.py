@@ -49,7 +49,7 @@ _LEVELS: Final = {
 _REPEAT_INTERVAL_S: Final = 30.0
 """Time for which a repeated line is only counted."""
 _MAX_SITES: Final = 1000
-"""Source lines and subjects that the filter remembers, because any number of topics may be subjects."""
+"""Most pairs of source line and subject that the filter remembers; subjects may be topics, without a limit."""
 _SYSLOG: Final = Path("/dev/log")
 _JOURNALD: Final = Path("/run/systemd/journal/socket")
 

@@ -1,12 +1,12 @@
 """Copies of messages for the discard file and the debug files, which the status process writes.
 
-`Copies` runs in the process that holds the message. It never blocks, and its memory is bounded. Copies that the link
+`CopyQueue` runs in the process that holds the message. It never blocks, and its memory is bounded. Copies that the link
 refuses wait for the next flush; copies beyond the bound are dropped and counted. The status process counts copies that
 it cannot write. Delivery does not depend on copies.
 
 A process *stages* copies of messages that it is about to discard, and queues them after the transaction that settles
-the messages and counts the copies (DiscardCopyQueued). The copies that a kill loses are therefore the difference to
-DiscardCopySettled, which the next start adds to MsgCopyLost.
+the messages and counts the copies (DiscardCopyQueued). DiscardCopySettled counts those that were written or lost.
+After a kill, the next start adds the difference of the two to MsgCopyLost.
 """
 
 # No `from __future__ import annotations` here: msgspec evaluates the annotations at run time.
@@ -20,7 +20,7 @@ import msgspec
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
 
-__all__ = ["ByteSender", "Copies", "Copy", "CopyTarget", "count_lost", "decode_copies"]
+__all__ = ["ByteSender", "Copy", "CopyQueue", "CopyTarget", "count_lost", "decode_copies"]
 
 FRAME_BYTES: Final = 256 * 1024
 """Size of the queued copies at which they are sent before the next flush."""
@@ -64,7 +64,7 @@ _DECODER: Final[msgspec.msgpack.Decoder[list[Copy]]] = msgspec.msgpack.Decoder(l
 
 
 def decode_copies(data: bytes) -> list[Copy]:
-    """Decode a frame from `Copies`. Raise RemoteProtocolError for other bytes."""
+    """Decode a frame from `CopyQueue`. Raise RemoteProtocolError for other bytes."""
     try:
         return _DECODER.decode(data)
     except msgspec.MsgspecError as error:
@@ -84,8 +84,8 @@ class ByteSender(Protocol):
         """Send without blocking. Return False if the link refused the data."""
 
 
-class Copies:
-    """The queue of one process's copies. `count(counter, amount)` adds to a counter of the process."""
+class CopyQueue:
+    """Queue of the copies of one process. `count(counter, amount)` adds to a counter of the process."""
 
     def __init__(self, sender: ByteSender, count: Callable[[Counter, int], None]) -> None:
         self._sender = sender

@@ -14,7 +14,7 @@ import msgspec
 __all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
 
 MAX_TOPICS: Final = 5000
-"""Topics with sums of their own, because clients may invent names."""
+"""Most topics with separate sums, because clients may invent names."""
 
 
 class TrafficEvent(msgspec.Struct, frozen=True, tag=True):

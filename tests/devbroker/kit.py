@@ -13,7 +13,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from bruce_mp.devbroker.apis import APIS, Context
 from bruce_mp.devbroker.batch import HEADER, BatchHead, LogLimits
 from bruce_mp.devbroker.cluster import Cluster
-from bruce_mp.devbroker.faults import NO_FAULTS, StruckFaults
+from bruce_mp.devbroker.faults import NO_FAULTS, TriggeredFaults
 from bruce_mp.devbroker.statistics import Statistics
 from bruce_mp.devbroker.wire import decode, encode
 
@@ -74,10 +74,10 @@ class Desk:
             self.cluster.register(broker, "127.0.0.1", 9000 + broker)
         self.statistics = Statistics()
 
-    def ask(self, request: Any, response_class: Any, *, broker: int = 1, struck: StruckFaults = NO_FAULTS) -> Any:
+    def ask(self, request: Any, response_class: Any, *, broker: int = 1, triggered: TriggeredFaults = NO_FAULTS) -> Any:
         """Return the decoded response, or None."""
         incoming = decode(frame_of(request)[4:])
-        context = Context(APIS, self.cluster, self.statistics, broker, incoming.version, struck)
+        context = Context(APIS, self.cluster, self.statistics, broker, incoming.version, triggered)
         response = incoming.api.handle(incoming.request, context)
         if response is None:
             return None

@@ -124,7 +124,7 @@ def test_the_control_channel_accepts_lines_of_json(broker: DevBroker) -> None:
 def test_faults_are_listed_with_their_counts_and_removed(broker: DevBroker) -> None:
     numbers = [broker.inject(Fault(action=FaultAction.DELAY, topic=topic, times=2)) for topic in ("hits", "other")]
     send(broker, "hits", 0, make_batch())
-    assert [(some.number, some.fault.topic, some.struck) for some in broker.faults()] == [
+    assert [(some.number, some.fault.topic, some.triggered) for some in broker.faults()] == [
         (numbers[0], "hits", 1),
         (numbers[1], "other", 0),
     ]

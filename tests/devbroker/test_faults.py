@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Fault, FaultAction, FaultBook, StruckFaults, Target
+from bruce_mp.devbroker.faults import EFFECTS, NO_FAULTS, Fault, FaultAction, FaultBook, Target, TriggeredFaults
 from devbroker.kit import make_batch
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ CLIENT = "127.0.0.1"
 BATCH = Target("hits", 0, make_batch(2, codec=4))
 
 
-def faults_for(book: FaultBook, targets: Callable[[], Iterable[Target]] = lambda: HITS) -> StruckFaults:
+def faults_for(book: FaultBook, targets: Callable[[], Iterable[Target]] = lambda: HITS) -> TriggeredFaults:
     return book.faults_for(ApiKey.PRODUCE, 1, CLIENT, targets)
 
 
-def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
-    """Return the numbers (from 1) of the requests that the fault strikes."""
+def triggers(fault: Fault, requests: int, **where: Any) -> list[int]:
+    """Return the numbers (from 1) of the requests that trigger the fault."""
     book = FaultBook()
     book.inject(fault)
     api, broker, targets = where.get("api", ApiKey.PRODUCE), where.get("broker", 1), where.get("targets", HITS)
@@ -44,8 +44,8 @@ def strikes(fault: Fault, requests: int, **where: Any) -> list[int]:
         ({"every": 4, "times": 2}, [1, 5]),
     ],
 )
-def test_a_fault_strikes_at_the_selected_occurrences(when: dict[str, Any], expected: list[int]) -> None:
-    assert strikes(Fault(action=FaultAction.CLOSE, **when), 10) == expected
+def test_a_fault_is_triggered_at_the_selected_occurrences(when: dict[str, Any], expected: list[int]) -> None:
+    assert triggers(Fault(action=FaultAction.CLOSE, **when), 10) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,18 @@ def test_a_fault_strikes_at_the_selected_occurrences(when: dict[str, Any], expec
         ({"text": "value"}, {"targets": [Target("hits", 0)]}, False),
     ],
 )
-def test_a_fault_strikes_only_matching_requests(match: dict[str, Any], where: dict[str, Any], meets: bool) -> None:
-    assert bool(strikes(Fault(action=FaultAction.CLOSE, **match), 1, **where)) is meets
+def test_a_fault_is_triggered_only_by_matching_requests(
+    match: dict[str, Any], where: dict[str, Any], meets: bool
+) -> None:
+    assert bool(triggers(Fault(action=FaultAction.CLOSE, **match), 1, **where)) is meets
 
 
 def test_only_matching_requests_count() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.CLOSE, topic="hits", nth=2))
     requests = [[Target(*part)] for part in (("other", 0), ("hits", 0), ("other", 0), ("hits", 1))]
-    struck = [bool(faults_for(book, partial(iter, targets)).faults) for targets in requests]
-    assert struck == [False, False, False, True]
+    triggered = [bool(faults_for(book, partial(iter, targets)).faults) for targets in requests]
+    assert triggered == [False, False, False, True]
 
 
 def test_an_error_is_for_the_matching_partitions_only() -> None:
@@ -94,17 +96,17 @@ def test_an_error_is_for_the_matching_partitions_only() -> None:
     book.inject(Fault(action=FaultAction.ERROR, code=6, topic="hits", partition=1))
     book.inject(Fault(action=FaultAction.ERROR_APPENDED, code=7))
     parts = [Target("hits", partition) for partition in (0, 1)]
-    struck = faults_for(book, lambda: parts)
-    assert [struck.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
-    assert [struck.error(FaultAction.ERROR_APPENDED, part) for part in parts] == [7, 7]
+    triggered = faults_for(book, lambda: parts)
+    assert [triggered.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
+    assert [triggered.error(FaultAction.ERROR_APPENDED, part) for part in parts] == [7, 7]
 
 
 def test_an_error_by_text_is_for_the_partitions_with_the_text() -> None:
     book = FaultBook()
     book.inject(Fault(action=FaultAction.ERROR, code=6, text="poison"))
     parts = [Target("hits", 0, make_batch()), Target("hits", 1, make_batch(value=b"a poisoned value"))]
-    struck = faults_for(book, lambda: parts)
-    assert [struck.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
+    triggered = faults_for(book, lambda: parts)
+    assert [triggered.error(FaultAction.ERROR, part) for part in parts] == [0, 6]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_several_faults_of_one_request_combine() -> None:
     book.inject(Fault(action=FaultAction.DELAY, ms=20))
     book.inject(Fault(action=FaultAction.DELAY, ms=30))
     book.inject(Fault(action=FaultAction.ACK_LOST))
-    struck = faults_for(book)
-    assert (struck.milliseconds(FaultAction.DELAY), struck.is_executed, struck.closes) == (50, True, True)
+    triggered = faults_for(book)
+    assert (triggered.milliseconds(FaultAction.DELAY), triggered.is_executed, triggered.closes) == (50, True, True)
     assert faults_for(book) == NO_FAULTS
 
 
@@ -145,7 +147,7 @@ def test_one_fault_can_be_removed_by_its_number() -> None:
     first, second = (book.inject(Fault(action=FaultAction.DELAY, ms=ms, times=3)) for ms in (1, 2))
     faults_for(book)
     book.clear(first)
-    assert [(some.number, some.fault.ms, some.matched, some.struck) for some in book.injected] == [(second, 2, 1, 1)]
+    assert [(some.number, some.fault.ms, some.matched, some.triggered) for some in book.injected] == [(second, 2, 1, 1)]
 
 
 def test_every_action_has_an_effect() -> None:

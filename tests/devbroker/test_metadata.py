@@ -18,7 +18,7 @@ from kafka.protocol.metadata import (
 
 from bruce_mp.devbroker.apis import APIS
 from bruce_mp.devbroker.codes import Code
-from bruce_mp.devbroker.faults import Fault, FaultAction, StruckFaults
+from bruce_mp.devbroker.faults import Fault, FaultAction, TriggeredFaults
 from devbroker.kit import Desk
 
 Wanted = MetadataRequest.MetadataRequestTopic
@@ -33,8 +33,8 @@ def desk() -> Desk:
 
 def ask(desk: Desk, names: list[str] | None, version: int = 12, **options: Any) -> Any:
     topics = None if names is None else [Wanted(name=name) for name in names]
-    struck = options.pop("struck", StruckFaults())
-    return desk.ask(MetadataRequest(version=version, topics=topics, **options), MetadataResponse, struck=struck)
+    triggered = options.pop("triggered", TriggeredFaults())
+    return desk.ask(MetadataRequest(version=version, topics=topics, **options), MetadataResponse, triggered=triggered)
 
 
 def codes(response: Any) -> dict[str, int]:
@@ -94,8 +94,8 @@ def test_a_partition_with_a_down_leader_has_an_error_code(desk: Desk) -> None:
 
 def test_a_scripted_error_is_for_its_topic(desk: Desk) -> None:
     desk.cluster.add_topic("other", 1)
-    struck = StruckFaults((Fault(action=FaultAction.ERROR, code=29, topic="hits"),))
-    assert codes(ask(desk, ["hits", "other"], struck=struck)) == {"hits": 29, "other": 0}
+    triggered = TriggeredFaults((Fault(action=FaultAction.ERROR, code=29, topic="hits"),))
+    assert codes(ask(desk, ["hits", "other"], triggered=triggered)) == {"hits": 29, "other": 0}
 
 
 @pytest.mark.parametrize("version", range(2, 8))

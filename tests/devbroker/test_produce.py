@@ -9,7 +9,7 @@ from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdRespons
 
 from bruce_mp.devbroker.batch import LogLimits
 from bruce_mp.devbroker.codes import Code
-from bruce_mp.devbroker.faults import Fault, FaultAction, StruckFaults
+from bruce_mp.devbroker.faults import Fault, FaultAction, TriggeredFaults
 from bruce_mp.errors import RemoteProtocolError
 from devbroker.kit import Desk, make_batch, produce
 
@@ -23,8 +23,10 @@ def desk() -> Desk:
 
 def send(desk: Desk, batch: bytes | None, topic: str = "hits", partition: int = 0, **options: Any) -> Any:
     """Return the response for one partition."""
-    broker, struck = options.pop("broker", 1), options.pop("struck", StruckFaults())
-    response = desk.ask(produce([(topic, partition, batch)], **options), ProduceResponse, broker=broker, struck=struck)
+    broker, triggered = options.pop("broker", 1), options.pop("triggered", TriggeredFaults())
+    response = desk.ask(
+        produce([(topic, partition, batch)], **options), ProduceResponse, broker=broker, triggered=triggered
+    )
     return response.responses[0].partition_responses[0]
 
 
@@ -98,24 +100,24 @@ def test_other_acks_are_refused(desk: Desk) -> None:
 
 
 def test_scripted_errors_apply_before_or_after_the_append(desk: Desk) -> None:
-    error = StruckFaults((Fault(action=FaultAction.ERROR, code=19, partition=0),))
-    appended = StruckFaults((Fault(action=FaultAction.ERROR_APPENDED, code=20),))
-    assert send(desk, make_batch(), struck=error).error_code == 19
+    error = TriggeredFaults((Fault(action=FaultAction.ERROR, code=19, partition=0),))
+    appended = TriggeredFaults((Fault(action=FaultAction.ERROR_APPENDED, code=20),))
+    assert send(desk, make_batch(), triggered=error).error_code == 19
     assert desk.statistics.records == 0
-    answer = send(desk, make_batch(), struck=appended)
+    answer = send(desk, make_batch(), triggered=appended)
     assert (answer.error_code, answer.base_offset) == (20, -1)
     assert desk.statistics.records == 1
     assert desk.statistics.errors == {19: 1, 20: 1}
 
 
 def test_a_scripted_error_6_for_an_unknown_partition_names_no_leader(desk: Desk) -> None:
-    error = StruckFaults((Fault(action=FaultAction.ERROR, code=6),))
-    assert send(desk, make_batch(), partition=9, struck=error, version=10).current_leader.leader_id == -1
+    error = TriggeredFaults((Fault(action=FaultAction.ERROR, code=6),))
+    assert send(desk, make_batch(), partition=9, triggered=error, version=10).current_leader.leader_id == -1
 
 
 def test_a_scripted_error_6_after_the_append_names_the_leader(desk: Desk) -> None:
-    error = StruckFaults((Fault(action=FaultAction.ERROR_APPENDED, code=6),))
-    answer = send(desk, make_batch(), struck=error, version=10)
+    error = TriggeredFaults((Fault(action=FaultAction.ERROR_APPENDED, code=6),))
+    answer = send(desk, make_batch(), triggered=error, version=10)
     assert answer.current_leader.leader_id == desk.cluster.partition("hits", 0).leader
     assert desk.statistics.records == 1
 

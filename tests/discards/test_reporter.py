@@ -15,7 +15,7 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message
 from bruce_mp.status.event_decoder import ReportedEvent, decode_events
 from bruce_mp.telemetry.event_output import encode_events
 from bruce_mp.telemetry.logs import RepeatFilter
-from bruce_mp.telemetry.message_copies import Copies, CopyTarget, decode_copies
+from bruce_mp.telemetry.message_copies import CopyQueue, CopyTarget, decode_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,7 +172,7 @@ def test_a_topic_longer_than_kafka_allows_is_truncated() -> None:
 
 def reporter_with_file(longest: int | None = None) -> tuple[DiscardReporter, FakeLink]:
     copies = FakeLink()
-    file = FileCopies(Copies(copies, lambda *_: None), longest)
+    file = FileCopies(CopyQueue(copies, lambda *_: None), longest)
     return DiscardReporter(FakeLink(), prefix_size=4, file=file), copies
 
 

@@ -31,7 +31,7 @@ from bruce_mp.status.event_decoder import decode_events
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import Copies, decode_copies
+from bruce_mp.telemetry.message_copies import CopyQueue, decode_copies
 from support.slabs import INPUT_ROW, contents, datagram, new_slab, put_in_landing_zone, put_senders
 from support.variants import VARIANTS, kernels
 
@@ -92,7 +92,7 @@ class Life:
         self.row = ProcessRow(slab, INPUT_ROW)
         self.link = Link()
         self.copies = Bytes()
-        file = FileCopies(Copies(self.copies, self.row.add), copy_size) if copy_size else None
+        file = FileCopies(CopyQueue(self.copies, self.row.add), copy_size) if copy_size else None
         self.reporter = DiscardReporter(self.link, SAMPLE, file=file)
         self.lanes = Lanes(slab, ChunkPool(slab, INPUT_ROW), topics, lambda _: 1000)
         senders = None if rules is None else SenderQuotas(rules, slab, INPUT_ROW, [INPUT_ROW])

@@ -8,7 +8,7 @@ import pytest
 
 from bruce_mp.errors import RemoteProtocolError
 from bruce_mp.telemetry.counters import Counter
-from bruce_mp.telemetry.message_copies import FRAME_BYTES, MAX_QUEUED_BYTES, Copies, Copy, CopyTarget, decode_copies
+from bruce_mp.telemetry.message_copies import FRAME_BYTES, MAX_QUEUED_BYTES, Copy, CopyQueue, CopyTarget, decode_copies
 
 
 class Link:
@@ -33,7 +33,7 @@ class Made:
     def __init__(self) -> None:
         self.link = Link()
         self.counted: Tally[Counter] = Tally()
-        self.copies = Copies(self.link, self._count)
+        self.copies = CopyQueue(self.link, self._count)
 
     def _count(self, counter: Counter, amount: int) -> None:
         self.counted[counter] += amount

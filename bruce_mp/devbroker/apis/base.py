@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bruce_mp.devbroker.codes import ApiKey, RefusedError
-from bruce_mp.devbroker.faults import NO_FAULTS, WHOLE_REQUEST, FaultAction, StruckFaults, Target
+from bruce_mp.devbroker.faults import NO_FAULTS, WHOLE_REQUEST, FaultAction, Target, TriggeredFaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,18 +19,18 @@ __all__ = ["Api", "Context", "always_sufficient", "no_targets", "no_wait"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Broker and state that serve a request, and the faults that strike it."""
+    """Broker and state that serve a request, and the faults that it triggers."""
 
     apis: Mapping[int, Api]
     cluster: Cluster
     statistics: Statistics
     broker: int
     version: int
-    struck: StruckFaults = NO_FAULTS
+    triggered: TriggeredFaults = NO_FAULTS
 
     def check_fault(self, part: Target = WHOLE_REQUEST) -> None:
         """Raise RefusedError if a scripted fault sets an error code for this part of the request."""
-        code = self.struck.error(FaultAction.ERROR, part)
+        code = self.triggered.error(FaultAction.ERROR, part)
         if code:
             raise RefusedError(code, "A scripted fault sets this error.")
 

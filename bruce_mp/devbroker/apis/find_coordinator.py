@@ -24,7 +24,7 @@ MANY_KEYS_SINCE: Final = 4
 
 def handle(request: Any, context: Context) -> Any:
     outcome = {
-        "error_code": context.struck.error(FaultAction.ERROR) or NO_COORDINATOR,
+        "error_code": context.triggered.error(FaultAction.ERROR) or NO_COORDINATOR,
         "error_message": TEXT,
         **NO_NODE,
     }

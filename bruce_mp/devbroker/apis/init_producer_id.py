@@ -17,7 +17,7 @@ __all__ = ["API"]
 
 
 def handle(request: Any, context: Context) -> Any:
-    code = context.struck.error(FaultAction.ERROR) or refusal_of(request)
+    code = context.triggered.error(FaultAction.ERROR) or refusal_of(request)
     if code:
         return response(context.version, code, -1, -1)
     return response(context.version, Code.NONE, context.cluster.new_producer_id(), 0)

@@ -40,7 +40,7 @@ def handle(request: Any, context: Context) -> Any:
     topics = [
         TopicResponse(
             name=topic.name,
-            partition_responses=[answer(topic.name, part, request.acks, context) for part in topic.partition_data],
+            partition_responses=[respond(topic.name, part, request.acks, context) for part in topic.partition_data],
         )
         for topic in request.topic_data
     ]
@@ -60,14 +60,14 @@ def check_errors(partitions: Iterable[Any]) -> None:
         )
 
 
-def answer(topic: str, part: Any, acks: int, context: Context) -> Any:
+def respond(topic: str, part: Any, acks: int, context: Context) -> Any:
     try:
         result = append(topic, part, acks, context)
     except RefusedError as refusal:
-        return refused(topic, part.index, refusal.code, str(refusal), context)
-    code = context.struck.error(FaultAction.ERROR_APPENDED, target_of(topic, part))
+        return refuse(topic, part.index, refusal.code, str(refusal), context)
+    code = context.triggered.error(FaultAction.ERROR_APPENDED, target_of(topic, part))
     if code:
-        return refused(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
+        return refuse(topic, part.index, code, "A scripted fault sets this error; the batch was appended.", context)
     start = context.cluster.partition(topic, part.index).log.start
     return PartitionResponse(
         index=part.index,
@@ -83,21 +83,21 @@ def append(topic: str, part: Any, acks: int, context: Context) -> AppendResult:
         raise RefusedError(Code.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {acks}.")
     context.check_fault(target_of(topic, part))
     partition = context.cluster.partition_led_by(context.broker, topic, part.index)
-    head = read_batch(part.records, context.version, context.cluster.limits)
-    result = partition.log.append(head, part.records, partition.epoch)
+    batch = read_batch(part.records, context.version, context.cluster.limits)
+    result = partition.log.append(batch, part.records, partition.epoch)
     statistics = context.statistics
     if result.is_duplicate:
         statistics.duplicates += 1
     else:
         statistics.batches += 1
-        statistics.records += head.records
-        statistics.bytes += head.size
+        statistics.records += batch.records
+        statistics.bytes += batch.size
     return result
 
 
-def refused(topic: str, index: int, code: int, text: str, context: Context) -> Any:
+def refuse(topic: str, index: int, code: int, text: str, context: Context) -> Any:
     count_error(code, context)
-    response = failure(index, code, text)
+    response = error_response(index, code, text)
     if code == Code.NOT_LEADER_OR_FOLLOWER:
         response.current_leader = leader_of(topic, index, context.cluster)
     return response
@@ -112,7 +112,7 @@ def leader_of(topic: str, index: int, cluster: Cluster) -> Any:
     return LeaderIdAndEpoch(leader_id=partition.leader, leader_epoch=partition.epoch)
 
 
-def failure(index: int, code: int, text: str) -> Any:
+def error_response(index: int, code: int, text: str) -> Any:
     return PartitionResponse(
         index=index,
         error_code=code,

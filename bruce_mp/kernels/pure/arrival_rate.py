@@ -13,7 +13,7 @@ __all__ = ["NO_COALESCING", "ArrivalRate", "Coalescing"]
 WINDOW_US: Final = 2000
 """Minimum length of a window over which the rate is measured."""
 AWAKE_INTERVAL_US: Final = 500_000
-"""Interval of windows without naps, which measure the true rate: a sender that blocks during naps looks slow."""
+"""Interval of windows without naps.  Only they measure the true rate, because naps block and so slow a fast sender."""
 MIN_MESSAGES: Final = 3
 """Smallest number of expected messages for a nap: with fewer, its timer costs as much as it saves."""
 MIN_NAP_US: Final = 400

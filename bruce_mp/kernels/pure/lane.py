@@ -50,7 +50,7 @@ class LaneHeader(NamedTuple):
 
 
 def record_size(item: Item) -> int:
-    """Return the bytes that a message takes in a run."""
+    """Return the size of a message in a run, in bytes."""
     *_, key_at, key_end, value_at, value_end, headers_at, end = item
     return lay.align(lay.RECORD_HEADER + key_end - key_at + value_end - value_at + end - headers_at)
 

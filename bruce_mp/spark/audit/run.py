@@ -89,7 +89,7 @@ def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) ->
 
 
 def _reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
-    """Return a function that describes how much is read; Spark Connect does not tell it."""
+    """Return a function that describes the progress of reading; with Spark Connect it is unknown."""
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
     if not stages.are_known:
         return lambda: "reading"

@@ -129,7 +129,7 @@ class RateHistory:
         return tuple(counter_total(self._slab, discarded(reason)) for reason in _REASONS)
 
     def accepts_failed_in_last_minute(self) -> int:
-        """Return how often connections could not be accepted in the last minute, for want of descriptors or memory."""
+        """Return the number of connections of the last minute that lacked descriptors or memory to be accepted."""
         now = counter_total(self._slab, Counter.AcceptExhausted)
         with self._lock:
             before = self._minute.first

@@ -71,7 +71,7 @@ class TopicTotals:
 
     @property
     def limit(self) -> int:
-        """Return the number of topics with series of their own."""
+        """Return the number of topics with separate series."""
         return self._limit
 
     def apply_limit(self, limit: int) -> None:

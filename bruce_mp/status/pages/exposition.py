@@ -35,7 +35,7 @@ CONTENT_TYPES: Final[Mapping[Format, str]] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 OTHER: Final = "(other)"
-"""Label value for all topics without a series of their own. Kafka allows no topic of this name."""
+"""Label value of the series that sums all topics without a separate one. Kafka allows no topic of this name."""
 
 Kind = Literal["counter", "gauge", "histogram"]
 _ESCAPES: Final = {"\\": r"\\", "\n": r"\n", '"': r"\""}
@@ -78,10 +78,10 @@ def render_families(families: Iterable[Family], form: Format = "prometheus") -> 
 
 
 def _lines(family: Family, form: Format) -> Iterator[str]:
-    is_open = form == "openmetrics"
+    is_openmetrics = form == "openmetrics"
     # OpenMetrics names a counter's family without the suffix of its samples.
-    name = family.name.removesuffix("_total") if is_open and family.kind == "counter" else family.name
-    yield f"# HELP {name} {_escape(family.help, quotes=is_open)}"
+    name = family.name.removesuffix("_total") if is_openmetrics and family.kind == "counter" else family.name
+    yield f"# HELP {name} {_escape(family.help, quotes=is_openmetrics)}"
     yield f"# TYPE {name} {family.kind}"
     for sample in family.samples:
         labels = ",".join(f'{name}="{_escape(value)}"' for name, value in sample.labels.items())

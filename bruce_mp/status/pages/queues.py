@@ -79,7 +79,7 @@ def _by_topic(groups: Iterable[HeldGroup]) -> dict[bytes, TopicQueues]:
 
 
 def queues_plain(page: QueuesPage) -> str:
-    """Render one line for each topic, then the sums, in the lines of Dory; spill files add a line of their own."""
+    """Render one line for each topic, then the sums, in the format of Dory; spill files add a line."""
     lines = [f"{_numbers(item)}  topic: [{item.topic}]" for item in page.sending]
     return "\n".join([*header_lines(page), *lines, *([""] if lines else []), *_sum_lines(page), ""])
 

@@ -43,7 +43,7 @@ FILE_NAMES: Final = {
     CopyTarget.MSG_GOT_ACK: "msg_got_ack",
 }
 MAX_TOPICS: Final = 1000
-"""Topics with files of their own, because clients may invent names."""
+"""Most topics with separate files, because clients may invent names."""
 
 
 class MessageDebug:

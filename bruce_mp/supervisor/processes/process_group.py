@@ -195,7 +195,7 @@ class ProcessGroup:
 
     @property
     def has_ended(self) -> bool:
-        """Return True if all processes have ended for good."""
+        """Return True if all processes have ended, and none restarts."""
         return all(child.state is ProcessState.ENDED for child in self.members)
 
     @property

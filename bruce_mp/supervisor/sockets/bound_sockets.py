@@ -44,7 +44,7 @@ HTTP_SETTING: Final = "http.listen"
 DATAGRAM_SETTING: Final = "input.unix_datagram.path"
 STREAM_SETTING: Final = "input.unix_stream.path"
 TCP_SETTING: Final = "input.tcp"
-HOLD_SETTING: Final = "bruce hold"
+HOLD_NAME: Final = "bruce hold"  # in error texts, where other sockets have their setting
 _INPUT_BACKLOG: Final = 4096
 """Backlog of `listen` for the inputs; the kernel limits it to net.core.somaxconn."""
 _SMALL_BACKLOG: Final = 64
@@ -104,7 +104,7 @@ def bind_http(config: Http) -> BoundSocket:
 
 def bind_hold(path: Path) -> BoundSocket:
     """Bind the listening socket of `bruce hold`, for its own user. Raise StartError if another one serves the path."""
-    bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(0o600), HOLD_SETTING)
+    bound = _bind_unix(path, socket.SOCK_SEQPACKET, FileAccess(0o600), HOLD_NAME)
     bound.socket.listen(_SMALL_BACKLOG)
     return bound
 
@@ -197,7 +197,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 
 def _current_umask() -> int:
-    mask = os.umask(0o077)  # no call only reads it
+    mask = os.umask(0o077)  # the only way to read it is to set it
     os.umask(mask)
     return mask
 
