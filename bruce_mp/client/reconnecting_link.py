@@ -1,7 +1,7 @@
 """Stream connection to the daemon that reconnects after a break, with growing back-off.
 
 The owner holds a lock around every method except `interrupt`. One thread may read from the connection without the lock;
-until it ends, other threads only shut the socket down and leave closing it to the reader.
+while it reads, other threads only shut the socket down, and the reader closes it.
 """
 
 from __future__ import annotations

@@ -43,18 +43,18 @@ def parse_fault(words: Sequence[str]) -> Fault:
     Raises:
         ArgumentError: the words describe no fault.
     """
-    if not words or underscored(words[0]) not in list(FaultAction):
+    if not words or to_underscores(words[0]) not in list(FaultAction):
         raise ArgumentError(f"A fault begins with its action: one of {', '.join(FaultAction)}.")
-    fields = fields_of(words[1:], Fault)
+    fields = parse_fields(words[1:], Fault)
     if fields.get("times") == WITHOUT_LIMIT:
         fields["times"] = None
     if fields.get("api") == ANY_API:
         fields["api"] = None
     elif "api" in fields:
-        fields["api"] = number_of(fields["api"], ApiKey)
+        fields["api"] = parse_number(fields["api"], ApiKey)
     if "code" in fields:
-        fields["code"] = number_of(fields["code"], Code)
-    return converted({"action": underscored(words[0]), **fields}, Fault)
+        fields["code"] = parse_number(fields["code"], Code)
+    return convert({"action": to_underscores(words[0]), **fields}, Fault)
 
 
 def parse_command(words: Sequence[str]) -> BrokerCommand:
@@ -63,24 +63,24 @@ def parse_command(words: Sequence[str]) -> BrokerCommand:
     Raises:
         ArgumentError: the words describe no command.
     """
-    name = underscored(words[0]) if words else ""
+    name = to_underscores(words[0]) if words else ""
     kind = BY_NAME.get(name)
     if kind is None:
         raise ArgumentError(f"There is no command '{name}': give one of {', '.join(sorted(BY_NAME))}.")
     if kind is Inject:
         return Inject(fault=parse_fault(words[1:]))
-    return converted(fields_of(words[1:], kind), kind)
+    return convert(parse_fields(words[1:], kind), kind)
 
 
-def underscored(name: str) -> str:
+def to_underscores(name: str) -> str:
     return name.replace("-", "_")
 
 
-def fields_of(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, Any]:
+def parse_fields(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
-        name = underscored(name)
+        name = to_underscores(name)
         if not equals or name not in kind.__struct_fields__:
             known = ", ".join(kind.__struct_fields__)
             raise ArgumentError(f"'{word}' is not FIELD=VALUE with one of the fields {known or '(there is none)'}.")
@@ -88,13 +88,13 @@ def fields_of(words: Sequence[str], kind: type[msgspec.Struct]) -> dict[str, Any
     return fields
 
 
-def number_of(text: str, names: type[IntEnum]) -> int | str:
+def parse_number(text: str, names: type[IntEnum]) -> int | str:
     """Return the number of a name, or the text, which may be a number."""
-    name = underscored(text).upper()
+    name = to_underscores(text).upper()
     return int(names[name]) if name in names.__members__ else text
 
 
-def converted(fields: dict[str, Any], kind: type[Kind]) -> Kind:
+def convert(fields: dict[str, Any], kind: type[Kind]) -> Kind:
     try:
         return msgspec.convert(fields, kind, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:

@@ -181,7 +181,7 @@ class SpillFeed:
         return len(extents) if fitting == len(missing) else missing[fitting]
 
     def _count_fitting(self, lengths: list[int]) -> int:
-        """Return the number of messages that certainly find room; 1 for a message too large for the pool, to discard it."""
+        """Return the number of messages that certainly find room; 1 for one too large for the pool, to discard it."""
         capacity, largest = self._pool.capacity, max(lengths)
         if chunks_for(largest) > capacity:
             lengths = lengths[: next(at for at, size in enumerate(lengths) if chunks_for(size) > capacity)]

@@ -38,8 +38,8 @@ _FEATURES: Final = frozenset({"headers", "unique"})
 _MIN_INTERVAL_S: Final = 0.01
 _MAX_INTERVAL_S: Final = 0.5
 """Interval of the check for settled attempts; it doubles while none settles."""
-_NO_MEMORY_SINCE_MS: Final = 2**63 - 1
-"""The value of *Since* in an answer without memory: no attempt is remembered."""
+_UNREADABLE_SINCE_MS: Final = 2**63 - 1
+"""The value of *Since* if the registry cannot be read: no attempt is remembered."""
 _OUTCOMES: Final = {
     AttemptState.PREPARED: AttemptOutcome.PENDING,
     AttemptState.COMPLETED: AttemptOutcome.PENDING,
@@ -56,7 +56,7 @@ class MessageLimits(NamedTuple):
 
 
 class NamedAttempt(Protocol):
-    """The fields of a fenced attempt (`fenced_attempts.py`) that the memory of names needs."""
+    """The fields of a fenced attempt (`fenced_attempts.py`) that this module needs."""
 
     @property
     def name(self) -> bytes: ...
@@ -99,7 +99,7 @@ class UniqueAttempts:
             self._flush_groups.start_next(client)
 
     def prepare(self, client: FlushGroupOwner, attempt: NamedAttempt) -> tuple[EndReason, str] | None:
-        """Store that an attempt is about to be completed; return the reason for its end if it must not be.
+        """Store that an attempt is about to complete. Return a reason and a text if the daemon must end it instead.
 
         The registry stores no attempt without messages, because repeating it does no harm.
         """
@@ -160,7 +160,7 @@ class UniqueAttempts:
         except (OSError, SlabError) as error:
             _log_error("read", error)
             unavailable = InquiryAnswer(
-                inquiry.token, AttemptOutcome.UNAVAILABLE, _NO_MEMORY_SINCE_MS, *self._limits, features=_FEATURES
+                inquiry.token, AttemptOutcome.UNAVAILABLE, _UNREADABLE_SINCE_MS, *self._limits, features=_FEATURES
             )
             return encode_inquiry_answer(unavailable)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["count_books", "count_by_stage", "has_counts", "invalidate_counts", "recount"]
 
 _MAX_READINGS: Final = 5
-"""Readings of a slab in use, each of which may meet a transaction; the last one counts anyway."""
+"""Most readings of a slab in use. Each may overlap a transaction; the last one is returned even then."""
 _INVALID_COUNTS: Final = 0xFFFFFFFF
 """A number that is no incarnation, because these have 24 bits."""
 

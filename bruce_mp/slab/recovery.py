@@ -143,7 +143,7 @@ def _segments_in(slab: Slab, chunk: int, states: Collection[RunState]) -> Iterat
 
 
 def _size_if_skipped(slab: Slab, at: int, states: Collection[RunState]) -> int:
-    """Return the size of a valid run in none of the states, else 0, with four reads for most runs of a slab."""
+    """Return the size of a valid run in none of the states, else 0. Most runs are such, so it reads only four words."""
     words = slab.words
     if at + lay.RUN_HEADER > slab.geometry.file_size or words[(at + lay.RUN_MAGIC_AT) >> 2] != lay.RUN_MAGIC:
         return 0
@@ -185,8 +185,8 @@ def _found_segment(chunk: int, offset: int, run: Run, members: list[tuple[int, R
 def rebuild_batches(found: Iterable[FoundSegment]) -> list[SentBatch]:
     """Build record batches from sent segments, per partition in order of sequence numbers."""
     batches: list[SentBatch] = []
-    numbering = attrgetter("topic", "partition", "epoch")
-    for (topic, partition, epoch), members in groupby(sorted(found, key=numbering), key=numbering):
+    key = attrgetter("topic", "partition", "epoch")
+    for (topic, partition, epoch), members in groupby(sorted(found, key=key), key=key):
         for batch in _split_at_batch_starts(_sort_by_sequence(list(members))):
             segments = tuple(item.segment for item in batch)
             batches.append(SentBatch(topic, partition, epoch, batch[0].sequence, segments))
@@ -214,7 +214,9 @@ def _split_at_batch_starts(members: list[FoundSegment]) -> Iterator[list[FoundSe
 
 
 def close_open_runs(slab: Slab, owner: int) -> None:
-    """Hand over the runs that the dead input of row `owner` left open, with recounted sums, except fenced attempts."""
+    """Hand over the runs that the dead input of row `owner` left open, except those of fenced attempts.
+
+    The sums in their headers are computed again from the records."""
     own = [found for found in all_runs(slab) if slab.owner_of(found[0]) == owner]
     tickets = HandoverTickets(slab, owner)
     tickets.catch_up(max((run.ticket for _, _, run in own if run.state is not RunState.OPEN), default=0))
@@ -238,7 +240,7 @@ def _close_run(slab: Slab, tickets: HandoverTickets, chunk: int, offset: int, ru
 
 
 def copied_arrivals(slab: Slab, base: int) -> frozenset[int]:
-    """Return the arrival numbers from `base` on of datagrams that lanes have a copy of, settled or not."""
+    """Return the arrival numbers from `base` on of the datagrams with a record in a lane, settled or not."""
     found = read_each(slab, lambda chunk: _records_from(slab, chunk, base))
     return frozenset(record.arrival for record in found if record.arrival < lay.ARRIVAL_STREAM)
 

@@ -44,7 +44,8 @@ def _reconstruct_geometry(path: Path, error: SlabError) -> Geometry:
         magic, version, *_ = lay.SUPERBLOCK.unpack_from(data)
         if magic == lay.SUPER_MAGIC and version != lay.LAYOUT_VERSION:
             raise error
-        geometry = Geometry.from_superblock(data) or _from_first_chunk(data)  # the former if the file is only too short
+        # The superblock is intact if the file was only cut.
+        geometry = Geometry.from_superblock(data) or _from_first_chunk(data)
         if geometry is None or geometry.chunks_at >= len(data):
             raise error
         present = (len(data) - geometry.chunks_at) // lay.CHUNK_BYTES
@@ -72,7 +73,7 @@ def _candidate_geometries(first: int) -> Iterator[Geometry]:
     """Yield the geometries of `Geometry.for_size` in which the first chunk is at offset `first`."""
     for slots in range(1, MAX_LANDING_SLOTS + 1):
         room = first - Geometry(chunks=1, landing_slots=slots).landing_slots_at
-        # Sizes are multiples of 64, and less than a page of the room is left over.
+        # A slot size is a multiple of 64. The slots leave less than a page before the first chunk.
         for size in range(room // slots & -64, max(0, room - lay.PAGE) // slots, -64):
             geometry = Geometry.for_size(0, size)
             if (geometry.landing_slots, geometry.chunks_at) == (slots, first):

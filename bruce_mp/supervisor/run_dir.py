@@ -71,7 +71,7 @@ def create_run_dir(path: Path) -> None:
 
 
 def write_address(path: Path, address: HostPort | UnixPath) -> None:
-    """Write an address to a file, which appears whole because other programs wait for it."""
+    """Write an address to a file. The file appears whole, because other programs wait for it."""
     new = path.with_suffix(".new")
     new.write_text(str(address), "utf-8")
     new.replace(path)

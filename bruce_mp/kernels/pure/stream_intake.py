@@ -98,7 +98,7 @@ class StreamIntakeResult(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """A source's data in the buffer: its messages, and the range, of which the bytes from `at` on are left over."""
+    """A source's data in the buffer: its messages, and the range of its bytes. Those from `at` on are unprocessed."""
 
     source: StreamSource
     extents: list[tuple[int, int]]

@@ -1,9 +1,8 @@
 """History of the daemon's counters: a sample per second for a minute, and one per 10 s for the latencies of an hour.
 
 The main thread samples; the HTTP threads read. The memory is bounded, and the history ends with the process;
-`history_recorder` keeps a longer one. Counting
-held messages in the slab is too expensive for each second. Here, and only here, held messages are therefore a
-difference of counters: received minus delivered minus discarded.
+`history_recorder` keeps a longer one. Counting held messages in the slab each second is too expensive, so their number
+here is a difference of counters: received minus delivered minus discarded.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _REASONS: Final = tuple(DiscardReason)
 
 
 class CounterSample(NamedTuple):
-    """Counter sample taken at `at_ms`: `discarded` by reason, `delays` by latency bucket."""
+    """Counter sample taken at `at_ms`: `discarded` by reason, `latencies` by latency bucket."""
 
     at_ms: int
     delivered: int
     discarded: tuple[int, ...]
-    delays: tuple[int, ...]
+    latencies: tuple[int, ...]
     received: int
     accepts_failed: int
 
@@ -44,15 +43,15 @@ class CounterSample(NamedTuple):
 
     def since(self, before: CounterSample) -> StepAmounts:
         """Return the messages since an earlier sample."""
-        delays = increases(self.delays, before.delays)
+        latencies = increases(self.latencies, before.latencies)
         return StepAmounts(
             (self.at_ms - before.at_ms) / 1000,
             self.received - before.received,
             self.delivered - before.delivered,
             sum(increases(self.discarded, before.discarded)),
             self.held,
-            latency_ms(delays, 0.5),
-            latency_ms(delays, 0.99),
+            latency_ms(latencies, 0.5),
+            latency_ms(latencies, 0.99),
         )
 
 
@@ -139,13 +138,13 @@ class RateHistory:
         now = self.read(now_ms)
         with self._lock:
             before = self._minute.first_since(minute_start_ms(now_ms))
-        return _since(before or now, now)
+        return _interval_between(before or now, now)
 
     def last_hour(self, now_ms: int) -> Interval:
         now = self.read(now_ms)
         with self._lock:
             before = self._hour.first
-        return _since(before or now, now)
+        return _interval_between(before or now, now)
 
     def minute(self, now_ms: int) -> Series:
         """Return the series of the last minute."""
@@ -153,20 +152,20 @@ class RateHistory:
             return _series(self._minute, now_ms)
 
 
-def _since(before: CounterSample, now: CounterSample) -> Interval:
+def _interval_between(before: CounterSample, now: CounterSample) -> Interval:
     ms = now.at_ms - before.at_ms
-    delays = increases(now.delays, before.delays)
+    latencies = increases(now.latencies, before.latencies)
     return Interval(
         ms,
         per_s(now.received - before.received, ms),
         per_s(now.delivered - before.delivered, ms),
         per_s(sum(increases(now.discarded, before.discarded)), ms),
-        Latency(sum(delays), *(latency_ms(delays, share) for share in (0.5, 0.9, 0.99))),
+        Latency(sum(latencies), *(latency_ms(latencies, share) for share in (0.5, 0.9, 0.99))),
     )
 
 
 def _series(window: Window[CounterSample], now_ms: int) -> Series:
-    intervals = [(now, _since(before, now)) for before, now in window.pairs()]
+    intervals = [(now, _interval_between(before, now)) for before, now in window.pairs()]
     return Series(
         step_s=window.step_ms // 1000,
         span_s=window.span_ms // 1000,
