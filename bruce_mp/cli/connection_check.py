@@ -78,15 +78,15 @@ class CheckLevel(StrEnum):
 
 
 class Finding(NamedTuple):
-    """A line of the output; a text that is not OK has its remedy."""
+    """A line of the output; the text of a warning or failure includes the remedy."""
 
     level: CheckLevel
     subject: str
     text: str
 
 
-class BrokerAnswer(NamedTuple):
-    """The answer of a broker: a failure, or metadata, error code of the producer id, and expiry of the certificate."""
+class BrokerResult(NamedTuple):
+    """The result for a broker: a failure, or metadata, error code of the producer id, and expiry of the certificate."""
 
     failure: Failed | None = None
     metadata: ClusterMetadata | None = None
@@ -101,7 +101,7 @@ class _Probe:
         self,
         create_socket: Callable[[Callable[[Event], None]], BrokerSocket],
         topics: Sequence[bytes] | None,
-        on_done: Callable[[BrokerAnswer], None],
+        on_done: Callable[[BrokerResult], None],
         *,
         needs_producer_id: bool,
     ) -> None:
@@ -120,17 +120,17 @@ class _Probe:
                 self._metadata = metadata
                 self._request_producer_id()
             case ProducerIdReceived(response=response):
-                self._finish(BrokerAnswer(None, self._metadata, response.error))
+                self._finish(BrokerResult(None, self._metadata, response.error))
             case Failed():
-                self._on_done(BrokerAnswer(event))
+                self._on_done(BrokerResult(event))
             case Closed():
-                self._on_done(BrokerAnswer(Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
+                self._on_done(BrokerResult(Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
             case _:
                 pass
 
     def _on_ready(self, event: ConnectionReady) -> None:
         if self._topics is None:
-            self._finish(BrokerAnswer())
+            self._finish(BrokerResult())
             return
         self._needs_producer_id &= event.capabilities.idempotence
         request = self._socket.connection.request_metadata(
@@ -142,9 +142,9 @@ class _Probe:
         if self._needs_producer_id:
             self._socket.send(self._socket.connection.init_producer_id(time.monotonic()).buffers)
         else:
-            self._finish(BrokerAnswer(None, self._metadata))
+            self._finish(BrokerResult(None, self._metadata))
 
-    def _finish(self, answer: BrokerAnswer) -> None:
+    def _finish(self, answer: BrokerResult) -> None:
         ends_s = self._socket.certificate_ends_s
         self._socket.close()
         self._on_done(answer._replace(certificate_ends_s=ends_s))
@@ -160,8 +160,8 @@ class BrokerCheck:
         self._security = create_security(config.kafka, self._loop)
         self.topics = configured_topics(config)
 
-    def ask(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerAnswer]:
-        """Ask all servers at the same time for what the daemon needs."""
+    def ask(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerResult]:
+        """Request metadata and a producer id from all servers at the same time."""
         return self._ask_all(servers, self.topics, self._security)
 
     def speaks_plain_text(self, server: HostPort) -> bool:
@@ -170,8 +170,8 @@ class BrokerCheck:
 
     def _ask_all(
         self, servers: Sequence[HostPort], topics: Sequence[bytes] | None, security: Security
-    ) -> dict[HostPort, BrokerAnswer]:
-        answers: dict[HostPort, BrokerAnswer] = {}
+    ) -> dict[HostPort, BrokerResult]:
+        answers: dict[HostPort, BrokerResult] = {}
         kafka = self._config.kafka
         create_socket = socket_factory(
             self._loop,
@@ -182,7 +182,7 @@ class BrokerCheck:
             security=security,
         )
 
-        def on_done(server: HostPort, answer: BrokerAnswer) -> None:
+        def on_done(server: HostPort, answer: BrokerResult) -> None:
             answers[server] = answer
             if len(answers) == len(servers):
                 self._loop.stop()
@@ -231,7 +231,7 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding(level, f"topic {name.decode()}", text)
 
 
-def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerAnswer, origin: str) -> Finding:
+def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerResult, origin: str) -> Finding:
     """Return the finding for an answer; `origin` follows the broker's name."""
     subject = f"broker {server}{origin}"
     if answer.failure is not None:

@@ -37,7 +37,7 @@ from bruce_mp.protocol.client.messages import encode_message
 from bruce_mp.protocol.client.replay_rules import (
     ABANDONED,
     IN_KAFKA,
-    Doubtful,
+    DoubtfulPolicy,
     LineFate,
     LineSelection,
     Replayed,
@@ -180,7 +180,9 @@ class ReplayRun:
     the run have too, and `uncounted` the messages whose outcomes the daemon has lost.
     """
 
-    def __init__(self, state: ReplayState, daemon: ReplayDaemon, selection: LineSelection, doubtful: Doubtful) -> None:
+    def __init__(
+        self, state: ReplayState, daemon: ReplayDaemon, selection: LineSelection, doubtful: DoubtfulPolicy
+    ) -> None:
         self._state = state
         self._daemon = daemon
         self._selection = selection
@@ -301,12 +303,12 @@ class ReplayRun:
 
     def _decide(self, chunk: UnconfirmedChunk, reason: str) -> ChunkFate:
         """Apply the user's choice to a chunk that the daemon cannot answer for. Raise ReplayError without a choice."""
-        if self._doubtful is Doubtful.REFUSE:
+        if self._doubtful is DoubtfulPolicy.REFUSE:
             raise ReplayError(
                 f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "
                 "--doubtful send or --doubtful skip."
             )
-        if self._doubtful is Doubtful.SKIP:
+        if self._doubtful is DoubtfulPolicy.SKIP:
             self._state.confirm(chunk.name)
             return ChunkFate.CONFIRMED
         self._state.remove(chunk.name)
@@ -347,7 +349,7 @@ def main(argv: Sequence[str]) -> int:
     selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     daemon = ReplayDaemon(args.port if args.stream_socket_path is None else args.stream_socket_path, args.timeout)
     with ReplayState(args.state) as state:
-        run = ReplayRun(state, daemon, selection, Doubtful(args.doubtful))
+        run = ReplayRun(state, daemon, selection, DoubtfulPolicy(args.doubtful))
         try:
             if not args.dry_run:
                 run.resolve()
@@ -414,7 +416,7 @@ def _parser() -> ArgumentParser:
     add("--include-abandoned", action="store_true", help=f"also {ABANDONED}: messages that their client sent again")
     add("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
     add("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
-    add("--doubtful", choices=[*Doubtful], default="refuse", help="messages that a killed run may have sent")
+    add("--doubtful", choices=[*DoubtfulPolicy], default="refuse", help="messages that a killed run may have sent")
     add("--timeout", metavar="S", type=float, default=60.0, help="longest wait for an answer (default 60)")
     add("--dry-run", action="store_true", help="read and count, send nothing")
     return parser

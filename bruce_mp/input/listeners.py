@@ -20,7 +20,7 @@ __all__ = ["Listeners"]
 
 log = logging.getLogger(__name__)
 _ACCEPTS_A_ROUND: Final = 16
-"""Connections that a worker accepts in a round, so that other workers get some; the kernel wakes them too."""
+"""Most connections that a worker accepts in a round: the other workers, which the kernel wakes too, accept the rest."""
 _ERROR_PAUSE_S: Final = 1.0
 """Pause while the system has no descriptor or memory for a connection."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})

@@ -21,9 +21,9 @@ variant.
     wait_times          sums the waiting times of record batches' messages, in total and by topic
     split_by_partition  splits PartitionKey runs by the partition of each key
     split_at            splits a segment at a number of records or bytes
-    split_by_size             splits a segment into parts of records within and above a size limit
+    split_by_size       splits a segment into parts of records within and above a size limit
     time_range          returns the smallest and largest timestamp of a segment
-    count_states               counts the records of chunks by state
+    count_states        counts the records of chunks by state
     messages            copies the messages of a segment, or their first bytes
     encode              encodes the records of a RecordBatch v2; `record_batch` adds the header
     encode_message_set  encodes a message set, formats 0 and 1, from segments

@@ -25,9 +25,9 @@ LaneKey = tuple[int, int, int]
 MAX_SPAN_CHUNKS: Final = 32
 """Longest span of a busy lane in chunks: 256 KiB, or a 512th of a small slab."""
 _FEW_RUNS: Final = 2
-"""A lane that filled its span within this number of runs doubles it, because the end of a span ends a run."""
+"""The next span of a lane doubles if at most this number of runs filled the last one: a run ends with its span."""
 _MANY_RUNS: Final = 6
-"""A lane that needs more runs to fill its span halves it."""
+"""The next span halves if more runs filled the last one."""
 MAX_DONORS: Final = 256
 """Largest number of a topic's lanes that are searched for room for one message."""
 

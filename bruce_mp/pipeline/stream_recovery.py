@@ -43,11 +43,11 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
     _update_progress(row, spills)
     found = uncounted_records(slab, index, row.counted)
     feeding = row.counters[lay.SPILL_FEEDING]
-    increments = _record_half_fed_slice(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
+    increments = _record_landed(row, spills, found) if feeding else {int(Counter.MsgReceived): len(found)}
     keyed = sum(1 for record in found if record.is_partition_key)
     increments[Counter.InputAgentProcessPartitionKeyMsg] = keyed
     increments[Counter.InputAgentProcessAnyPartitionMsg] = len(found) - keyed
-    # The files' headers have the progress now.  A later attempt may have the number of the one that was fed last.
+    # The progress is in the files' headers now, and must leave the row: a later attempt may get the same number.
     increments |= {counter: wrapping_delta(-row.counters[counter]) for counter in _PROGRESS}
     last = max((lay.stream_number(record.arrival) + 1 for record in found), default=row.counted)
     row.commit_counted(max(1, last), {counter: number for counter, number in increments.items() if number})
@@ -56,7 +56,7 @@ def recover_stream_input(slab: Slab, row: ProcessRow, index: int, directory: Spi
 
 
 def _resolve_unique_attempts(slab: Slab, index: int, directory: SpillDirectory) -> None:
-    """Store the state of the dead worker's unique attempts; its last completion decides about the prepared one."""
+    """Store the state of the dead worker's unique attempts; the prepared one is complete if the row names it."""
     try:
         if directory.registry.exists:
             directory.registry.resolve(index, last_completed(slab, index))
@@ -76,8 +76,8 @@ def _update_progress(row: ProcessRow, spills: Mapping[int, SpillFile]) -> None:
         file.advance_to(offset, row.counters[lay.SPILL_FED_COUNT])
 
 
-def _record_half_fed_slice(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
-    """Store in the file that the worker was feeding which of its messages are in lanes; return counter increments."""
+def _record_landed(row: ProcessRow, spills: Mapping[int, SpillFile], found: list[Record]) -> dict[int, int]:
+    """Store in the spill file that the worker was feeding the messages that are in lanes; return counter increments."""
     feeding = row.counters[lay.SPILL_FEEDING]
     if feeding in spills and found:
         spills[feeding].store_landed({lay.stream_number(record.arrival) - row.counted for record in found})

@@ -13,7 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, ExitCode
-from bruce_mp.protocol.client.replay_rules import ABANDONED, Doubtful, LineSelection
+from bruce_mp.protocol.client.replay_rules import ABANDONED, DoubtfulPolicy, LineSelection
 from bruce_mp.spark.session import describe_jars, start_session
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _run_replay(args: Namespace) -> int:
         args.state,
         _sink(args),
         selection=selection,
-        doubtful=Doubtful(args.doubtful),
+        doubtful=DoubtfulPolicy(args.doubtful),
         dry_run=args.dry_run,
         kafka=_kafka(args),
     )

@@ -4,7 +4,7 @@ A commit writes one small file, and a stream may commit each second.  So the com
 of a query are merged into one file, and 256 such files into a larger one.  A merged file is named after its first and
 last batch.  Files of batch jobs are merged by the minutes of their modification instead of batch numbers.
 
-No lock is needed.  Only spans are merged to which no file can be added: the query has committed a later batch, or an
+No lock is needed.  A span is merged only when no file can be added to it: the query has committed a later batch, or an
 hour has passed.  So two processes that merge a span write the same file.  A file in the span of a wider one is
 *covered*: readers ignore it, and it stays for an hour, because a reader may have listed it.  Files of named runs
 (`runId`) are never merged, because the run may be repeated and then replaces its file.
@@ -93,7 +93,7 @@ def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:
 
 
 def _parse(entry: FileInfo) -> _LedgerFile | None:
-    """Return the file with its span; None for other names, as those of named runs."""
+    """Return the file with its span; None for a name without one, such as that of a named run."""
     match = _NAME.fullmatch(entry.base_name)
     if match is None:
         return None

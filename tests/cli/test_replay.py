@@ -16,7 +16,7 @@ from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.inquiry import AttemptOutcome, InquiryAnswer
 from bruce_mp.protocol.client.messages import Message, parse_message
-from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection, Replayed
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, Replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,11 +87,13 @@ def state(tmp_path: Path) -> Iterator[ReplayState]:
         yield opened
 
 
-def new_run(state: ReplayState, daemon: FakeDaemon, doubtful: Doubtful = Doubtful.REFUSE) -> ReplayRun:
+def new_run(state: ReplayState, daemon: FakeDaemon, doubtful: DoubtfulPolicy = DoubtfulPolicy.REFUSE) -> ReplayRun:
     return ReplayRun(state, cast("ReplayDaemon", daemon), LineSelection(), doubtful)
 
 
-def replay(state: ReplayState, daemon: FakeDaemon, file: Path, doubtful: Doubtful = Doubtful.REFUSE) -> ReplayRun:
+def replay(
+    state: ReplayState, daemon: FakeDaemon, file: Path, doubtful: DoubtfulPolicy = DoubtfulPolicy.REFUSE
+) -> ReplayRun:
     run = new_run(state, daemon, doubtful)
     run.resolve()
     run.send_file(file, dry_run=False)
@@ -194,7 +196,7 @@ def test_an_incomplete_chunk_needs_all_its_lines_or_a_decision(
     with pytest.raises(ReplayError, match="only a part of their lines"):
         replay(state, daemon, file)
     assert daemon.values == [b"v2"]
-    assert replay(state, daemon, file, Doubtful.SEND).counts == Replayed(already=1)
+    assert replay(state, daemon, file, DoubtfulPolicy.SEND).counts == Replayed(already=1)
     assert replay(state, daemon, file).counts == Replayed(sent=1, already=1)
     assert daemon.values == [b"v2", b"v1"]
 
@@ -203,7 +205,7 @@ def test_a_daemon_that_forgets_during_the_run_stops_it(state: ReplayState, daemo
     (tmp_path / "d").write_bytes(line(0))
     daemon.failures, daemon.since_ms = ["before"], 1 << 60
     with pytest.raises(ReplayError, match="run again, because an attempt failed: before"):
-        replay(state, daemon, tmp_path / "d", Doubtful.SEND)
+        replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SEND)
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1)
 
 
@@ -336,7 +338,7 @@ def test_the_daemon_decides_about_the_chunk_of_a_killed_run(
     if doubt.resent is None:
         with pytest.raises(ReplayError, match="--doubtful send or --doubtful skip"):
             replay(state, daemon, tmp_path / "d")
-        assert replay(state, daemon, tmp_path / "d", Doubtful.SEND).counts == Replayed(sent=1)
+        assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SEND).counts == Replayed(sent=1)
     else:
         assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=doubt.resent, already=1 - doubt.resent)
     assert state.unconfirmed() == []
@@ -345,7 +347,7 @@ def test_the_daemon_decides_about_the_chunk_of_a_killed_run(
 def test_doubtful_messages_may_be_skipped(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0))
     state.begin(KILLED._replace(daemon="/other"), _keys_of(tmp_path / "d"))
-    assert replay(state, daemon, tmp_path / "d", Doubtful.SKIP).counts == Replayed(already=1)
+    assert replay(state, daemon, tmp_path / "d", DoubtfulPolicy.SKIP).counts == Replayed(already=1)
 
 
 def _keys_of(file: Path) -> list[LineKey]:

@@ -1,7 +1,7 @@
 """Rules for sending the lines of discard files again: the same for `bruce replay` and for `bruce-spark replay`.
 
-A line is identified by its hash and its number among the equal lines of its log, so a renamed or copied file brings no
-line twice. A log is one file; for `bruce replay` also a file with the files that the daemon rotated from it.
+A line is identified by its hash and its number among the equal lines of its log. So no line of a renamed or copied file
+is sent twice. A log is one file; for `bruce replay` also a file with the files that the daemon rotated from it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bruce_mp.protocol.client.messages import EmptyFields, Message
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["ABANDONED", "IN_KAFKA", "Doubtful", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
+__all__ = ["ABANDONED", "IN_KAFKA", "DoubtfulPolicy", "LineFate", "LineSelection", "Replayed", "line_of", "message_of"]
 
 NO_MESSAGES: Final = ("MALFORMED", "UNCLEAN_U", "UNCLEAN_T")
-"""Infos of lines whose bytes are no message; so are `API_KEY(n)` and `VERSION(n)`, the only infos with a bracket."""
+"""Infos of lines whose bytes are no message. `API_KEY(n)` and `VERSION(n)` are others, the only infos with `(`."""
 IN_KAFKA: Final = ("SLAB_DELIVERED", "SLAB_SENT", "POSSIBLY_DELIVERED")
 """Infos of messages that Kafka has or may have; they are sent only if the selection names their info."""
 
@@ -43,7 +43,7 @@ class LineFate(StrEnum):
 
 
 @unique
-class Doubtful(StrEnum):
+class DoubtfulPolicy(StrEnum):
     """The treatment of messages that a killed run may have sent."""
 
     REFUSE = "refuse"

@@ -26,7 +26,10 @@ _REMEDY: Final = "Correct [kafka.sasl], or the user on the brokers; each attempt
 
 
 class Login:
-    """One login, or its renewal.  Raises LoginRefusedError if the broker supports no logins."""
+    """One login, or its renewal.  Raises LoginRefusedError if the broker supports no logins.
+
+    In error texts, "it" is the broker, which the caller names first.
+    """
 
     def __init__(self, mechanism: Mechanism, capabilities: BrokerCapabilities, client_id: str) -> None:
         if capabilities.sasl_handshake_version is None:

@@ -25,6 +25,7 @@ figcaption svg { width: .7rem; height: .7rem; margin-right: .3rem }
 @media (prefers-color-scheme: dark) { svg.chart { background: #161b22 } .axis { fill: #9aa4ae }
   .line { stroke: #30363d } figcaption { color: #9aa4ae } }
 """
+# Positions and sizes in pixels of the SVG; `_MARKS` is the top of the marks.
 _LEFT: Final = 90.0
 _RIGHT: Final = 945.0
 _TOP: Final = 15.0

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from pyarrow.fs import FileInfo, FileSelector
 
-from bruce_mp.protocol.client.replay_rules import Doubtful, LineFate, LineSelection, Replayed
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineFate, LineSelection, Replayed
 from bruce_mp.spark import register
 from bruce_mp.spark.audit.ranges import expressions
 from bruce_mp.spark.errors import SinkError
@@ -55,7 +55,7 @@ def replay(
     sink: Mapping[str, str],
     *,
     selection: LineSelection | None = None,
-    doubtful: Doubtful = Doubtful.REFUSE,
+    doubtful: DoubtfulPolicy = DoubtfulPolicy.REFUSE,
     dry_run: bool = False,
     kafka: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -183,15 +183,15 @@ def _add_fate(lines: DataFrame, done: DataFrame | None, selection: LineSelection
     return ruled.withColumn("fate", fate).withColumn("timestamp", F.timestamp_millis("time_ms"))
 
 
-def _resolve_doubtful(system: FileSystem, root: str, doubtful: Doubtful) -> None:
+def _resolve_doubtful(system: FileSystem, root: str, doubtful: DoubtfulPolicy) -> None:
     unfinished = [entry for entry in _entries(system, root) if entry.base_name.endswith(_INTENT)]
-    if unfinished and doubtful is Doubtful.REFUSE:
+    if unfinished and doubtful is DoubtfulPolicy.REFUSE:
         raise DoubtfulError(
             f"{root}: a run was killed while it sent {len(unfinished)} chunks ({unfinished[0].base_name}, ...): their "
             "messages may be in Kafka or not. Check Kafka, then run again with --doubtful send or --doubtful skip."
         )
     for entry in unfinished:
-        if doubtful is Doubtful.SKIP:
+        if doubtful is DoubtfulPolicy.SKIP:
             system.move(entry.path, entry.path.removesuffix(_INTENT) + _DONE)
         else:
             system.delete_dir(entry.path)

@@ -11,7 +11,7 @@ __all__ = ["RunningStages"]
 
 
 class StageCounts(NamedTuple):
-    """Rows that the tasks of a stage have read, and the part of its tasks that have ended."""
+    """Rows that the tasks of a stage have read, and the share (0 to 1) of its tasks that have ended."""
 
     rows: int = 0
     part: float = 0.0

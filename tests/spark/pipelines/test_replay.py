@@ -11,7 +11,7 @@ from pyspark.errors import PythonException
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.protocol.client.messages import Message, parse_message
-from bruce_mp.protocol.client.replay_rules import Doubtful, LineSelection, Replayed
+from bruce_mp.protocol.client.replay_rules import DoubtfulPolicy, LineSelection, Replayed
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
 from support.stream_sink import StreamSink, all_delivered
@@ -119,7 +119,7 @@ def test_an_unconfirmed_chunk_requires_a_decision(spark: SparkSession, tmp_path:
         with pytest.raises(DoubtfulError, match="--doubtful send or --doubtful skip"):
             run(spark, sink, tmp_path / "d")
         status = BarrierStatus.DONE
-        assert run(spark, sink, tmp_path / "d", doubtful=Doubtful.SEND) == Replayed(sent=1)
+        assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SEND) == Replayed(sent=1)
         assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
 
 
@@ -132,4 +132,4 @@ def test_an_unconfirmed_chunk_may_be_marked_as_sent(spark: SparkSession, tmp_pat
     with StreamSink(tmp_path / "s", answer) as sink:
         with pytest.raises(PythonException, match="BRUCE_TASK"):
             run(spark, sink, tmp_path / "d")
-        assert run(spark, sink, tmp_path / "d", doubtful=Doubtful.SKIP) == Replayed(already=1)
+        assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SKIP) == Replayed(already=1)
