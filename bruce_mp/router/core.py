@@ -69,8 +69,8 @@ class Router:
         self._routed_sent_word = state_word(RunState.ROUTED_SENT, incarnation)
         self._discards = Discards(slab, row, reporter)
         self._tables = SlabTables(slab)
-        turns = BrokerTurns(config.batching, rng)
-        self._topics = TopicRegistry(slab, self._tables, config, rng, turns)
+        self._turns = BrokerTurns(config.batching, rng)
+        self._topics = TopicRegistry(slab, self._tables, config, rng, self._turns)
         self._missing = MissingTopics()
         self._refresh = RefreshSchedule()
         self._unknown = UnknownTopics(
@@ -101,7 +101,7 @@ class Router:
             assignments=self._assignments,
             refresh=self._refresh,
             discards=self._discards,
-            turns=turns,
+            turns=self._turns,
             tap=tap,
         )
 
@@ -185,6 +185,7 @@ class Router:
         view = self._missing.restore(view, self._tables.topics.partition_counts(), now_ms)
         changed = view != self._topics.view
         self._topics.view = view
+        self._turns.apply_view(view)
         for topic in list(self._topics.numbered.values()):
             self._update_topic(topic, view.topics.get(topic.name), now_ms)
         for number in self._tables.reclaim_entries(view.topics, self._assignments.topics_in_use, now_ms):

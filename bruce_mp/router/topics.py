@@ -166,7 +166,9 @@ class Topic:
         """Return an open partition of the first broker in the order of this turn that has one."""
         if turn == self._turn and is_open(self.number, self._partition):
             return self._partition
-        by_leader, number_of = self._by_leader, turns.number_of
+        by_leader = self._by_leader
+        follows_order = len(by_leader) == len(self._rotation) and turns.are_successive(by_leader)
+        number_of = turns.rank_of if follows_order else turns.number_of
         order = sorted([(number_of(broker) / len(by_leader[broker]), broker) for broker in by_leader])
         for _, broker in order:
             partitions = by_leader[broker]

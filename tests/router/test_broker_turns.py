@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bruce_mp.config.sections import Batching, BatchLimits, CombinedBatching
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.router.broker_turns import SHORTEST_BATCH_MS, TURN_MS, BrokerTurns
-from bruce_mp.router.cluster import TopicView
+from bruce_mp.router.cluster import Address, ClusterView, TopicView
 from bruce_mp.router.topics import Topic
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.file import Geometry
@@ -92,6 +92,38 @@ def test_a_turn_wakes_few_brokers(slab: Slab, turns: BrokerTurns) -> None:
     assert used.count(1) > 100
 
 
+def a_view(brokers: int, spread: int) -> ClusterView:
+    """Topics with one partition on each of `spread` successive brokers."""
+    topics = {
+        b"t%d" % first: TopicView(
+            tuple(range(spread)), {index: 1 + (first + index) % brokers for index in range(spread)}
+        )
+        for first in range(brokers)
+    }
+    return ClusterView({broker: Address("broker", broker) for broker in range(1, brokers + 1)}, topics)
+
+
+@pytest.mark.parametrize(("brokers", "spread", "used"), [(10, 4, 3), (6, 4, 2), (8, 2, 4), (4, 2, 2)])
+def test_topics_on_successive_brokers_use_as_few_as_hold_them_all(
+    slab: Slab, turns: BrokerTurns, brokers: int, spread: int, used: int
+) -> None:
+    view = a_view(brokers, spread)
+    turns.apply_view(view)
+    topics = [
+        Topic(slab, number, name, COMBINED, random.Random(number), turns=turns)
+        for number, name in enumerate(view.topics)
+    ]
+    shares: Tally[tuple[int, int]] = Tally()
+    for topic in topics:
+        topic.update_view(view.topics[topic.name])
+    for turn in range(100 * spread):
+        turns.add(100, turn * TURN_MS)
+        chosen = {topic.number: choose(topic, turn * TURN_MS) for topic in topics}
+        assert len({1 + (number + partition) % brokers for number, partition in chosen.items()}) == used
+        shares.update(chosen.items())
+    assert all(abs(shares[topic.number, partition] - 100) <= 20 for topic in topics for partition in range(spread))
+
+
 @examples(30)
 @given(leaders=st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=8), step=st.integers(1, 5))
 def test_each_partition_has_an_equal_share_in_the_long_run(leaders: list[int], step: int) -> None:
@@ -100,6 +132,7 @@ def test_each_partition_has_an_equal_share_in_the_long_run(leaders: list[int], s
     with new_slab(GEOMETRY) as slab:
         set_span(slab, 0, 1)
         turns = BrokerTurns(config(), random.Random(7))
+        turns.apply_view(a_view(4, 2))
         topic = Topic(slab, 0, b"t", COMBINED, random.Random(1), turns=turns)
         topic.update_view(TopicView(tuple(range(len(leaders))), dict(enumerate(leaders))))
         shares: Tally[int] = Tally()
