@@ -187,13 +187,14 @@ class _Status(ProcessShell):
             log.warning("%s  The pages do not include this report.", error)
             return
         now_ms = steady_ms()
-        self._reports.record([item for item in events if isinstance(item, DiscardReportEvent)], wall_ms())
-        self._compression.record([item for item in events if isinstance(item, CompressionEvent)])
-        self._histories.traffic.record([item for item in events if isinstance(item, TrafficEvent)], now_ms)
-        self._histories.totals.record(
-            [item for item in events if isinstance(item, TrafficEvent | DiscardEvent)], now_ms
-        )
-        for item in events:
+        traffic = [item for item in events if isinstance(item, TrafficEvent)]
+        self._histories.traffic.record(traffic, now_ms)
+        self._histories.totals.record(traffic, now_ms)
+        others = [item for item in events if not isinstance(item, TrafficEvent)]  # few, but topics may be thousands
+        self._reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
+        self._compression.record([item for item in others if isinstance(item, CompressionEvent)])
+        self._histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], now_ms)
+        for item in others:
             if isinstance(item, RouterStatus):
                 self._pauses.record(item.paused, is_complete=len(item.paused) == item.paused_count)
-        self._broker_status.record([item for item in events if isinstance(item, BrokerStatus | RouterStatus)], now_ms)
+        self._broker_status.record([item for item in others if isinstance(item, BrokerStatus | RouterStatus)], now_ms)

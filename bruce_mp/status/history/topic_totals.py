@@ -68,6 +68,8 @@ class TopicTotals:
         self._lock = Lock()
         self._topics: dict[bytes, TopicTotal] = {}
         self._other = TopicTotal()
+        self._next_idle_ms = 0
+        """Time before which no topic becomes idle, so that a full table is not searched for each event."""
 
     @property
     def limit(self) -> int:
@@ -78,6 +80,7 @@ class TopicTotals:
         """Change the number of topics. Topics over a smaller limit lose their series, the longest idle first."""
         with self._lock:
             self._limit = limit
+            self._next_idle_ms = 0
             by_activity = sorted(self._topics, key=lambda name: -self._topics[name].active_ms)
             for name in by_activity[limit:]:
                 del self._topics[name]
@@ -109,10 +112,11 @@ class TopicTotals:
         return self._known.number_of(name) != 0
 
     def _has_room(self, now_ms: int) -> bool:
-        if len(self._topics) >= self._limit:
+        if len(self._topics) >= self._limit and now_ms >= self._next_idle_ms:
             idle = [name for name, total in self._topics.items() if now_ms - total.active_ms > _IDLE_MS]
             for name in idle:
                 del self._topics[name]
+            self._next_idle_ms = _IDLE_MS + min((total.active_ms for total in self._topics.values()), default=now_ms)
         return len(self._topics) < self._limit
 
     def settled(self) -> dict[bytes, int]:
