@@ -134,7 +134,8 @@ class Dispatcher:
     @property
     def waiting(self) -> Iterable[tuple[bytes, int, PartitionQueue]]:
         """Topic, partition and queue of each partition with messages to send or to await a response for."""
-        queues = (queue for queue in self._queues.values() if not queue.is_empty)
+        # `is_empty` without a call, because reports ask each second for the few among thousands of queues.
+        queues = [q for q in self._queues.values() if q.ready or q.in_flight or q.resend or q.failed]
         return ((self.topic_name(queue.topic), queue.partition, queue) for queue in queues)
 
     @property
