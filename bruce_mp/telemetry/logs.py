@@ -164,8 +164,8 @@ def _file_handler(config: LogFile, formatter: logging.Formatter) -> logging.Hand
         handler = _LogFile(config)
     except OSError as error:
         raise StartError(
-            f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, with write "
-            "permission for the daemon's user, or set another logging.file.path."
+            f"The log file {config.path} cannot be opened: {error.strerror}. Create its directory, and "
+            "make the daemon's user the owner of both, or set another logging.file.path."
         ) from error
     handler.setFormatter(formatter)
     return handler

@@ -244,6 +244,6 @@ def _identity_in(page: bytes) -> _SlabIdentity | None:
 
 def _unwritable(directory: Path, error: OSError) -> StartError:
     return StartError(
-        f"The journal in {directory} cannot be written: {os.strerror(error.errno or 0)}. Create the directory for the "
-        "daemon's user, set slab.journal_dir to another one, or set slab.sync to off."
+        f"The journal in {directory} cannot be written: {os.strerror(error.errno or 0)}. Make room, give the "
+        "daemon's user the directory and its files (chown), set another slab.journal_dir, or set slab.sync to off."
     )
