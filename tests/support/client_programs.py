@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-__all__ = ["CLIENTS", "LANGUAGES", "SHORT", "ConformanceProgram", "Flushed", "Language", "build", "run_tool"]
+__all__ = [
+    "CLIENTS",
+    "LANGUAGES",
+    "QUICK_JAVA",
+    "SHORT",
+    "ConformanceProgram",
+    "Flushed",
+    "Language",
+    "build",
+    "run_tool",
+]
 
 CLIENTS: Final = Path(__file__).parents[2] / "clients"
 BUILD_S: Final = 600
