@@ -60,6 +60,7 @@ class Stats:
     sent: int
     """Messages that Linux accepted whole."""
     sent_bytes: int
+    """Bytes of these messages."""
     waiting: int
     """Messages in the client's own buffer."""
     dropped: Mapping[str, int]
@@ -112,13 +113,18 @@ class Client(ABC):
         headers: Sequence[HeaderInput] = (),
         keep_empty: bool = False,
     ) -> bool:
-        """Send one message; `partition_key` chooses the partition, otherwise the daemon does.
+        """Send one message. Return True if it was accepted; `errors` selects the behaviour otherwise.
 
-        The value None is null, a tombstone. With `keep_empty` an empty key or value reaches Kafka as empty; otherwise
-        an empty key becomes null, and the daemon's configuration decides about an empty value.
+        Args:
+            topic: the topic's name.
+            value: None is null, a tombstone.
+            key: the record key. It chooses the partition if the daemon has a partitioner for the topic.
+            partition_key: chooses the partition, modulo their number; absent: the daemon chooses.
+            timestamp_ms: milliseconds since the epoch; absent: the current time.
+            headers: the Kafka record's, pairs of key and value; a value may be None.
+            keep_empty: an empty key or value reaches Kafka as empty. Otherwise an empty key becomes null, and the
+                daemon's configuration decides about an empty value.
 
-        Without `timestamp_ms` the message has the current time. `headers` are the Kafka record's, pairs of key and
-        value; a value may be None. Return True if the message was accepted; `errors` selects the behaviour otherwise.
         Raise `LocalProtocolError` for arguments that the format does not allow.
         """
         if self._accept(topic, value, key, partition_key, timestamp_ms, headers, keep_empty):

@@ -24,6 +24,7 @@ class SendError(BruceError):
     """A message or attempt was not accepted. Unless a subclass says otherwise, the daemon has nothing of it."""
 
     reason: ClassVar[str] = "error"
+    """The name under which `Stats.dropped` counts the message."""
 
 
 class DaemonUnreachableError(SendError):

@@ -303,9 +303,9 @@ class _ConnectedClient(Client):
     def flush(self, timeout: float | None = None, level: LevelName = "delivered") -> Outcome:
         """Wait until every earlier message has its outcome: Kafka acknowledged it, or the daemon discarded it.
 
-        With the level "received", wait only until the daemon has received them. Wait at most `timeout` seconds. Raise
-        `FlushError` on timeout, or if the connection broke since the last flush; the client then does not resend
-        messages by itself.
+        With the level "received", wait only until the daemon has received them; with "durable", until each has its
+        outcome or is in the journal on disk. Wait at most `timeout` seconds. Raise `FlushError` on timeout, or if the
+        connection broke since the last flush; the client then does not resend messages by itself.
         """
         deadline = Deadline(timeout)
         try:
@@ -392,7 +392,7 @@ class _ConnectedClient(Client):
 
 
 class StreamClient(_ConnectedClient):
-    """A sender of messages over the daemon's UNIX stream socket.
+    """Sender of messages over the daemon's UNIX stream socket.
 
     Args:
         path: the daemon's `input.unix_stream.path`; at most 107 bytes.
@@ -429,9 +429,9 @@ class StreamClient(_ConnectedClient):
 
 
 class TcpClient(_ConnectedClient):
-    """A sender of messages over TCP on this host.
+    """Sender of messages over TCP on this host.
 
-    `port` is the daemon's `input.tcp.port`; the other arguments are as for `StreamClient`.
+    `port` is the daemon's `input.tcp.port`; the other arguments and all methods are as for `StreamClient`.
     """
 
     def __init__(
