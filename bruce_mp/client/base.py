@@ -73,8 +73,7 @@ class Client(ABC):
     """Sender of messages to a daemon. Threads may share it, and it may cross a `fork()`.
 
     `errors` selects the behaviour of `send()` for a message that cannot be sent: "raise" raises a `SendError`, "count"
-    returns False. `stats()` counts the message in both cases. `limit_advice` ends the error text of a message that is
-    larger than `max_message`.
+    returns False. `stats()` counts the message in both cases.
     """
 
     timeout: float | None
@@ -83,6 +82,7 @@ class Client(ABC):
     """The fast path of `send()` in `client/kernels`: return True if it sent or buffered the message."""
 
     def __init__(self, destination: str, errors: Errors, max_message: int, limit_advice: str) -> None:
+        """`limit_advice` ends the error text of a message that is larger than `max_message`."""
         self._destination = destination
         self._errors = errors
         self._max_message = max_message

@@ -47,7 +47,7 @@ html_js_files = ["site.js"]
 html_additional_pages = {"index": "redirect.html"}
 templates_path = ["."]
 html_copy_source = False
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 
 NAVIGATION: Final = "docs/README"
 FOLDERS: Final = {"docs/decisions/README", "clients/README"}
