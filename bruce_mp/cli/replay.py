@@ -109,7 +109,7 @@ class ReplayDaemon:
         self._target = target
         self._timeout_s = timeout_s
         self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
-        # The daemon's memory of names is one host's, and on a UNIX socket one user's.
+        # The daemon of each host remembers names, on a UNIX socket for each user separately.
         user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
         self.identity = f"{self.address} on {socket.gethostname()}{user}"
 
@@ -198,7 +198,7 @@ class ReplayRun:
         self._equal_lines: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
         """Number of equal lines in the files of each log, by the hash of the line."""
         self._seen: Counter[bytes] = Counter()
-        """The largest of these numbers among all logs: a line up to it is a copy."""
+        """The largest of these numbers among all logs. A line whose number is not larger is a copy."""
         self._incomplete: dict[LineKey, IncompleteChunk] = {}
         """The chunks of killed runs that are to be sent again, by each of their unread lines."""
 

@@ -88,7 +88,7 @@ class _NoHandover(HandoverTickets):
 class _AttemptThresholds:
     """Allocates chunks for an attempt, for topics within their thresholds.
 
-    Its completion charges the chunks to their topics.  Until then only the attempt's client can free them.
+    The completion of the attempt charges the chunks to their topics.  Until then only its client can free them.
     """
 
     def __init__(self, attempt: Attempt, thresholds: TopicThresholds) -> None:
@@ -240,7 +240,7 @@ class FencedAttempts:
     def spill_if_possible(self, attempt: Attempt) -> None:
         """Send the further messages of an attempt to its spill file, because a topic in it holds its share.
 
-        Without room in spill files the messages stay with their client, because an urgent block exceeds the bound.
+        Without room in spill files the messages stay with their client: `spill` would exceed the bound of the files.
         """
         attempt.is_spilling = attempt.is_spilling or self._spills.has_room
 
@@ -276,7 +276,7 @@ class FencedAttempts:
     def find_room(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
         """Reserve `size` bytes in the spill file of an attempt that spills.
 
-        Return the room or the limit that the attempt waits for, or the reason for its end if a wait cannot help.
+        Return GRANTED, the limit for which the attempt waits, or the reason for its end if waiting cannot help.
         """
         assert attempt.spill is not None  # the attempt is spilling
         room = self._spills.extend(attempt.spill, size)

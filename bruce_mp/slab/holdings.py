@@ -84,7 +84,7 @@ class Holdings:
         return self.by_topic.get(topic) or Holding()
 
     def add(self, topic: TopicKey, holding: Holding, chunk: int, span: int) -> None:
-        """Charge an allocated chunk to a topic; `holding` is `holding_of(topic)`, which then becomes listed."""
+        """Charge an allocated chunk to a topic. `holding`, the result of `holding_of(topic)`, becomes listed."""
         if topic not in self.by_topic:
             self.by_topic[topic] = holding
             self.numbered += isinstance(topic, int)

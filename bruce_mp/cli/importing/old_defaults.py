@@ -46,7 +46,7 @@ LOGGING_FLAGS_NOTE: Final = "As the old daemon did: to syslog always, and to sta
 
 
 class OldDefault(NamedTuple):
-    """A default of Dory's file, and of the command line; None if it is ours, which `ours` describes."""
+    """A default in Dory's file and on the command line, None where it equals ours; `ours` is for notes."""
 
     key: tuple[str, str]
     file: object
@@ -75,7 +75,7 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
         draft.add_error(origin, _no_input(from_options))
     if not draft.get(("kafka", "client_id")):
         draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
-    _status_pages(draft, origin)
+    _set_status_pages(draft, origin)
     draft.set(("timestamps", "policy"), "arrival", origin)
     draft.add_note(TIMESTAMPS_NOTE, ("timestamps", "policy"))
     if draft.get(("delivery", "max_failed_attempts")) is None:
@@ -84,12 +84,12 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
         draft.add_note(PAUSES_NOTE)
     if from_options and draft.get(("msg_debug", "enable")) is None:
         draft.add_note(MSG_DEBUG_NOTE)
-    _sizes(draft, origin, from_options=from_options)
-    _discard_file_size(draft, origin)
-    _logging(draft, origin, from_options=from_options)
+    _set_sizes(draft, origin, from_options=from_options)
+    _raise_discard_file_size(draft, origin)
+    _set_logging(draft, origin, from_options=from_options)
 
 
-def _sizes(draft: Draft, origin: str, *, from_options: bool) -> None:
+def _set_sizes(draft: Draft, origin: str, *, from_options: bool) -> None:
     for default in OLD_DEFAULTS:
         value = default.options if from_options else default.file
         is_used = default.key[0] == "slab" or draft.get((default.key[0], "enable"))
@@ -98,7 +98,7 @@ def _sizes(draft: Draft, origin: str, *, from_options: bool) -> None:
             draft.add_note(f"The old daemon's default; ours is {default.ours}.", default.key)
 
 
-def _discard_file_size(draft: Draft, origin: str) -> None:
+def _raise_discard_file_size(draft: Draft, origin: str) -> None:
     """Raise the size of the discard file to the smallest that we allow."""
     key, inputs = ("discard_log", "max_file_size"), Input()
     sizes = {"max_datagram_size": inputs.max_datagram_size, "max_stream_size": inputs.max_stream_size}
@@ -118,14 +118,14 @@ def _no_input(from_options: bool) -> str:
     return "no input is enabled: enable one in <inputSources>."
 
 
-def _status_pages(draft: Draft, origin: str) -> None:
+def _set_status_pages(draft: Draft, origin: str) -> None:
     host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
     draft.set(("http", "listen"), f"{host}:{draft.status_port or DEFAULT_STATUS_PORT}", origin)
     if not draft.loopback_only:
         draft.add_note(ALL_ADDRESSES_NOTE, ("http", "listen"))
 
 
-def _logging(draft: Draft, origin: str, *, from_options: bool) -> None:
+def _set_logging(draft: Draft, origin: str, *, from_options: bool) -> None:
     for name, value in (("stdout_stderr", False), ("syslog", True)):
         if draft.get(("logging", name)) is None:
             draft.set(("logging", name), value, origin)

@@ -24,7 +24,7 @@ __all__ = ["Failure", "Group", "Item", "ParsedBatch", "Partitioners", "RejectedM
 
 _ANY: Final = 256
 _KEYED: Final = 257
-_GENERIC: Final = Struct(">ihh")
+_GENERIC: Final = Struct(">ihh")  # size, api key, version
 _HEADER: Final = Struct(">ihih")  # size, api key, version and flags together, topic size
 _KEYED_HEADER: Final = Struct(">ihiIh")  # the same with the partition key before the topic size
 _SIZE: Final = Struct(">i")
@@ -131,6 +131,7 @@ def _parse_one(buffer: memoryview, at: int, length: int, arrival: int) -> tuple[
     topic, timestamp, key_size, value_size = _body(topic_size).unpack_from(buffer, topic_at)
     key_at = topic_at + topic_size + 12
     options = 0
+    # In version 2 a size of -1 means null and 0 means empty; the record has size 0, and an option tells them apart.
     if version_and_flags == _WITH_NULLS and key_size <= 0:
         key_size, options = key_size + (key_size == _NULL), 0 if key_size else lay.OPTION_EMPTY_KEY
     value_at = key_at + key_size + 4

@@ -51,7 +51,7 @@ _SPANS: Final = {
     "with_latencies": "select * from {sums} left join {latencies} using (topic)",
 }
 """At most 120 spans for each topic, all of the same length and with the same start."""
-_HEADS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "of others"}
+_HEADS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
 _PAGE_STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #1b1f24;

@@ -114,11 +114,11 @@ def read_metrics(
     yield from _books(slab, evidence.books)
     yield from _held(held, totals.limit)
     yield from _topics(totals)
-    yield _delays(slab)
+    yield _latencies(slab)
     yield from _processes(evidence.processes.processes)
     yield from _brokers(evidence.cluster)
     yield from _stalls(evidence.stalls, evidence.steady_now_ms)
-    yield _answers(slab)
+    yield _kafka_errors(slab)
     yield from _compression(compression)
     for name, (counter, meaning) in SIMPLE.items():
         yield Family(name, "counter", meaning, [Sample(counter_total(slab, counter))])
@@ -184,7 +184,7 @@ def _topics(totals: TopicTotals) -> Iterator[Family]:
         yield _labelled(name, "counter", meaning, "topic", {topic: value_of(total) for topic, total in rows.items()})
 
 
-def _delays(slab: Slab) -> Family:
+def _latencies(slab: Slab) -> Family:
     buckets, sum_ms = read_latencies(slab)
     meaning = "Time from receipt to acknowledgement of messages."
     return histogram("bruce_ack_delay_seconds", meaning, (ms / 1000 for ms in BOUNDS_MS), buckets, sum_ms / 1000)
@@ -233,7 +233,7 @@ def _stalls(stalls: Stalls, now_ms: int) -> Iterator[Family]:
     yield _gauge("bruce_stalled_messages", "Messages that wait for a stalled broker or partition.", stalls.messages)
 
 
-def _answers(slab: Slab) -> Family:
+def _kafka_errors(slab: Slab) -> Family:
     values = {row.name: counter_total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
     seen = {name: value for name, value in values.items() if value}
     return _labelled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
