@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerRotation", "SocketFactory", "socket_factory"]
 
 MAX_TIMEOUT_S: Final = 10.0
-"""The longest timeout of a request, because partitions, or a person, wait and other brokers can respond."""
+"""The longest timeout of a request: partitions or an operator wait, and other brokers may respond faster."""
 
 SocketFactory = Callable[[Address, Callable[[Event], None]], BrokerSocket]
 """Returns a socket to a broker, not yet open, with a callback for its events."""
@@ -64,7 +64,6 @@ class BrokerRotation:
         self._on_event = on_event
         self._socket: BrokerSocket | None = None
         self.untried: list[Address] = []
-        """The brokers not tried yet."""
         self.current: Address | None = None
         """The broker of the current or the last connection."""
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["count_messages_of", "retention_of"]
 
 _PREFIX: Final = "kafka."
-_FOR_EVER: Final = -1
+_UNLIMITED: Final = -1
 
 
 def count_messages_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> int | None:
@@ -37,13 +37,13 @@ def count_messages_of(spark: SparkSession, options: Mapping[str, str], topics: S
         )
         return sum(int(ends[partition].offset()) - int(begins[partition].offset()) for partition in partitions)
 
-    return _ask(spark, options, count)
+    return _request(spark, options, count)
 
 
 def retention_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:
     """Return the age in ms at which the brokers delete messages of a topic, -1 if at none.
 
-    Brokers that stamp the messages themselves delete none for its own timestamp. None as in `count_messages_of`.
+    -1 also if the brokers replace timestamps (`LogAppendTime`). None as in `count_messages_of`.
     """
 
     def read(jvm: Any, admin: Any) -> int:
@@ -53,19 +53,19 @@ def retention_of(spark: SparkSession, options: Mapping[str, str], topic: str) ->
         policy, times, age = (
             found.get(name).value() for name in ("cleanup.policy", "message.timestamp.type", "retention.ms")
         )
-        return int(age) if "delete" in policy and times == "CreateTime" else _FOR_EVER
+        return int(age) if "delete" in policy and times == "CreateTime" else _UNLIMITED
 
-    return _ask(spark, options, read)
+    return _request(spark, options, read)
 
 
-def _ask(spark: SparkSession, options: Mapping[str, str], question: Callable[[Any, Any], int]) -> int | None:
+def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[[Any, Any], int]) -> int | None:
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         return None
     try:
         with _admin(jvm, options) as admin:
-            return question(jvm, admin)
-    except Py4JJavaError:  # the read or the write of the same topic names the reason
+            return request(jvm, admin)
+    except Py4JJavaError:  # reading or writing the topic will fail too, with the reason
         return None
 
 

@@ -2,7 +2,7 @@
 
 A number n of 64 bits is written as the unsigned n * 2 (or -n * 2 - 1 below 0), seven bits a byte, the lowest first.
 
-Separate because varints belong to the record format, and the kernel that calls this module to the slab.
+Separate because varints are part of Kafka's record format; the kernel that calls this module depends on the slab.
 """
 
 from __future__ import annotations

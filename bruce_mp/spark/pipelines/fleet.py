@@ -197,7 +197,7 @@ def _counter_increases(samples: DataFrame) -> DataFrame:
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
         "daemon", "at_ms", "substring(name, 11) as reason", "value"
     )
-    # A reason appears with its first discard: unless in the daemon's first sample, its first value is an increase.
+    # A reason appears with its first discard, so its first value is an increase, except in the daemon's first sample.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
     known = counters.selectExpr("*", f"{before} as before").join(_first_samples(samples), "daemon")
     base = "coalesce(before, if(at_ms = first_ms, value, 0))"

@@ -28,39 +28,39 @@ class Timestamped(Protocol):
     def at_ms(self) -> int: ...
 
 
-_Reading = TypeVar("_Reading", bound=Timestamped)
+_Sample = TypeVar("_Sample", bound=Timestamped)
 
 
-class Window(Generic[_Reading]):
+class Window(Generic[_Sample]):
     """Samples within the last `span_ms`, at least `step_ms` apart."""
 
     def __init__(self, step_ms: int, span_ms: int) -> None:
         self.step_ms = step_ms
         self.span_ms = span_ms
-        self._readings: deque[_Reading] = deque(maxlen=span_ms // step_ms + 1)
+        self._samples: deque[_Sample] = deque(maxlen=span_ms // step_ms + 1)
 
     def is_due(self, now_ms: int) -> bool:
-        return not self._readings or now_ms - self._readings[-1].at_ms >= self.step_ms - _JITTER_MS
+        return not self._samples or now_ms - self._samples[-1].at_ms >= self.step_ms - _JITTER_MS
 
-    def add(self, reading: _Reading) -> None:
+    def add(self, sample: _Sample) -> None:
         """Keep a sample if one is due, and drop the expired ones."""
-        if self.is_due(reading.at_ms):
-            self._readings.append(reading)
-        while reading.at_ms - self._readings[0].at_ms > self.span_ms:
-            self._readings.popleft()
+        if self.is_due(sample.at_ms):
+            self._samples.append(sample)
+        while sample.at_ms - self._samples[0].at_ms > self.span_ms:
+            self._samples.popleft()
 
     @property
-    def first(self) -> _Reading | None:
-        """The oldest reading; None before the first."""
-        return self._readings[0] if self._readings else None
+    def first(self) -> _Sample | None:
+        """The oldest sample; None before the first."""
+        return self._samples[0] if self._samples else None
 
-    def first_since(self, start_ms: int) -> _Reading | None:
-        """Return the oldest reading of at least this time; None without one."""
-        return next((reading for reading in self._readings if reading.at_ms >= start_ms), None)
+    def first_since(self, start_ms: int) -> _Sample | None:
+        """Return the oldest sample of at least this time; None without one."""
+        return next((sample for sample in self._samples if sample.at_ms >= start_ms), None)
 
-    def pairs(self) -> Iterator[tuple[_Reading, _Reading]]:
+    def pairs(self) -> Iterator[tuple[_Sample, _Sample]]:
         """Yield each pair of consecutive samples, the oldest first."""
-        return pairwise(self._readings)
+        return pairwise(self._samples)
 
 
 def minute_start_ms(now_ms: int) -> int:
@@ -81,7 +81,7 @@ def per_s(messages: int, ms: int) -> float:
     return round(1000 * messages / ms, 2) if ms > 0 else 0.0
 
 
-def latency_ms(delays: Sequence[int], share: float) -> float | None:
-    """Return the latency percentile, or None without messages."""
-    delay = percentile(delays, share)
-    return None if delay is None else round(delay, 2)
+def latency_ms(buckets: Sequence[int], share: float) -> float | None:
+    """Return the quantile `share` (0 to 1) of the latencies in ms; `buckets` has the messages of each bucket."""
+    latency = percentile(buckets, share)
+    return None if latency is None else round(latency, 2)
