@@ -116,15 +116,15 @@ def test_the_demo_completes_and_leaves_nothing(checkout: Checkout) -> None:
     assert "received 3203 =" in status.stdout
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0, checkout.lines()
-    told = checkout.lines()
-    assert told[0].startswith("1. Python environment in .venv ")
-    assert told[-1] == "received 3203 = delivered 3203 + discarded 0 + held 0"
-    assert [line.split(".")[0] for line in told if re.match(r"\d\. .* \d+\.\d s$", line)] == list("1234567")
+    lines = checkout.lines()
+    assert lines[0].startswith("1. Python environment in .venv ")
+    assert lines[-1] == "received 3203 = delivered 3203 + discarded 0 + held 0"
+    assert [line.split(".")[0] for line in lines if re.match(r"\d\. .* \d+\.\d s$", line)] == list("1234567")
     for topic, count in (("log-dpkg", "3,000"), ("log-web", "200"), ("log-others", "3")):
-        arrived = [line for line in told if f"{topic}: {count} sent, {count} arrived" in line]
-        assert len(arrived) == 1, told
+        arrived = [line for line in lines if f"{topic}: {count} sent, {count} arrived" in line]
+        assert len(arrived) == 1, lines
         assert arrived[0].endswith("each once, in order")
-    assert not any("\x1b" in line or "secret" in line for line in told)
+    assert not any("\x1b" in line or "secret" in line for line in lines)
     assert not list(checkout.temporary.iterdir())
 
 

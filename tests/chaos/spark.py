@@ -47,7 +47,7 @@ FINISH_S: Final = 1800.0
 SETTLE_S: Final = 120.0
 MASTER: Final = "local-cluster[2,2,640]"
 ABANDONED: Final = frozenset({"ABANDONED_ATTEMPT", "UNCLEAN_DISCONNECT"})
-"""Reasons of discards that the sink makes up for."""
+"""Reasons of discards after which the sink sends the messages again."""
 BAD_ERRORS: Final = ("may be in Kafka or not: it ended an attempt", "has other rows", "Report this as a bug")
 """Attempts in doubt, batches that Spark did not repeat as they were, and defects of the sink or the daemon."""
 SPARK_FAULTS: Final = FaultKind.PROCESS
@@ -113,7 +113,7 @@ class Feeder:
         self.stop()
 
     def stop(self) -> None:
-        """Stop after the rows that have been begun; all are then on disk and in Kafka."""
+        """Stop after the present rows are on disk and in Kafka."""
         self._end.set()
         self._thread.join()
 
@@ -161,7 +161,7 @@ class SparkFaults:
                 self._rng.choice(victims).kill()
 
     def _suspend_executor(self) -> None:
-        """Stop an executor for a while, now and then for so long that the driver replaces it."""
+        """Suspend an executor for a while, sometimes for so long that the driver replaces it."""
         if victims := _descendants_with("CoarseGrainedExecutorBackend"):
             self._report.record("suspend an executor")
             victim = self._rng.choice(victims)
@@ -339,7 +339,7 @@ def _running(job: Job) -> Iterator[None]:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = argparse.ArgumentParser(prog="python -m chaos.spark", description="Chaos under Spark with a ledger.")
     add = options.add_argument
-    add("--minutes", type=float, default=30, help="how long each run lasts (30)")
+    add("--minutes", type=float, default=30, help="duration of each run (30)")
     add("--rate", type=float, default=250, help="rows a second of each of the two sources (250)")
     add("--seeds", type=int, nargs="+", default=[1], help="one run for each (1)")
     return options.parse_args(arguments)

@@ -120,7 +120,7 @@ def test_counters_of_a_new_slab_count_from_0(state: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "told"),
+    ("change", "options", "expected"),
     [
         ({"books": {"delivered": 5}}, (), (2, "1 messages are unaccounted for")),
         ({"books": {"delivered": 5, "consistent": False}}, (), (0, "first check")),
@@ -143,7 +143,7 @@ def test_a_present_fault_sets_the_exit_code_and_the_text(
     capsys: pytest.CaptureFixture[str],
     change: dict[str, Any],
     options: tuple[str, ...],
-    told: tuple[int, str],
+    expected: tuple[int, str],
 ) -> None:
     fake = FakeDaemon()
     for name, value in change.items():
@@ -151,7 +151,7 @@ def test_a_present_fault_sets_the_exit_code_and_the_text(
         setattr(fake, name, before | value if isinstance(value, dict) else value)
     with fake.pages() as pages:
         code, text = monitor(capsys, pages.url, state, *options)
-    assert (code, told[1] in text) == (told[0], True), text
+    assert (code, expected[1] in text) == (expected[0], True), text
 
 
 @pytest.mark.parametrize(

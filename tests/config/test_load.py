@@ -270,9 +270,9 @@ def test_problems_of_all_kinds_are_reported_together(tmp_path: Path) -> None:
         '[input]\nmax_datagram_size = "big"\n[input.unix_datagram]\nenable = false\n'
         '[batching.default]\naction = "per_topic"\nconfig = "fast"\n[slab]\nsise = "64m"\n'
     )
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         load_config(path)
-    lines = str(told.value).splitlines()
+    lines = str(caught.value).splitlines()
     expected = (
         "kafka.bootstrap_servers is missing",
         'input.max_datagram_size = "big" is not allowed',
@@ -285,9 +285,9 @@ def test_problems_of_all_kinds_are_reported_together(tmp_path: Path) -> None:
 
 
 def test_consequences_of_an_invalid_value_are_not_reported(load: Load) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         load('[batching.default]\naction = "per_topik"\nconfig = "standard"\n')
-    assert str(told.value).count("\n") == 0
+    assert str(caught.value).count("\n") == 0
 
 
 def test_an_incomplete_entry_does_not_hide_other_problems(load: Load) -> None:

@@ -46,8 +46,8 @@ def test_systemd_analyze_accepts_the_units(tmp_path: Path) -> None:
     for unit, name in names.items():
         (tmp_path / name).write_text(unit.read_text().replace("/opt/bruce/bin/bruce", "/bin/true"))
     units = [tmp_path / name for name in names.values()]
-    told = subprocess.run([verify, "verify", *units], capture_output=True, text=True, timeout=60, check=False)
-    assert (told.returncode, told.stderr) == (0, "")
+    result = subprocess.run([verify, "verify", *units], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.process
@@ -59,14 +59,14 @@ def test_promtool_accepts_the_alert_rules(tmp_path: Path, command: str) -> None:
     files = {"check": DEPLOY / "prometheus" / "bruce.rules.yml", "test": Path(__file__).with_name("alerts.test.yml")}
     for path in files.values():
         shutil.copy(path, tmp_path)
-    told = subprocess.run(
+    result = subprocess.run(
         [promtool, command, "rules", tmp_path / files[command].name],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_service_manager_waits_for_the_end_of_a_shutdown() -> None:

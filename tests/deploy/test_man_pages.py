@@ -44,8 +44,8 @@ def test_each_command_has_a_page(pages: Path) -> None:
 )
 def test_a_page_has_the_options_of_the_help(pages: Path, module: str, page: str, words: str) -> None:
     command = [sys.executable, "-m", module, *words.split(), "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    options = set(re.findall(r"^  (--[a-z][a-z-]*)", told.stdout, re.MULTILINE))
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    options = set(re.findall(r"^  (--[a-z][a-z-]*)", result.stdout, re.MULTILINE))
     text = (pages / f"{page}.1").read_text().replace("\\-", "-")
     assert options - set(re.findall(r"\\fB(--[a-z][a-z-]*)", text)) == set()
 
@@ -60,10 +60,10 @@ def test_the_pages_have_no_faults(pages: Path, program: str) -> None:
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
     for page in pages.iterdir():
-        told = subprocess.run(
+        result = subprocess.run(
             [program, *CHECKERS[program], page], capture_output=True, text=True, timeout=60, check=True
         )
-        assert told.stdout + told.stderr == ""
+        assert result.stdout + result.stderr == ""
 
 
 @pytest.mark.soak
@@ -77,6 +77,6 @@ def test_a_package_has_the_pages_of_its_commands(tmp_path: Path, build: str, pro
     environment = os.environ | {"PYTHON": sys.executable}
     subprocess.run([ROOT / "deploy" / build, tmp_path], env=environment, timeout=400, check=True)
     [package] = map(str, tmp_path.iterdir())
-    told = subprocess.run([*listing.split(), package], capture_output=True, text=True, timeout=60, check=True)
-    found = re.findall(r"/usr/share/man/man1/(.+)\.gz$", told.stdout, re.MULTILINE)
+    result = subprocess.run([*listing.split(), package], capture_output=True, text=True, timeout=60, check=True)
+    found = re.findall(r"/usr/share/man/man1/(.+)\.gz$", result.stdout, re.MULTILINE)
     assert set(found) == OF_THE_PACKAGES

@@ -35,10 +35,10 @@ HEADERS: Final[tuple[Headers, ...]] = (
     (("k" * 32_767, bytes(range(256)) * 127),),
     tuple((f"{number}", b"\xff" * (number % 5)) for number in range(1000)),
 )
-Told = tuple[bytes | None, bytes | None, Headers]
+RecordContent = tuple[bytes | None, bytes | None, Headers]
 
 
-def sent(kind: str) -> list[Told]:
+def sent(kind: str) -> list[RecordContent]:
     """Return value, key and headers of each message, small ones and some that need several chunks."""
     sizes = (10, 30_000)
     return [
@@ -56,7 +56,7 @@ def send_all(client: Client, kind: str) -> None:
             client.send(TOPIC, value or b"", key or b"", partition_key, headers=headers)
 
 
-def send_by_all_inputs(daemon: Daemon) -> list[Told]:
+def send_by_all_inputs(daemon: Daemon) -> list[RecordContent]:
     """Send by datagrams, UNIX streams and TCP, also messages of version 1 without headers."""
     _, _, port = (daemon.run_dir / TCP_ADDRESS).read_text().rpartition(":")
     send_all(DatagramClient(daemon.socket_path, timeout=60, send_buffer=200_000), "datagram")
@@ -68,8 +68,8 @@ def send_by_all_inputs(daemon: Daemon) -> list[Told]:
     return [*sent("datagram"), *sent("unix"), *sent("tcp"), (b"plain", None, ())]
 
 
-def ordered(told: Iterable[Told]) -> list[Told]:
-    return sorted(told, key=lambda each: each[0] or b"")
+def ordered(contents: Iterable[RecordContent]) -> list[RecordContent]:
+    return sorted(contents, key=lambda each: each[0] or b"")
 
 
 def test_headers_of_the_send_command_reach_the_broker(tmp_path: Path) -> None:

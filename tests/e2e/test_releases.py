@@ -174,8 +174,8 @@ def test_large_messages_arrive_with_a_configured_broker_version(
     """A release without the request for versions is not asked. An empty value stays a value if configured so."""
     cluster.create_topic("large", PARTITIONS)
     load = Load(("large",), senders=2, messages=500, largest=60_000)
-    told = {"kafka.broker_version": f'"{release.version}"', "kafka.empty_values": "empty"}
-    with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, **AUTOCREATE, **told}) as daemon:
+    settings = {"kafka.broker_version": f'"{release.version}"', "kafka.empty_values": "empty"}
+    with Daemon(tmp_path, cluster.bootstrap, {**BLOCK, **AUTOCREATE, **settings}) as daemon:
         assert deliver(load, daemon).delivered == load.total
         with DatagramClient(daemon.socket_path) as client:
             client.send("hollow", b"", key=b"key")

@@ -120,8 +120,8 @@ def test_only_users_in_the_list_may_send(
             assert [line_of(daemon, each)["not_allowed"] for each in refused] == [COUNT] * len(refused)
             assert_told_of(daemon, refused)
         assert read_back(broker) == (values_of(first) if is_let_in else [])
-        told = [f"of user {each.uid} (process " for each in refused]
-        daemon.wait_for(lambda: all(each in daemon.log() for each in told), "a word in the log", 10)
+        phrases = [f"of user {each.uid} (process " for each in refused]
+        daemon.wait_for(lambda: all(each in daemon.log() for each in phrases), "a word in the log", 10)
         assert (f"input.unix_{kind}.allow_users" in daemon.log()) == bool(refused)
 
 

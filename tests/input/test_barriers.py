@@ -207,7 +207,7 @@ class BarrierMachine(RuleBasedStateMachine):
         """The outcome of each message, None before it."""
         self.asked: dict[int, tuple[int, int]] = {}
         """By token, the client and the number of its earlier messages."""
-        self.told = self.tokens = 0
+        self.answered = self.tokens = 0
         self.now_ms = 1
 
     def teardown(self) -> None:
@@ -272,7 +272,7 @@ class BarrierMachine(RuleBasedStateMachine):
 
     def check(self) -> None:
         """Check that exactly the expected clients are answered, with correct counts."""
-        for client, answer in self.worker.answers[self.told :]:
+        for client, answer in self.worker.answers[self.answered :]:
             who, count = self.asked.pop(int.from_bytes(answer.token, "big"))
             assert self.clients[who] is client
             before = self.sent[who][:count]
@@ -281,7 +281,7 @@ class BarrierMachine(RuleBasedStateMachine):
             assert {DiscardReason(reason).name: n for reason, n in answer.reasons.items()} == {
                 outcome: before.count(outcome) for outcome in set(before) - {"DELIVERED"}
             }
-        self.told = len(self.worker.answers)
+        self.answered = len(self.worker.answers)
         if not len(self.worker.waiting):
             assert not self.asked
 

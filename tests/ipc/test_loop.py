@@ -120,21 +120,21 @@ def test_a_source_unwatched_in_a_callback_is_not_called(loop: Loop) -> None:
 def test_a_reused_descriptor_gets_no_event_of_its_predecessor(loop: Loop) -> None:
     """Both are ready in the same round; the first callback replaces the other's descriptor by one that is not ready."""
     with closing(Pipes(2)) as pipes:
-        told: list[str] = []
+        calls: list[str] = []
 
         def on_ready(number: int, _: int) -> None:
-            told.append("first")
+            calls.append("first")
             for reader in pipes.readers:
                 loop.unwatch(reader)
             pipes.renew(1 - number)
-            loop.watch(pipes.readers[1 - number], lambda _: told.append("new"))
+            loop.watch(pipes.readers[1 - number], lambda _: calls.append("new"))
             loop.call_later(0.02, loop.stop)
 
         for number, reader in enumerate(pipes.readers):
             loop.watch(reader, partial(on_ready, number))
         pipes.fill()
         loop.run()
-        assert told == ["first"]
+        assert calls == ["first"]
 
 
 def test_the_events_of_a_source_can_be_changed(loop: Loop, pair: tuple[socket.socket, socket.socket]) -> None:

@@ -564,8 +564,8 @@ def test_full_tables_are_reported(make: MakeWorld, caplog: pytest.LogCaptureFixt
             world.send_one(topic, key=key)
     for _ in range(300):
         world.step_all()
-    told = [record.getMessage() for record in caplog.records if "is full" in record.getMessage()]
-    assert sorted(text.split(" is full")[0].split()[-1] for text in told) == ["brokers", "partitions", "topics"]
+    lines = [record.getMessage() for record in caplog.records if "is full" in record.getMessage()]
+    assert sorted(text.split(" is full")[0].split()[-1] for text in lines) == ["brokers", "partitions", "topics"]
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -593,13 +593,13 @@ def test_a_per_topic_batch_is_routed_as_a_whole(make: MakeWorld) -> None:
     assert sorted(len(world.cluster.log(b"t", partition)) for partition in range(4)) == [0, 5, 5, 5]
 
 
-def told(world: World) -> set[int]:
-    """The slots of dispatchers for which words are under way."""
+def slots_with_frames(world: World) -> set[int]:
+    """Return the slots of the dispatchers for which frames are under way."""
     return {slot for slot, lines in world.to_peer.items() if any(lines)}
 
 
 def hear_all(world: World) -> None:
-    while slots := told(world):
+    while slots := slots_with_frames(world):
         for slot in slots:
             world.deliver_to_dispatcher(slot)
 
@@ -609,13 +609,13 @@ def test_a_flush_wakes_only_dispatchers_that_accumulate_the_topic(make: MakeWorl
     world.step_until_synced()
     world.send_one(b"t")
     world.ring()
-    (slot,) = told(world)
+    (slot,) = slots_with_frames(world)
     number = world.router._tables.topics.number_of(b"t")
     for expected in ({slot}, set()):  # the router repeats a flush while a barrier waits
         hear_all(world)
         world.router.flush_topic(number, world.now_ms)
         world.advance_clock(0)
-        assert told(world) == expected
+        assert slots_with_frames(world) == expected
     world.send_request(slot)
     world.answer(slot)
     assert len(world.cluster.log(b"t", 0)) == 1

@@ -122,12 +122,12 @@ steps = st.one_of(
 
 @pytest.mark.parametrize("chunks", [MANY_LANES, FEW_LANES])
 @examples(30)
-@given(told=st.lists(steps, min_size=1, max_size=30))
-def test_partition_order_holds_for_any_growth_of_a_topic(chunks: int, told: list[Step]) -> None:
+@given(actions=st.lists(steps, min_size=1, max_size=30))
+def test_partition_order_holds_for_any_growth_of_a_topic(chunks: int, actions: list[Step]) -> None:
     with a_world(chunks) as world:
         number_the_topic(world)
         story = Story(world)
-        for step, argument in told:
+        for step, argument in actions:
             step(story, argument)
         story.end()
 

@@ -219,5 +219,5 @@ def test_lines_of_the_library_are_dropped_or_explained(caplog: pytest.LogCapture
         library.info("Client disconnected while serving %s", "/")
         library.warning("server accept() threw an exception")
         library.error("Exception while serving %s", "/healthz")
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("waitress")]
-    assert told == ["The server of the status pages failed in a request. This is a bug: please report it."]
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("waitress")]
+    assert lines == ["The server of the status pages failed in a request. This is a bug: please report it."]

@@ -98,15 +98,15 @@ def test_a_dead_process_is_restarted_and_the_router_notified(tmp_path: Path) -> 
     with FakeDaemon(tmp_path) as daemon:
         daemon.start_ready()
         slab = Slab(daemon.slab_path)
-        told: list[str] = []
+        expected: list[str] = []
         for restarts, name in enumerate(("input", "status", "router"), start=1):
             before = daemon.pid_of(name)
             os.kill(before, signal.SIGKILL)
             daemon.wait_for(f"Process {name} is ready", times=2)
             assert daemon.pid_of(name) != before
             assert f"Process {name} has died: signal 9" in daemon.text()
-            told += [str(PeerDied(name))] if name != "router" else []
-            wait_until(lambda: daemon.received_by("router") == told, "PeerDied")  # noqa: B023 - called at once
+            expected += [str(PeerDied(name))] if name != "router" else []
+            wait_until(lambda: daemon.received_by("router") == expected, "PeerDied")  # noqa: B023 - called at once
             assert counter_total(slab, Counter.ProcessRestarted) == restarts
         assert daemon.end() == 0
         assert str(PeerDied("router")) not in daemon.received_by("router")

@@ -78,9 +78,11 @@ def test_sighup_sends_a_changed_configuration_to_every_process(daemon: FakeDaemo
     daemon.signal(signal.SIGHUP)
     daemon.wait_for(f"Reloaded {daemon.config}: delivery.max_in_flight, rate_limit.configs.few.interval_ms.")
     for name in EVERYBODY:
-        (told,) = configs(daemon, name)
-        assert "max_in_flight=2" in told
-    wait_until(lambda: "reloads=1, refused=''" in daemon.active_config_messages()[-1], "status to be told")
+        (config,) = configs(daemon, name)
+        assert "max_in_flight=2" in config
+    wait_until(
+        lambda: "reloads=1, refused=''" in daemon.active_config_messages()[-1], "the config of the status process"
+    )
 
 
 def test_a_change_that_needs_a_restart_refuses_the_whole_reload(daemon: FakeDaemon) -> None:

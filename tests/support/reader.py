@@ -43,7 +43,7 @@ __all__ = ["Reader"]
 
 WAIT_S: Final = 60
 PLACES: Final = r"(?<![\w.}])/(?=(?:run|etc/bruce|etc/dory|var|dev/shm|opt|data)/|run\b|tmp/bruce-try)"
-"""Where the pages put their files; each is below the directory of the test."""
+"""The directories of the pages' files; the reader uses directories of the test instead."""
 BROKERS: Final = r"\b(?:kafka\d?|localhost|127\.0\.0\.1):(?:9092|19092)\b"
 AS_THE_DAEMON: Final = "sudo -u bruce /opt/bruce/bin/"
 """The prefix of commands that pages run as the daemon's user; tests run as that user, with `bruce` on the path."""

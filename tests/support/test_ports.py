@@ -1,4 +1,4 @@
-"""A reserved port is ours while its server is down, and the server can have it all the same."""
+"""A reserved port stays reserved while its server is down, and the server can bind it."""
 
 from __future__ import annotations
 

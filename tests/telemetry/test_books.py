@@ -100,7 +100,7 @@ def test_a_counter_is_the_sum_over_all_processes(slab: Slab) -> None:
 
 
 def test_an_inconsistent_reading_is_marked_and_a_consistent_one_balances(slab: Slab) -> None:
-    """At any store of a batch on its way in, and of a transaction that settles it."""
+    """This holds at every store while an input appends a batch, and while a transaction settles it."""
     sender = Input(slab, topics=TOPICS)
     sender.receive([datagram(b"t1", b"a")])
     geometry = slab.geometry
@@ -125,7 +125,7 @@ def test_an_inconsistent_reading_is_marked_and_a_consistent_one_balances(slab: S
     assert count_books(slab).delivered == 3
 
 
-def test_books_of_a_dead_input_stay_open_until_its_batch_is_landed(slab: Slab) -> None:
+def test_books_stay_inconsistent_until_the_batch_of_a_dead_input_is_recovered(slab: Slab) -> None:
     ProcessRow(slab, INPUT_ROW).begin_batch()
     put_in_landing_zone(slab, [datagram(b"t1")])
     assert not count_books(slab).consistent
@@ -149,7 +149,9 @@ def test_rows_and_words_agree_after_a_kill_of_an_input_at_any_store(slab: Slab) 
         sender.close_all()
 
     for _ in crash_images(slab, area, work):
-        Input(slab, topics=TOPICS).receive([datagram(b"t1")] * 4)  # the input holds these, so no deficit is hidden
+        Input(slab, topics=TOPICS).receive(
+            [datagram(b"t1")] * 4
+        )  # held messages: a lost count shows below 4
         rows, words = read_books(slab), count_books(slab)
         assert rows.balanced
         assert rows.held == words.held

@@ -38,6 +38,7 @@ def connect_to(name: str) -> socket.socket:
 
 
 def stamped(message: bytes) -> bytes:
+    """Return a message whose last bytes are the present monotonic time in ns."""
     return message[:-STAMP_BYTES] + time.monotonic_ns().to_bytes(STAMP_BYTES, sys.byteorder)
 
 
@@ -50,7 +51,11 @@ def dated(message: bytes) -> bytes:
 
 
 class Load(NamedTuple):
-    """The load of one sender."""
+    """The load of one sender.
+
+    It sends `wanted` messages from index `first` on, `per_write` in a write, at `rate` messages per second (0: as fast
+    as possible). `stamp` and `date` apply `stamped` and `dated`.
+    """
 
     messages: Sequence[bytes]
     first: int

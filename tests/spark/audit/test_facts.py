@@ -50,7 +50,7 @@ def random_messages(chance: Random) -> list[Message]:
     ]  # fmt: skip
 
 
-def told(facts: DataFrame) -> Counter[tuple[Any, ...]]:
+def message_counts(facts: DataFrame) -> Counter[tuple[Any, ...]]:
     wanted = ("topic", "partition", "writer", "attempt", "minute", "sent", "latency_ms", "number", "place")
     return Counter(tuple(row[name] for name in wanted) for row in exploded(facts.where("writer is not null")).collect())
 
@@ -74,7 +74,7 @@ def test_the_facts_describe_every_message(spark: SparkSession, appended: bool) -
             places[lane] = places.get(lane, offsets[topic, partition] - 1) + 1
             expected[topic, partition, writer, int(attempt), *times, number, places[lane]] += 1
         offsets[topic, partition] += 1
-    assert told(facts) == expected
+    assert message_counts(facts) == expected
     counts: Counter[tuple[Any, ...]] = Counter()
     for row in facts.where("writer is null").collect():
         counts[row["topic"], row["partition"], row["minute"]] += row["copies"]
