@@ -149,9 +149,7 @@ def test_rows_and_words_agree_after_a_kill_of_an_input_at_any_store(slab: Slab) 
         sender.close_all()
 
     for _ in crash_images(slab, area, work):
-        Input(slab, topics=TOPICS).receive(
-            [datagram(b"t1")] * 4
-        )  # held messages: a lost count shows below 4
+        Input(slab, topics=TOPICS).receive([datagram(b"t1")] * 4)  # held messages: a lost count shows below 4
         rows, words = read_books(slab), count_books(slab)
         assert rows.balanced
         assert rows.held == words.held
