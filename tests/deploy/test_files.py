@@ -162,7 +162,18 @@ def test_the_sysctl_setting_matches_the_daemons_advice() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "script", ["stage", "services", "debian/build", "debian/postinst", "debian/prerm", "debian/postrm", "rpm/build"]
+    "script",
+    [
+        "lock",
+        "pip",
+        "stage",
+        "services",
+        "debian/build",
+        "debian/postinst",
+        "debian/prerm",
+        "debian/postrm",
+        "rpm/build",
+    ],
 )
 def test_package_scripts_are_executable_and_have_valid_syntax(script: str) -> None:
     path = DEPLOY / script
