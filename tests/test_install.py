@@ -1,17 +1,14 @@
-"""Without a compiler an install succeeds, works on the pure kernels, and says so.  Wheels have all compiled kernels."""
+"""Without a compiler an install succeeds, works on the pure kernels, and says so."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from zipfile import ZipFile
 
 import pytest
 
@@ -28,9 +25,6 @@ SOURCES: Final = (
 LEFT_OUT: Final = shutil.ignore_patterns("*.so", "__pycache__")
 TRIED: Final = ("inspect", "stamp")
 """The kernels that the tests compile: all build alike, and Cython needs a minute for the large ones."""
-KERNELS: Final = {path.stem for path in (ROOT / "bruce_mp").rglob("kernels/compiled/*.pyx")}
-MACHINES: Final = {"x86_64": 62, "aarch64": 183}
-"""ELF's names of the architectures with wheels."""
 
 
 def run(command: Sequence[str], directory: Path, **environment: str) -> str:
@@ -118,45 +112,3 @@ def test_files_of_an_older_build_are_not_installed(installed: Path) -> None:
     run(["setup.py", "--quiet", "build", "--build-lib", str(installed)], installed.parent / "sources", CC="/bin/false")
     assert not gone.exists()
     assert (installed / "bruce_mp" / "__init__.py").exists()
-
-
-# --- wheels ----------------------------------------------------------------------------------------------------------
-with_headers = pytest.mark.skipif(
-    not Path(sysconfig.get_path("include"), "Python.h").exists(),
-    reason="this Python has no headers",
-)
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where there is a wheel for each architecture.  It takes a minute: the compiler is fetched and unpacked."""
-    sources = tmp_path_factory.mktemp("wheels") / "sources"
-    copy_sources(sources)
-    run_program([str(sources / "scripts" / "build-wheels")], sources, 280, PYTHON=sys.executable)
-    return sources / "dist"
-
-
-@pytest.mark.soak
-@with_headers
-@pytest.mark.parametrize("architecture", MACHINES)
-def test_a_wheel_has_all_kernels_for_its_architecture(wheels: Path, architecture: str) -> None:
-    [wheel] = wheels.glob(f"bruce_mp-*-cp311-abi3-manylinux_2_28_{architecture}.whl")
-    with ZipFile(wheel) as archive:
-        machines = {
-            Path(name).name: int.from_bytes(archive.read(name)[18:20], "little")
-            for name in archive.namelist()
-            if name.endswith(".so")
-        }
-    assert machines == {f"{name}.abi3.so": MACHINES[architecture] for name in KERNELS}
-
-
-@pytest.mark.soak
-@with_headers
-def test_a_wheel_works_on_compiled_kernels(wheels: Path, tmp_path: Path) -> None:
-    [wheel] = wheels.glob(f"*_{platform.machine()}.whl")
-    with ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    program = "import bruce_mp.kernels as kernels; print(kernels.CHOICE.compiled, kernels.__file__)"
-    compiled, place = run(["-P", "-c", program], tmp_path, PYTHONPATH=str(tmp_path), BRUCE_KERNELS="compiled").split()
-    assert compiled == "True"
-    assert Path(place).is_relative_to(tmp_path)

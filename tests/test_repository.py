@@ -93,6 +93,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
         "scripts/bench",
         "scripts/build-kernels",
         "scripts/build-wheels",
+        "scripts/release",
         "scripts/check_sizes.py",
     ],
 )
