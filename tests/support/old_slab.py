@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from bruce_mp.client import Client
     from support.daemon import Daemon
 
-__all__ = ["ABANDONED", "IMAGE", "TOPICS", "SentMessage", "held_states", "messages_of", "old_daemon", "unpack"]
+__all__ = [
+    "ABANDONED",
+    "IMAGE",
+    "TOPICS",
+    "SentMessage",
+    "held_states",
+    "messages_of",
+    "old_daemon",
+    "remove_newer_settings",
+    "unpack",
+]
 
 IMAGE: Final = Path(__file__).parents[1] / "slab/images/0.1.0.xz"
 
@@ -108,7 +118,7 @@ def record(package: Path) -> None:
             broker.move_leader(topic, 0, 2 if topic == "leaderless" else 1)
         daemon = old_daemon(Path(name), broker)
         daemon.configure({"delivery.min_pause_delay_ms": _LONG_MS, "delivery.pause_rate_limit_initial_ms": _LONG_MS})
-        _remove_newer_settings(daemon.config_path)
+        remove_newer_settings(daemon.config_path)
         daemon.start(package)
         try:
             _fill(daemon, broker)
@@ -118,7 +128,8 @@ def record(package: Path) -> None:
         IMAGE.write_bytes(lzma.compress(daemon.slab_path.read_bytes(), preset=9))
 
 
-def _remove_newer_settings(config: Path) -> None:
+def remove_newer_settings(config: Path) -> None:
+    """Make a configuration file one of version 0.1.0."""
     lines = config.read_text().splitlines(keepends=True)
     config.write_text("".join(line for line in lines if not line.startswith(_NEWER_SETTINGS)))
 
