@@ -20,7 +20,7 @@ declare(strict_types=1);
 
 namespace Bruce;
 
-const VERSION = '0.1.0';
+const VERSION = '1.0.0';
 const MAX_DATAGRAM = 64 << 10; // the daemon's input.max_datagram_size
 const MAX_STREAM_MESSAGE = (2 << 20) + 4; // the daemon's input.max_stream_size + 4
 

@@ -18,7 +18,7 @@ require 'socket'
 require 'zlib'
 
 module Bruce
-  VERSION = '0.1.0'
+  VERSION = '1.0.0'
 
   MAX_DATAGRAM = 64 << 10 # the daemon's input.max_datagram_size
   MAX_STREAM_MESSAGE = (2 << 20) + 4 # the daemon's input.max_stream_size + 4

@@ -16,7 +16,7 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.barrier import BarrierStatus
 from bruce_mp.protocol.client.messages import Message, parse_message
-from support.client_programs import LANGUAGES, QUICK_JAVA, SHORT, ConformanceProgram, build, run_tool
+from support.client_programs import LANGUAGES, SHORT, ConformanceProgram, build, run_tool
 from support.client_vectors import expand, is_same, read_vectors
 from support.daemon import Daemon
 from support.processes import time_limit, wait_until
@@ -450,76 +450,3 @@ def test_the_other_programs_in_c_deliver(tmp_path: Path) -> None:
         records = [record for partition in broker.fetch("c") for record in partition]
     values = (b"any partition", b"by Dory's class", b"by datagram", b"by partition key", b"by stream", b"null")
     assert sorted((record.key, record.value or b"null") for record in records) == [(b"key", value) for value in values]
-
-
-def test_a_child_of_a_fork_within_a_call_does_not_use_its_buffer(tmp_path: Path) -> None:
-    build("c")
-    run_tool("c", ("build/fork-in-call", str(tmp_path / "in")))
-
-
-RUBY: Final = """
-begin
-  Bruce::StreamClient.new(path: ARGV[0]).flush(timeout: 0.2)
-rescue Bruce::FlushError => e
-  puts e.message
-end
-"""
-PHP: Final = """
-require 'Bruce.php';
-try {
-    (new Bruce\\StreamClient($argv[1]))->flush(0.2);
-} catch (Bruce\\FlushError $error) {
-    echo $error->getMessage();
-}
-"""
-JAVA: Final = """
-import bruce.client.FlushException;
-import bruce.client.StreamClient;
-import java.time.Duration;
-
-class Flush {
-    static void flush(StreamClient client, int millis) throws InterruptedException {
-        try {
-            client.flush(Duration.ofMillis(millis));
-        } catch (FlushException e) {
-            System.out.println(e.getMessage());
-        }
-    }
-
-    public static void main(String[] arguments) throws InterruptedException {
-        StreamClient client = StreamClient.unix(arguments[0]).build();
-        flush(client, 200);
-        Thread main = Thread.currentThread();
-        new Thread(() -> {
-            while (main.getState() != Thread.State.TIMED_WAITING) {
-                Thread.onSpinWait();
-            }
-            client.close();
-        }).start();
-        flush(client, 50_000);
-    }
-}
-"""
-NO_CONNECTION: Final = "The time limit passed without a connection to the daemon; flush again."
-
-
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [
-        pytest.param("ruby", ("ruby", "-r", "./bruce", "-e", RUBY), marks=pytest.mark.clients),
-        pytest.param("php", ("php", "-r", PHP, "--"), marks=pytest.mark.clients),
-    ],
-)
-def test_a_flush_without_a_daemon_says_so(name: str, command: tuple[str, ...], tmp_path: Path) -> None:
-    build(name)
-    assert run_tool(name, (*command, str(tmp_path / "in"))).strip() == NO_CONNECTION
-
-
-def test_a_flush_in_java_says_that_there_is_no_daemon_and_ends_with_the_client(tmp_path: Path) -> None:
-    build("java")
-    (tmp_path / "Flush.java").write_text(JAVA)
-    command = ("java", *QUICK_JAVA, "-cp", "target/classes", str(tmp_path / "Flush.java"), str(tmp_path / "in"))
-    assert run_tool("java", command).splitlines() == [
-        f"The time limit passed without a connection to {tmp_path / 'in'}; flush again.",
-        "The client is closed.",
-    ]

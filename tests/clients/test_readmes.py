@@ -34,7 +34,7 @@ FIRST: Final = {
         go run .
         """,
     ),
-    "java": ("First.java", "java -cp {library}/target/bruce-client-0.1.0.jar First.java"),
+    "java": ("First.java", "java -cp {library}/target/bruce-client-1.0.0.jar First.java"),
     "rust": (
         "main.rs",
         """

@@ -25,17 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-__all__ = [
-    "CLIENTS",
-    "LANGUAGES",
-    "QUICK_JAVA",
-    "SHORT",
-    "ConformanceProgram",
-    "Flushed",
-    "Language",
-    "build",
-    "run_tool",
-]
+__all__ = ["CLIENTS", "LANGUAGES", "SHORT", "ConformanceProgram", "Flushed", "Language", "build", "run_tool"]
 
 CLIENTS: Final = Path(__file__).parents[2] / "clients"
 BUILD_S: Final = 600
@@ -78,7 +68,7 @@ LANGUAGES: Final = {
         ("java", "javac", "mvn"),
         ("mvn", "--quiet", "--batch-mode", "package"),
         ("java", *QUICK_JAVA, "-cp", "target/classes:target/test-classes", "bruce.client.Conformance"),
-        product="target/bruce-client-0.1.0.jar",
+        product="target/bruce-client-1.0.0.jar",
         has_datagrams=False,
     ),
     "rust": Language(

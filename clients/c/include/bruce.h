@@ -22,7 +22,7 @@ extern "C" {
 #define BRUCE_API
 #endif
 
-#define BRUCE_VERSION "0.1.0"
+#define BRUCE_VERSION "1.0.0"
 
 #define BRUCE_MAX_TOPIC 32767
 #define BRUCE_MAX_HEADERS 65535        /* bytes of all record headers of a message */
