@@ -45,7 +45,7 @@ def run_check(*readings: object) -> int:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(check, "TIMEOUT_S", 0.1)
     monkeypatch.setattr(check, "RETRY_S", 0.01)
 
 

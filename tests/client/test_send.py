@@ -389,7 +389,7 @@ def test_an_impossible_socket_path_exits_1(way: tuple[str, ...], capsys: pytest.
 def test_an_absent_stream_daemon_exits_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bruce_mp.client.send.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("bruce_mp.client.send.CONNECT_S", 0.2)
     assert run_by_stream("--stream-socket-path", str(tmp_path / "nobody"), "--value", "v") == 1
     said = capsys.readouterr().err
     assert "Start the daemon" in said

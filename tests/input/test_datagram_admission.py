@@ -574,7 +574,7 @@ def test_the_next_message_is_awaited_while_a_run_lingers(slab: Slab, outside: Ou
     now_ms = 1_000_000  # a tick of any linger
     outside.send(b"one")
     outside.send_later(0.05, b"two", b"three")
-    taken = life.admission.receive(outside.receiving.fileno(), 16, now_ms, now_ms + 2000)
+    taken = life.admission.receive(outside.receiving.fileno(), 16, now_ms, now_ms + 500)
     assert taken == 1 if DatagramIntake is PureIntake else taken > 1
     while taken < 3:
         taken += life.admission.receive(outside.receiving.fileno(), 16, now_ms)

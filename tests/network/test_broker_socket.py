@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.connection_events import Event
 
 TIMEOUT_S: Final = 10.0
-SHORT_S: Final = 0.4
+SHORT_S: Final = 0.2
 
 
 class Names:
@@ -299,7 +299,7 @@ def test_an_unaccepted_connection_times_out(stack: ExitStack, silent_address: Ad
     event = Client(stack, Names(silent_address), timeout_s=SHORT_S).next_event()
     assert isinstance(event, Failed)
     assert event.cause is FailureCause.TIMED_OUT
-    assert "did not accept a connection within 0.4 s" in str(event.error)
+    assert "did not accept a connection within 0.2 s" in str(event.error)
     assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
 
 
@@ -309,7 +309,7 @@ def test_credentials_that_do_not_come_time_out(stack: ExitStack, server: Server)
     failed = client.next_event()
     assert isinstance(failed, Failed)
     assert failed.cause is FailureCause.NO_CREDENTIALS
-    assert "No credentials came within 0.4 s. Check the KDC, or kafka.sasl.token_command." in str(failed.error)
+    assert "No credentials came within 0.2 s. Check the KDC, or kafka.sasl.token_command." in str(failed.error)
     [answer] = logins.requests
     answer(Plain("alice", "late"), "")
     client.run_for(0.1)
@@ -333,7 +333,7 @@ def test_a_renewal_without_credentials_is_tried_again(
     client.socket._schedule_renewal(0.1)
     client.socket._login_timer.cancel()  # type: ignore[union-attr] # the first login, which this test does not need
     client.run_until(lambda: len(logins.requests) == 3)
-    assert "will expire. No credentials came within 0.4 s." in caplog.text
+    assert "will expire. No credentials came within 0.2 s." in caplog.text
 
 
 def test_a_silent_broker_times_out(stack: ExitStack, server: Server) -> None:

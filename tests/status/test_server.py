@@ -158,7 +158,7 @@ def test_server_closes_a_response_over_its_time_limit_when_the_client_still_read
         def is_over() -> bool:
             nonlocal received
             server.enforce_limits()
-            got = slow.recv(65536)
+            got = slow.recv(1 << 20)
             received += len(got)
             return not got
 

@@ -78,6 +78,7 @@ class CrashingWords:
     def __init__(self, words: Any) -> None:
         self._words = words
         self.left: int | None = None
+        self.stores = 0
 
     def __getitem__(self, at: Any) -> Any:
         return self._words[at]
@@ -88,6 +89,7 @@ class CrashingWords:
 
     def tick(self) -> None:
         """Count a store, and kill a doomed process before it."""
+        self.stores += 1
         if self.left is not None:
             if self.left == 0:
                 self.left = None

@@ -53,7 +53,7 @@ def daemon(pages: dict[str, Any]) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
         yield f"127.0.0.1:{server.server_address[1]}"

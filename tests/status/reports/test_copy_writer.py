@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, parse_line
+from bruce_mp.status.reports import copy_writer
 from bruce_mp.status.reports.copy_writer import MAX_QUEUED_BYTES, CopyWriter, DiscardDestinations, DiscardFile
 from bruce_mp.status.reports.rolling_file import FileWriteError, RollingFile
 from bruce_mp.telemetry.counters import Counter
@@ -152,8 +153,9 @@ class DeadLetters:
         self.stopped.set()
 
 
-def test_dead_letters_that_are_not_sent_are_counted(tmp_path: Path) -> None:
+def test_dead_letters_that_are_not_sent_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is full at first, and the input does not read at the end."""
+    monkeypatch.setattr(copy_writer, "_STOP_S", 0.2)
     made = Made(None)
     dead_letters = DeadLetters()
     made.writer.replace_destinations(DiscardDestinations(None, cast("DeadLetterTopic", dead_letters)))
