@@ -39,7 +39,7 @@ def test_frames_equal_the_documented_bytes() -> None:
 
 
 def test_every_end_reason_is_documented() -> None:
-    section = PAGE.read_text().partition("does the same attempt help?")[2].partition("A connection that ends")[0]
+    section = PAGE.read_text().partition("may a repetition succeed?")[2].partition("A connection that ends")[0]
     assert [int(line.split("|")[1]) for line in section.splitlines() if line[2:3].isdigit()] == list(EndReason)
 
 
