@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Tally
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.protocol.client.barrier import (
@@ -37,7 +38,11 @@ __all__ = ["BarrierWatch", "Barriers"]
 
 _MIN_INTERVAL_MS: Final = 1
 _MAX_INTERVAL_MS: Final = 20
-"""Bounds of the interval between two polls for outcomes; it doubles while none comes."""
+"""Bounds of the interval between two polls for outcomes."""
+_GROWTH: Final = 2.0
+"""Largest ratio of an interval to the one before, and the ratio while no outcome comes."""
+_REMAINING_FRACTION: Final = 0.5
+"""Part of the remaining time that passes before the next poll: near the end the polls are close to each other."""
 _INTERVAL_FACTOR: Final = 4
 """Minimum ratio of the interval to the duration of a poll."""
 _FLUSH_RETRY_MS: Final = 100
@@ -53,6 +58,8 @@ class _PendingBarrier:
     """The last flush group that the barrier covers."""
     is_durable: bool
     """True if the journal's copy of the messages suffices."""
+    outstanding: int
+    """Number of its messages without an outcome at the last poll."""
     ticket: int | None = None
     """For a durable barrier: the ticket of the last run with these messages; None before their handover."""
 
@@ -116,12 +123,14 @@ class Barriers:
             self._add(client, request, now_ms)
 
     def _add(self, client: StreamClientState, request: Barrier, now_ms: int) -> None:
-        if not _outstanding(client, client.flush_group):
+        outstanding = _outstanding(client, client.flush_group)
+        if not outstanding:
             self._send_answer(client, request.token, BarrierStatus.DONE, client.flush_group)
             return
         self._flush_groups.start_next(client)
         last, due_ms = client.unfinished_groups[-1], now_ms + request.limit_ms
-        self._pending.append(_PendingBarrier(client, request.token, due_ms, last, request.level is Level.DURABLE))
+        is_durable = request.level is Level.DURABLE
+        self._pending.append(_PendingBarrier(client, request.token, due_ms, last, is_durable, outstanding))
         self.has_new = True
 
     def on_handed_over(self) -> bool:
@@ -139,9 +148,13 @@ class Barriers:
         is_journaled = barrier.ticket is not None and self._journal is not None and self._journal.has(barrier.ticket)
         return is_journaled or not _outstanding(barrier.client, barrier.last)
 
-    def answer_finished(self, now_ms: int) -> bool:
-        """Answer finished and overdue barriers; return True if any new outcome was found."""
-        has_progress = self._outcomes.count_outcomes()
+    def answer_finished(self, now_ms: int) -> float:
+        """Answer finished and overdue barriers.
+
+        Return the estimated time until the next barrier finishes, as a multiple of the time since the last poll:
+        infinite without new outcomes.
+        """
+        self._outcomes.count_outcomes()
         waiting = []
         for each in self._pending:
             if self._is_finished(each):
@@ -153,7 +166,7 @@ class Barriers:
         waited, self._pending = self.clients, waiting
         for client in waited:
             self._merge_finished(client)
-        return has_progress
+        return min(map(_remaining_intervals, waiting), default=inf)
 
     def answer_all(self) -> None:
         """Answer all pending barriers, because the daemon shuts down."""
@@ -212,11 +225,24 @@ def _outstanding(client: StreamClientState, last: FlushGroup) -> int:
     return sum(flush_group.outstanding for flush_group in _flush_groups_of(client, last))
 
 
+def _remaining_intervals(barrier: _PendingBarrier) -> float:
+    """Return how many times the past interval a barrier will need, at the rate of its outcomes in it."""
+    outstanding = _outstanding(barrier.client, barrier.last)
+    settled, barrier.outstanding = barrier.outstanding - outstanding, outstanding
+    return outstanding / settled if settled > 0 else inf
+
+
+def _next_interval_ms(interval_ms: float, remaining: float) -> float:
+    """Return the interval after one of `interval_ms`, when `remaining` such intervals are left."""
+    factor = min(_GROWTH, _REMAINING_FRACTION * remaining)
+    return max(_MIN_INTERVAL_MS, min(interval_ms * factor, _MAX_INTERVAL_MS))
+
+
 class BarrierWatch:
     """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
 
-    The interval is 1 ms while outcomes arrive, and doubles up to 20 ms while none does.  `wake_journal` requests a
-    durable copy of all runs, if the configuration says so.
+    A poll inspects up to 512 chunks, so its interval grows from 1 ms up to 20 ms while no barrier is about to finish.
+    `wake_journal` requests a durable copy of all runs, if the configuration says so.
     """
 
     def __init__(
@@ -236,7 +262,7 @@ class BarrierWatch:
         self._after_poll = after_poll
         self._wake_journal = wake_journal
         self._timer: Timer | None = None
-        self._interval_ms = _MIN_INTERVAL_MS
+        self._interval_ms: float = _MIN_INTERVAL_MS
         self._flush_retry_ms = 0
 
     def start(self) -> None:
@@ -263,7 +289,7 @@ class BarrierWatch:
     def _poll(self) -> None:
         """Poll once, and schedule the next poll."""
         began = time.monotonic()
-        has_progress = self._barriers.answer_finished(steady_ms())
+        remaining = self._barriers.answer_finished(steady_ms())
         self._after_poll()
         self._timer = None
         if not len(self._barriers):
@@ -274,7 +300,7 @@ class BarrierWatch:
             self._flush()
             self._request_journal()
         took_ms = (time.monotonic() - began) * 1000
-        self._interval_ms = _MIN_INTERVAL_MS if has_progress else min(2 * self._interval_ms, _MAX_INTERVAL_MS)
+        self._interval_ms = _next_interval_ms(self._interval_ms, remaining)
         after_ms = max(self._interval_ms, _INTERVAL_FACTOR * took_ms)
         due_ms = self._barriers.due_ms
         if due_ms is not None:

@@ -7,6 +7,7 @@ run is settled, and keeps its position in each chunk until the chunk is reused.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
@@ -42,16 +43,15 @@ class Outcomes:
             self._count(chunk)
             del self._counted[chunk]
 
-    def count_outcomes(self) -> bool:
-        """Inspect a bounded number of chunks in rotation; return True if any new outcome was found."""
-        found = False
-        for _ in range(min(CHUNKS_PER_POLL, len(self._counted))):
-            chunk = next(iter(self._counted))
-            found |= self._count(chunk)
-            self._counted[chunk] = self._counted.pop(chunk)
-        return found
+    def count_outcomes(self) -> None:
+        """Count new outcomes in a bounded number of chunks, in rotation."""
+        needs_rotation = len(self._counted) > CHUNKS_PER_POLL
+        for chunk in list(islice(self._counted, CHUNKS_PER_POLL)):
+            self._count(chunk)
+            if needs_rotation:
+                self._counted[chunk] = self._counted.pop(chunk)
 
-    def _count(self, chunk: int) -> bool:
+    def _count(self, chunk: int) -> None:
         position, counts = count_outcomes(self._slab, chunk, self._counted[chunk])
         self._counted[chunk] = position
         for (number, state, reason), count in counts.items():
@@ -63,13 +63,12 @@ class Outcomes:
             else:
                 flush_group.discard(DiscardReason(reason), count)
             self._flush_groups.remove_if_finished(flush_group)
-        return bool(counts)
 
     def unsettled_topics(self) -> set[int]:
         """Return the numbers of topics with unsettled messages, from a bounded number of chunks."""
         found: set[int] = set()
         words = self._slab.words
-        for chunk, position in list(self._counted.items())[:CHUNKS_PER_POLL]:
+        for chunk, position in islice(self._counted.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
                 found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
@@ -77,14 +78,14 @@ def run_in_task(options: SinkOptions, batches: Iterator[RecordBatch], job: str |
     return run_task(options, attempt, check_complete(batches), context.getLocalProperty(_TIME_ZONE))
 
 
+@cache
 def exempt_modules_from_collection() -> None:
     """Exempt all present objects from garbage collection, once in a process.
 
     A worker of Spark collects garbage after each task and each commit. Visiting the objects of Arrow, numpy and PySpark
     takes as long as to encode 500,000 rows.
     """
-    if not gc.get_freeze_count():
-        gc.freeze()
+    gc.freeze()  # `gc.get_freeze_count()` would visit all exempted objects, and so cost more than it saves
 
 
 def check_complete(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from bruce_mp.errors import DiscardReason
+from bruce_mp.input.barriers import _next_interval_ms
 from bruce_mp.input.flush_groups import FlushGroups
 from bruce_mp.protocol.client.barrier import BarrierAnswer, BarrierStatus, Level, encode_barrier
 from bruce_mp.slab import layout as lay
@@ -80,6 +82,31 @@ def test_a_delivered_barrier_is_answered_after_the_last_settlement(worker: Strea
     assert not len(worker.waiting)
     worker.feed((other, ask(3)))
     assert last(worker) == (other, BarrierAnswer((3).to_bytes(8, "big"), BarrierStatus.DONE, 2, 2, 0, {}))
+
+
+def test_a_poll_estimates_the_time_until_the_next_answer(worker: StreamInput) -> None:
+    """The estimate compares the outcomes since the last poll with the remaining messages before the barrier."""
+    client = worker.connect()
+    worker.feed((client, datagram() * 2))
+    worker.close_runs()
+    worker.feed((client, datagram() * 6 + ask() + datagram()))
+    assert worker.waiting.answer_finished(1) == inf, "no message has an outcome"
+    first = next(found.segment for found in sweep(worker.slab, {RunState.FILLED}))
+    set_state(worker.slab, [first], RunState.ROUTED)
+    settle_words(worker.slab, [first], RunState.DELIVERED, 0)
+    assert worker.waiting.answer_finished(2) == 3, "2 messages of 8 have outcomes"
+    assert worker.waiting.answer_finished(3) == inf, "no further message has an outcome"
+    deliver(worker)
+    assert worker.waiting.answer_finished(4) == inf, "no barrier is left"
+    assert len(worker.answers) == 1
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "remaining", "after_ms"),
+    [(1, inf, 2), (16, inf, 20), (20, 30.0, 20), (20, 1.0, 10), (10, 0.5, 2.5), (4, 0.1, 1)],
+)
+def test_polls_are_closer_to_each_other_near_the_end(interval_ms: float, remaining: float, after_ms: float) -> None:
+    assert _next_interval_ms(interval_ms, remaining) == after_ms
 
 
 def test_a_barrier_without_messages_is_answered_immediately(worker: StreamInput) -> None:

@@ -8,6 +8,7 @@ from bruce_mp.spark.batch_job import exempt_modules_from_collection
 
 
 def test_present_objects_are_exempted_from_garbage_collection_once() -> None:
+    exempt_modules_from_collection.cache_clear()
     gc.unfreeze()
     try:
         exempt_modules_from_collection()
