@@ -1,9 +1,12 @@
 """`scripts/bench spark`: the cost of the Spark sink and the audit, beside Spark's Kafka connector and plain reading.
 
-CPU is that of the JVM (driver and executor in one) with its Python workers, and that of the daemon, per million rows in
-eight tasks; `above noop` is the sum without the cost of the same rows with the `noop` sink.  Times are until the job is
-done: Kafka has all, unless stated.  Connections are the connections that a sink opened to brokers, counted before the
-measured runs.  MB are the largest resident memory of the JVM, whose heap may have 2 GB, and of its Python workers.
+CPU is that of the JVM (driver and executor in one, with its compiler and garbage collection) with its Python workers,
+and that of the daemon, from the call of `save()` to its end, per million rows in eight tasks.  `above noop` is the sum
+without the cost of the same rows with the `noop` sink.  The measured runs take turns, after as many runs of each sink
+as `--warm-up` says, because the JVM compiles its code in the first ones: `first` is the sum of a sink's first run.
+Brokers are those of the cluster together.  Times are until the job is done: Kafka has all, unless stated.  Connections
+are the connections that a sink opened to brokers in its first run.  MB are the largest resident memory of the JVM,
+whose heap may have 2 GB, and of its Python workers.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from support.daemon import Daemon
 from support.kafka_cluster import KafkaCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -71,19 +74,29 @@ def memory_of_spark() -> int:
 
 def cpu_of_daemon(daemon: Daemon) -> float:
     """Return the CPU seconds of the daemon's processes."""
-    times = [psutil.Process(pid).cpu_times() for pid in (daemon.pid, *daemon.pids().values())]
+    return _cpu_of((daemon.pid, *daemon.pids().values()))
+
+
+def cpu_of_brokers(kafka: KafkaCluster) -> float:
+    """Return the CPU seconds of all brokers."""
+    return _cpu_of(map(kafka.pid, kafka.node_ids))
+
+
+def _cpu_of(pids: Iterable[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(time.user + time.system for time in times)
 
 
 @dataclass
 class Watch:
-    """Wall time, CPU of Spark and of the daemon, and peaks of connections to `ports` and of Spark's memory in MB."""
+    """Wall time, CPU of Spark, daemon and brokers, and peaks of connections to brokers and of Spark's memory in MB."""
 
-    ports: frozenset[int]
+    kafka: KafkaCluster
     daemon: Daemon
     wall: float = 0.0
     cpu: float = 0.0
     daemon_cpu: float = 0.0
+    brokers_cpu: float = 0.0
     opened: int = 0
     memory: int = 0
     _done: threading.Event = field(default_factory=threading.Event)
@@ -91,15 +104,21 @@ class Watch:
     def run(self, work: Callable[[], object]) -> Watch:
         thread = threading.Thread(target=self._count)
         thread.start()
-        began, before, daemon_before = time.monotonic(), cpu_of_spark(), cpu_of_daemon(self.daemon)
+        began, before = time.monotonic(), cpu_of_spark()
+        daemon_before, brokers_before = cpu_of_daemon(self.daemon), cpu_of_brokers(self.kafka)
         try:
             work()
         finally:
             self.wall, self.cpu = time.monotonic() - began, cpu_of_spark() - before
             self.daemon_cpu = cpu_of_daemon(self.daemon) - daemon_before
+            self.brokers_cpu = cpu_of_brokers(self.kafka) - brokers_before
             self._done.set()
             thread.join()
         return self
+
+    def sum(self, name: str) -> float:
+        """Return the CPU of Spark, and of the daemon if the sink of this name uses it."""
+        return self.cpu + self.daemon_cpu * name.startswith("bruce")
 
     def _count(self) -> None:
         before = self._open()
@@ -115,7 +134,8 @@ class Watch:
             found = process.net_connections("tcp")
         except psutil.Error:
             return 0
-        return sum(1 for connection in found if connection.raddr and connection.raddr.port in self.ports)
+        ports = set(map(self.kafka.port, self.kafka.node_ids))
+        return sum(1 for connection in found if connection.raddr and connection.raddr.port in ports)
 
 
 def _spark_processes() -> list[psutil.Process]:
@@ -145,7 +165,7 @@ class Bench:
         return self.spark.range(0, self.rows, 1, PARTS).selectExpr(text)
 
     def watch(self, work: Callable[[], object]) -> Watch:
-        return Watch(frozenset(map(self.kafka.port, self.kafka.node_ids)), self.daemon).run(work)
+        return Watch(self.kafka, self.daemon).run(work)
 
     def noop(self) -> None:
         self.frame().write.format("noop").mode("overwrite").save()
@@ -159,7 +179,7 @@ class Bench:
         sink.option("kafka.bootstrap.servers", self.kafka.bootstrap).options(**options).save()
 
 
-def measure_sinks(bench: Bench, repeat: int) -> list[str]:
+def measure_sinks(bench: Bench, warm_up: int, repeat: int) -> list[str]:
     """Lines of the table."""
     plain = {"stamp": "false", "fence": "false"}
     cases: dict[str, Callable[[], None]] = {
@@ -169,21 +189,21 @@ def measure_sinks(bench: Bench, repeat: int) -> list[str]:
         "Kafka connector": bench.connector,
         "Kafka connector, tuned": lambda: bench.connector(**TUNED),
     }
-    opened = {name: bench.watch(case).opened for name, case in cases.items()}  # the JVM compiles, workers start
-    runs: dict[str, list[Watch]] = {name: [] for name in cases}
-    for _ in range(repeat):
+    all_runs: dict[str, list[Watch]] = {name: [] for name in cases}
+    for _ in range(warm_up + repeat):
         for name, case in cases.items():
-            runs[name].append(bench.watch(case))
+            all_runs[name].append(bench.watch(case))
     million = bench.rows / 1e6
-    base = median(run.cpu for run in runs["noop"])
-    head = f"{'CPU s/M rows: Spark':>20} {'daemon':>7} {'sum':>6} {'above noop':>11}"
+    base = median(run.cpu for run in all_runs["noop"][warm_up:])
+    head = f"{'CPU s/M rows: Spark':>20} {'daemon':>7} {'sum':>6} {'above noop':>11} {'first':>6} {'brokers':>8}"
     lines = [f"{'sink':30} {head} {'wall s':>8} {'connections':>12}"]
-    for name, found in runs.items():
-        daemon = median(run.daemon_cpu for run in found) * (name.startswith("bruce"))
-        cpu, wall = median(run.cpu for run in found), median(run.wall for run in found)
-        figures = f"{cpu / million:20.2f} {daemon / million:7.2f} {(cpu + daemon) / million:6.2f}"
-        above = f"{(cpu + daemon - base) / million:11.2f}"
-        lines.append(f"{name:30} {figures} {above} {wall:8.2f} {opened[name]:12}")
+    for name, (first, *others) in all_runs.items():
+        runs = others[warm_up - 1 :]
+        cpu, total = median(run.cpu for run in runs), median(run.sum(name) for run in runs)
+        brokers, wall = median(run.brokers_cpu for run in runs), median(run.wall for run in runs)
+        figures = f"{cpu / million:20.2f} {(total - cpu) / million:7.2f} {total / million:6.2f}"
+        above = f"{(total - base) / million:11.2f} {first.sum(name) / million:6.2f} {brokers / million:8.2f}"
+        lines.append(f"{name:30} {figures} {above} {wall:8.2f} {first.opened:12}")
     return lines
 
 
@@ -268,16 +288,17 @@ def benchmark(rows: int) -> Iterator[tuple[Bench, Path]]:
 def main(arguments: Sequence[str]) -> int:
     """Run it and print the tables."""
     options = argparse.ArgumentParser(prog="scripts/bench spark", description=__doc__)
-    options.add_argument("--rows", type=int, default=3_000_000, metavar="N", help="rows of 100 bytes for each sink")
+    options.add_argument("--rows", type=int, default=1_000_000, metavar="N", help="rows of 100 bytes for each sink")
     options.add_argument(
         "--records", type=int, default=10_000_000, metavar="N", help="records that are audited; 0: none"
     )
+    options.add_argument("--warm-up", type=int, default=6, metavar="N", help="runs of each sink before, at least 1")
     options.add_argument("--repeat", type=int, default=3, metavar="N", help="the figures are medians")
     chosen = options.parse_args(arguments)
     processes.become_subreaper()
     others = OthersLoad()
     with benchmark(chosen.rows) as (bench, directory):
-        print("\n".join(measure_sinks(bench, chosen.repeat)), flush=True)
+        print("\n".join(measure_sinks(bench, max(1, chosen.warm_up), chosen.repeat)), flush=True)
         if chosen.records:
             print("\n" + "\n".join(measure_audit(bench, chosen.records, directory, chosen.repeat)), flush=True)
     print(f"\ncores busy with other work: {others.cores():.2f}")
