@@ -163,32 +163,38 @@ def test_messages_without_permission_wait_for_it(
         daemon.wait_for(lambda: daemon.health()["ready"], "health again", TIMEOUT_S)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
-def test_a_login_that_ends_is_renewed_on_the_same_connection(
-    tmp_path: Path, kafka: SecureKafka, mechanism: str
-) -> None:
-    file = tmp_path / "secret"
-    settings: dict[str, object] = {"kafka.sasl.mechanism": mechanism}
-    if mechanism == "OAUTHBEARER":
-        file.write_text(unsigned_token("carol"))
-        settings["kafka.sasl.token_command"] = json.dumps(["/bin/cat", str(file)])
-    else:
-        file.write_text(PASSWORDS["alice"])
-        settings |= {"kafka.sasl.username": "alice", "kafka.sasl.password_file": file}
-    topic = f"renewed-{mechanism.lower()}"
-    kafka.create_topic(topic)
-    with Daemon(tmp_path, kafka.server("SHORT"), settings) as daemon:
-        sent = 0
+def test_a_login_that_ends_is_renewed_on_the_same_connection(tmp_path: Path, kafka: SecureKafka) -> None:
+    """One daemon has a password and one a token, at the same time, because only time passes."""
+    password, token = tmp_path / "password", tmp_path / "token"
+    password.write_text(PASSWORDS["alice"])
+    token.write_text(unsigned_token("carol"))
+    logins: dict[str, dict[str, object]] = {
+        "SCRAM-SHA-256": {"kafka.sasl.username": "alice", "kafka.sasl.password_file": password},
+        "OAUTHBEARER": {"kafka.sasl.token_command": json.dumps(["/bin/cat", str(token)])},
+    }
+    with ExitStack() as stack:
+        daemons: dict[str, Daemon] = {}
+        clients: dict[str, DatagramClient] = {}
+        for mechanism, login in logins.items():
+            topic, directory = f"renewed-{mechanism.lower()}", tmp_path / mechanism
+            kafka.create_topic(topic)
+            directory.mkdir()
+            settings = {"kafka.sasl.mechanism": mechanism, **login}
+            daemons[topic] = stack.enter_context(Daemon(directory, kafka.server("SHORT"), settings))
+            clients[topic] = stack.enter_context(DatagramClient(str(daemons[topic].socket_path), timeout=TIMEOUT_S))
+        sent: list[bytes] = []
         until = time.monotonic() + 2.5 * SESSION_MS / 1000
-        with DatagramClient(str(daemon.socket_path), timeout=TIMEOUT_S) as client:
-            while time.monotonic() < until:
-                client.send(topic, b"%d" % sent)
-                sent += 1
-                time.sleep(0.05)  # lets time pass; there is no event to await
-        daemon.wait_settled(sent, TIMEOUT_S)
-        assert daemon.counters()[Counter.ConnectorStartConnect.name] == 1
-    (records,) = kafka.read_all(topic, sent).values()
-    assert [record.value for record in records] == [b"%d" % number for number in range(sent)]
+        while time.monotonic() < until:
+            sent.append(b"%d" % len(sent))
+            for topic, client in clients.items():
+                client.send(topic, sent[-1])
+            time.sleep(0.05)  # lets time pass; there is no event to await
+        for topic, daemon in daemons.items():
+            daemon.wait_settled(len(sent), TIMEOUT_S)
+            assert daemon.counters()[Counter.ConnectorStartConnect.name] == 1, topic
+    for topic in daemons:
+        (records,) = kafka.read_all(topic, len(sent)).values()
+        assert [record.value for record in records] == sent
 
 
 def bruce_token(*words: str) -> str:
