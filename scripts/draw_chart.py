@@ -80,7 +80,7 @@ def render() -> str:
     peers = groups["peers"]
     panels = {SIZES[size]: _bars(size, peers["figures"], ancestor) for size in SIZES}
     panels[ORDINARY_TITLE] = _ordinary_bars(groups["ordinary"]["figures"], ancestor)
-    return _picture("CPU time per message", panels, _notes(peers["machine"], groups["ordinary"]["machine"], ancestor))
+    return _picture("CPU time per message", panels, _notes(peers["machine"], groups["ordinary"]["figures"], ancestor))
 
 
 def render_applications() -> str:
@@ -164,14 +164,14 @@ def _row(bar: Bar, at: int, scale: float) -> Iterator[str]:
     yield f'  <text class="text" x="{LEFT + width + 8:.1f}" y="{at + 20}">{bar.microseconds:.1f}</text>\n'
 
 
-def _notes(machine: dict[str, Any], ordinary: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
+def _notes(machine: dict[str, Any], paced: dict[str, Any], ancestor: dict[str, Any]) -> list[str]:
     ours = ancestor["bruce_us_per_message"]
     beside = " and ".join(f"{ours[size]:.1f} µs for {SIZES[size]}" for size in SIZES)
     run = f"scripts/bench peers at {machine['commit']}, repetitions: {machine['repetitions']:.0f}"
-    paced = f"scripts/bench ordinary, {ordinary['date']}"
+    sittings = " and ".join(dict.fromkeys(paced[case]["sitting"] for case in ORDINARY))
     return [
         f"Above: datagrams from one sender without pauses, {machine['cores']:.0f} cores, {machine['date']}, {run}.",
-        f"Below: 50 to 3,000 bytes from two senders, batches of 200 ms, 3 brokers, {paced}.",
+        f"Below: 50 to 3,000 bytes from two senders, batches of 200 ms, 3 brokers, scripts/bench ordinary, {sittings}.",
         f"{ancestor['name']}: {ancestor['load']}.",
         f"In that sitting bruce_mp at {ancestor['commit']} needed {beside}.",
     ]
