@@ -80,4 +80,5 @@ def test_a_driver_killed_between_the_tasks_of_a_chunk_doubles_nothing_with_a_led
     assert books.discarded.keys() <= {"ABANDONED_ATTEMPT"}
     doubled = copies(broker)
     assert books.delivered == ROWS + doubled
-    assert doubled == (0 if with_ledger else ROWS // 2)
+    # Without a ledger the three tasks that ended are repeated; a repartition gives each a few rows more or less.
+    assert doubled == (0 if with_ledger else pytest.approx(ROWS // 2, abs=2 * TASKS))
