@@ -234,6 +234,11 @@ class Delivery(Section, frozen=True):
         fields.count("Longest random wait of a start for the cluster; for many hosts that start together.", 0, 3_600),
         LIVE,
     ] = 0
+    failover_spread_s: Annotated[
+        int,
+        fields.count("Longest wait for metadata after a broker's or leader's loss; for many hosts.", 0, 300),
+        LIVE,
+    ] = 0
     compare_metadata_on_refresh: Annotated[
         bool,
         fields.switch("If false, each refresh reroutes all messages, even if it brought nothing new."),

@@ -229,7 +229,7 @@ class Assignments:
 
     def request_leader(self, started_ms: int, now_ms: int) -> None:
         """Request metadata, because the view at `started_ms`, the start of a fetch or now, names no usable leader."""
-        self._refresh.request(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
+        self._refresh.request_after_error(self._leaderless_backoff.next_fetch_ms(started_ms, now_ms))
 
     def _set_holder(self, route: Route, slot: int | None) -> None:
         if route.slot != slot:
@@ -293,7 +293,7 @@ class Assignments:
     def _resume_or_wait(self, scope: Scope, started_ms: int) -> bool:
         """Resume a scope if its back-off ended before the fetch began; else request metadata at its end."""
         if started_ms < scope.not_before_ms:
-            self._refresh.request(scope.not_before_ms)
+            self._refresh.request_after_error(scope.not_before_ms)
             return False
         scope.step(ScopeEvent.RESUME)
         self._row.add(Counter.PauseFinished)
@@ -315,8 +315,7 @@ class Assignments:
     def _recall(self, topic: int, partition: int, route: Route, now_ms: int) -> None:
         """Request a partition's messages back after its leader moved without an error or its topic was deleted."""
         assert route.slot is not None
-        route.step(ScopeEvent.PAUSE)
-        route.not_before_ms = route.since_ms = now_ms
+        route.recall(now_ms)
         self._row.add(Counter.PauseStarted)
         if self._dispatcher_scope(route.slot).is_flowing:
             self._outbox.post(route.slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
@@ -378,7 +377,7 @@ class Assignments:
             if scope is dispatcher or dispatcher.is_flowing:  # else HAND_BACK for everything includes this partition
                 self._outbox.post(slot, Parcel(ParcelKind.HAND_BACK, topic, partition))
         elif kind is ParcelKind.HANDED_BACK:
-            self._on_handed_back(slot, scope, now_ms)
+            self._on_handed_back(slot, topic, partition, scope, now_ms)
 
     def _claim_returned(self, slot: int, parcel: Parcel) -> None:
         sent = parcel.kind is ParcelKind.RETURNED_SENT
@@ -388,11 +387,15 @@ class Assignments:
         route = self._route(parcel.topic, parcel.partition)
         (route.returned_sent if sent else route.returned).extend(claimed)
 
-    def _on_handed_back(self, slot: int, scope: Scope, now_ms: int) -> None:
+    def _on_handed_back(self, slot: int, topic: int, partition: int, scope: Scope, now_ms: int) -> None:
         scope.step(ScopeEvent.HANDED_BACK)
-        self._refresh.request(max(now_ms, scope.not_before_ms))
         if isinstance(scope, Route):
             self._set_holder(scope, None)
+            if scope.was_recalled and self._leader_slot(topic, partition) is not None:
+                self._follow_leader(topic, partition, scope, scope.not_before_ms, now_ms)
+                return
+        self._refresh.request_after_error(max(now_ms, scope.not_before_ms))
+        if isinstance(scope, Route):
             return
         for route in self._routes.values():
             if route.slot == slot:

@@ -72,7 +72,7 @@ class Router:
         self._turns = BrokerTurns(config.batching, rng)
         self._topics = TopicRegistry(slab, self._tables, config, rng, self._turns)
         self._missing = MissingTopics()
-        self._refresh = RefreshSchedule()
+        self._refresh = RefreshSchedule(rng, config.delivery.failover_spread_s)
         self._unknown = UnknownTopics(
             self._discards,
             self._refresh,
@@ -109,6 +109,7 @@ class Router:
         """Apply a reloaded config.  Batches with a changed rule are sent first."""
         self._topics.apply_config(config)
         self._unknown.apply_config(autocreate=config.delivery.topic_autocreate)
+        self._refresh.apply_config(config.delivery.failover_spread_s)
         self._assignments.apply_config(config.delivery)
         self._runs.apply_config(config, now_ms)
 

@@ -20,9 +20,15 @@ MAX_RETRY_DELAY_MS: Final = 5_000
 
 
 class RefreshSchedule:
-    """The time of the next fetch.  Times are in ms on one clock."""
+    """The time of the next fetch.  Times are in ms on one clock.
 
-    def __init__(self) -> None:
+    Errors reach many hosts at the same moment, so fetches after errors start at the host's own moment of each period of
+    `spread_s`.  Any event then finds the moments of all hosts spread evenly over the next period.
+    """
+
+    def __init__(self, rng: random.Random, spread_s: int = 0) -> None:
+        self._rng = rng
+        self.apply_config(spread_s)
         self._requested_ms: int | None = 0
         self._not_before_ms = 0
         self._started_ms = -MIN_REFRESH_INTERVAL_MS  # long ago, so that the first refresh is due at once
@@ -32,10 +38,22 @@ class RefreshSchedule:
         """The time of the next fetch; None without a request."""
         return None if self._requested_ms is None else max(self._requested_ms, self._not_before_ms)
 
+    def apply_config(self, spread_s: int) -> None:
+        """Apply a reloaded config."""
+        self._spread_ms = spread_s * 1000
+        self._moment_ms = start_delay_ms(spread_s, self._rng) if spread_s else 0
+
     def request(self, at_ms: int) -> None:
         """Request a fetch at `at_ms` at the latest."""
         if self._requested_ms is None or at_ms < self._requested_ms:
             self._requested_ms = at_ms
+
+    def request_after_error(self, at_ms: int) -> None:
+        """Request a fetch because a broker or a leader is gone: at the host's next own moment after `at_ms`."""
+        self.request(self._own_moment(at_ms))
+
+    def _own_moment(self, at_ms: int) -> int:
+        return at_ms + (self._moment_ms - at_ms) % self._spread_ms if self._spread_ms else at_ms
 
     def request_refresh(self, now_ms: int) -> None:
         """Request a refresh that no error caused: at most one fetch a second serves all of them."""
@@ -56,7 +74,7 @@ class RefreshSchedule:
 
     def on_failed(self, now_ms: int, delay_ms: int) -> None:
         """Schedule the next fetch after the delay, at most `MAX_RETRY_DELAY_MS`; earlier requests do not advance it."""
-        self._requested_ms = self._not_before_ms = now_ms + min(delay_ms, MAX_RETRY_DELAY_MS)
+        self._requested_ms = self._not_before_ms = self._own_moment(now_ms + min(delay_ms, MAX_RETRY_DELAY_MS))
 
 
 def periodic_delay_ms(interval_min: int, rng: random.Random) -> int:

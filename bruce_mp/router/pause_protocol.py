@@ -5,7 +5,7 @@ A *scope* is a partition or a whole dispatcher.  `TRANSITIONS` is its state mach
     SYNCING       router or dispatcher is new, and SYNCED has not arrived yet
     FLOWING       messages go to the leader's dispatcher
     HANDING_BACK  the dispatcher returns its messages; new messages wait in the router
-    WAITING       all messages are back; new metadata decides their dispatcher
+    WAITING       all messages are back; metadata decides their dispatcher: new metadata, or that of the recall
 
 A scope never leaves WAITING before `not_before_ms`, the end of its back-off.  Then the router sends the messages in
 order: built batches, queued messages, messages that arrived during the pause.
@@ -109,7 +109,7 @@ class DispatcherScope(Scope):
 class Route(Scope):
     """The scope of a partition, with the slot that holds its messages and the messages that wait in the router."""
 
-    __slots__ = ("arrived", "needs_sorting", "returned", "returned_sent", "slot")
+    __slots__ = ("arrived", "needs_sorting", "returned", "returned_sent", "slot", "was_recalled")
 
     def __init__(self, backoff: PauseBackoff) -> None:
         super().__init__(backoff)
@@ -122,6 +122,20 @@ class Route(Scope):
         """Messages that came from inputs during the pause."""
         self.needs_sorting = False
         """True if `returned` also has segments of a previous router that arrived during the pause."""
+        self.was_recalled = False
+        """True if metadata caused the last pause; it names the next dispatcher, so nothing waits for more metadata."""
+
+    def pause(self, now_ms: int) -> bool:
+        is_new = super().pause(now_ms)
+        if is_new:
+            self.was_recalled = False
+        return is_new
+
+    def recall(self, now_ms: int) -> None:
+        """Pause without a back-off, after a change of metadata and without an error."""
+        self.step(ScopeEvent.PAUSE)
+        self.not_before_ms = self.since_ms = now_ms
+        self.was_recalled = True
 
     @property
     def has_waiting(self) -> bool:

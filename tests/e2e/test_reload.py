@@ -128,6 +128,7 @@ def other_values(directory: Path) -> tuple[Mapping[str, object], ...]:
         "delivery.topic_autocreate_replication": 1,
         "delivery.max_failed_attempts": 1000,
         "delivery.start_spread_s": 5,
+        "delivery.failover_spread_s": 1,
         "delivery.max_in_flight": 3,
         "delivery.shutdown_max_delay_ms": 20_000,
         "delivery.dispatcher_restart_max_delay_ms": 4000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -242,7 +243,7 @@ class Kept:
 
 @pytest.mark.parametrize("autocreate", [True, False])
 def test_messages_of_an_unauthorized_topic_wait_for_permission(*, autocreate: bool) -> None:
-    refresh = RefreshSchedule()
+    refresh = RefreshSchedule(random.Random(1))
     unknown = UnknownTopics(Kept(), refresh, lambda: 10, autocreate=autocreate)  # type: ignore[arg-type]
     segment = Segment(1, 1, 0, 0, 1, 1)
     unknown.on_metadata(lambda _: False, 0, 0)

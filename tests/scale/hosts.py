@@ -9,6 +9,8 @@ import random
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from bruce_mp.config.sections import Delivery
 from bruce_mp.router.backoff import PauseBackoff
 from bruce_mp.router.metadata_refresh import periodic_delay_ms, start_delay_ms
@@ -24,21 +26,25 @@ __all__ = ["Host", "Requests"]
 
 LOGS: Final = b"logs"
 TOPICS: Final = {b"clicks": BROKERS * 2, LOGS: BROKERS}
-CONFIG: Final = quick_config(delivery=Delivery(start_spread_s=120))
+DELIVERY: Final = Delivery(start_spread_s=120)
 MESSAGE_EVERY_MS: Final = 20_000
 NEVER: Final = 1 << 60
 MOST_ROUNDS: Final = 50
 
 
 class Requests:
-    """The requests by second; `by_broker` has the connection attempts of each broker."""
+    """The requests by second, in total and of each broker; `refused` has those that a broker which is down refused."""
 
     def __init__(self) -> None:
         self.by_second: Counter[int] = Counter()
         self.by_kind: Counter[str] = Counter()
+        self.refused = 0
         self.by_broker: defaultdict[int, Counter[int]] = defaultdict(Counter)
 
-    def record(self, kind: str, node: int, now_ms: int) -> None:
+    def record(self, kind: str, node: int, now_ms: int, *, is_down: bool) -> None:
+        if is_down:
+            self.refused += 1
+            return
         self.by_second[now_ms // 1000] += 1
         self.by_kind[kind] += 1
         self.by_broker[node][now_ms // 1000] += 1
@@ -47,14 +53,15 @@ class Requests:
 class Host(World):
     """One host, which sends a message at an even pace from a random moment on; `requests` counts for all hosts."""
 
-    def __init__(self, slab: Slab, requests: Requests, seed: int) -> None:
+    def __init__(self, slab: Slab, requests: Requests, seed: int, failover_spread_s: int = 0) -> None:
         self.count = requests
         self.dice = random.Random(seed)
         self.refresh_at = NEVER
         self.failed: set[int] = set()
         """Brokers that failed at a fetch, which the next fetch tries last."""
-        self.fetch_backoff = PauseBackoff(*CONFIG.delivery.backoff, self.dice)
-        super().__init__(slab, TOPICS, CONFIG, seed=seed)
+        self.fetch_backoff = PauseBackoff(*DELIVERY.backoff, self.dice)
+        delivery = msgspec.structs.replace(DELIVERY, failover_spread_s=failover_spread_s)
+        super().__init__(slab, TOPICS, quick_config(delivery=delivery), seed=seed)
         self.message_at = self.now_ms + self.dice.randrange(MESSAGE_EVERY_MS)
 
     # --- the work of the processes around the cores ------------------------------------------------------------------
@@ -62,7 +69,8 @@ class Host(World):
     def _request(self, slot: int) -> None:
         peer = self.peers[slot]
         if peer.connection is None and peer.core.wants_connection:
-            self.count.record("connection", self.node_of(slot), self.now_ms)
+            node = self.node_of(slot)
+            self.count.record("connection", node, self.now_ms, is_down=node in self.down)
         super()._request(slot)
 
     def answer_fetch(self, *, kill_at: int | None = None) -> None:
@@ -72,15 +80,13 @@ class Host(World):
         shuffled = self.dice.sample(BROKERS, len(BROKERS))
         last = self.failed | {address.port for address in self.router.failing_brokers}
         for node in sorted(shuffled, key=last.__contains__):
-            self.count.record("metadata", node, self.now_ms)
+            self.count.record("metadata", node, self.now_ms, is_down=node in self.down)
             if node in self.down:
                 self.failed.add(node)
             else:
                 self.failed.discard(node)
                 super().answer_fetch(kill_at=kill_at)
-                self.refresh_at = self.now_ms + periodic_delay_ms(
-                    CONFIG.delivery.metadata_refresh_interval_min, self.dice
-                )
+                self.refresh_at = self.now_ms + periodic_delay_ms(DELIVERY.metadata_refresh_interval_min, self.dice)
                 return
         self.fetch_started = None
         delay_ms = self.fetch_backoff.next_delay_ms(self.now_ms)
@@ -142,7 +148,7 @@ class Host(World):
         """Restart all processes; the first fetch waits as `router/process.py` lets it."""
         self.kill_all()
         self.fetch_started = None
-        spread_s = CONFIG.delivery.start_spread_s
+        spread_s = DELIVERY.start_spread_s
         self.router.postpone_first_fetch(self.now_ms + start_delay_ms(spread_s, self.dice))
 
     def lose_broker(self, node: int, now_ms: int) -> None:

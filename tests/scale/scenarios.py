@@ -1,6 +1,7 @@
 """The scenarios: each lasts ten minutes, and reports the requests of all hosts by second.
 
-Counted are connections of dispatchers and metadata fetches; a daemon's produce requests follow its traffic.
+Counted are connections of dispatchers and metadata fetches; a daemon's produce requests follow its traffic. A broker
+that is down receives nothing, so attempts at it have a count of their own.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Result:
     peak_second: int
     """After the event."""
     returned_peak: int
+    refused: int
+    """Attempts at a broker that was down."""
 
     @property
     def share(self) -> float:
@@ -52,12 +55,14 @@ class Result:
 class Simulation:
     """All hosts on one clock, and one cluster's state for all of them."""
 
-    def __init__(self, hosts: int, seed: int) -> None:
+    def __init__(self, hosts: int, seed: int, failover_spread_s: int = 0) -> None:
         self._stack = ExitStack()
         self.requests = Requests()
         self.now_ms = 0
         slabs = (self._stack.enter_context(new_slab(GEOMETRY)) for _ in range(hosts))
-        self.hosts = [Host(slab, self.requests, seed * hosts + number) for number, slab in enumerate(slabs)]
+        self.hosts = [
+            Host(slab, self.requests, seed * hosts + number, failover_spread_s) for number, slab in enumerate(slabs)
+        ]
         self._timers = [(host.now_ms, number) for number, host in enumerate(self.hosts)]
         self._due = dict(enumerate(host.now_ms for host in self.hosts))
 
@@ -166,9 +171,9 @@ SCENARIOS: Final[dict[str, Callable[[Simulation], None]]] = {
 }
 
 
-def run(name: str, hosts: int, seed: int) -> Result:
+def run(name: str, hosts: int, seed: int, failover_spread_s: int = 0) -> Result:
     """Run a scenario after two calm minutes."""
-    with Simulation(hosts, seed) as simulation:
+    with Simulation(hosts, seed, failover_spread_s) as simulation:
         simulation.advance(CALM_MS)
         began_s = simulation.now_ms // 1000
         simulation.requests = requests = Requests()
@@ -179,7 +184,12 @@ def run(name: str, hosts: int, seed: int) -> Result:
         returned = requests.by_broker[DEAD]
         late = (count for at, count in _after(returned, began_s + (ELECTION_MS + DOWN_MS) // 1000))
         return Result(
-            sum(requests.by_second.values()), dict(requests.by_kind), peak, second - began_s, max(late, default=0)
+            requests=sum(requests.by_second.values()),
+            by_kind=dict(requests.by_kind),
+            peak=peak,
+            peak_second=second - began_s,
+            returned_peak=max(late, default=0),
+            refused=requests.refused,
         )
 
 

@@ -44,6 +44,12 @@ def test_a_dead_broker_causes_few_requests_for_each_host() -> None:
     assert result.returned_peak <= 2 * HOSTS
 
 
+def test_failovers_spread_when_the_config_spreads_them() -> None:
+    result = run("a broker dies and returns", HOSTS, seed=1, failover_spread_s=60)
+    assert result.peak <= 10, "two requests of a host, and few hosts in the same second of a minute"
+    assert result.requests <= 5 * HOSTS
+
+
 def test_the_broker_of_a_paused_dispatcher_is_failing() -> None:
     with Simulation(1, seed=1) as simulation:
         simulation.advance(CALM_MS)
@@ -58,6 +64,8 @@ def test_the_broker_of_a_paused_dispatcher_is_failing() -> None:
 def test_requests_are_counted_by_second_and_broker() -> None:
     requests = Requests()
     for at_ms in (999, 1000, 1999):
-        requests.record("metadata", 1, at_ms)
+        requests.record("metadata", 1, at_ms, is_down=False)
+    requests.record("metadata", 1, 1000, is_down=True)
     assert requests.by_second == {0: 1, 1: 2}
     assert requests.by_broker[1] == {0: 1, 1: 2}
+    assert requests.refused == 1
