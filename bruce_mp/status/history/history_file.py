@@ -104,8 +104,8 @@ _CREATE: Final = """
 """
 _STARTS: Final = """
     WITH RECURSIVE starts(at) AS (
-        SELECT max(at) FROM steps WHERE step_s = ?1
-        UNION ALL SELECT (SELECT max(at) FROM steps WHERE step_s = ?1 AND at < starts.at) FROM starts WHERE at NOT NULL
+        SELECT max(at) FROM steps WHERE step_s = :step
+        UNION ALL SELECT (SELECT max(at) FROM steps WHERE step_s = :step AND at < starts.at) FROM starts WHERE at NOT NULL
     ) SELECT at FROM starts WHERE at NOT NULL
 """
 """Starts of a period's steps, with one look-up for each."""
@@ -210,7 +210,7 @@ class HistoryFile:
 
     def _write(self, now_s: int, amounts: Mapping[bytes, StepAmounts], kept_share: float) -> None:
         for step_s, length_s in PERIODS.values():
-            starts = sorted((abs(now_s - at), at) for (at,) in self._writer.execute(_STARTS, (step_s,)))
+            starts = sorted((abs(now_s - at), at) for (at,) in self._writer.execute(_STARTS, {"step": step_s}))
             kept = min(length_s // step_s, max(1, int(len(starts) * kept_share)))
             self._writer.executemany(_REMOVE, ((step_s, at) for _, at in starts[kept:]))
             at = step_at(now_s, step_s)
