@@ -105,7 +105,8 @@ _CREATE: Final = """
 _STARTS: Final = """
     WITH RECURSIVE starts(at) AS (
         SELECT max(at) FROM steps WHERE step_s = :step
-        UNION ALL SELECT (SELECT max(at) FROM steps WHERE step_s = :step AND at < starts.at) FROM starts WHERE at NOT NULL
+        UNION ALL
+        SELECT (SELECT max(at) FROM steps WHERE step_s = :step AND at < starts.at) FROM starts WHERE at NOT NULL
     ) SELECT at FROM starts WHERE at NOT NULL
 """
 """Starts of a period's steps, with one look-up for each."""
