@@ -7,6 +7,7 @@ characters.
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Group
@@ -63,8 +64,9 @@ class TopScreen(NamedTuple):
         if self.page is None:
             return Group(_line(("bruce top: waiting for the first answer", "bold")), *foot)
         rows = topic_rows(self.page, self.height - len(foot))
+        unused = max(0, rows - len(self.page.topics.shown))
         parts = [
-            *_head(self.page, is_paused=self.is_paused),
+            *_head(self.page, is_paused=self.is_paused, width=self.width, unused=unused),
             _brokers(self.page, self.width),
             _topics(self.page, self.selection, rows, self.width),
         ]
@@ -116,8 +118,10 @@ def _line(*parts: str | tuple[str, str]) -> Text:
     return Text.assemble(*((clean(text), style) for text, style in styled), no_wrap=True, overflow="ellipsis", end="\n")
 
 
-def _head(page: TopPage, *, is_paused: bool) -> list[RenderableType]:
-    return [_title(page, is_paused=is_paused), _rates(page), _books(page), *_health(page), *_discards(page)]
+def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused: int = 0) -> list[RenderableType]:
+    """Return the lines above the tables; long sentences wrap into `unused` further lines."""
+    health = _health(page, width, unused)
+    return [_title(page, is_paused=is_paused), _rates(page), _books(page), *health, *_discards(page)]
 
 
 def _title(page: TopPage, *, is_paused: bool) -> Text:
@@ -157,12 +161,18 @@ def _books(page: TopPage) -> Text:
     )
 
 
-def _health(page: TopPage) -> list[Text]:
+def _health(page: TopPage, width: int, unused: int) -> list[Text]:
     sentences = [
         *((f"Problem: {text}", _BAD) for text in page.health.problems),
         *((f"Warning: {text}", _WARN) for text in page.health.warnings),
     ]
-    lines = [_line(each) for each in sentences[:MAX_HEALTH_LINES]]
+    lines = []
+    for text, style in sentences[:MAX_HEALTH_LINES]:
+        wrapped = textwrap.wrap(clean(text), width) if unused else [text]
+        if len(wrapped) - 1 > unused:
+            wrapped = [text]
+        unused -= len(wrapped) - 1
+        lines += [_line((each, style)) for each in wrapped]
     if len(sentences) > MAX_HEALTH_LINES:
         lines.append(_line((f"and {len(sentences) - MAX_HEALTH_LINES} more: see /healthz", _QUIET)))
     return lines

@@ -77,6 +77,19 @@ def test_the_screen_uses_all_lines_for_topics() -> None:
     assert "topic-29" not in lines[-1]
 
 
+def test_unused_lines_show_whole_sentences() -> None:
+    sentence = "Broker 1 has failed. " * 12 + "Check it."
+    page = make_page(2, health={"problems": [sentence, sentence], "warnings": []})
+    text = " ".join(" ".join(draw(page)).split())
+    assert text.count("Check it.") == 2
+    cut = draw(make_page(500, health={"problems": [sentence], "warnings": []}))
+    assert len(cut) == 40
+    assert cut[3].endswith("…")
+    few = draw(page, height=17)  # room for one of them
+    assert len(few) <= 17
+    assert sum("Check it." in line for line in few) == 1
+
+
 def test_the_screen_shows_numbers_and_their_window() -> None:
     text = "\n".join(draw(make_page()))
     for part in (
