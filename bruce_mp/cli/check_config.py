@@ -21,7 +21,7 @@ from bruce_mp.config.load import load_config
 from bruce_mp.config.risky_settings import risk_warnings
 from bruce_mp.config.sizes import MIB, format_size
 from bruce_mp.errors import ExitCode, creation_remedy
-from bruce_mp.network.credentials import exposed_files, missing_files
+from bruce_mp.network.credentials import exposed_files, unreadable_files
 from bruce_mp.slab.file import Geometry
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{args.file}: OK")
     for name, value in _summary(config).items():
         print(f"  {name:14}{value}")
-    files = (*missing_files(config), *exposed_files(config))
+    files = (*unreadable_files(config), *exposed_files(config))
     for warning in (*risk_warnings(config), *files, *directory_warnings(config)):
         print(f"Note: {warning}")
     return _connect(config) if args.connect else ExitCode.OK

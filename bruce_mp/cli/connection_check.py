@@ -271,7 +271,8 @@ def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure:
     if failure.cause is FailureCause.BAD_DATA:
         return f"answers, but not as a Kafka broker. {_NO_KAFKA}."
     remedy = _REMEDIES.get(failure.cause)
-    return f"{str(failure.error).rstrip('.')}." + (f" {remedy}." if remedy else "")
+    text = str(failure.error).removeprefix(f"Broker {server} ").rstrip(".")  # the line begins with the broker's name
+    return f"{text}." + (f" {remedy}." if remedy else "")
 
 
 def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:

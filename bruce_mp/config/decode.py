@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Decoder"]
 
 _ABSENT: Final = object()
+_OTHER_NAMES: Final = {"ssl": "tls"}
+"""Names in other Kafka clients, and ours."""
 
 Path = tuple[str, ...]
 
@@ -85,7 +87,7 @@ class Decoder:
 
     def _report_unknown(self, raw: dict[str, Any], known: dict[str, FieldInfo], path: Path) -> None:
         for name in (name for name in raw if name not in known):
-            nearest = get_close_matches(name, known, n=1)
+            nearest = [_OTHER_NAMES[name]] if _OTHER_NAMES.get(name) in known else get_close_matches(name, known, n=1)
             hint = f"did you mean {nearest[0]}?" if nearest else f"known here: {', '.join(known)}."
             self._report((*path, name), f"{dotted((*path, name))} is not a setting; {hint}")
 

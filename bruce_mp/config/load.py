@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["load_config"]
 
 _POSITION: Final = re.compile(r" \(at line (\d+), column (\d+)\)")
-_DUPLICATES: Final = {
+_EXPLANATIONS: Final = {
     "Cannot overwrite a value": "the file has this setting twice; remove one",
     "Cannot declare": "the file has this section twice; merge its settings",
+    "Invalid value": "a value is a string in quotes, a number, true or false in lower case, or a list in brackets",
 }
 """Explanations of tomllib's errors, by the beginning of their text."""
 _UNCLOSED: Final = {
@@ -94,9 +95,8 @@ def _explain(text: str, error: str) -> str:
     """Move the position from the end of tomllib's message behind the file's name, where editors look for it."""
     message, quote = _POSITION.sub("", error), _UNCLOSED.get(error.partition(" (")[0])
     explanation = f"the string that begins with {quote} in this line is not closed" if quote else message
-    return (
-        f"{_position(text, error, quote)}: this is not TOML: {_DUPLICATES.get(message.partition(' (')[0], explanation)}"
-    )
+    explanation = _EXPLANATIONS.get(message.partition(" (")[0], explanation)
+    return f"{_position(text, error, quote)}: this is not TOML: {explanation}"
 
 
 def _position(text: str, error: str, quote: str | None) -> str:

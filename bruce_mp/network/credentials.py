@@ -5,6 +5,7 @@ Each use reads the secret again; no copy is kept.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
 
-__all__ = ["exposed_files", "missing_files", "read_secret"]
+__all__ = ["exposed_files", "read_remedy", "read_secret", "unreadable_files"]
 
 _MAX_BYTES: Final = 64 * 1024
 """Far more than a secret has; the file may be the wrong one."""
@@ -46,14 +47,20 @@ def _read(file: Path, what: str) -> str:
         with file.open("rb") as opened:
             data = opened.read(_MAX_BYTES)
         return data.decode().removesuffix("\n").removesuffix("\r")
-    except PermissionError as error:
-        remedy = "Check its owner and mode, and those of the directories above it."
-        raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}. {remedy}") from error
     except OSError as error:
-        raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}.") from error
+        raise ConfigError(f"{what} cannot be read from {file}: {error.strerror}.{read_remedy(error)}") from error
     except UnicodeDecodeError:
         # Not chained: the error contains the bytes of the secret.
         raise ConfigError(f"{what} in {file} is not UTF-8.") from None
+
+
+def read_remedy(error: OSError) -> str:
+    """Return the remedy for a file that cannot be read, as a sentence behind a space; empty without one."""
+    remedies = {
+        errno.EACCES: " Check its owner and mode, and those of the directories above it.",
+        errno.ENOENT: " Create the file, or correct its name.",
+    }
+    return remedies.get(error.errno or 0, "")
 
 
 def exposed_files(config: Config) -> Iterator[str]:
@@ -66,8 +73,11 @@ def exposed_files(config: Config) -> Iterator[str]:
             )
 
 
-def missing_files(config: Config) -> Iterator[str]:
-    """Yield a sentence for each missing file of a secret or certificate; the daemon starts without it and waits."""
+def unreadable_files(config: Config) -> Iterator[str]:
+    """Yield a sentence for each file of a secret or certificate that is missing, or closed to the present user.
+
+    The daemon starts without it and waits.
+    """
     tls = config.kafka.tls
     others = {
         "kafka.tls.ca_file": tls.ca_file,
@@ -75,8 +85,16 @@ def missing_files(config: Config) -> Iterator[str]:
         "kafka.tls.key_file": tls.key_file,
     }
     for setting, file in (_secret_files(config) | others).items():
-        if file is not None and not os.path.lexists(file):
-            yield f"{setting} = {file} is not there yet."
+        if file is None or os.access(file, os.R_OK, effective_ids=True):
+            continue
+        try:
+            Path(file).stat()
+        except FileNotFoundError:
+            yield f"{setting} = {file} is not there yet: create it, or correct its name."
+            continue
+        except OSError:
+            pass  # a directory above it is closed to the present user
+        yield f"{setting} = {file} cannot be read by the present user: the daemon's user needs read permission."
 
 
 def _secret_files(config: Config) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import ConfigError
-from bruce_mp.network.credentials import read_secret
+from bruce_mp.network.credentials import read_remedy, read_secret
 from bruce_mp.network.tls import TlsSession
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ __all__ = ["TlsContexts"]
 
 log = logging.getLogger(__name__)
 _TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_NO_PEM: Final = frozenset({"NO_CERTIFICATE_OR_CRL_FOUND", "NO_START_LINE"})
+"""Reasons of OpenSSL for a file without a certificate."""
 
 _FileVersions = tuple[tuple[int, int, int] | None, ...]
 
@@ -115,5 +117,9 @@ def _read_error(file: str) -> OSError | None:
 
 
 def _unusable_file(setting: str, file: str, error: OSError) -> str:
-    reason = getattr(error, "reason", None) or error.strerror or "no certificate in PEM was found in it"
+    if not isinstance(error, ssl.SSLError):
+        return f"kafka.tls.{setting} = {file} cannot be used: {error.strerror}.{read_remedy(error)}"
+    reason = error.reason
+    if reason is None or reason in _NO_PEM:
+        reason = "it contains no certificate in PEM format"
     return f"kafka.tls.{setting} = {file} cannot be used: {reason}."

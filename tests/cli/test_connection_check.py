@@ -61,7 +61,7 @@ def test_a_broker_that_is_down_fails(site: Site) -> None:
     done = site.check(f"127.0.0.1:{port.number}")
     port.release()
     line = done.line("broker ")
-    assert "cannot be reached: Connection refused. Check the address, that the broker runs, and the firewalls" in line
+    assert ": cannot be reached: Connection refused. Check the address, that the broker runs, and the firewalls" in line
     assert (line[:6], done.status) == ("failed", 1)
 
 

@@ -91,6 +91,7 @@ def test_the_slab_is_named_after_the_run_directory(load: Load) -> None:
     ("text", "words"),
     [
         ("[slab]\nsizes = 1\n", "slab.sizes is not a setting; did you mean size?"),
+        ("[kafka.ssl]\n", "kafka.ssl is not a setting; did you mean tls?"),
         ("[slap]\n", "slap is not a setting; did you mean slab?"),
         ("[input.tcp]\nxyz = 1\n", "input.tcp.xyz is not a setting; known here: enable, host, port, loopback_only."),
         ("[slab]\nsize = true\n", "slab.size = true is not allowed (a size is an integer or a string of digits"),
@@ -194,6 +195,10 @@ def test_long_values_are_truncated_in_the_error(load: Load) -> None:
         ('[slab]\n"path = 1\n', 'bruce.toml:4:10: .* the string that begins with " in this line is not'),
         ('[slab]\npath = "\x01"\n', "bruce.toml:4:9: this is not TOML: Illegal character '.x01'"),
         ('[slab]\npath = "a"b"\n', "bruce.toml:4:11: this is not TOML: Expected newline"),
+        (
+            "[slab]\nsize = Off\n",
+            "bruce.toml:4:8: this is not TOML: a value is a string in quotes, a number, true or false",
+        ),
         ("[slab]\nsize = [1,\n", "bruce.toml:5:end: this is not TOML: "),
         (f"[slab]\nsize = {'9' * 5000}\n", "bruce.toml:"),
     ],

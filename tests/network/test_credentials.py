@@ -22,7 +22,7 @@ from bruce_mp.config.security import Sasl, Tls
 from bruce_mp.errors import ConfigError, TlsError
 from bruce_mp.ipc.loop import Loop
 from bruce_mp.network import token_command
-from bruce_mp.network.credentials import exposed_files, missing_files, read_secret
+from bruce_mp.network.credentials import exposed_files, read_secret, unreadable_files
 from bruce_mp.network.sasl_sessions import SaslSessions
 from bruce_mp.network.tls import TlsSession
 from bruce_mp.network.tls_context import TlsContexts
@@ -50,7 +50,9 @@ def test_a_missing_secret_is_named_by_its_source(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("NO_SUCH", raising=False)
     with pytest.raises(ConfigError, match="environment variable NO_SUCH"):
         read_secret(None, "NO_SUCH", "The password")
-    with pytest.raises(ConfigError, match=f"cannot be read from {tmp_path}/none"):
+    with pytest.raises(
+        ConfigError, match=f"cannot be read from {tmp_path}/none: No such file or directory. Create the file, or"
+    ):
         read_secret(f"{tmp_path}/none", None, "The password")
     assert read_secret(None, None, "The password") is None
 
@@ -78,8 +80,19 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     there, away = tmp_path / "there", str(tmp_path / "away")
     there.write_text("x")
     kafka = Kafka(("b:1",), tls=Tls(ca_file=str(there), certificate_file=away), sasl=Sasl(password_file=away))
-    settings = [text.partition(" = ")[0] for text in missing_files(Config(kafka))]
+    settings = [text.partition(" = ")[0] for text in unreadable_files(Config(kafka))]
     assert sorted(settings) == ["kafka.sasl.password_file", "kafka.tls.certificate_file"]
+
+
+def test_files_closed_to_the_present_user_are_named() -> None:
+    kafka = Kafka(("b:1",), sasl=Sasl(password_file="/etc/shadow"))
+    user = os.geteuid()
+    os.seteuid(user or 40001)  # root can read every file
+    try:
+        [text] = unreadable_files(Config(kafka))
+    finally:
+        os.seteuid(user)
+    assert "kafka.sasl.password_file = /etc/shadow cannot be read by the present user" in text
 
 
 # --- logins -----------------------------------------------------------------------------------------------------------
@@ -302,8 +315,14 @@ def test_mismatched_certificate_files_keep_the_previous_context(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"ca_file": "/nowhere/ca.pem"}, "kafka.tls.ca_file = /nowhere/ca.pem cannot be used: No such file"),
-        ({"ca_file": "/etc/hostname"}, "kafka.tls.ca_file = /etc/hostname cannot be used: "),
+        (
+            {"ca_file": "/nowhere/ca.pem"},
+            "kafka.tls.ca_file = /nowhere/ca.pem cannot be used: No such file or directory. Create",
+        ),
+        (
+            {"ca_file": "/etc/hostname"},
+            "kafka.tls.ca_file = /etc/hostname cannot be used: it contains no certificate in PEM",
+        ),
         ({"certificate_file": "/nowhere/c.pem"}, "kafka.tls.certificate_file = /nowhere/c.pem cannot be used"),
     ],
 )
