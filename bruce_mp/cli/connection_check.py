@@ -272,7 +272,7 @@ def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure:
         return f"answers, but not as a Kafka broker. {_NO_KAFKA}."
     remedy = _REMEDIES.get(failure.cause)
     text = str(failure.error).removeprefix(f"Broker {server} ").rstrip(".")  # the line begins with the broker's name
-    return f"{text}." + (f" {remedy}." if remedy else "")
+    return f"{text}." + (f" {remedy}." if remedy and "(kafka." not in text else "")
 
 
 def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
@@ -284,10 +284,10 @@ def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLev
             )
         return (
             CheckLevel.FAILED,
-            "does not exist, or the daemon's user may not see it. Create it, or allow DESCRIBE on it.",
+            "does not exist, or the daemon's user may not see it. Create it, or allow the user WRITE on it.",
         )
     if topic.error == TOPIC_AUTHORIZATION_FAILED:
-        return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user DESCRIBE and WRITE on it."
+        return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user WRITE on it."
     return _assess_known_topic(topic)
 
 
