@@ -579,7 +579,7 @@ function makeTables() {
       { key: "name", label: "Process", is: "name", value: (row) => row.name, text: (row) => row.name },
       { key: "state", label: "State", value: (row) => row.state, text: (row) => row.state, css: (row) => ({ running: "good", dead: "bad", stalled: "bad" })[row.state] ?? "" },
       { key: "pid", label: "pid", is: "number", value: (row) => row.pid, text: (row) => (row.pid ? String(row.pid) : NONE) },
-      { ...number("restarts", "Restarts", countText), css: (row) => (row.restarts ? "warn" : "") },
+      number("restarts", "Restarts", countText),
       { key: "cpu", label: "CPU", is: "number", value: (row) => cpuOf(row) ?? -1, text: (row) => (cpuOf(row) === null ? NONE : percentText(cpuOf(row))) },
       { key: "cpu_seconds", label: "CPU time", is: "number", value: (row) => row.cpu_seconds ?? -1, text: (row) => (row.cpu_seconds === null ? NONE : durationText(row.cpu_seconds * 1000)) },
       { key: "pss", label: "Memory", is: "number", value: (row) => row.pss ?? -1, text: (row) => (row.pss === null ? NONE : sizeText(row.pss)) },
