@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
+def dispatcher_pids(daemon: Daemon) -> set[int]:
+    """Return the ids of the dispatchers, whose names change when they are ready."""
+    return {pid for name, pid in daemon.pids().items() if name.startswith("dispatcher")}
+
+
 def test_an_unchanged_refresh_changes_nothing(tmp_path: Path) -> None:
     with (
         DevBroker(brokers=2, topics={"clicks": 4}) as broker,
@@ -28,7 +33,7 @@ def test_an_unchanged_refresh_changes_nothing(tmp_path: Path) -> None:
     ):
         client.send("clicks", b"before")
         daemon.wait_settled(1)
-        dispatchers = {name: pid for name, pid in daemon.pids().items() if name.startswith("dispatcher")}
+        dispatchers = dispatcher_pids(daemon)
         times, before = daemon.get("/metadata_fetch_time/json"), daemon.counters()
         daemon.refresh_metadata()
         unchanged = before["MetadataUnchangedOnRefresh"]
@@ -39,7 +44,7 @@ def test_an_unchanged_refresh_changes_nothing(tmp_path: Path) -> None:
         client.send("clicks", b"after")
         daemon.wait_settled(2)
         assert daemon.counters()["PauseStarted"] == before["PauseStarted"]
-        assert {name: daemon.pids()[name] for name in dispatchers} == dispatchers
+        assert dispatcher_pids(daemon) == dispatchers
 
 
 def test_a_refresh_shows_a_topic_that_is_new_and_leaders_that_moved(tmp_path: Path) -> None:
