@@ -19,9 +19,9 @@ from support.source_tree import classes, cycles, importers, imports, modules
 ROOT: Final = Path(__file__).parents[1]
 
 TOP_LEVEL: Final = {
-    ".ci", ".editorconfig", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE",
-    "MANIFEST.in", "README.md", "SECURITY.md", "bruce_mp", "clients", "conf", "deploy", "docs", "pyproject.toml",
-    "pyspark_bruce", "scripts", "setup.cfg", "setup.py", "tests",
+    ".ci", ".dockerignore", ".editorconfig", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md",
+    "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md", "bruce_mp", "clients", "conf", "deploy", "docs",
+    "pyproject.toml", "pyspark_bruce", "scripts", "setup.cfg", "setup.py", "tests",
 }  # fmt: skip
 SOON: Final = {"conf", "deploy", "docs"}
 """May be empty, and git knows no empty directories."""
