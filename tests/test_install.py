@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+
+from support.processes import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,22 +28,7 @@ TRIED: Final = ("inspect", "stamp")
 
 
 def run(command: Sequence[str], directory: Path, **environment: str) -> str:
-    return run_program([sys.executable, *command], directory, 120, **environment)
-
-
-def run_program(command: Sequence[str], directory: Path, time_limit_s: float, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=time_limit_s,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    return run_program(sys.executable, *command, time_limit_s=120, directory=directory, **environment)
 
 
 def copy_sources(sources: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from bruce_mp import __version__
+from support.processes import run_program
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -213,16 +214,7 @@ def test_a_list_that_breaks_the_schema_is_refused(tmp_path: Path, monkeypatch: p
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the release of the last commit twice; it takes ten minutes."""
     target = tmp_path_factory.mktemp("release") / "files"
-    done = subprocess.run(
-        [ROOT / "scripts" / "release", "--check", target],
-        env=os.environ | {"PYTHON": sys.executable},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=RELEASE_S,
-    )
-    assert done.returncode == 0, done.stdout
+    run_program(ROOT / "scripts" / "release", "--check", target, time_limit_s=RELEASE_S, PYTHON=sys.executable)
     return target
 
 

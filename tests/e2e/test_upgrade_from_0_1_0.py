@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from bruce_mp import __version__
 from bruce_mp.client import DatagramClient, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from support.old_slab import remove_newer_settings
+from support.processes import run_program
 from support.stream_inputs import daemon_in
 
 if TYPE_CHECKING:
@@ -36,23 +36,10 @@ BUILD_S: Final = 400
 UPGRADE_S: Final = 90
 
 
-def run(*command: str | Path, time_limit_s: float = BUILD_S, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=time_limit_s,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 def build_wheel(sources: Path) -> Path:
     """Build the wheel of a source tree, as pip does for a user."""
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", sources / "wheel", sources)
+    options = ["--quiet", "--no-deps", "--wheel-dir", str(sources / "wheel")]
+    run_program(sys.executable, "-m", "pip", "wheel", *options, sources, time_limit_s=BUILD_S)
     [wheel] = (sources / "wheel").glob("*.whl")
     return wheel
 
@@ -81,11 +68,11 @@ def new_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def install(wheel: Path, directory: Path) -> None:
     """Install a wheel over any other version."""
     options = ("--quiet", "--no-deps", "--upgrade", "--target", directory)
-    run(sys.executable, "-m", "pip", "install", *options, wheel)
+    run_program(sys.executable, "-m", "pip", "install", *options, wheel, time_limit_s=BUILD_S)
 
 
 def version_of(directory: Path) -> str:
-    said = run(sys.executable, "-P", "-m", "bruce_mp", "--version", time_limit_s=30, PYTHONPATH=str(directory))
+    said = run_program(sys.executable, "-P", "-m", "bruce_mp", "--version", time_limit_s=30, PYTHONPATH=str(directory))
     return said.split()[1].rstrip(",")
 
 
@@ -119,7 +106,7 @@ def restart_after_a_kill(daemon: Daemon, directory: Path) -> None:
 
 def run_bruce_upgrade(daemon: Daemon, directory: Path) -> None:
     command = (sys.executable, "-P", "-m", "bruce_mp", "upgrade", "--config", daemon.config_path)
-    run(*command, time_limit_s=UPGRADE_S, PYTHONPATH=str(directory))
+    run_program(*command, time_limit_s=UPGRADE_S, PYTHONPATH=str(directory))
 
 
 @pytest.mark.parametrize("start_new", [restart_after_sigterm, restart_after_a_kill, run_bruce_upgrade])

@@ -53,6 +53,22 @@ def spawn(
     return subprocess.Popen(wrapped, stdin=input, stdout=output, stderr=subprocess.STDOUT, env=env, pass_fds=pass_fds)
 
 
+def run_program(*command: str | Path, time_limit_s: float, directory: Path | None = None, **environment: str) -> str:
+    """Return the output of a program, of both streams, that ends with 0."""
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=time_limit_s,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
 def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
