@@ -6,6 +6,7 @@ The file is a sequence of entries, each with a checksum:
     RUN       a closed run: its key in the slab, its topic, its records as they are in the slab
     FENCED    a closed run of a complete fenced attempt: row and number of the attempt, then as RUN
     COMMIT    the attempts with FENCED runs since the last COMMIT, and the number of these runs
+    CLUSTER   the id of the Kafka cluster that all messages are for from here on
     SETTLED   keys of runs that no longer hold a message
     CLEAN     the daemon ended, and wrote the slab to its file before
 
@@ -73,6 +74,7 @@ class _EntryKind(IntEnum):
     CLEAN = 4
     FENCED = 5
     COMMIT = 6
+    CLUSTER = 7
 
 
 class RunKey(NamedTuple):
@@ -138,6 +140,10 @@ class Journal:
     def add_begin(self, slab_id: int, boot: bytes) -> None:
         """Add the beginning of a daemon's work on a slab; `slab_id` is the slab's creation time in ms."""
         self._add(_EntryKind.BEGIN, _BEGIN.pack(slab_id, boot) + self._seed)
+
+    def add_cluster(self, cluster_id: str) -> None:
+        """Add the id of the cluster that all messages are for."""
+        self._add(_EntryKind.CLUSTER, cluster_id.encode())
 
     def add_run(self, key: RunKey, run: JournaledRun) -> None:
         """Add a run; a reader ignores one of a fenced attempt without a later commit."""
@@ -211,7 +217,8 @@ class JournalContent(NamedTuple):
     """The content of a journal: the held runs in the order of their entries, and the state of their slab.
 
     `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no valid checksum.
-    `incomplete` counts messages that are not in `runs`, because others of their attempts are missing.
+    `incomplete` counts messages that are not in `runs`, because others of their attempts are missing.  `cluster_id` is
+    empty if no broker had told it.
     """
 
     slab_id: int
@@ -220,6 +227,7 @@ class JournalContent(NamedTuple):
     runs: dict[RunKey, JournaledRun]
     damaged_bytes: int
     incomplete: int
+    cluster_id: str
 
     @property
     def messages(self) -> int:
@@ -265,6 +273,7 @@ class _JournalReader:
         self._runs: dict[RunKey, JournaledRun] = {}
         self._uncommitted: defaultdict[AttemptKey, dict[RunKey, JournaledRun]] = defaultdict(dict)
         self._incomplete = 0
+        self._cluster_id = ""
 
     def apply(self, kind: _EntryKind, body: memoryview) -> None:
         self._is_clean = kind is _EntryKind.CLEAN
@@ -284,6 +293,8 @@ class _JournalReader:
         elif kind is _EntryKind.SETTLED:
             for fields in _KEY.iter_unpack(body):
                 self._runs.pop(RunKey(*fields), None)
+        elif kind is _EntryKind.CLUSTER:
+            self._cluster_id = bytes(body).decode()
 
     def _commit(self, attempt: AttemptKey, runs: int) -> None:
         if len(self._uncommitted[attempt]) == runs:
@@ -298,7 +309,9 @@ class _JournalReader:
         self._drop_uncommitted()
         if self._begin is None:
             return None
-        return JournalContent(*self._begin, self._is_clean, self._runs, damaged_bytes, self._incomplete)
+        return JournalContent(
+            *self._begin, self._is_clean, self._runs, damaged_bytes, self._incomplete, self._cluster_id
+        )
 
 
 def _unpack_run(body: memoryview) -> tuple[RunKey, JournaledRun]:

@@ -20,6 +20,7 @@ from bruce_mp.slab.fences import attempt_of
 from bruce_mp.slab.handover_tickets import InputProgress, input_progress, store_journaled
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.private_directory import create_private_directory
+from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.slab.runs import name_of, records_of, runs_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.clock import steady_ms
@@ -61,6 +62,8 @@ class JournalRecorder:
         self._journal: Journal | None = None
         self._recorded: dict[RunKey, int] = {}
         """The recorded runs that hold messages, with their sizes."""
+        self._cluster_id = ""
+        """The recorded cluster."""
         self._progress: dict[int, InputProgress] = {}
         """The progress of each input when the last recording began."""
 
@@ -96,13 +99,14 @@ class JournalRecorder:
         self._journal = journal
 
     def _close_journal(self) -> None:
-        self._recorded = {}
+        self._recorded, self._cluster_id = {}, ""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
 
     def _add_changes(self, journal: Journal) -> None:
-        """Add the new runs, and the keys of the runs without a held message."""
+        """Add the cluster if it is new, the new runs, and the keys of the runs without a held message."""
+        self._add_cluster(journal)
         self._progress = input_progress(self._slab)
         found: dict[RunKey, int] = {}
         for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
@@ -118,6 +122,13 @@ class JournalRecorder:
         journal.add_settled(self._recorded.keys() - found.keys())
         journal.add_commit()
         self._recorded = found
+
+    def _add_cluster(self, journal: Journal) -> None:
+        cluster_id = cluster_of(self._slab)
+        if cluster_id and cluster_id != self._cluster_id:
+            journal.add_cluster(cluster_id)
+            journal.sync()  # a power failure must not keep a later run alone: any cluster would get its messages
+            self._cluster_id = cluster_id
 
     def _held_runs(self, chunk: int) -> Iterator[tuple[RunKey, JournaledRun | int]]:
         """Yield the held runs of a chunk: copies of new ones, sizes of recorded ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,6 +17,7 @@ from bruce_mp.slab.file import Slab
 from bruce_mp.slab.producer_id import cluster_of
 from bruce_mp.slab.tables import PartitionTable, TopicTable
 from support.daemon import Daemon
+from support.journals import journaled_messages, lose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +92,8 @@ def swap(tmp_path: Path) -> Iterator[Swap]:
                 client.send("clicks", b"other", partition_key=number % 2)
             theirs.wait_settled(200)
         (tmp_path / "ours").mkdir()
-        with Daemon(tmp_path / "ours", ours.bootstrap) as daemon:
+        settings = {"slab.sync": "interval", "slab.sync_interval_ms": 20}
+        with Daemon(tmp_path / "ours", ours.bootstrap, settings) as daemon:
             made = Swap(ours, other, daemon)
             made.send(100)
             daemon.wait_settled(100)
@@ -149,6 +152,22 @@ def test_a_killed_daemon_keeps_the_cluster_of_its_messages(swap: Swap) -> None:
     assert swap.accept("cluster-b") == ExitCode.OK
     assert swap.daemon.wait_settled(200).delivered == 200
     assert values(swap.other) == [list(range(100 + key, 200, 2)) for key in (0, 1)]
+
+
+def test_after_a_power_failure_the_restored_messages_keep_their_cluster(swap: Swap) -> None:
+    swap.put_other_in_place()
+    swap.send(200)
+    swap.daemon.wait_received(300)
+    swap.daemon.wait_for(lambda: journaled_messages(swap.daemon.slab_path) == 200, "the journal", 20)
+    swap.daemon.kill_all()
+    lose(swap.daemon.slab_path, Random(1))
+    swap.daemon.start()
+    assert "Restored 200 messages from the journal" in swap.daemon.log()
+    swap.wait_refused()
+    swap.put_ours_back()
+    assert swap.daemon.wait_settled(200).delivered == 200
+    assert values(swap.ours) == [list(range(key, 300, 2)) for key in (0, 1)]
+    assert values(swap.other) == [[], []]
 
 
 def test_a_topic_that_is_created_again_is_reported_and_gets_the_next_messages(tmp_path: Path) -> None:

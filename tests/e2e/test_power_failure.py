@@ -11,7 +11,7 @@ from bruce_mp.client import FlushError, StreamClient
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.journal.journal_file import read_journal
 from support.daemon import Daemon
-from support.journals import as_of_an_earlier_boot, journal_of, journaled_runs, lose
+from support.journals import as_of_an_earlier_boot, journal_of, journaled_messages, lose
 from support.read_back import read_back
 from support.traffic import Load, assert_all_there, messages_of, send_all, send_message
 
@@ -41,7 +41,7 @@ def hold_a_load(daemon: Daemon, broker: DevBroker) -> None:
 
 
 def journaled(daemon: Daemon) -> int:
-    return sum(run.records for run in journaled_runs(daemon.slab_path).values())
+    return journaled_messages(daemon.slab_path)
 
 
 def damage(slab: Path, _: Random) -> None:

@@ -55,6 +55,15 @@ def test_a_journal_reads_back_as_written(tmp_path: Path) -> None:
     assert content.messages == 2
 
 
+def test_the_last_cluster_is_read(tmp_path: Path) -> None:
+    journal = write(tmp_path / "journal", 1)
+    assert not content_of(tmp_path / "journal").cluster_id
+    for cluster_id in ("cluster-a", "cluster-b"):
+        journal.add_cluster(cluster_id)
+        journal.sync()
+        assert content_of(tmp_path / "journal").cluster_id == cluster_id
+
+
 def test_a_clean_end_holds_until_the_next_begin(tmp_path: Path) -> None:
     journal = write(tmp_path / "journal", 1)
     journal.add_clean()

@@ -19,6 +19,7 @@ from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.journal.restorer import restore
 from bruce_mp.protocol.client.key_hashes import Partitioner
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab import producer_id
 from bruce_mp.slab.fences import assign_chunk
 from bruce_mp.slab.file import Geometry
 from bruce_mp.slab.handover_tickets import JournaledTickets, input_progress
@@ -141,6 +142,23 @@ def test_a_run_stays_until_its_last_message_is_settled(slab: Slab, keeper: Journ
     set_state(slab, [tail], RunState.DISCARDED)
     keeper.record()
     assert not content_of(tmp_path / "journal").runs
+
+
+def test_the_cluster_is_on_the_disk_before_the_runs(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:
+    keeper.record()
+    source = Input(slab, topics=TOPICS)
+    for cluster_id in ("cluster-a", "cluster-b"):
+        producer_id.store_cluster(slab, cluster_id)
+        source.receive([datagram(b"t1", bytes(5000))])
+        source.close_all()
+        with (
+            files_end_at((tmp_path / "journal" / JOURNAL).stat().st_size + 100),
+            pytest.raises(OSError, match="too large"),
+        ):
+            keeper.record()
+        assert content_of(tmp_path / "journal").cluster_id == cluster_id
+        keeper.record()
+        assert content_of(tmp_path / "journal").cluster_id == cluster_id
 
 
 def test_a_run_is_written_once(slab: Slab, keeper: JournalRecorder, tmp_path: Path) -> None:

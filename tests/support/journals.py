@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from bruce_mp.journal.journal_file import JournaledRun, RunKey
 
-__all__ = ["as_of_an_earlier_boot", "held_runs", "journal_of", "journaled_runs", "lose", "tear", "values_in"]
+__all__ = [
+    "as_of_an_earlier_boot",
+    "held_runs",
+    "journal_of",
+    "journaled_messages",
+    "journaled_runs",
+    "lose",
+    "tear",
+    "values_in",
+]
 
 _EARLIER_BOOT: Final = b"00000000-0000-0000-0000-000000000000"
 
@@ -26,6 +35,11 @@ _EARLIER_BOOT: Final = b"00000000-0000-0000-0000-000000000000"
 def journal_of(slab: Path) -> Path:
     """Return the journal of a slab."""
     return slab.with_name("slab.journal") / JOURNAL
+
+
+def journaled_messages(slab: Path) -> int:
+    """Return the number of messages that the journal of a slab has."""
+    return sum(run.records for run in journaled_runs(slab).values())
 
 
 def journaled_runs(slab: Path) -> dict[RunKey, JournaledRun]:
@@ -77,6 +91,7 @@ def as_of_an_earlier_boot(path: Path) -> None:
     assert content is not None
     journal = Journal.create(path.with_suffix(".earlier"))
     journal.add_begin(content.slab_id, _EARLIER_BOOT)
+    journal.add_cluster(content.cluster_id)
     for key, run in content.runs.items():
         journal.add_run(key, run)
     journal.add_commit()

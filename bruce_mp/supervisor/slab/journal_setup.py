@@ -20,6 +20,7 @@ from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.journal.restorer import restore
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.private_directory import is_foreign, remove_private_directory
+from bruce_mp.slab.producer_id import store_cluster
 from bruce_mp.telemetry.clock import steady_ms, wall_ms
 from bruce_mp.telemetry.log_lines import plural
 from bruce_mp.telemetry.logs import NOTICE
@@ -144,6 +145,7 @@ class JournalSetup:
                 plural(content.incomplete, "message"),
                 self._directory,
             )
+        store_cluster(slab, content.cluster_id)  # the address of a broker may lead to another cluster meanwhile
         restored = restore(slab, content.runs.values(), partitioners)
         if restored:
             log.log(

@@ -12,6 +12,7 @@ from bruce_mp.errors import StartError
 from bruce_mp.journal.journal_file import AttemptKey, Journal, JournaledRun, RunKey, read_journal
 from bruce_mp.journal.recorder import JOURNAL, JournalRecorder
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.producer_id import cluster_of, store_cluster
 from bruce_mp.supervisor.slab.backlog import held_messages
 from bruce_mp.supervisor.slab.journal_setup import JournalSetup
 from bruce_mp.supervisor.slab.slab_setup import acquire_slab
@@ -66,6 +67,21 @@ def test_a_first_start_begins_an_empty_journal(start: Start) -> None:
     content = read_journal(start.journal / JOURNAL)
     assert content is not None
     assert (content.slab_id, content.messages) == (slab.read_signed(lay.SUPER_CREATED_MS), 0)
+
+
+@pytest.mark.parametrize("messages", [0, 3])
+def test_a_restored_slab_keeps_the_cluster(start: Start, messages: int) -> None:
+    slab = start()
+    store_cluster(slab, "cluster-a")
+    hold(slab, messages)
+    record(start, slab)
+    start.path.unlink()
+    as_of_an_earlier_boot(start.journal / JOURNAL)
+    again = start()
+    assert (held(again), cluster_of(again)) == (messages, "cluster-a")
+    content = read_journal(start.journal / JOURNAL)
+    assert content is not None
+    assert content.cluster_id == "cluster-a"
 
 
 def test_a_killed_start_that_restores_is_repeated_with_all_messages(start: Start) -> None:
