@@ -202,7 +202,8 @@ class Router:
         return changed
 
     def store_topic_ids(self, ids: Mapping[bytes, bytes]) -> list[bytes]:
-        """Store Kafka's ids of numbered topics, and return the topics that had another id before."""
+        """Store Kafka's ids of all topics, and return the numbered topics that had another id before."""
+        self._topics.topic_ids = ids
         return [name for name, topic_id in ids.items() if self._tables.topics.store_topic_id(name, topic_id)]
 
     def clear_topic_ids(self) -> None:

@@ -259,10 +259,10 @@ class _RouterProcess(ProcessShell):
         view = view_of(result.metadata, result.forbidden)
         controller = result.metadata.controller
         self._brokers = [view.brokers[node] for node in sorted(view.brokers, key=lambda node: node != controller)]
+        self._report_recreated(result.metadata.topics)
         has_changed = self._core.on_metadata(view, self._fetch_started_ms, now_ms)
         self._row.add(Counter.MetadataChangedOnRefresh if has_changed else Counter.MetadataUnchangedOnRefresh)
         self._cluster_status.on_fetched(view.brokers, view.forbidden)
-        self._report_recreated(result.metadata.topics)
         self._slab.store_signed(lay.SUPER_METADATA_UPDATED_MS, wall_ms())
         self._slab.store_signed(lay.SUPER_METADATA_STEADY_MS, now_ms)
         if has_changed:

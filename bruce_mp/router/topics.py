@@ -13,7 +13,7 @@ from bruce_mp.slab.runs import name_of, read_run
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from bruce_mp.config.model import Config
     from bruce_mp.config.topics import TopicBatching
@@ -221,6 +221,8 @@ class TopicRegistry:
         self._rng = rng
         self._turns = turns
         self.view: ClusterView | None = None
+        self.topic_ids: Mapping[bytes, bytes] = {}
+        """Kafka's ids of the topics in the latest metadata."""
         self.numbered: dict[int, Topic] = {}
 
     def apply_config(self, config: Config) -> None:
@@ -267,7 +269,10 @@ class TopicRegistry:
             return 0
         number = self._table.number_of(name)
         known = self._table.partitions_of(number) if number else 0
-        return self._table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
+        added = self._table.add(name, view.key_partition_count(known, keys_wait=self._config.keys_wait_for(name)))
+        if not number:  # the topic may be deleted and created again before the next metadata
+            self._table.store_topic_id(name, self.topic_ids.get(name, b""))
+        return added
 
     def key_partitions_in_use(self, topic: Topic) -> list[int]:
         """Return the partitions over which inputs spread the keys of a topic."""

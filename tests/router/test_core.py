@@ -165,6 +165,16 @@ def test_bound_messages_wait_for_their_partitions_leader(make: MakeWorld) -> Non
     assert decode_events(said[-1]) == [RouterStatus((), None, "", (), 0)]
 
 
+def test_a_topic_that_is_created_again_before_the_next_metadata_is_noticed(make: MakeWorld) -> None:
+    """The topic gets its number when its first message comes, after the metadata with its id."""
+    world = make({b"t": [1]})
+    assert world.router.store_topic_ids({b"t": b"1" * 16}) == []
+    settle(world)
+    world.send_one(b"t")
+    settle(world)
+    assert world.router.store_topic_ids({b"t": b"2" * 16}) == [b"t"]
+
+
 def test_a_report_lists_the_latest_recreated_topics_of_an_hour(make: MakeWorld) -> None:
     said: list[bytes] = []
     now_ms = 1000
