@@ -117,6 +117,11 @@ class Evidence(NamedTuple):
         """Return the ratio of the slab that holds unsettled messages."""
         return self.slab_use.share
 
+    @property
+    def stalled_nodes(self) -> set[int]:
+        """Return the brokers that `_stalled_brokers` reports, with their errors; no other check repeats these."""
+        return {stall.status.node for stall in self.stalls.brokers}
+
 
 def collect_evidence(
     slab: Slab,
@@ -236,7 +241,7 @@ def _stalled_brokers(evidence: Evidence) -> Iterator[str]:
 def _broker_needs_operator(evidence: Evidence) -> Iterator[str]:
     """Report broker failures that only an operator can repair; `_failed_brokers` warns about the others."""
     for status in evidence.cluster.brokers.values():
-        if status.needs_operator:
+        if status.needs_operator and status.node not in evidence.stalled_nodes:
             yield f"{status.last_error} The messages of the partitions of broker {status.node} wait; see /brokers."
 
 
@@ -389,8 +394,9 @@ def _stalled_partitions(evidence: Evidence) -> Iterator[str]:
 
 
 def _failed_brokers(evidence: Evidence) -> Iterator[str]:
+    """Warn about failed brokers; `_stalled_brokers` reports those for which messages have waited too long."""
     for status in evidence.cluster.brokers.values():
-        if status.connection == FAILED and not status.needs_operator:
+        if status.connection == FAILED and not status.needs_operator and status.node not in evidence.stalled_nodes:
             yield (
                 f"Broker {status.node} at {status.host}:{status.port} has failed: {status.last_error} The messages of "
                 "its partitions wait until it is back or others lead them; see /brokers."

@@ -273,6 +273,18 @@ def test_one_failed_broker_is_a_warning(daemon: OfflineStatusPages) -> None:
     assert daemon.json("/healthz")["warnings"] == []
 
 
+@pytest.mark.parametrize("needs_operator", [False, True])
+def test_a_failed_broker_with_waiting_messages_is_reported_once(
+    daemon: OfflineStatusPages, needs_operator: bool
+) -> None:
+    failed = msgspec.structs.replace(
+        broker(FAILED), needs_operator=needs_operator, stalls=(stall(b"news", 0, 6000, messages=9),)
+    )
+    well(daemon).broker_status.record([router(), failed], NOW_MS)
+    assert "while 9 messages wait for 1 of its partitions: failed. It hung up." in only_problem(daemon)
+    assert daemon.json("/healthz", 503)["warnings"] == []
+
+
 @pytest.mark.parametrize("seconds", [4, 5])
 def test_leaderless_partitions_are_a_warning_after_5_seconds(daemon: OfflineStatusPages, seconds: int) -> None:
     scopes = [PausedScope(None, b"t-%d" % topic, 0, NO_LEADER, NOW_MS - 1000 * seconds) for topic in range(12)]
