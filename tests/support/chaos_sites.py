@@ -295,7 +295,8 @@ class Embedded:
         def take_down() -> None:
             if not self._repair.is_pending:
                 node, elect, stale = rng.choice(self._ids), rng.random() < 0.5, rng.randrange(4)
-                port = rng.choice((None, 0))  # the old port, or any
+                port = rng.choice((None, 0))  # the old port, or any; a restarted daemon needs one bootstrap server
+                port = None if node == self._ids[0] else port
                 record(f"broker {node} down, elect {elect}, stale {stale}, back on {port}")
                 broker.broker_down(node, elect=elect, stale=stale)
                 self._repair.schedule(lambda: broker.broker_up(node, port=port), rng.uniform(0.5, 4))
