@@ -49,7 +49,6 @@ NOT_TRIED: Final[dict[Key, str]] = {
     ("docs/spark.md", "$ python3 -m venv ~/spark-venv"): INSTALLS,
     ("docs/getting-started.md", "d /run/bruce 0755 bruce bruce -"): "needs root, and the user of the block below it",
     ("docs/getting-started.md", "useradd --system --shell /usr/sbin/nolog"): "makes a user of this host",
-    ("docs/clients/README.md", "int32 Size | int16 256 | int16 0 | int16"): "a layout: test_client_wire.py",
     ("docs/operating.md", "systemctl stop bruce"): "needs systemd; tests/e2e/test_upgrade.py stops and starts a daemon",
     ("docs/operating.md", "helm install bruce deploy/kubernetes/bru"): "needs a cluster; tests/deploy/test_files.py",
     ("docs/slab.md", "now: MS ts: MS event: DISC info: SLAB to"): "a layout: test_slab.py",
