@@ -53,7 +53,7 @@ class UnixStream(Section, frozen=True):
 
 
 class Tcp(Section, frozen=True):
-    """The stream of `[input.unix_stream]` over TCP. Every program that can connect can send."""
+    """The stream of `[input.unix_stream]` over TCP, open to every program that can connect."""
 
     enable: Annotated[bool, fields.switch("Accept connections."), RESTART_TO_BIND] = False
     host: Annotated[str, fields.pattern("Address to listen on.", r"^[^\s\[\]]+$", "127.0.0.1"), RESTART_TO_BIND] = (
@@ -82,30 +82,30 @@ class Streams(Section, frozen=True):
     max_connections_per_user: Annotated[
         int,
         fields.count(
-            "Connections of a user, for TCP of an address, to one worker; further ones are closed.", 1, 1_000_000
+            "Connections of a user (TCP: of an address) to one worker; further ones are closed.", 1, 1_000_000
         ),
         LIVE,
     ] = 8192
     max_unfinished_size: Annotated[
         int,
-        fields.size("Memory of all workers for unfinished messages; without room, connections wait.", MIB, 64 * GIB),
+        fields.size("Memory for unfinished messages; without room, connections wait.", MIB, 64 * GIB),
         LIVE,
     ] = 256 * MIB
     max_unfinished_size_per_user: Annotated[
         int,
-        fields.size("Memory for unfinished messages of a user's connections, for TCP of an address's.", MIB, 64 * GIB),
+        fields.size("The same, of a user (TCP: of an address).", MIB, 64 * GIB),
         LIVE,
     ] = 64 * MIB
     unfinished_timeout_s: Annotated[
         int,
-        fields.count("Longest time without a byte inside a message; then the connection is closed.", 1, 86_400),
+        fields.count("Longest pause inside a message; then the connection is closed.", 1, 86_400),
         LIVE,
     ] = 60
     max_attempt_size: Annotated[
         int,
         fields.size(
-            "Most memory of the slab for a fenced attempt; the rest goes to a spill file. Open attempts share at "
-            "most half of the slab; with 0 one attempt may have all of that half.",
+            "Memory of the slab for a fenced attempt; the rest goes to a spill file. Open attempts share half of the "
+            "slab; 0: one may have all of it.",
             0,
             64 * GIB,
         ),
@@ -114,8 +114,8 @@ class Streams(Section, frozen=True):
     max_spill_size: Annotated[
         int,
         fields.size(
-            "Disk space of all spill files together; a twentieth of the file system stays free. 0: too large attempts "
-            "are discarded.",
+            "Disk space of all spill files; a twentieth of the file system stays free. 0: too large attempts are "
+            "discarded.",
             0,
             1024 * GIB,
         ),
@@ -124,10 +124,7 @@ class Streams(Section, frozen=True):
     spill_dir: (
         Annotated[
             str,
-            fields.path(
-                "Parent of the spill files' directory. Absent: the slab's; for a slab below `/dev/shm` "
-                "`$STATE_DIRECTORY` of systemd, else `/var/tmp`."
-            ),
+            fields.path("Parent of the spill files' directory. Absent: the *state directory*."),
             restart("the daemon looks there for messages in spill files"),
         ]
         | None

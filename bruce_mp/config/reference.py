@@ -27,12 +27,13 @@ __all__ = ["render"]
 INTRODUCTION: Final = """\
 # Configuration
 
-One TOML file. Only `kafka.bootstrap_servers` has no default.
+Each setting of the daemon's TOML file, the commands that check and apply it, and the notation of values. Only
+`kafka.bootstrap_servers` has no default.
 
 | command or file | use |
 |---|---|
 | `bruce check-config FILE` | list the faults of the file, and of its users, groups, secrets and directories |
-| `bruce check-config FILE --connect` | the same, and [ask the brokers](operating.md#before-the-first-start) |
+| `bruce check-config FILE --connect` | also [ask the brokers](operating.md#before-the-first-start) |
 | `bruce run --config FILE` | start; checks addresses, too |
 | `bruce reload` | [apply](operating.md#changing-the-configuration) a changed file |
 | `--set slab.size=256m` | override a setting; repeatable, and kept by a reload |
@@ -50,13 +51,14 @@ One TOML file. Only `kafka.bootstrap_servers` has no default.
 | list | strings: the absolute path of a program and its arguments |
 | accounts | a list of names or numbers |
 
-A topic or config name with other characters than letters, digits, `_` and `-` needs quotes:
-`[batching.topics."a topic"]`. A setting without a default may be absent.
+A name with other characters than letters, digits, `_` and `-` needs quotes: `[batching.topics."a topic"]`. A setting
+without a default may be absent. The *state directory* is the slab's; for a slab below `/dev/shm` it is systemd's
+`$STATE_DIRECTORY`, else `/var/tmp`.
 
 ## Changing it
 
-A reload applies all changes while messages flow; it loses, doubles and reorders none. It refuses the whole file if
-something is wrong, or if a setting marked **restart** changed. `bruce reload --check` gives each reason.
+A reload applies all changes while messages flow; it loses, doubles and reorders none. It refuses a file with a fault,
+or with another value of a setting marked **restart**. `bruce reload --check` gives each reason.
 
 ## How batches are made
 
@@ -64,8 +66,8 @@ The first limit reached sends a batch.
 
 | action of a topic | batch |
 |---|---|
-| `per_topic` | the topic's own; its messages go to one partition together |
-| `combined` | shared with all other combined topics of the same broker |
+| `per_topic` | the topic's own, for one partition |
+| `combined` | shared by all combined topics of a broker |
 | `none` | no batching |
 
 ```toml
@@ -86,22 +88,35 @@ HEADER: Final = "| key | allowed | default | meaning |\n|---|---|---|---|\n"
 
 def render() -> str:
     """Return the page as Markdown."""
-    return INTRODUCTION + "".join(_sections(Config, ""))
+    return INTRODUCTION + "".join(_sections(Config, "", {}))
 
 
-def _sections(model: type[Struct], prefix: str) -> Iterator[str]:
+def _sections(model: type[Struct], prefix: str, described: dict[str, str]) -> Iterator[str]:
+    """Yield the sections of a model. `described` maps each row to the section that has it first."""
     for field in msgspec.structs.fields(model):
         name, value_type = f"{prefix}{field.name}", setting_type(field.type).type
         if get_origin(value_type) is dict:
             name, value_type = f"{name}.NAME", get_args(value_type)[1]
         if isinstance(value_type, type) and issubclass(value_type, Struct):
-            yield _section(value_type, name)
-            yield from _sections(value_type, f"{name}.")
+            yield _section(value_type, name, described)
+            yield from _sections(value_type, f"{name}.", described)
 
 
-def _section(model: type[Struct], name: str) -> str:
-    rows = "".join(_rows(model))
+def _section(model: type[Struct], name: str, described: dict[str, str]) -> str:
+    rows = "".join(_without_repeated(list(_rows(model)), name, described))
     return f"\n### `[{name}]`\n\n{inspect.getdoc(model)}\n" + (f"\n{HEADER}{rows}" if rows else "")
+
+
+def _without_repeated(rows: list[str], name: str, described: dict[str, str]) -> Iterator[str]:
+    """Replace rows that an earlier section has, if there are several, by a reference to it."""
+    sections = [described.setdefault(row, name) for row in rows]
+    for row, section in zip(rows, sections, strict=True):
+        shared = [other for other, place in zip(rows, sections, strict=True) if place == section]
+        if section == name or len(shared) == 1:
+            yield row
+        elif row == shared[0]:
+            keys = ", ".join(each.split("|")[1].strip() for each in shared)
+            yield f"| {keys} |  |  | As in `[{section}]`. |\n"
 
 
 def _rows(model: type[Struct]) -> Iterator[str]:

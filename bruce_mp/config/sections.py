@@ -38,8 +38,8 @@ RESTART_FOR_JOURNAL: Final = restart("the journal describes the slab from its st
 Action = Literal["per_topic", "combined", "none"]
 PartitionerName = Literal["none", "murmur2", "crc32", "fnv1a"]
 _PARTITIONER_OF_TOPIC: str = "The partitioner of a topic."
-_ACTION: str = "Batch each topic (`per_topic`), all combined topics (`combined`), or nothing (`none`)."
-_ALPHA: str = "Memory that a topic may hold, as a multiple of the free memory (a dynamic threshold). 0: no limit."
+_ACTION: str = "The kind of [batch](#how-batches-are-made)."
+_ALPHA: str = "Memory that a topic may hold, as a multiple of the free memory. 0: no limit."
 
 
 class Kafka(Section, frozen=True):
@@ -47,30 +47,29 @@ class Kafka(Section, frozen=True):
 
     bootstrap_servers: Annotated[
         tuple[str, ...],
-        fields.servers("Brokers that the daemon asks at the start, and when all known brokers are gone."),
+        fields.servers("Brokers to ask at the start, and when all known ones are gone."),
         LIVE,
     ]
     client_id: Annotated[
         str,
-        fields.pattern("The daemon's name in requests, and in the brokers' logs and quotas.", "^.+$", "bruce"),
+        fields.pattern("The daemon's name in the brokers' logs and quotas.", "^.+$", "bruce"),
         LIVE,
     ] = "bruce"
     required_acks: Annotated[
         Literal[-1, 0, 1],
         fields.choice(
-            "Acknowledgements that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none."
-            " See `docs/delivery.md`."
+            "Acks that a batch needs: -1 from all in-sync replicas, 1 from the leader, 0 none; see `docs/delivery.md`."
         ),
         RESTART_FOR_SEQUENCES,
     ] = -1
     replication_timeout_ms: Annotated[
-        int, fields.count("Longest wait of a broker for the acks of its replicas.", 1, INT32_MAX), LIVE
+        int, fields.count("Longest wait of a broker for its replicas' acks.", 1, INT32_MAX), LIVE
     ] = 10_000
     empty_values: Annotated[
         Literal["null", "empty"],
         fields.choice(
-            "Kafka value of a message without value bytes, unless its client chooses: null, which deletes its key from "
-            "a compacted topic, or empty."
+            "Kafka value of a message without value bytes, unless its client chooses. Null deletes the key from a "
+            "compacted topic."
         ),
         LIVE,
     ] = "null"
@@ -78,7 +77,7 @@ class Kafka(Section, frozen=True):
         Annotated[
             str,
             fields.pattern(
-                "Release of brokers that are too old to report it (before 0.10). Absent: the daemon asks them.",
+                "Release of brokers before 0.10, which do not report it. Absent: the daemon asks.",
                 r"^[0-9]+(\.[0-9]+){1,3}$",
                 "0.9.0.1",
             ),
@@ -96,14 +95,13 @@ class Kafka(Section, frozen=True):
 
 
 class SlabSection(Section, frozen=True):
-    """The buffer: one memory-mapped file that holds every message until Kafka has it."""
+    """The file that holds every message until Kafka has it."""
 
     path: (
         Annotated[
             str,
             fields.path(
-                "The file. On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after "
-                "`daemon.run_dir`."
+                "On a disk it survives a reboot. Absent: `/dev/shm/bruce-run-bruce.slab`, named after `daemon.run_dir`."
             ),
             RESTART_FOR_SLAB,
         ]
@@ -134,10 +132,7 @@ class SlabSection(Section, frozen=True):
     journal_dir: (
         Annotated[
             str,
-            fields.path(
-                "Parent of the journal's directory, on a disk. Absent: the slab's; for a slab below `/dev/shm` "
-                "`$STATE_DIRECTORY` of systemd, else `/var/tmp`."
-            ),
+            fields.path("Parent of the journal's directory, on a disk. Absent: the *state directory*."),
             RESTART_FOR_JOURNAL,
         ]
         | None
@@ -150,7 +145,7 @@ class DaemonSection(Section, frozen=True):
     run_dir: Annotated[
         str,
         fields.path(
-            "Directory of the daemon's internal sockets. Each daemon on a host needs its own.",
+            "Directory of internal sockets; each daemon needs another one.",
             SettingKind.RUN_DIR,
         ),
         restart("the daemon locks it, and its processes meet in it"),
@@ -161,15 +156,14 @@ class PartitionerSection(Section, frozen=True):
     """The partition of a message with a record key.
 
     `murmur2` places a key where the Java client does, `crc32` and `fnv1a` where librdkafka's `consistent_random` and
-    `fnv1a_random` do. With `none`, and for messages without a key, the daemon chooses. See `docs/delivery.md`.
+    `fnv1a_random` do. With `none`, or without a key, the daemon chooses. See `docs/delivery.md`.
     """
 
     default: Annotated[PartitionerName, fields.choice("The partitioner of all other topics."), LIVE] = "none"
     without_leader: Annotated[
         Literal["wait", "next"],
         fields.choice(
-            "For topics with a partitioner: messages for a partition without a leader wait for it, or go to the next "
-            "partition."
+            "With a partitioner, messages for a partition without a leader wait, or go to the next partition."
         ),
         LIVE,
     ] = "wait"
@@ -226,22 +220,22 @@ class Delivery(Section, frozen=True):
     ] = 5_000
     metadata_refresh_interval_min: Annotated[
         int,
-        fields.count("Time between metadata refreshes, varied by 20 %; 0 disables them.", 0, MINUTES_PER_MONTH),
+        fields.count("Time between metadata refreshes, varied by 20 %; 0: none.", 0, MINUTES_PER_MONTH),
         LIVE,
     ] = 15
     start_spread_s: Annotated[
         int,
-        fields.count("Longest random wait of a start for the cluster; for many hosts that start together.", 0, 3_600),
+        fields.count("Longest random wait of a start for the cluster; see `docs/scale.md`.", 0, 3_600),
         LIVE,
     ] = 0
     failover_spread_s: Annotated[
         int,
-        fields.count("Longest wait for metadata after a broker's or leader's loss; for many hosts.", 0, 300),
+        fields.count("Longest wait for metadata after a broker's or leader's loss; see `docs/scale.md`.", 0, 300),
         LIVE,
     ] = 0
     compare_metadata_on_refresh: Annotated[
         bool,
-        fields.switch("If false, each refresh reroutes all messages, even if it brought nothing new."),
+        fields.switch("If false, each refresh reroutes all messages."),
         LIVE,
     ] = True
     kafka_socket_timeout_s: Annotated[
@@ -277,21 +271,21 @@ class CombinedBatching(Section, frozen=True):
     """Batches of all combined topics together, one per broker."""
 
     enable: Annotated[bool, fields.switch("If false, combined topics are not batched."), LIVE] = True
-    config: Annotated[str, fields.text("Name of the limits."), LIVE] = "standard"
+    config: Annotated[str, fields.text("Their limits."), LIVE] = "standard"
 
 
 class DefaultBatching(Section, frozen=True):
     """Topics that are not listed below."""
 
     action: Annotated[Action, fields.choice(_ACTION), LIVE] = "combined"
-    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
+    config: Annotated[str, fields.text("Its limits, for `per_topic`."), LIVE] | None = None
 
 
 class TopicRule(Section, frozen=True):
     """A topic with its own rule."""
 
     action: Annotated[Action, fields.choice(_ACTION), LIVE]
-    config: Annotated[str, fields.text("Name of the limits, for `per_topic`."), LIVE] | None = None
+    config: Annotated[str, fields.text("Its limits, for `per_topic`."), LIVE] | None = None
 
 
 class Batching(Section, frozen=True):
@@ -299,7 +293,7 @@ class Batching(Section, frozen=True):
 
     produce_request_data_limit: Annotated[
         int,
-        fields.size("Keys and values in one request; 0 sends each message in a separate request.", 0, GIB),
+        fields.size("Keys and values in one request; 0: a request for each message.", 0, GIB),
         LIVE,
     ] = MIB
     message_max_bytes: Annotated[
@@ -318,7 +312,7 @@ class CompressionConfig(Section, frozen=True):
 
     type: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        fields.choice("The codec. A broker that is too old for it gets snappy."),
+        fields.choice("The codec; brokers that are too old for it get snappy."),
         LIVE,
     ]
     min_size: Annotated[int, fields.size("A smaller batch is sent uncompressed.", 0, GIB), LIVE] = 128
@@ -342,7 +336,7 @@ class Compression(Section, frozen=True):
 
     size_threshold_percent: Annotated[
         int,
-        fields.count("Largest compressed size that is sent, in percent of the plain size.", 0, 100),
+        fields.count("Largest compressed size to send, in percent of the plain size.", 0, 100),
         LIVE,
     ] = 100
     default: Annotated[str, fields.text("The config of all other topics. Absent: none."), LIVE] | None = None
@@ -357,7 +351,7 @@ class RateLimitConfig(Section, frozen=True):
     max_count: (
         Annotated[
             int,
-            fields.count("Messages of a window; the daemon discards the others. Absent: no limit.", 0, INT32_MAX),
+            fields.count("Messages of a window; the others are discarded. Absent: no limit.", 0, INT32_MAX),
             LIVE,
         ]
         | None
@@ -400,29 +394,23 @@ class Http(Section, frozen=True):
     ] = "127.0.0.1:9090"
     allowed_hosts: Annotated[
         tuple[Annotated[str, fields.pattern("A host name.", r"^[^\s:/\[\]]+$", "pages.example")], ...],
-        fields.hosts(
-            "Further names in the `Host` header of requests; addresses, `localhost`, this machine's name and the name "
-            "in `listen` are always allowed."
-        ),
+        fields.hosts("Further names in the `Host` header; see `docs/security.md`."),
         LIVE,
     ] = ()
     discard_report_interval_s: Annotated[int, fields.count("Period of a discard report.", 1, 86_400), LIVE] = 600
     stalled_after_s: Annotated[
         int,
-        fields.count("Time without an acknowledgement for waiting messages: `/healthz` reports it.", 1, 3600),
+        fields.count("`/healthz` reports messages that wait longer for an acknowledgement.", 1, 3600),
         LIVE,
     ] = 5
     bad_msg_prefix_size: Annotated[int, fields.size("Bytes of a bad message in a report.", 0, 64 * KIB), LIVE] = 256
     metrics_topics: Annotated[
-        int, fields.count("Topics with series of their own on `/metrics`; the others are summed.", 0, 5000), LIVE
+        int, fields.count("Topics with series on `/metrics`; the others are summed.", 0, 5000), LIVE
     ] = 100
     history_dir: (
         Annotated[
             str,
-            fields.path(
-                "Parent of the directory with the pages' history, at most 64 MiB. Absent: the slab's; for a slab below "
-                "`/dev/shm` `$STATE_DIRECTORY` of systemd, else `/var/tmp`."
-            ),
+            fields.path("Parent of the history's directory, at most 64 MiB. Absent: the *state directory*."),
             restart("the status process opens the file at its start"),
         ]
         | None
@@ -435,7 +423,9 @@ class Http(Section, frozen=True):
     ) = None
     user: User = None
     group: Group = None
-    token_file: Annotated[str, fields.path("File with the token of requests for a change."), LIVE] | None = None
+    token_file: Annotated[str, fields.path("File with the token of requests that change something."), LIVE] | None = (
+        None
+    )
     token_env: (
         Annotated[str, fields.pattern("Environment variable with that token.", ENV_VARIABLE, "BRUCE_TOKEN"), LIVE]
         | None
@@ -450,12 +440,7 @@ class Http(Section, frozen=True):
 class Events(Section, frozen=True):
     """A program that gets the daemon's events; see `docs/operating.md`."""
 
-    command: (
-        Annotated[
-            tuple[str, ...], fields.command("A program, with its arguments, to run at events. Absent: none."), LIVE
-        ]
-        | None
-    ) = None
+    command: Annotated[tuple[str, ...], fields.command("A program to run at events. Absent: none."), LIVE] | None = None
     interval_s: Annotated[int, fields.count("Least time between two runs.", 1, 3600), LIVE] = 10
     timeout_s: Annotated[int, fields.count("The program is killed after this time.", 1, 300), LIVE] = 10
 
@@ -466,7 +451,7 @@ class MsgDebug(Section, frozen=True):
     enable: Annotated[bool, fields.switch("Write the copies."), LIVE] = False
     path: Annotated[str, fields.path("Directory of the files."), LIVE] = "/var/log/bruce/debug"
     time_limit_s: Annotated[int, fields.count("Stop after this time.", 1, INT32_MAX), LIVE] = 3_600
-    byte_limit: Annotated[int, fields.size("Stop after this much in all files together.", 0, 64 * GIB), LIVE] = 2 * GIB
+    byte_limit: Annotated[int, fields.size("Stop after this much in all files.", 0, 64 * GIB), LIVE] = 2 * GIB
 
 
 class LogFile(Section, frozen=True):
@@ -482,11 +467,11 @@ class Logging(Section, frozen=True):
 
     level: Annotated[
         Literal["EMERG", "ALERT", "CRIT", "ERR", "WARNING", "NOTICE", "INFO", "DEBUG"],
-        fields.choice("Least important level that is logged."),
+        fields.choice("Least important level to log."),
         LIVE,
     ] = "NOTICE"
     stdout_stderr: Annotated[
-        bool, fields.switch("WARNING and worse go to standard error, the rest to standard output."), LIVE
+        bool, fields.switch("WARNING and worse to standard error, the rest to standard output."), LIVE
     ] = True
     format: Annotated[
         Literal["plain", "json"],

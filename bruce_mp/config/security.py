@@ -17,7 +17,7 @@ from bruce_mp.config.section import Section
 __all__ = ["ENV_VARIABLE", "Sasl", "Tls"]
 
 ENV_VARIABLE: Final = "^[A-Za-z_][A-Za-z0-9_]*$"
-_EXTENSION: Final = "For OAUTHBEARER: a SASL extension that the brokers ask for, such as `logicalCluster`."
+_EXTENSION: Final = "For OAUTHBEARER: a SASL extension, such as `logicalCluster`."
 
 
 class Tls(Section, frozen=True):
@@ -27,7 +27,7 @@ class Tls(Section, frozen=True):
     ca_file: (
         Annotated[
             str,
-            fields.path("Certificates (PEM) of the authorities that sign the brokers'. Absent: those of the system."),
+            fields.path("Certificates (PEM) of the brokers' authorities. Absent: the system's."),
             LIVE,
         ]
         | None
@@ -35,18 +35,14 @@ class Tls(Section, frozen=True):
     certificate_file: (
         Annotated[
             str,
-            fields.path("The daemon's certificate (PEM, with its chain), if the brokers require one. Absent: none."),
+            fields.path("The daemon's certificate (PEM, with its chain). Absent: none."),
             LIVE,
         ]
         | None
     ) = None
-    key_file: (
-        Annotated[str, fields.path("The certificate's key (PEM). Absent: the certificate's file contains it."), LIVE]
-        | None
-    ) = None
+    key_file: Annotated[str, fields.path("Its key (PEM). Absent: in `certificate_file`."), LIVE] | None = None
     key_password_file: (
-        Annotated[str, fields.path("File with the key's password. Absent: no password, or `key_password_env`."), LIVE]
-        | None
+        Annotated[str, fields.path("File with the key's password. Absent: none, or `key_password_env`."), LIVE] | None
     ) = None
     key_password_env: (
         Annotated[
@@ -58,12 +54,10 @@ class Tls(Section, frozen=True):
     ) = None
     verify_host_name: Annotated[
         bool,
-        fields.switch("Require that a broker's certificate names its host."),
+        fields.switch("A broker's certificate must name its host."),
         LIVE,
     ] = True
-    min_version: Annotated[
-        Literal["1.2", "1.3"], fields.choice("Oldest version of TLS that the daemon accepts."), LIVE
-    ] = "1.2"
+    min_version: Annotated[Literal["1.2", "1.3"], fields.choice("Oldest accepted version of TLS."), LIVE] = "1.2"
 
 
 class Sasl(Section, frozen=True):
@@ -72,7 +66,7 @@ class Sasl(Section, frozen=True):
     mechanism: (
         Annotated[
             Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"],
-            fields.choice("The mechanism. Absent: no login."),
+            fields.choice("Absent: no login."),
             LIVE,
         ]
         | None
@@ -88,7 +82,7 @@ class Sasl(Section, frozen=True):
     token_file: (
         Annotated[
             str,
-            fields.path("For OAUTHBEARER: file with the token, which another program renews."),
+            fields.path("For OAUTHBEARER: file with the token, renewed by another program."),
             LIVE,
         ]
         | None
@@ -96,9 +90,7 @@ class Sasl(Section, frozen=True):
     token_command: (
         Annotated[
             tuple[str, ...],
-            fields.command(
-                "For OAUTHBEARER: a program, with its arguments, that writes a token; see `docs/security.md`."
-            ),
+            fields.command("For OAUTHBEARER: a program that writes a token; see `docs/security.md`."),
             LIVE,
         ]
         | None
@@ -116,7 +108,7 @@ class Sasl(Section, frozen=True):
         ]
         | None
     ) = None
-    kerberos_keytab_file: Annotated[str, fields.path("For GSSAPI: the keytab with its keys."), LIVE] | None = None
+    kerberos_keytab_file: Annotated[str, fields.path("For GSSAPI: its keytab."), LIVE] | None = None
     kerberos_service_name: Annotated[
         str,
         fields.pattern("For GSSAPI: the first part of the brokers' principals.", "^[A-Za-z0-9_.-]+$", "kafka"),

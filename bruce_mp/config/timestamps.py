@@ -28,7 +28,7 @@ _OF_TOPIC: str = "The policy for this topic."
 class Timestamps(Section, frozen=True):
     """The timestamp of a message in Kafka.
 
-    The policies are in `docs/delivery.md`.
+    See `docs/delivery.md`.
     """
 
     policy: Annotated[TimestampPolicy, fields.choice("The general policy."), LIVE] = "clamp"

@@ -532,4 +532,6 @@ def test_the_options_page_names_existing_settings() -> None:
 def row_names(reference: str, section: str) -> list[str]:
     """Return the settings in a section of the reference page."""
     below = reference.partition(f"### `[{section}]`")[2].partition("\n### ")[0]
-    return re.findall(r"^\| `([^`]+)`", below, re.MULTILINE)
+    return [
+        name for cell in re.findall(r"^\| (`[^|]+) \|", below, re.MULTILINE) for name in re.findall("`(.+?)`", cell)
+    ]
