@@ -28,8 +28,10 @@ from bruce_mp.kernels import CHOICE
 from support import processes
 from support.browser import Browser
 from support.examples import register_profiles
+from support.hang_watch import HangWatch
 from support.kafka_cluster import KafkaCluster
 from support.kafka_dist import NEWEST, TESTED
+from support.kafka_secure import SecureKafka
 from support.process_guard import ProcessGuard
 from support.variants import pure_kernels, variant
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pure_kernels", "variant"]
 
-MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions"}), "browser": frozenset({"browser"})}
+MARKED: Final = {"kafka": frozenset({"kafka_3", "kafka_versions", "secure_kafka"}), "browser": frozenset({"browser"})}
 """Fixtures that mark their tests."""
 START_PROCESSES: Final = ("kafka", "browser", "spark")
 """Marks of tests that start a process, too."""
@@ -55,6 +57,7 @@ LEFT_OUT_SENTENCES: Final = {
 MOST_MODULES_NAMED: Final = 10
 LEFT_OUT: Final = pytest.StashKey[dict[str, tuple[int, list[str]]]]()
 GUARD: Final = ProcessGuard()
+HANG_WATCH: Final = HangWatch()
 
 register_profiles()
 
@@ -68,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     processes.become_subreaper()
+    HANG_WATCH.start()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own hook looks at the marks
@@ -111,6 +115,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # each full collection in a test would else visit all modules and collected tests
     GUARD.pop_started()  # conditions of `skipif` may run a command, which belongs to no test
+
+
+def pytest_runtest_logstart() -> None:
+    HANG_WATCH.rearm_if_due()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -205,3 +213,11 @@ def kafka_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 def kafka_versions(request: pytest.FixtureRequest, kafka_of: Callable[[str], KafkaCluster]) -> KafkaCluster:
     """Return one broker of each version in turn."""
     return kafka_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """Yield a broker of the newest version that authenticates its clients."""
+    with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
+        cluster.create_users()
+        yield cluster

@@ -63,9 +63,9 @@ def test_the_table_has_one_row_for_each_code() -> None:
     assert all(row.code == code and row.reason for code, row in ERROR_TABLE.items())
 
 
-@pytest.mark.parametrize("code", range(-1, 134))
-def test_each_error_has_its_decided_action(code: int) -> None:
-    assert action_for(code).action is decided(code)
+def test_each_error_has_its_decided_action() -> None:
+    codes = range(-1, 134)
+    assert {code: action_for(code).action for code in codes} == {code: decided(code) for code in codes}
 
 
 def test_error_names_match_kafka_python() -> None:

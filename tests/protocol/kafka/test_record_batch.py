@@ -134,17 +134,21 @@ def test_sequence_numbers_wrap(base: int, count: int, after: int) -> None:
 WHOLE = batch_of([KafkaRecord(1_000, b"key", b"value", ((b"h", b"x"),)), KafkaRecord(2_000, None, b"w" * 200)])
 
 
-@pytest.mark.parametrize("size", range(1, len(WHOLE)))
-def test_a_truncated_batch_is_refused(size: int) -> None:
-    with pytest.raises(RemoteProtocolError):
-        list(read_batches(WHOLE[:size]))
+def is_refused(data: bytes) -> bool:
+    try:
+        list(read_batches(data))
+    except RemoteProtocolError:
+        return True
+    return False
 
 
-@pytest.mark.parametrize("at", range(16, len(WHOLE)))
-def test_any_damage_after_the_leader_epoch_is_detected(at: int) -> None:
-    damaged = WHOLE[:at] + bytes([WHOLE[at] ^ 0x10]) + WHOLE[at + 1 :]
-    with pytest.raises(RemoteProtocolError):
-        list(read_batches(damaged))
+def test_a_truncated_batch_is_refused() -> None:
+    assert [size for size in range(1, len(WHOLE) + 1) if not is_refused(WHOLE[:size])] == [len(WHOLE)]
+
+
+def test_any_damage_after_the_leader_epoch_is_detected() -> None:
+    damaged = ((at, WHOLE[:at] + bytes([WHOLE[at] ^ 0x10]) + WHOLE[at + 1 :]) for at in range(16, len(WHOLE)))
+    assert [at for at, data in damaged if not is_refused(data)] == []
 
 
 @given(st.binary(max_size=300))

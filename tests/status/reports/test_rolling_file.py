@@ -67,18 +67,18 @@ def test_a_file_with_room_is_appended_to(path: Path) -> None:
     assert path.read_bytes() == LINE * 2
 
 
-@pytest.mark.parametrize("kept", range(1, len(WHOLE)))
-def test_a_torn_last_line_is_ended_and_never_parses(path: Path, kept: int) -> None:
+def test_a_torn_last_line_is_ended_and_never_parses(path: Path) -> None:
     """Its end could be missing: a line without its partition key or headers must not pass for a whole one."""
     path.parent.mkdir(parents=True)
-    path.write_bytes(WHOLE + WHOLE[:kept])
-    file = made(path, max_size=1000)
-    file.prepare()
-    file.write([WHOLE])
-    first, torn, last = path.read_bytes().splitlines(keepends=True)
-    assert (first, last) == (WHOLE, WHOLE)
-    with pytest.raises(RemoteProtocolError):
-        parse_line(torn)
+    for kept in range(1, len(WHOLE)):
+        path.write_bytes(WHOLE + WHOLE[:kept])
+        file = made(path, max_size=1000)
+        file.prepare()
+        file.write([WHOLE])
+        first, torn, last = path.read_bytes().splitlines(keepends=True)
+        assert (first, last) == (WHOLE, WHOLE)
+        with pytest.raises(RemoteProtocolError):
+            parse_line(torn)
 
 
 def test_a_full_disk_leaves_a_torn_line_for_a_later_writer(path: Path) -> None:
