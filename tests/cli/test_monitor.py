@@ -235,16 +235,28 @@ def test_the_counters_that_are_watched_exist(tmp_path: Path) -> None:
     assert {name for name in known if name.startswith("MsgDiscarded")} - watched == meant
 
 
+def wait_quiet(daemon: Daemon) -> None:
+    """Wait until all processes run and nothing is reported; on a busy machine that takes a moment."""
+
+    def quiet() -> bool:
+        health = daemon.health()
+        return "dispatcher-0" in daemon.pids() and health["ready"] and not health["warnings"]
+
+    daemon.wait_for(quiet, "no problems and no warnings", 30)
+
+
 @pytest.mark.process
 def test_monitor_reads_a_real_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: Path) -> None:
     load = Load(("clicks",), senders=1, messages=500, largest=200)
     with DevBroker(brokers=1, topics={"clicks": 2}) as broker, Daemon(tmp_path, broker.bootstrap) as daemon:
         options = ("monitor", "--config", str(daemon.config_path), "--state", str(state))
+        wait_quiet(daemon)
         assert main(options) == 0
         with capsys.disabled():  # a sender writes to the real standard output
             (sender,) = start_senders(load, daemon.socket_path)
             assert sender.wait(60) == 0
         daemon.wait_settled(load.total)
+        wait_quiet(daemon)
         assert main(options) == 0
         assert "delivered 500" in capsys.readouterr().out.splitlines()[1]
         text = daemon.get_text("/metrics")

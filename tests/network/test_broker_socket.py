@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 SHORT_S: Final = 0.2
+ANSWER_S: Final = 1.0
+"""A time limit that a server of the tests keeps on a busy machine."""
 
 
 class Names:
@@ -273,8 +275,8 @@ def test_an_invalid_address_is_skipped(stack: ExitStack, server: Server, bad: Ad
 def test_a_silent_address_leaves_time_for_the_others(stack: ExitStack, server: Server, silent_address: Address) -> None:
     server.play(agree_on_versions)
     start = time.monotonic()
-    Client(stack, Names(silent_address, silent_address, server.address), timeout_s=6 * SHORT_S).wait_ready()
-    assert time.monotonic() - start >= 4 * SHORT_S
+    Client(stack, Names(silent_address, silent_address, server.address), timeout_s=3 * ANSWER_S).wait_ready()
+    assert time.monotonic() - start >= 2 * ANSWER_S
 
 
 def test_an_established_connection_outlives_the_connect_timeout(
@@ -285,9 +287,9 @@ def test_an_established_connection_outlives_the_connect_timeout(
         return read_request(peer)
 
     played = server.play(script)
-    client = Client(stack, Names(server.address, dead_address), timeout_s=2 * SHORT_S)
+    client = Client(stack, Names(server.address, dead_address), timeout_s=ANSWER_S)
     client.wait_ready()
-    client.run_for(1.5 * SHORT_S)
+    client.run_for(ANSWER_S)
     assert client.events == []
     sent = client.send_produce(10)
     client.run_until(played.done)
@@ -318,7 +320,7 @@ def test_credentials_that_do_not_come_time_out(stack: ExitStack, server: Server)
 
 def test_credentials_in_time_lead_to_a_login(stack: ExitStack, server: Server) -> None:
     logins, request = Logins(), server.play(read_request)
-    client = Client(stack, Names(server.address), SHORT_S, logins)
+    client = Client(stack, Names(server.address), ANSWER_S, logins)
     logins.requests[0](Plain("alice", "secret"), "")
     client.run_until(request.done)
     assert request.result()
@@ -439,14 +441,14 @@ def test_a_broker_that_closes_during_a_large_write_fails_once(stack: ExitStack, 
 def test_a_request_without_a_response_times_out(stack: ExitStack, server: Server) -> None:
     """A half-open connection: it stands, and the peer is gone."""
     server.play(agree_on_versions)
-    client = Client(stack, Names(server.address), timeout_s=SHORT_S)
+    client = Client(stack, Names(server.address), timeout_s=ANSWER_S)
     client.wait_ready()
     start = time.monotonic()
     client.send_produce(10)
     event = client.next_event()
     assert isinstance(event, Failed)
     assert event.cause is FailureCause.TIMED_OUT
-    assert SHORT_S <= time.monotonic() - start < TIMEOUT_S
+    assert ANSWER_S <= time.monotonic() - start < TIMEOUT_S
 
 
 def test_garbage_from_the_broker_fails_the_connection(stack: ExitStack, server: Server) -> None:
