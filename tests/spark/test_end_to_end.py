@@ -14,19 +14,24 @@ from confluent_kafka import Producer
 from bruce_mp.spark.audit.follow import Follow, follow
 from bruce_mp.spark.audit.report import AuditVerdict
 from bruce_mp.spark.audit.run import Audit, audit
+from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.pipelines.retention import RetentionCheck
 from support.daemon import Daemon
+from support.kafka_dist import NEWEST
 from support.spark_commands import Command, bruce_spark, standalone_cluster
+from support.stream_sink import StreamSink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from support.kafka_cluster import KafkaCluster
+
+pytestmark = pytest.mark.kafka
 
 SINK: Final = {"timeoutMs": "120000", "connectTimeoutMs": "60000"}
 ROWS: Final = 24_000
@@ -35,6 +40,12 @@ DAY_MS: Final = 86_400_000
 
 def quiet() -> Progress:
     return Progress("test", io.StringIO())
+
+
+@pytest.fixture
+def kafka(kafka_of: Callable[[str], KafkaCluster]) -> KafkaCluster:
+    """Return one broker."""
+    return kafka_of(NEWEST)
 
 
 def daemon_in(kafka: KafkaCluster, directory: Path) -> Daemon:
@@ -79,6 +90,7 @@ def check(spark: SparkSession, kafka: KafkaCluster, directory: Path, topic: str)
     return copies
 
 
+@pytest.mark.soak
 def test_a_backfill_survives_killed_brokers_and_daemons(
     spark: SparkSession, kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
 ) -> None:
@@ -142,25 +154,21 @@ def plant(kafka: KafkaCluster, topic: str, ledger: Path, sequence: list[int], pr
     write_ledger(str(ledger), [TaskResult(TaskAttempt("planted", -1, 0, 0), "host", counts, "delivered", stamped=True)])
 
 
-def test_planted_faults_are_named_in_batch_and_continuously(
-    spark: SparkSession, kafka_3: KafkaCluster, tmp_path: Path
-) -> None:
-    kafka_3.create_topic("spark-planted", partitions=2, config={"message.timestamp.type": "LogAppendTime"})
+def test_planted_faults_are_named_continuously(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
+    kafka.create_topic("spark-planted", partitions=2, config={"message.timestamp.type": "LogAppendTime"})
     order = [0, 1, 2, 4, 5, 5, 6, 8, 7, 9]
-    plant(kafka_3, "spark-planted", tmp_path / "ledger", order, 10)
+    plant(kafka, "spark-planted", tmp_path / "ledger", order, 10)
+    plan = Audit(kafka.bootstrap, ["spark-planted"], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
+    verdicts = list(follow(spark, Follow(plan, every_s=1, until_idle_s=1), progress=quiet()))
     expected = AuditVerdict(sent=10, delivered=9, discarded=0, missing=1, doubled=1, out_of_order=1, unknown=0)
-    plan = Audit(kafka_3.bootstrap, ["spark-planted"], [f"{tmp_path}/ledger"], f"{tmp_path}/audit")
-    assert audit(spark, plan, quiet()) == expected
+    assert verdicts[-1] == expected
     rows = spark.read.parquet(f"{tmp_path}/audit/problems").collect()
     named = {(row["problem"], row["first"], row["last"]) for row in rows}
     assert named == {("missing", 3, 3), ("doubled", 5, 5), ("out of order", 7, 7)}
     (row,) = spark.read.parquet(f"{tmp_path}/audit/balance").collect()
     assert row["p50_ms"] is not None
-    live = Audit(plan.bootstrap, plan.topics, plan.ledgers, f"{tmp_path}/live")
-    verdicts = list(follow(spark, Follow(live, every_s=1, until_idle_s=3), progress=quiet()))
-    assert verdicts[-1] == expected
-    plant(kafka_3, "spark-planted", tmp_path / "ledger-2", [3], 0)
-    verdicts = list(follow(spark, Follow(live, every_s=1, until_idle_s=3), progress=quiet()))
+    plant(kafka, "spark-planted", tmp_path / "ledger-2", [3], 0)
+    verdicts = list(follow(spark, Follow(plan, every_s=1, until_idle_s=1), progress=quiet()))
     assert (verdicts[-1].missing, verdicts[-1].delivered) == (0, 10), "it goes on where it was"
 
 
@@ -177,11 +185,11 @@ def test_planted_faults_are_named_in_batch_and_continuously(
     ids=["short", "long", "for ever", "compacted", "both", "append time"],
 )
 def test_old_timestamps_are_compared_with_the_retention_of_the_topic(
-    spark: SparkSession, kafka_3: KafkaCluster, config: dict[str, str], limit: str | None
+    spark: SparkSession, kafka: KafkaCluster, config: dict[str, str], limit: str | None
 ) -> None:
     topic = f"spark-retention-{'-'.join(config.values()).replace(',', '-')}"
-    kafka_3.create_topic(topic, config=config)
-    warning = RetentionCheck(spark, {"kafka.bootstrap.servers": kafka_3.bootstrap}).warning
+    kafka.create_topic(topic, config=config)
+    warning = RetentionCheck(spark, {"kafka.bootstrap.servers": kafka.bootstrap}).warning
     now_ms = time.time_ns() // 1_000_000
     assert warning({topic: now_ms - 60_000}) is None
     text = warning({topic: now_ms - 8 * DAY_MS})
@@ -190,9 +198,9 @@ def test_old_timestamps_are_compared_with_the_retention_of_the_topic(
 
 
 def test_old_timestamps_of_an_unknown_topic_are_compared_with_the_default(
-    spark: SparkSession, kafka_3: KafkaCluster
+    spark: SparkSession, kafka: KafkaCluster
 ) -> None:
-    warning = RetentionCheck(spark, {"kafka.bootstrap.servers": kafka_3.bootstrap}).warning
+    warning = RetentionCheck(spark, {"kafka.bootstrap.servers": kafka.bootstrap}).warning
     now_ms = time.time_ns() // 1_000_000
     assert warning({"spark-never-made": now_ms - 6 * DAY_MS}) is None
     text = warning({"spark-never-made": now_ms - 8 * DAY_MS})
@@ -201,17 +209,16 @@ def test_old_timestamps_of_an_unknown_topic_are_compared_with_the_default(
     assert text.endswith("The brokers did not tell the retention of the topic.")
 
 
+@pytest.mark.usefixtures("spark")  # the command takes the running session
 def test_a_backfill_warns_of_rows_that_the_topic_would_delete(
-    kafka_3: KafkaCluster, daemon: Daemon, tmp_path: Path
+    kafka: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kafka_3.create_topic("spark-old", config={"retention.ms": "3600000"})
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text(json.dumps({"at": time.time_ns() // 1_000_000 - 2 * 3_600_000}))
-    what = ["--format=json", "--timestamp=timestamp_millis(at)", "--topic=spark-old"]
-    places = [f"--socket={tmp_path}/daemon/stream", f"--checkpoint={tmp_path}/checkpoint"]
-    words = [*what, *places, f"--bootstrap={kafka_3.bootstrap}"]
-    running = bruce_spark(tmp_path, "backfill", f"{tmp_path}/in", *words)
-    assert running.wait() == 0
-    assert "timestamps of topic spark-old are up to 2.0 h old, more than its retention.ms of 1.0 h" in running.output()
-    books = daemon.wait_settled(1)
-    assert (books.received, books.delivered) == (1, 1)
+    kafka.create_topic("spark-old", config={"retention.ms": "3600000"})
+    (tmp_path / "a.json").write_text(json.dumps({"at": time.time_ns() // 1_000_000 - 2 * 3_600_000}))
+    with StreamSink(tmp_path / "s") as sink:
+        what = ["--format=json", "--timestamp=timestamp_millis(at)", "--topic=spark-old", f"--socket={sink.path}"]
+        places = [f"--checkpoint={tmp_path}/checkpoint", f"--bootstrap={kafka.bootstrap}"]
+        assert main(["backfill", f"{tmp_path}/a.json", *what, *places]) == 0
+    shown = capsys.readouterr().err
+    assert "timestamps of topic spark-old are up to 2.0 h old, more than its retention.ms of 1.0 h" in shown
+    assert len(sink.messages) == 1

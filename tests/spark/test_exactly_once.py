@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from bruce_mp.devbroker.control import DevBroker
+from bruce_mp.spark.cli import main
 from support.daemon import Daemon
-from support.spark_commands import Command, bruce_spark
+from support.spark_commands import bruce_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,11 +43,11 @@ def daemon(broker: DevBroker, tmp_path: Path) -> Iterator[Daemon]:
         yield running
 
 
-def backfill(directory: Path, *words: str) -> Command:
-    """Start a backfill of one chunk, with one task after the other."""
+def options(directory: Path, *words: str) -> list[str]:
+    """Return the options of a backfill of one chunk."""
     what = ["--format=parquet", "--files-per-chunk=100", f"--tasks-per-chunk={TASKS}", f"--topic={TOPIC}"]
     places = [f"--checkpoint={directory}/checkpoint", f"--socket={directory}/stream"]
-    return bruce_spark(directory, "backfill", f"{directory}/in", *what, *places, *words, master="local[1,4]")
+    return [f"{directory}/in", *what, *places, *words]
 
 
 def copies(broker: DevBroker) -> int:
@@ -69,13 +70,14 @@ def test_a_driver_killed_between_the_tasks_of_a_chunk_doubles_nothing_with_a_led
 ) -> None:
     spark.range(0, ROWS, 1, TASKS).selectExpr("cast(id as string) as value").write.parquet(f"{tmp_path}/in")
     ledger = [f"--ledger={tmp_path}/ledger"] if with_ledger else []
-    first = backfill(tmp_path, "--rate=1500", *ledger)
+    # One task after the other, in a driver of its own.
+    first = bruce_spark(tmp_path, "backfill", *options(tmp_path, "--rate=1500", *ledger))
     daemon.wait_received(ROWS // 2 + ROWS // TASKS // 2, 120)  # in the middle of the fourth task
     first.kill()
     if kills_daemon:
         daemon.kill_all()
         daemon.start()
-    assert backfill(tmp_path, *ledger).wait() == 0
+    assert main(["backfill", *options(tmp_path, *ledger)]) == 0
     books = daemon.wait_settled(0)
     assert books.discarded.keys() <= {"ABANDONED_ATTEMPT"}
     doubled = copies(broker)

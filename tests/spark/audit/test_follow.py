@@ -16,10 +16,10 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
 from bruce_mp.spark.audit.follow import Follow, _prune, follow
 from bruce_mp.spark.audit.run import Audit
+from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.pipelines.progress import Progress
 from support.processes import wait_until
-from support.spark_commands import bruce_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -93,16 +93,28 @@ def test_follow_stops_at_the_first_bad_report_when_requested(
     assert spark.streams.active == []
 
 
-@pytest.mark.process
-def test_sigterm_ends_the_command_after_a_last_report(broker: DevBroker, tmp_path: Path) -> None:
+def test_sigterm_ends_the_command_after_a_last_report(
+    spark: SparkSession, broker: DevBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     audit = put(broker, range(10), tmp_path, 10)
     places = [f"--ledger={audit.ledgers[0]}", f"--output={audit.output}", f"--bootstrap={broker.bootstrap}"]
-    words = [f"--topic={TOPIC}", *places, "--follow", "--every=1", "--lateness=1"]
-    running = bruce_spark(tmp_path, "audit", *words, master="local[1]")
-    wait_until(lambda: "delivered 10" in running.output(), "a first report", 240)
-    running.process.send_signal(signal.SIGTERM)
-    assert running.wait() == ExitCode.OK
-    assert running.output().count("delivered 10 + discarded 0 + missing 0") > 1
+    report = tmp_path / "audit" / "report.html"
+
+    def terminate_after_a_report() -> None:
+        wait_until(report.exists, "a first report", 120)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    thread = threading.Thread(target=terminate_after_a_report)
+    thread.start()
+    try:
+        assert main(["audit", f"--topic={TOPIC}", *places, "--follow", "--every=1", "--lateness=1"]) == ExitCode.OK
+    finally:
+        thread.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capfd.readouterr().err.count("delivered 10 + discarded 0 + missing 0") > 1
+    assert spark.streams.active == []
 
 
 def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:
