@@ -45,6 +45,7 @@ def test_chaos_loses_nothing_with_pure_kernels(
     assert "It uses pure Python kernels" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.soak
 def test_duplicates_from_sequence_errors_are_counted_by_topic(tmp_path: Path, broker: DevBroker) -> None:
     """The counts are exact by topic as well, because no process is killed."""
     fault_kinds = (FaultKind.BROKER, FaultKind.LEADER, FaultKind.ANSWER)

@@ -35,7 +35,7 @@ def run_load(load: Load, daemon: Daemon, timeout: float) -> None:
     assert books.received == books.delivered == load.total
 
 
-@pytest.mark.parametrize("messages", [10_000, pytest.param(50_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("messages", [2_500, pytest.param(50_000, marks=pytest.mark.soak)])
 def test_three_brokers_store_all_datagrams_of_four_senders_once_and_in_order(
     tmp_path: Path, kafka_3: KafkaCluster, messages: int
 ) -> None:

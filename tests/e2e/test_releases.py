@@ -57,6 +57,8 @@ V3_9: Final = Release("3.9.2", 2, CODECS, "exactly once")
 V4: Final = Release(NEWEST, 2, CODECS, "exactly once")
 RELEASES: Final = (V0_10, V1_1, V0_8, V0_9, V0_11, V2_8, V3_9, V4)
 """pytest groups tests by the place of their release here, so the first ones are those of the tests of faults."""
+ALWAYS: Final = (V0_8, V0_9, V0_10, V0_11, V4)
+"""The releases at which versions, message formats or guarantees change, and the newest; the others are soak tests."""
 TOLD: Final = (V0_8, V0_9, V0_10, V4)
 """The releases without a request for versions, and one for each message format; the others are soak tests."""
 SNAPPY: Final = 2
@@ -68,7 +70,13 @@ def topic_of(codec: str, prefix: str = "old") -> str:
     return f"{prefix}-{codec}"
 
 
-@pytest.fixture(scope="module", params=RELEASES, ids=[release.version for release in RELEASES])
+def releases(always: Sequence[Release]) -> pytest.MarkDecorator:
+    """Return the parameters of a test of all releases, of which `--soak` runs the others."""
+    some = [pytest.param(each, marks=() if each in always else pytest.mark.soak, id=each.version) for each in RELEASES]
+    return pytest.mark.parametrize("release", some, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def release(request: pytest.FixtureRequest) -> Release:
     assert isinstance(request.param, Release)
     return request.param
@@ -139,6 +147,7 @@ def _formats(log: bytes) -> Iterator[tuple[int, int]]:
         at += 12 + size
 
 
+@releases(ALWAYS)
 def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release, cluster: KafkaCluster) -> None:
     """Codecs unknown to the release are replaced by snappy. The daemon creates all topics but one."""
     topics = tuple(map(topic_of, CODECS))
@@ -162,12 +171,7 @@ def test_every_message_arrives_with_every_codec(tmp_path: Path, release: Release
         assert (release.magic, used) in found <= {(release.magic, 0), (release.magic, used)}
 
 
-@pytest.mark.parametrize(
-    "release",
-    [pytest.param(release, marks=() if release in TOLD else pytest.mark.soak) for release in RELEASES],
-    indirect=True,
-    ids=[release.version for release in RELEASES],
-)
+@releases(TOLD)
 def test_large_messages_arrive_with_a_configured_broker_version(
     tmp_path: Path, release: Release, cluster: KafkaCluster
 ) -> None:

@@ -21,7 +21,6 @@ from bruce_mp.telemetry.counters import Counter
 from support.certificates import Authority
 from support.config_checks import Outcome, Site
 from support.daemon import Daemon
-from support.kafka_dist import NEWEST
 from support.kafka_secure import PASSWORDS, SESSION_MS, SecureKafka
 from support.read_back import read_back_kafka
 from support.signed_tokens import TokenIssuer, unsigned_token
@@ -29,7 +28,6 @@ from support.token_endpoint import Answer, serve_tokens
 from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from support.kafka_secure import Acl
@@ -40,11 +38,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.process]
 TIMEOUT_S: Final = 60.0
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
-        cluster.create_users()
-        yield cluster
+@pytest.fixture
+def kafka(secure_kafka: SecureKafka) -> SecureKafka:
+    return secure_kafka
 
 
 def problems(daemon: Daemon) -> str:
@@ -176,7 +172,7 @@ def test_a_login_that_ends_is_renewed_on_the_same_connection(tmp_path: Path, kaf
         daemons: dict[str, Daemon] = {}
         clients: dict[str, DatagramClient] = {}
         for mechanism, login in logins.items():
-            topic, directory = f"renewed-{mechanism.lower()}", tmp_path / mechanism
+            topic, directory = f"renewed-{mechanism.lower()}", tmp_path / mechanism[:5]
             kafka.create_topic(topic)
             directory.mkdir()
             settings = {"kafka.sasl.mechanism": mechanism, **login}

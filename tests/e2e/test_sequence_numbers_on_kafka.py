@@ -17,6 +17,7 @@ from support.read_back import read_back_kafka
 from support.traffic import Load, assert_all_there, start_senders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = [pytest.mark.process, pytest.mark.kafka]
@@ -27,9 +28,9 @@ TIMEOUT_S: Final = 60.0
 EXPIRES: Final = {"producer.id.expiration.ms": "500", "producer.id.expiration.check.interval.ms": "100"}
 
 
-def deliver(daemon: Daemon, count: int, before: int = 0) -> Load:
+def deliver(daemon: Daemon, count: int, before: int = 0, topic: str = TOPIC) -> Load:
     """Send `count` messages and wait for their delivery."""
-    load = Load((TOPIC,), senders=1, messages=count, largest=300)
+    load = Load((topic,), senders=1, messages=count, largest=300)
     for sender in start_senders(load, daemon.socket_path):
         assert sender.wait(TIMEOUT_S) == 0
     books = daemon.wait_settled(before + load.total, TIMEOUT_S)
@@ -47,14 +48,16 @@ def forget(cluster: KafkaCluster) -> None:
         deletion.result(TIMEOUT_S)
 
 
-def test_a_topic_in_an_old_message_format_is_written_without_sequence_numbers(tmp_path: Path) -> None:
-    with KafkaCluster("2.8.2", directory=tmp_path / "kafka") as cluster:
-        cluster.create_topic(TOPIC, PARTITIONS, config={"message.format.version": "0.10.2"})
-        with Daemon(tmp_path, cluster.bootstrap) as daemon:
-            load = deliver(daemon, 2000)
-            assert "its message format has no sequence numbers" in daemon.log()
-            assert daemon.books().possible_duplicates == 0
-        assert_all_there(load, read_back_kafka(cluster, [TOPIC]))
+def test_a_topic_in_an_old_message_format_is_written_without_sequence_numbers(
+    tmp_path: Path, kafka_of: Callable[[str], KafkaCluster]
+) -> None:
+    cluster = kafka_of("2.8.2")
+    cluster.create_topic("unnumbered", PARTITIONS, config={"message.format.version": "0.10.2"})
+    with Daemon(tmp_path, cluster.bootstrap) as daemon:
+        load = deliver(daemon, 2000, topic="unnumbered")
+        assert "its message format has no sequence numbers" in daemon.log()
+        assert daemon.books().possible_duplicates == 0
+    assert_all_there(load, read_back_kafka(cluster, load.topics))
 
 
 def test_unknown_producer_id_from_an_old_broker_loses_no_message(tmp_path: Path) -> None:

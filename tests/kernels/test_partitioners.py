@@ -135,10 +135,19 @@ def test_an_unknown_topic_is_looked_up_once_in_a_batch() -> None:
     assert asked == {b"new": 1}
 
 
-@pytest.mark.kafka
-def test_murmur2_places_100000_keys_as_the_java_client_does() -> None:
+@pytest.fixture(scope="module")
+def java_hashes() -> dict[bytes, tuple[int, int]]:
+    """Return the hashes of keys, and their partitions of seven, by the Java client."""
     keys = random_keys(100_000)
-    java = [line.split() for line in run_java_source(ensure(NEWEST), "KeyHashes.java", ["7"], keys)]
+    lines = run_java_source(ensure(NEWEST), "KeyHashes.java", ["7"], keys)
+    return {
+        key: (int(hashed), int(partition)) for key, (hashed, partition) in zip(keys, map(str.split, lines), strict=True)
+    }
+
+
+@pytest.mark.kafka
+def test_murmur2_places_100000_keys_as_the_java_client_does(java_hashes: dict[bytes, tuple[int, int]]) -> None:
+    keys = [*java_hashes]
     with new_slab(Geometry(chunks=4096, topics=16, partitions=16, landing_slots=16, landing_slot_size=4096)) as slab:
         sender = an_input(slab)
         for start in range(0, len(keys), 1000):
@@ -148,8 +157,5 @@ def test_murmur2_places_100000_keys_as_the_java_client_does() -> None:
             assert not sender.lanes.ingest(memoryview(b"".join(batch)), extents, start, 1).no_room
         found = {content.key: content.partition_key for content in contents(slab)}
         lanes = {index for _, index, _ in sender.lanes._lanes}
-    assert found == {key: int(hashed) for key, (hashed, _) in zip(keys, java, strict=True)}
-    assert {key: hashed % 7 for key, hashed in found.items()} == {
-        key: int(partition) for key, (_, partition) in zip(keys, java, strict=True)
-    }
+    assert {key: (hashed, hashed % 7) for key, hashed in found.items()} == java_hashes
     assert lanes == set(range(7))

@@ -18,7 +18,6 @@ from bruce_mp.network.version_probe import VersionProbes
 from bruce_mp.protocol.kafka.connection_events import ConnectionReady, Failed, FailureCause, MetadataReceived
 from bruce_mp.protocol.kafka.scram import SCRAM_HASHES
 from support.certificates import Authority
-from support.kafka_dist import NEWEST
 from support.kafka_secure import OLD_PASSWORD, PASSWORDS, SESSION_MS, OldKafka, SecureKafka
 from support.signed_tokens import unsigned_token
 
@@ -33,11 +32,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.process]
 TIMEOUT_S: Final = 40.0
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with SecureKafka(tmp_path_factory.mktemp("secure"), NEWEST) as cluster:
-        cluster.create_users()
-        yield cluster
+@pytest.fixture
+def kafka(secure_kafka: SecureKafka) -> SecureKafka:
+    return secure_kafka
 
 
 @pytest.fixture
