@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.client.record_headers import HeaderInput
 
-__all__ = ["Client", "Stats", "check_path"]
+__all__ = ["Client", "Stats", "check_path", "new_socket"]
 
 Errors = Literal["raise", "count"]
 
@@ -87,7 +87,7 @@ class Client(ABC):
         self._errors = errors
         self._max_message = max_message
         self._limit_advice = limit_advice
-        Client._reset(self)
+        Client._reset(self)  # not the override, which resets fields that only the subclass has
         _clients.add(self)
 
     def __enter__(self) -> Self:
@@ -189,7 +189,7 @@ class Client(ABC):
 
 
 def check_path(path: str | os.PathLike[str]) -> str:
-    """Return the path as text. Raise SendError if it is too long for a socket."""
+    """Return the path as text. Raise SendError if it is empty or too long for a socket."""
     name = os.fspath(path)
     length = len(os.fsencode(name))
     if not 0 < length <= _SOCKET_PATH_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 __all__ = ["Deadline"]
@@ -29,9 +30,9 @@ class Deadline:
     def poll_ms(self) -> int | None:
         """Return the remaining time for poll(), in ms, rounded up to avoid a busy loop in the last millisecond."""
         left = self.left()
-        return None if left is None else -int(-left * 1000 // 1)
+        return None if left is None else math.ceil(left * 1000)
 
-    def lock_s(self, least: float) -> float:
-        """Return the timeout for Lock.acquire() in seconds: at least `least`, or -1 without a limit."""
+    def lock_timeout_s(self, least: float) -> float:
+        """Return the timeout for Lock.acquire(): at least `least`, even after the deadline; -1 without a limit."""
         left = self.left()
         return -1 if left is None else max(left, least)

@@ -35,7 +35,7 @@ LevelName = Literal["received", "delivered", "durable"]
 READ_SIZE: Final = 1 << 16
 MAX_LIMIT_MS: Final = 2**31 - 1
 """The largest time limit that a barrier can carry."""
-DAEMON_SHARE: Final = 0.9
+DAEMON_FRACTION: Final = 0.9
 """Fraction of the time limit for the daemon; the rest is for the transfer of its answer."""
 
 ZERO_COUNTS: Final = BarrierAnswer(b"", BarrierStatus.DONE, 0, 0, 0)
@@ -84,7 +84,7 @@ class FlushRequest:
         self._token = os.urandom(TOKEN_BYTES)
         self._level = Level[level.upper()]
         left = deadline.left()
-        self._limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_SHARE), MAX_LIMIT_MS)
+        self._limit_ms = MAX_LIMIT_MS if left is None else min(int(left * 1000 * DAEMON_FRACTION), MAX_LIMIT_MS)
 
     def encode(self) -> bytes:
         """Return the bytes of the barrier request."""
@@ -110,12 +110,12 @@ def read_answer(
         data = connection.recv(READ_SIZE)
         if not data:
             raise ConnectionResetError
-        for answer in _feed(reader, data):
+        for answer in _barrier_answers(reader, data):
             if request.is_answered_by(answer):
                 return answer
 
 
-def _feed(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
+def _barrier_answers(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
     try:
         return [answer for answer in reader.feed(data) if isinstance(answer, BarrierAnswer)]
     except RemoteProtocolError as error:
@@ -123,10 +123,14 @@ def _feed(reader: AnswerReader, data: bytes) -> list[BarrierAnswer]:
 
 
 class FlushMark(NamedTuple):
-    """The messages that a flush request covers: connection number, and messages written to it."""
+    """The messages that a flush request covers."""
 
     connection: int
+    """Number of the connection that carries the request."""
     written: int
+    """Messages written to it since the last flush."""
+    flushed: BarrierAnswer
+    """The connection's counts at the last flush."""
 
 
 class FlushLedger:
@@ -152,11 +156,11 @@ class FlushLedger:
         self._flushed = ZERO_COUNTS
 
     def mark(self) -> FlushMark:
-        """Return the mark for a request that is sent now. Raise FlushError as `report_uncertain` does."""
-        self.report_uncertain()
-        return FlushMark(self._connection, self._written)
+        """Return the mark for a request that is sent now. Raise FlushError as `raise_if_uncertain` does."""
+        self.raise_if_uncertain()
+        return FlushMark(self._connection, self._written, self._flushed)
 
-    def report_uncertain(self) -> None:
+    def raise_if_uncertain(self) -> None:
         """Raise FlushError, once, if a connection with unflushed messages broke since the last flush."""
         if self._uncertain:
             uncertain, self._uncertain = self._uncertain, 0
@@ -164,23 +168,25 @@ class FlushLedger:
                 f"the connection broke. Of the {uncertain} messages written to it, an unknown number arrived."
             )
 
-    def settle(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
+    def resolve(self, mark: FlushMark, answer: BarrierAnswer) -> Outcome:
         """Return the outcome that an answer reports.
 
-        Raise FlushError if the answer is not final, or if the connection broke.
+        Raise FlushError if the answer is not final, or if the connection broke with unflushed messages.
         """
-        if mark.connection != self._connection:
-            self.report_uncertain()
-        outcome = _difference(answer, self._flushed)
+        is_current = mark.connection == self._connection
+        if not is_current:
+            self.raise_if_uncertain()
+        outcome = _difference(answer, mark.flushed)
         if answer.status is not BarrierStatus.DONE:
             raise FlushError(_STATUS_TEXTS[answer.status], outcome)
-        self._flushed = answer
-        self._written -= mark.written
+        if is_current:  # the daemon counts a later connection from 0
+            self._flushed = answer
+            self._written -= mark.written
         return outcome
 
 
 def _difference(now: BarrierAnswer, before: BarrierAnswer) -> Outcome:
-    reasons = {_name(reason): count - before.reasons.get(reason, 0) for reason, count in now.reasons.items()}
+    reasons = {_reason_name(reason): count - before.reasons.get(reason, 0) for reason, count in now.reasons.items()}
     return Outcome(
         now.received - before.received,
         now.delivered - before.delivered,
@@ -189,5 +195,5 @@ def _difference(now: BarrierAnswer, before: BarrierAnswer) -> Outcome:
     )
 
 
-def _name(reason: DiscardReason | int) -> str:
+def _reason_name(reason: DiscardReason | int) -> str:
     return reason.name if isinstance(reason, DiscardReason) else f"REASON_{reason}"

@@ -269,7 +269,7 @@ class _ConnectedClient(Client):
 
     @contextmanager
     def _locked(self, lock: threading.Lock, deadline: Deadline) -> Iterator[None]:
-        if not lock.acquire(timeout=deadline.lock_s(MIN_LOCK_WAIT_S)):
+        if not lock.acquire(timeout=deadline.lock_timeout_s(MIN_LOCK_WAIT_S)):
             raise SendTimeoutError(f"{self._destination}: other threads held the connection for the whole time limit.")
         try:
             yield
@@ -325,13 +325,13 @@ class _ConnectedClient(Client):
         except OSError:
             with self._exclusive(NO_LIMIT):
                 self._drop_connection(connection)
-                self._ledger.report_uncertain()
+                self._ledger.raise_if_uncertain()
             raise FlushError("the connection broke before the daemon answered.") from None
         finally:
             with self._exclusive(NO_LIMIT):
                 self._link.end_reading()
         with self._exclusive(NO_LIMIT):
-            return self._ledger.settle(mark, answer)
+            return self._ledger.resolve(mark, answer)
 
     def _send_request(self, request: FlushRequest, deadline: Deadline) -> FlushMark:
         self._check_open()
