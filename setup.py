@@ -1,9 +1,11 @@
 """Build the compiled kernels; setup.cfg describes everything else of the package.
 
 The kernels are optional: if they cannot be compiled, the package is installed without them and uses the pure ones.
+BRUCE_KERNELS=compiled in the environment requires them, as it does at run time.
 """
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -24,7 +26,7 @@ def extensions(package: Path) -> list[Extension]:
             depends=[str(path) for path in (*headers, *(modules if module.stem == "stamp" else ()))],
             define_macros=[("BRUCE_SOURCES", f'"{digest}"')] if module.stem == "stamp" else [],
             extra_compile_args=["-O3", "-g0", "-Wno-maybe-uninitialized"],
-            optional=True,
+            optional=os.environ.get("BRUCE_KERNELS") != "compiled",
         )
         for module in modules
     ]

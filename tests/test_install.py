@@ -31,6 +31,12 @@ def run(command: Sequence[str], directory: Path, **environment: str) -> str:
     return run_program(sys.executable, *command, time_limit_s=120, directory=directory, **environment)
 
 
+def build(target: Path, sources: Path, kernels: str = "") -> str:
+    """Build with a compiler that fails."""
+    command = ["setup.py", "--quiet", "build", "--build-lib", str(target)]
+    return run(command, sources, CC="/bin/false", BRUCE_KERNELS=kernels)
+
+
 def copy_sources(sources: Path) -> None:
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -49,7 +55,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kernel in (sources / "bruce_mp" / "kernels" / "compiled").glob("*.pyx"):
         if kernel.stem not in TRIED:
             kernel.unlink()
-    said = run(["setup.py", "--quiet", "build", "--build-lib", str(target)], sources, CC="/bin/false")
+    said = build(target, sources)
     assert all(f"bruce_mp.kernels.compiled.{name}" in said for name in TRIED), said
     return target
 
@@ -68,6 +74,13 @@ def test_a_source_distribution_has_all_sources_of_the_kernels(tmp_path: Path) ->
 def test_a_pure_installation_has_no_compiled_kernels(installed: Path) -> None:
     assert (installed / "bruce_mp" / "kernels" / "pure" / "lanes.py").exists()
     assert not list(installed.rglob("*.so"))
+
+
+def test_a_kernel_that_cannot_be_compiled_is_an_error_when_kernels_are_required(
+    installed: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match="command '/bin/false' failed"):
+        build(tmp_path, installed.parent / "sources", "compiled")
 
 
 def test_the_version_names_the_kernels_and_their_cost(installed: Path) -> None:
@@ -94,6 +107,6 @@ def test_files_of_an_older_build_are_not_installed(installed: Path) -> None:
     """pip builds in the checkout, where the last build's files lie."""
     gone = installed / "bruce_mp" / "gone.py"
     gone.write_text("")
-    run(["setup.py", "--quiet", "build", "--build-lib", str(installed)], installed.parent / "sources", CC="/bin/false")
+    build(installed, installed.parent / "sources")
     assert not gone.exists()
     assert (installed / "bruce_mp" / "__init__.py").exists()

@@ -27,6 +27,7 @@ TEMPLATES: Final = {
     UNIT: DEPLOY / "systemd" / "bruce@.service",
     HOLD_UNIT: DEPLOY / "systemd" / "bruce-hold@.service",
 }
+CONTAINERFILE: Final = DEPLOY / "container" / "Containerfile"
 KUBERNETES: Final = DEPLOY / "kubernetes" / "bruce.yaml"
 OPERATING: Final = DEPLOY.parent / "docs" / "operating.md"
 
@@ -74,7 +75,7 @@ def test_every_service_manager_waits_for_the_end_of_a_shutdown() -> None:
     waits = (
         setting(UNIT.read_text(), "TimeoutStopSec"),
         setting((DEPLOY / "supervisord" / "bruce.conf").read_text(), "stopwaitsecs"),
-        re.findall(r"--stop-timeout=(\d+)", (DEPLOY / "container" / "Containerfile").read_text())[0],
+        re.findall(r"--stop-timeout=(\d+)", CONTAINERFILE.read_text())[0],
         re.findall(r"terminationGracePeriodSeconds: (\d+)", KUBERNETES.read_text())[0],
     )
     assert [wait for wait in waits if int(wait) <= least] == []
@@ -116,6 +117,14 @@ def test_the_manifest_for_kubernetes_has_a_configuration_that_fits_its_mounts(tm
     mounts = set(re.findall(r"mountPath: ([\w/-]+)", text))
     assert {str(Path(config.input.unix_datagram.path).parent), str(Path(config.slab_path).parent)} <= mounts
     assert config.http.listen.endswith(":" + re.findall(r"containerPort: (\d+)", text)[0])
+
+
+def test_the_container_has_a_configuration_that_fits_its_mounts_and_its_health_check() -> None:
+    text = CONTAINERFILE.read_text()
+    config = load_config(CONTAINERFILE.with_name("bruce.toml"))
+    mounts = set(re.findall(r"-v \S+?:([\w/-]+)", text))
+    assert {str(Path(config.input.unix_datagram.path).parent), str(Path(config.slab_path).parent)} <= mounts
+    assert config.http.listen.endswith(":" + re.findall(r"http://127\.0\.0\.1:(\d+)", text)[0])
 
 
 def test_the_chart_has_the_version_of_the_package() -> None:
