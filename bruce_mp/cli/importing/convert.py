@@ -8,7 +8,7 @@ from bruce_mp.cli.importing.command_line import apply_options
 from bruce_mp.cli.importing.draft import Draft
 from bruce_mp.cli.importing.old_defaults import set_old_defaults
 from bruce_mp.cli.importing.old_xml import parse_xml
-from bruce_mp.cli.importing.sections import Reader, read_sections
+from bruce_mp.cli.importing.sections import AttributeReader, read_sections
 from bruce_mp.cli.importing.settings import SETTINGS
 from bruce_mp.cli.importing.structure import check_structure
 from bruce_mp.errors import ConfigError
@@ -45,7 +45,7 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
         )
     draft = Draft()
     check_structure(root, file, draft)
-    reader = Reader(draft, file)
+    reader = AttributeReader(draft, file)
     read_sections(reader, root, BROKER_PORTS[root.tag])
     for setting in SETTINGS:
         _copy_setting(reader, root, setting)
@@ -57,7 +57,7 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 
-def _copy_setting(reader: Reader, root: Element, setting: Setting) -> None:
+def _copy_setting(reader: AttributeReader, root: Element, setting: Setting) -> None:
     path, _, attribute = setting.xml_path.partition("@")
     element = root.first(path) if path else None
     if element is None or attribute not in element.attributes:

@@ -1,4 +1,4 @@
-"""Conversion of the XML sections that map to several settings: named configs, topics, brokers."""
+"""Conversion of the XML sections that map to several settings: batching, compression, rate limits, HTTP, brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bruce_mp.cli.importing.draft import Draft
     from bruce_mp.cli.importing.old_xml import Element
 
-__all__ = ["SECTION_ATTRIBUTES", "Reader", "read_sections"]
+__all__ = ["SECTION_ATTRIBUTES", "AttributeReader", "read_sections"]
 
 SECTION_ATTRIBUTES: Final = {
     "batching": (),
@@ -51,16 +51,18 @@ SECTION_ATTRIBUTES: Final = {
 Value = TypeVar("Value")
 
 ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
-LEVELS: Final = range(10)
+GZIP_LEVELS: Final = range(10)
+GZIP_DEFAULT_LEVEL: Final = -1
+"""zlib's number for its default level, which an absent `level` stands for here."""
 USUAL_PORT: Final = 9092
 UNUSED_INTERVAL_MS: Final = 1000
-"""The interval of a config without a limit, for which the old daemons required none."""
+"""The interval of a rate limit config without a maximum; the old daemons required no interval there."""
 _SERVERS: Final = ("kafka", "bootstrap_servers")
 
-ARRIVAL: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
+AGE_NOTE: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
 
 
-class Reader:
+class AttributeReader:
     """Reader of attributes. It reports an invalid value to the draft, and returns None for it."""
 
     def __init__(self, draft: Draft, file: str) -> None:
@@ -94,22 +96,22 @@ class Reader:
             self.draft.set(key, value, self.origin(element))
 
 
-def read_sections(reader: Reader, root: Element, broker_port: int) -> None:
-    """Convert all sections of `SECTION_ATTRIBUTES`; `broker_port` is the old daemon's default port."""
+def read_sections(reader: AttributeReader, root: Element, default_port: int) -> None:
+    """Convert all sections of `SECTION_ATTRIBUTES`; `default_port` is the old daemon's default port."""
     for tag, read in _SECTIONS.items():
         section = root.first(tag)
         if section is not None:
             read(reader, section)
         elif tag == "batching":
             reader.draft.add_note("There was no <batching>: the daemon's defaults apply, 100 ms or 256k.")
-    _brokers(reader, root, broker_port)
+    _brokers(reader, root, default_port)
 
 
 # --- batching --------------------------------------------------------------------------------------------------------
 
 
-def _batching(reader: Reader, section: Element) -> None:
-    reader.draft.add_note(ARRIVAL, ("batching",))
+def _batching(reader: AttributeReader, section: Element) -> None:
+    reader.draft.add_note(AGE_NOTE, ("batching",))
     for config in section.all("namedConfigs/config"):
         _batch_config(reader, config)
     for tag, key in (
@@ -129,7 +131,7 @@ def _batching(reader: Reader, section: Element) -> None:
             _batching_rule(reader, topic, ("batching", "topics", name))
 
 
-def _batch_config(reader: Reader, config: Element) -> None:
+def _batch_config(reader: AttributeReader, config: Element) -> None:
     name = reader.read(config, "name", stripped)
     limits = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
     if name is None:
@@ -141,7 +143,7 @@ def _batch_config(reader: Reader, config: Element) -> None:
             reader.set(("batching", "configs", name, key), element, "value", parse)
 
 
-def _batching_rule(reader: Reader, element: Element, key: tuple[str, ...]) -> None:
+def _batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
     reader.set((*key, "action"), element, "action", _action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
@@ -159,15 +161,15 @@ def _action(raw: str) -> str:
 # --- compression and rate limits -------------------------------------------------------------------------------------
 
 
-def _compression(reader: Reader, section: Element) -> None:
+def _compression(reader: AttributeReader, section: Element) -> None:
     for config in section.all("namedConfigs/config"):
         _compression_config(reader, config)
     if (threshold := section.first("sizeThresholdPercent")) is not None:
         reader.set(("compression", "size_threshold_percent"), threshold, "value", integer)
-    _topics(reader, section, "compression")
+    _topic_configs(reader, section, "compression")
 
 
-def _compression_config(reader: Reader, config: Element) -> None:
+def _compression_config(reader: AttributeReader, config: Element) -> None:
     name = reader.read(config, "name", stripped)
     if name is None:
         return
@@ -177,23 +179,23 @@ def _compression_config(reader: Reader, config: Element) -> None:
     if codec != "none" and "minSize" in config.attributes:
         reader.set((*key, "min_size"), config, "minSize", size)
     level = reader.read(config, "level", integer) if "level" in config.attributes else None
-    if level is None or (codec == "gzip" and level == -1):
+    if level is None or (codec == "gzip" and level == GZIP_DEFAULT_LEVEL):
         return
-    if codec == "gzip" and level in LEVELS:
+    if codec == "gzip" and level in GZIP_LEVELS:
         reader.draft.set((*key, "level"), level, reader.origin(config))
     else:
         reader.draft.add_note(f'level="{level}" had no effect; it is left out.', key)
 
 
-def _rate_limits(reader: Reader, section: Element) -> None:
+def _rate_limits(reader: AttributeReader, section: Element) -> None:
     for config in section.all("namedConfigs/config"):
         name = reader.read(config, "name", stripped)
         if name is not None:
             _rate_limit_config(reader, config, ("rate_limit", "configs", name))
-    _topics(reader, section, "rate_limit")
+    _topic_configs(reader, section, "rate_limit")
 
 
-def _rate_limit_config(reader: Reader, config: Element, key: tuple[str, ...]) -> None:
+def _rate_limit_config(reader: AttributeReader, config: Element, key: tuple[str, ...]) -> None:
     reader.set((*key, "max_count"), config, "maxCount", _count_or_unlimited)
     if is_word(config.attributes.get("maxCount", ""), "unlimited") and "interval" not in config.attributes:
         reader.draft.set((*key, "interval_ms"), UNUSED_INTERVAL_MS, reader.origin(config))
@@ -205,7 +207,7 @@ def _count_or_unlimited(raw: str) -> int | None:
     return None if is_word(raw, "unlimited") else scaled_integer(raw)
 
 
-def _topics(reader: Reader, section: Element, key_prefix: str) -> None:
+def _topic_configs(reader: AttributeReader, section: Element, key_prefix: str) -> None:
     if (default := section.first("defaultTopic")) is not None:
         reader.set((key_prefix, "default"), default, "config", stripped)
     for topic in section.all("topicConfigs/topic"):
@@ -213,10 +215,10 @@ def _topics(reader: Reader, section: Element, key_prefix: str) -> None:
             reader.set((key_prefix, "topics", name), topic, "config", stripped)
 
 
-# --- the rest --------------------------------------------------------------------------------------------------------
+# --- HTTP and brokers -------------------------------------------------------------------------------------------------
 
 
-def _http(reader: Reader, section: Element) -> None:
+def _http(reader: AttributeReader, section: Element) -> None:
     status_port, loopback = section.first("port"), section.first("loopbackOnly")
     if status_port is not None:
         reader.draft.status_port = reader.read(status_port, "value", integer)
@@ -224,20 +226,20 @@ def _http(reader: Reader, section: Element) -> None:
         reader.draft.loopback_only = bool(reader.read(loopback, "value", switch))
 
 
-def _brokers(reader: Reader, root: Element, default_port: int) -> None:
+def _brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
     brokers = list(root.all("initialBrokers/broker"))
     servers = [server for broker in brokers if (server := _server(reader, broker, default_port)) is not None]
     if servers:
         reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
         return
-    reader.draft.suppress_errors(_SERVERS)
+    reader.draft.suppress_errors(_SERVERS)  # an error names the faulty broker, or the lack of one
     if not brokers:
         reader.draft.add_error(
             reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />."
         )
 
 
-def _server(reader: Reader, broker: Element, default_port: int) -> str | None:
+def _server(reader: AttributeReader, broker: Element, default_port: int) -> str | None:
     host = reader.read(broker, "host", stripped)
     has_port = bool(broker.attributes.get("port", "").strip())
     number = reader.read(broker, "port", port) if has_port else default_port
