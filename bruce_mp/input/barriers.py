@@ -43,8 +43,8 @@ _GROWTH: Final = 2.0
 """Largest ratio of an interval to the one before, and the ratio while no outcome comes."""
 _REMAINING_FRACTION: Final = 0.5
 """Part of the remaining time that passes before the next poll: near the end the polls are close to each other."""
-_INTERVAL_FACTOR: Final = 4
-"""Minimum ratio of the interval to the duration of a poll."""
+_MIN_INTERVAL_IN_POLLS: Final = 4
+"""Minimum ratio of the interval to the duration of a poll, so that polls use at most a fifth of the worker's time."""
 _FLUSH_RETRY_MS: Final = 100
 """Interval of further FLUSH frames for a pending barrier, because a link may drop one."""
 
@@ -136,7 +136,7 @@ class Barriers:
     def on_handed_over(self) -> bool:
         """Record the handover of all messages before the present barriers; return True if one waits for the journal.
 
-        Except messages in spill files: they are handed over once the feed has put them back into the slab.
+        Messages in spill files are handed over later, once the feed has put them back into the slab.
         """
         durable = [each for each in self._pending if each.is_durable]
         for each in durable:
@@ -226,7 +226,7 @@ def _outstanding(client: StreamClientState, last: FlushGroup) -> int:
 
 
 def _remaining_intervals(barrier: _PendingBarrier) -> float:
-    """Return how many times the past interval a barrier will need, at the rate of its outcomes in it."""
+    """Return the intervals that a barrier still needs at the rate of the past one, and begin the next interval."""
     outstanding = _outstanding(barrier.client, barrier.last)
     settled, barrier.outstanding = barrier.outstanding - outstanding, outstanding
     return outstanding / settled if settled > 0 else inf
@@ -241,8 +241,10 @@ def _next_interval_ms(interval_ms: float, remaining: float) -> float:
 class BarrierWatch:
     """The timer that polls for outcomes while barriers wait, and calls `after_poll` after each poll.
 
-    A poll inspects up to 512 chunks, so its interval grows from 1 ms up to 20 ms while no barrier is about to finish.
-    `wake_journal` requests a durable copy of all runs, if the configuration says so.
+    A poll inspects up to `outcomes.CHUNKS_PER_POLL` chunks, so its interval grows up to `_MAX_INTERVAL_MS` while no
+    barrier is about to finish.
+
+    `wake_journal` requests a durable copy of all runs, if `slab.sync` is "each flush".
     """
 
     def __init__(
@@ -301,7 +303,7 @@ class BarrierWatch:
             self._request_journal()
         took_ms = (time.monotonic() - began) * 1000
         self._interval_ms = _next_interval_ms(self._interval_ms, remaining)
-        after_ms = max(self._interval_ms, _INTERVAL_FACTOR * took_ms)
+        after_ms = max(self._interval_ms, _MIN_INTERVAL_IN_POLLS * took_ms)
         due_ms = self._barriers.due_ms
         if due_ms is not None:
             after_ms = min(after_ms, max(1, due_ms - steady_ms()))

@@ -1,8 +1,8 @@
 """The check of the process rows' counts against the state words of all records, a few chunks at a time.
 
-A pass takes seconds in a large slab, and the processes change the slab during it. So the number of records that it
-counts must be at least that of the messages held throughout the pass, and at most that plus the messages received
-during the pass. If no row changed, the stages must agree exactly. A difference counts if two passes in a row find it.
+A pass takes seconds in a large slab, and the processes change the slab during it. So the counted
+records must be at least the messages held throughout the pass, and at most these and the messages received during it.
+If no row changed, the stages must agree exactly. The check reports a difference that two passes in a row find.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BooksCheck:
         self._due_ms = 0
         self._is_repeated = False
         """True while a pass repeats one that found a difference."""
-        self._states = [0] * len(RunState)
+        self._state_counts = [0] * len(RunState)
         self._before: list[RowReading] = []
         self._chunks: Iterator[tuple[int, int]] | None = None
         """The chunks that the pass has yet to read, with their generations; None between passes."""
@@ -70,7 +70,7 @@ class BooksCheck:
 
     def _begin(self) -> None:
         self._before = read_rows(self._slab)
-        self._states = [0] * len(RunState)
+        self._state_counts = [0] * len(RunState)
         self._chunks = ((chunk, generation) for chunk, _, _, generation in used_chunk_headers(self._slab))
 
     def _continue(self, chunks: Iterator[tuple[int, int]]) -> None:
@@ -81,10 +81,10 @@ class BooksCheck:
                 self._chunks, self._is_complete = None, True
                 return
             counts = kernels.count_states(self._slab, group)
-            self._states = [total + count for total, count in zip(self._states, counts, strict=True)]
+            self._state_counts = [total + count for total, count in zip(self._state_counts, counts, strict=True)]
 
     def _evaluate(self, steady_ms: int, now_ms: int) -> None:
-        after, counted = read_rows(self._slab), count_by_stage(self._states)
+        after, counted = read_rows(self._slab), count_by_stage(self._state_counts)
         unaccounted = count_unaccounted(self._before, after, counted)
         self._is_complete = False
         if unaccounted and not self._is_repeated:
@@ -115,10 +115,10 @@ def count_unaccounted(before: Sequence[RowReading], after: Sequence[RowReading],
 
 
 def _entered(rows: Sequence[RowReading]) -> int:
-    """Return the number of messages that ever entered the slab."""
+    """Return the number of messages that ever entered the slab: received, or fed from a spill file."""
     return sum(row.counters[Counter.MsgReceived] + row.spill_out for row in rows)
 
 
 def _left(rows: Sequence[RowReading]) -> int:
-    """Return the number of messages that ever left the slab."""
+    """Return the number of messages that ever left the slab: settled, or moved to a spill file."""
     return sum(row.settled + row.spill_in for row in rows)

@@ -1,6 +1,6 @@
 """Traffic by topic, which a dispatcher reports to the status process once a second.
 
-The slab's counters have the exact totals over all topics. A report of these sums by topic may be lost. The table is
+The slab's counters have the exact totals over all topics. A report by topic may be lost. The table is
 bounded: the empty topic name collects the topics beyond MAX_TOPICS.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 __all__ = ["MAX_TOPICS", "TrafficEvent", "TrafficSums"]
 
 MAX_TOPICS: Final = 5000
-"""Most topics with separate sums, because clients may invent names."""
+"""Limit of topics with separate sums, because clients may invent names."""
 
 
 class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
@@ -32,7 +32,7 @@ class TrafficEvent(msgspec.Struct, frozen=True, tag=True):
     last_error: str
 
 
-class _TrafficSum:
+class _TopicSums:
     __slots__ = ("delays", "errors", "last_error", "messages", "size")
 
     def __init__(self) -> None:
@@ -45,22 +45,22 @@ class TrafficSums:
     """Sums by topic since the last `clear`."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, _TrafficSum] = {}
+        self._topics: dict[bytes, _TopicSums] = {}
 
     def __bool__(self) -> bool:
         return bool(self._topics)
 
-    def _sums_of(self, topic: bytes) -> _TrafficSum:
+    def _sums_of(self, topic: bytes) -> _TopicSums:
         sums = self._topics.get(topic)
         if sums is None:
             if len(self._topics) >= MAX_TOPICS:
                 topic = b""
-            sums = self._topics.setdefault(topic, _TrafficSum())
+            sums = self._topics.setdefault(topic, _TopicSums())
         return sums
 
     def add_delivered(self, topic: bytes, messages: int, size: int, delays: Mapping[int, int]) -> None:
         """Add acknowledged batches; `delays` counts their messages by latency bucket, see `latency_histogram`."""
-        sums = self._topics.get(topic) or self._sums_of(topic)
+        sums = self._sums_of(topic)
         sums.messages += messages
         sums.size += size
         for bucket, count in delays.items():

@@ -50,7 +50,7 @@ FULL: Final = 0.9
 FILLING: Final = 0.75
 """Ratio of the slab in use above which the input pauses between batches."""
 MAX_NAMED: Final = 10
-"""Topics that a problem names; the rest is counted."""
+"""Limit of the topics or partitions that a check names."""
 ELECTION_MS: Final = 5000
 """Time after which `/healthz` warns of a partition without a leader; an election is usually over by then."""
 JOURNAL_SLACK_MS: Final = 5000

@@ -27,6 +27,6 @@ class HistoryPage(Page, frozen=True, kw_only=True):
 
 
 def read_history(slab: Slab, recorder: HistoryRecorder, period: str, topic: str, now_ms: int) -> HistoryPage:
-    """Read the series of a period of `history_file.PERIODS`. Raise HistoryError."""
+    """Read the series of a period of `history_file.PERIODS`. Raise HistoryError if the history file cannot be read."""
     series = recorder.series(period, topic_bytes(topic), now_ms // 1000)
     return HistoryPage(**read_header(slab, now_ms), period=period, topic=topic, series=series)
