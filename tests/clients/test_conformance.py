@@ -309,7 +309,7 @@ class Traffic:
 
 
 def await_progress(daemon: Daemon, clients: list[Traffic]) -> None:
-    """Wait for a further successful flush of each client."""
+    """Wait for two further successful flushes of each client: the first may have begun before the call."""
     before = [client.flushes for client in clients]
 
     def all_flushed() -> bool:

@@ -119,7 +119,7 @@ def dashboard_queries(instance: str) -> dict[str, str]:
     return queries
 
 
-def without_numbers(prometheus: Prometheus) -> list[str]:
+def queries_without_numbers(prometheus: Prometheus) -> list[str]:
     """Return the queries of the dashboard that have no series, or one without a number."""
     (instance,) = prometheus.get("label/instance/values", **{"match[]": "bruce_live"})
     answers = {place: prometheus.values(query) for place, query in dashboard_queries(instance).items()}
@@ -174,7 +174,7 @@ def test_prometheus_reads_the_metrics_the_rules_and_the_queries_of_the_dashboard
             send_malformed(daemon)
             wait_scraped(daemon, prometheus, "sum(bruce_messages_discarded_total)", 1)
             wait_scraped(daemon, prometheus, "sum(bruce_compression_in_bytes_total) > bool 110000", 1)
-            assert without_numbers(prometheus) == []
+            assert queries_without_numbers(prometheus) == []
             daemon.wait_for(lambda: "BruceClientMistakes" in firing(prometheus), "the alert of a mistake", PATIENCE_S)
 
             broker.broker_down(1)

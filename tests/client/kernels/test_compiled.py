@@ -1,4 +1,4 @@
-"""The compiled kernels of the clients stand beside the pure ones."""
+"""The compiled kernels of the clients mirror the pure ones, file by file."""
 
 from __future__ import annotations
 
