@@ -1,1 +1,1 @@
-"""ZeroMQ links and control messages between the processes, and the event loop that serves them."""
+"""Links and control messages between the processes, and the event loop that serves them."""
