@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BatchingKind
 from bruce_mp.kernels.closed_runs import tick_after
-from bruce_mp.pipeline.linger import linger_ms
 from bruce_mp.pipeline.pending_batch import PendingBatch
+from bruce_mp.pipeline.run_linger import linger_ms
 from bruce_mp.slab.layout import FLAG_PARTITION_KEY
 from bruce_mp.telemetry.counters import Counter
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bruce_mp.errors import DiscardReason
-    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.flush_groups import FlushGroup, FlushGroups
     from bruce_mp.input.outcomes import Outcomes
     from bruce_mp.input.run_publisher import RunPublisher
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.loop import Loop, Timer
     from bruce_mp.slab.handover_tickets import JournaledTickets
 

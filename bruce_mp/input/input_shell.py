@@ -10,8 +10,8 @@ from bruce_mp.input.sender_quotas import SenderQuotas
 from bruce_mp.ipc.links import CLOSE_TIMEOUT_MS, ROUTER_FROM_INPUTS
 from bruce_mp.kernels import ChunkPool, Lanes, ProcessRow
 from bruce_mp.pipeline.configured_partitioners import partitioners_of
-from bruce_mp.pipeline.linger import lingers_of
 from bruce_mp.pipeline.process_shell import ProcessShell
+from bruce_mp.pipeline.run_linger import lingers_of
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.slab.topic_thresholds import TopicThresholds
 

@@ -9,7 +9,7 @@ from bruce_mp.telemetry.clock import steady_ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.loop import Loop, Timer
 
 __all__ = ["PausedConnections"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.kernels import NO_COALESCING, Coalescing
-from bruce_mp.pipeline.linger import shortest_linger_ms
+from bruce_mp.pipeline.run_linger import shortest_linger_ms
 
 if TYPE_CHECKING:
     from bruce_mp.config.model import Config

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
 from bruce_mp.input.backpressure import chunks_for
-from bruce_mp.input.clients import TCP
 from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending
 from bruce_mp.input.ingest_counters import (
     increments_of_batch,
@@ -32,6 +31,7 @@ from bruce_mp.input.ingest_counters import (
 )
 from bruce_mp.input.spills import SpillRoom
 from bruce_mp.input.stream_batch import StreamBatch, contiguous, index_in_batch, length_of, remove_over_share
+from bruce_mp.input.stream_client import TCP
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.input.unfinished_messages import MIN_READ
 from bruce_mp.kernels import SplitStop, split_stream
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt, FencedAttempts
     from bruce_mp.input.sender_quotas import SenderQuotas
     from bruce_mp.input.stream_batch import Extents, Part, Portion
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.kernels import Ingested, Lanes, NoRoom, ReplacedTimestamps, StreamSplit
     from bruce_mp.slab.chunks import ChunkPool
     from bruce_mp.slab.rows import ProcessRow

@@ -13,9 +13,9 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.input.flush_groups import FlushGroup
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.kernels import Ingested, NoRoom
     from bruce_mp.slab.chunks import ChunkPool
 

@@ -17,12 +17,12 @@ import socket
 from collections import Counter as Tally
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.input.clients import TCP, UNIX, StreamClientState
-from bruce_mp.input.connection import Connection, admit_peer, describe_origin, has_input, origin_of, peer_of, user_of
 from bruce_mp.input.fenced_attempts import NOT_ALLOWED, SHUTDOWN, UNREAD, Ending
 from bruce_mp.input.listeners import Listeners
 from bruce_mp.input.paused_connections import PausedConnections
+from bruce_mp.input.peer_credentials import admit_peer, describe_origin, origin_of, peer_of, user_of
 from bruce_mp.input.stream_batch import Portion
+from bruce_mp.input.stream_client import TCP, UNIX, Connection, StreamClientState, has_input
 from bruce_mp.input.timestamps import wall_offset_ms
 from bruce_mp.input.unfinished_messages import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from bruce_mp.kernels import StreamCounters, StreamIntake, StreamSource

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from bruce_mp.config.model import Config
     from bruce_mp.discards.reporter import DiscardReporter
-    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.run_publisher import RunPublisher
     from bruce_mp.input.stream_batch import Portion
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.ipc.control_messages import Control, Drain
     from bruce_mp.ipc.loop import Loop
     from bruce_mp.ipc.start import Start

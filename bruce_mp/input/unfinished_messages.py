@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from bruce_mp.config.inputs import Input
-    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.stream_client import StreamClientState
 
 __all__ = ["MIN_READ", "ReadDecision", "UnfinishedLimits", "UnfinishedMessages"]
 

@@ -11,7 +11,7 @@ from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.kernels import ProcessRow, read_headers
-from bruce_mp.pipeline.linger import linger_ms
+from bruce_mp.pipeline.run_linger import linger_ms
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
 from support.put_records import put_records

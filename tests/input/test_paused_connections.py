@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bruce_mp.input import paused_connections
-from bruce_mp.input.clients import UNIX, StreamClientState
 from bruce_mp.input.flush_groups import FlushGroup
 from bruce_mp.input.paused_connections import PausedConnections
+from bruce_mp.input.stream_client import UNIX, StreamClientState
 
 
 class FakeTimer:

@@ -16,7 +16,7 @@ from bruce_mp.config.sections import (
 from bruce_mp.input import receive_coalescing
 from bruce_mp.input.receive_coalescing import MAX_STREAM_NAP_US, UNBATCHED_NAP_US, coalescing_for, stream_coalescing_for
 from bruce_mp.kernels import NO_COALESCING, Coalescing
-from bruce_mp.pipeline.linger import shortest_linger_ms
+from bruce_mp.pipeline.run_linger import shortest_linger_ms
 from support.flow_parts import quick_config
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from support.variants import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.slab.file import Slab
 
 pytestmark = pytest.mark.usefixtures("variant")

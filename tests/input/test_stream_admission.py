@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from bruce_mp.config.accounts import TCP_USER, QuotaLimits
 from bruce_mp.discards.reports import DiscardReport
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.clients import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.input.sender_quotas import SenderRules
+from bruce_mp.input.stream_client import TCP, UNIX, StreamClientState, StreamKind
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.protocol.client.barrier import Level, encode_barrier
 from bruce_mp.protocol.client.fence import encode_begin

@@ -22,7 +22,7 @@ from support.slabs import contents, datagram, new_slab, set_state
 from support.streams import WORKER_ROW, StreamInput
 
 if TYPE_CHECKING:
-    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=256, topics=16, partitions=16, landing_slots=8, landing_slot_size=4096)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bruce_mp.config.inputs import Input, Streams
 from bruce_mp.config.sizes import GIB, MIB
-from bruce_mp.input.clients import UNIX, StreamClientState
 from bruce_mp.input.flush_groups import FlushGroup
+from bruce_mp.input.stream_client import UNIX, StreamClientState
 from bruce_mp.input.unfinished_messages import MIN_READ, ReadDecision, UnfinishedLimits, UnfinishedMessages
 from support.examples import examples
 

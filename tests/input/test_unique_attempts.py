@@ -25,7 +25,7 @@ from support.variants import kernels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bruce_mp.input.clients import StreamClientState
+    from bruce_mp.input.stream_client import StreamClientState
     from bruce_mp.slab.file import Slab
 
 GEOMETRY: Final = Geometry(chunks=64, topics=16, partitions=16, landing_slots=8, landing_slot_size=16384)

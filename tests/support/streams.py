@@ -8,7 +8,6 @@ from bruce_mp.discards.events import DiscardEvent
 from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.discards.settlement import Discards
 from bruce_mp.input.barriers import Barriers
-from bruce_mp.input.clients import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.fenced_attempts import FencedAttempts
 from bruce_mp.input.flush_groups import FlushGroups
 from bruce_mp.input.outcomes import Outcomes
@@ -17,6 +16,7 @@ from bruce_mp.input.spill_feed import SpillFeed
 from bruce_mp.input.spills import Spills
 from bruce_mp.input.stream_admission import StreamAdmission
 from bruce_mp.input.stream_batch import Portion
+from bruce_mp.input.stream_client import UNIX, StreamClientState, StreamKind
 from bruce_mp.input.unique_attempts import MessageLimits, UniqueAttempts
 from bruce_mp.kernels import Lanes
 from bruce_mp.pipeline.stream_recovery import recover_stream_input

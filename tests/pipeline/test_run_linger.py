@@ -4,7 +4,7 @@ import pytest
 
 from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
-from bruce_mp.pipeline.linger import linger_ms
+from bruce_mp.pipeline.run_linger import linger_ms
 
 
 @pytest.mark.parametrize("kind", [BatchingKind.PER_TOPIC, BatchingKind.COMBINED])

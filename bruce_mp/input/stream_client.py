@@ -1,7 +1,10 @@
-"""A stream client as its worker sees it: the unprocessed bytes, the flush groups and the open attempt."""
+"""A stream client as its worker sees it: unprocessed bytes, flush groups, the open attempt, and its connection."""
 
 from __future__ import annotations
 
+import select
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from bruce_mp.input.fenced_attempts import Attempt
     from bruce_mp.slab.spill import SpillFile
 
-__all__ = ["TCP", "UNIX", "StreamClientState", "StreamKind"]
+__all__ = ["TCP", "UNIX", "Connection", "StreamClientState", "StreamKind", "has_input"]
 
 
 class StreamKind(NamedTuple):
@@ -93,3 +96,41 @@ class StreamClientState:
     """The bytes that the worker sends before it closes the connection."""
     finished_totals: FlushGroup = field(default_factory=lambda: FlushGroup(0))
     """Sums over all flush groups before `unfinished_groups`."""
+
+
+class Connection:
+    """A client and its socket.
+
+    `outgoing` holds unsent answers.  The daemon still writes them after the client has shut down its sending side.
+    While `is_waiting`, the worker does not read the socket, because unfinished messages have reached the worker's limit
+    (`unfinished_messages.py`).
+    """
+
+    __slots__ = ("client", "is_closing", "is_waiting", "outgoing", "socket")
+
+    def __init__(self, peer_socket: socket.socket, client: StreamClientState) -> None:
+        self.socket = peer_socket
+        self.client = client
+        self.outgoing = bytearray()
+        self.is_closing = self.is_waiting = False
+
+    @property
+    def events(self) -> int:
+        """Return the epoll events to wait for."""
+        return (0 if self.is_closing or self.is_waiting else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
+
+    def send_final_frame(self) -> None:
+        """Send the unsent answers and the frame with the reason for the attempt's end, without waiting for room."""
+        self.outgoing += self.client.final_frame
+        self.client.final_frame = b""
+        if self.outgoing:
+            with suppress(OSError):
+                sent = self.socket.send(self.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                del self.outgoing[:sent]
+
+
+def has_input(peer_socket: socket.socket) -> bool:
+    """Return True if the kernel has bytes of the connection, or its end."""
+    poll = select.poll()
+    poll.register(peer_socket, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,11 +1,9 @@
-"""A stream connection: its socket, its unsent answers and the credentials of its peer."""
+"""The peer of a stream connection: its credentials, and its admission by the allow list."""
 
 from __future__ import annotations
 
-import select
 import socket
 from array import array
-from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -14,10 +12,9 @@ from bruce_mp.discards.reporter import PeerCredentials
 from bruce_mp.slab.sender_usage import SenderSums
 
 if TYPE_CHECKING:
-    from bruce_mp.input.clients import StreamClientState
     from bruce_mp.input.sender_quotas import SenderQuotas
 
-__all__ = ["Connection", "admit_peer", "describe_origin", "has_input", "origin_of", "peer_of", "user_of"]
+__all__ = ["admit_peer", "describe_origin", "origin_of", "peer_of", "user_of"]
 
 _CREDENTIALS: Final = Struct("iII")
 """Linux' `struct ucred`: pid, uid, gid."""
@@ -25,37 +22,6 @@ _PEERGROUPS: Final = 59
 """Linux' `SO_PEERGROUPS`; Python's socket module lacks it."""
 _GROUPS_BYTES: Final = 1024
 """The largest buffer of Python's `getsockopt`: room for 256 groups."""
-
-
-class Connection:
-    """A client and its socket.
-
-    `outgoing` holds unsent answers.  The daemon still writes them after the client has shut down its sending side.
-    While `is_waiting`, the worker does not read the socket, because unfinished messages have reached the worker's limit
-    (`unfinished_messages.py`).
-    """
-
-    __slots__ = ("client", "is_closing", "is_waiting", "outgoing", "socket")
-
-    def __init__(self, peer_socket: socket.socket, client: StreamClientState) -> None:
-        self.socket = peer_socket
-        self.client = client
-        self.outgoing = bytearray()
-        self.is_closing = self.is_waiting = False
-
-    @property
-    def events(self) -> int:
-        """Return the epoll events to wait for."""
-        return (0 if self.is_closing or self.is_waiting else select.EPOLLIN) | (select.EPOLLOUT if self.outgoing else 0)
-
-    def send_final_frame(self) -> None:
-        """Send the unsent answers and the frame with the reason for the attempt's end, without waiting for room."""
-        self.outgoing += self.client.final_frame
-        self.client.final_frame = b""
-        if self.outgoing:
-            with suppress(OSError):
-                sent = self.socket.send(self.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-                del self.outgoing[:sent]
 
 
 def peer_of(peer_socket: socket.socket) -> PeerCredentials | None:
@@ -84,13 +50,6 @@ def origin_of(peer_socket: socket.socket, peer: PeerCredentials | None) -> int |
 def describe_origin(origin: int | str, peer: PeerCredentials | None) -> str:
     """Return the user and process of a peer, or its address, for the log."""
     return str(origin) if peer is None else f"user {peer.uid} (process {peer.pid})"
-
-
-def has_input(peer_socket: socket.socket) -> bool:
-    """Return True if the kernel has bytes of the connection, or its end."""
-    poll = select.poll()
-    poll.register(peer_socket, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def admit_peer(peer_socket: socket.socket, quotas: SenderQuotas, now_ms: int) -> bool:
