@@ -51,7 +51,7 @@ def program(request: pytest.FixtureRequest) -> Iterator[ConformanceProgram]:
 # --- vectors ---------------------------------------------------------------------------------------------------------
 
 
-def word(field: Any) -> str:
+def field_word(field: Any) -> str:
     data = expand(field)
     return "-" if data is None else f"={data.hex()}"
 
@@ -60,7 +60,7 @@ def encode_command(vector: dict[str, Any]) -> str:
     headers = [(expand(name) or b"", expand(value)) for name, value in vector["headers"]]
     pairs = ",".join(f"{name.hex()}:{'-' if value is None else value.hex()}" for name, value in headers)
     key = vector["partition_key"]
-    fields = (word(vector["topic"]), word(vector["key"]), word(vector["value"]), vector["timestamp_ms"])
+    fields = (*(field_word(vector[name]) for name in ("topic", "key", "value")), vector["timestamp_ms"])
     return " ".join(map(str, ("encode", *fields, "." if key is None else key, int(vector["keep_empty"]), pairs or "-")))
 
 

@@ -77,7 +77,7 @@ class Prometheus:
 
 
 @contextmanager
-def started(directory: Path, daemon: Daemon) -> Iterator[Prometheus]:
+def running_prometheus(directory: Path, daemon: Daemon) -> Iterator[Prometheus]:
     """Run a Prometheus that scrapes the daemon, and check at the end that its log has no warning."""
     program = shutil.which("prometheus")
     assert program is not None
@@ -160,7 +160,7 @@ def assert_healthy(prometheus: Prometheus) -> None:
 )
 def test_prometheus_reads_the_metrics_the_rules_and_the_queries_of_the_dashboard(tmp_path: Path) -> None:
     with DevBroker(topics={"clicks": 1}) as broker, Daemon(tmp_path, broker.bootstrap, SETTINGS) as daemon:
-        with started(tmp_path / "prometheus", daemon) as prometheus:
+        with running_prometheus(tmp_path / "prometheus", daemon) as prometheus:
             wait_scraped(daemon, prometheus, "bruce_ready", 1)
             daemon.wait_for(
                 lambda: {rule["health"] for rule in prometheus.rules()} == {"ok"}, "an evaluation", PATIENCE_S
@@ -183,4 +183,4 @@ def test_prometheus_reads_the_metrics_the_rules_and_the_queries_of_the_dashboard
             assert firing(prometheus) == {"BruceClientMistakes"}
             assert_healthy(prometheus)
         broker.broker_up(1)
-        daemon.wait_settled(202)
+        daemon.wait_settled(202)  # two times 100, the malformed one, and the one of the outage

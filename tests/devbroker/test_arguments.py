@@ -6,7 +6,7 @@ import pytest
 
 from bruce_mp.devbroker.arguments import ArgumentError, parse_command, parse_fault
 from bruce_mp.devbroker.codes import ApiKey
-from bruce_mp.devbroker.commands import BY_NAME, Inject, ListFaults, MoveLeader, WaitUntil
+from bruce_mp.devbroker.commands import BY_NAME, BrokerCommand, Inject, ListFaults, MoveLeader, WaitUntil
 from bruce_mp.devbroker.faults import Fault, FaultAction
 
 
@@ -43,7 +43,7 @@ def test_words_are_a_fault(words: list[str], fault: Fault) -> None:
         (["close", "api=nothing"], "api"),
     ],
 )
-def test_other_words_are_refused(words: list[str], message: str) -> None:
+def test_words_that_are_no_fault_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         parse_fault(words)
 
@@ -58,10 +58,16 @@ def test_words_are_a_command() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["nonsense"], ["move_leader", "topic=hits"], ["add_topic", "topic"], ["inject"]])
-def test_other_commands_are_refused(words: list[str]) -> None:
+def test_words_that_are_no_command_are_refused(words: list[str]) -> None:
     with pytest.raises(ArgumentError):
         parse_command(words)
 
 
+def concrete_kinds(kind: type[BrokerCommand]) -> set[type[BrokerCommand]]:
+    derived = kind.__subclasses__()
+    return {each for base in derived for each in concrete_kinds(base)} if derived else {kind}
+
+
 def test_every_command_has_a_name() -> None:
+    assert set(BY_NAME.values()) == concrete_kinds(BrokerCommand)
     assert {"inject", "clear_faults", "list_faults", "broker_down", "get_statistics"} <= BY_NAME.keys()
