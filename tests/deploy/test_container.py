@@ -42,7 +42,6 @@ pytestmark = [
 ]
 
 SUITE: Final = "bookworm"
-MIRROR: Final = "http://deb.debian.org/debian"
 PACKAGES: Final = "ca-certificates,python-is-python3,python3-dev,python3-venv"
 SEARCH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES: Final = "/etc/ssl/certs"
@@ -82,7 +81,7 @@ class Host:
         """Build the base as distributions do, without a compiler, and the image on it."""
         base = self.root / "base.tar"
         run_program(
-            "mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", SUITE, base, MIRROR,
+            "mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", SUITE, base,
             time_limit_s=time_limit(BUILD_S),
         )  # fmt: skip
         self.podman("import", "--quiet", f"--change=ENV=PATH={SEARCH}", base, "localhost/base", time_limit_s=BUILD_S)
