@@ -3,8 +3,8 @@
     scripts/release_sbom.py DIRECTORY LIBRARIES
 
 DIRECTORY has the wheels of bruce and gets the list; LIBRARIES has the wheels of all libraries for each architecture,
-whose metadata are the source. They name no C libraries inside a wheel, such as libzstd. The library that writes the
-list also validates it against the schema.
+whose metadata are the source. They name no C libraries inside a wheel, such as libzmq. The library that writes the list
+also validates it against the schema.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Links and control messages between the processes, and the event loop that serves them."""
+"""ZeroMQ links and control messages between the processes, and the event loop that serves them."""

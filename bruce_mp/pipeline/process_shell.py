@@ -14,6 +14,7 @@ The caller builds the row, because the status process settles no records and so 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from bruce_mp.ipc.control_messages import ConfigApplied, Drain, NewConfig, Ready, Stop
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     from bruce_mp.ipc.start import Start
     from bruce_mp.slab.rows import ProcessRow
 
-__all__ = ["Output", "ProcessShell"]
+__all__ = ["MAX_FRAMES_PER_ROUND", "Output", "ProcessShell"]
 
+MAX_FRAMES_PER_ROUND: Final = 64
+"""Frames of one link that the loop serves before it serves its other sources again."""
 _FLUSH_EVERY_S: Final = 0.5
 """Time for which an output collects reports before a flush."""
 
@@ -52,6 +55,7 @@ class Output(Protocol):
         """Send the last reports."""
 
 
+_Frame = TypeVar("_Frame")
 _Output = TypeVar("_Output", bound=Output)
 
 
@@ -63,8 +67,8 @@ class ProcessShell:
         self._config = start.config
         self._row = row
         self._incarnation = row.begin(os.getpid(), wall_ms(), steady_ms())
+        self._links = Links(start.run_dir)
         self._loop = Loop()
-        self._links = Links(start.run_dir, self._loop)
         self._control = control
         self._loop.watch(control, lambda _: self._on_control())
         self._outputs: list[Output] = []
@@ -125,11 +129,15 @@ class ProcessShell:
 
     def serve_frames(self, link: str, on_frame: Callable[[list[Parcel]], None]) -> None:
         """Bind a link, and call `on_frame` with the parcels of each frame."""
-        self._links.parcel_receiver(link, on_frame)
+        receiver = self._links.receiver(link)
+        self._loop.watch(receiver.socket, lambda _: _serve(receiver.receive, on_frame))
 
     def serve_bytes(self, link: str, on_bytes: Callable[[bytes], None]) -> Callable[[], None]:
         """Bind a link, and call `on_bytes` with each frame.  Return a function that serves the waiting frames now."""
-        return self._links.receiver(link, on_bytes).serve_waiting
+        receiver = self._links.receiver(link)
+        serve = partial(_serve, receiver.receive_bytes, on_bytes)
+        self._loop.watch(receiver.socket, lambda _: serve())
+        return serve
 
     def repeat(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call now, and again about `seconds` after each call."""
@@ -199,3 +207,12 @@ class ProcessShell:
         self._is_flush_due = False
         for output in self._outputs:
             output.flush()
+
+
+def _serve(receive: Callable[[], _Frame], on_frame: Callable[[_Frame], None]) -> None:
+    """Receive and handle the frames that wait at a link, at most `MAX_FRAMES_PER_ROUND`."""
+    for _ in range(MAX_FRAMES_PER_ROUND):
+        frame = receive()
+        if not frame:
+            return
+        on_frame(frame)

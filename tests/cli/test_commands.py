@@ -125,14 +125,14 @@ run_with_sigpipe(breaks)
 
 @pytest.mark.process
 def test_the_command_module_imports_no_heavy_package() -> None:
-    heavy = "{'kafka', 'flask', 'waitress', 'psutil', 'argparse', 'bruce_mp.supervisor'}"
+    heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil', 'argparse', 'bruce_mp.supervisor'}"
     script = f"import sys, bruce_mp.cli; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 @pytest.mark.process
 def test_the_supervisor_imports_no_package_of_its_processes() -> None:
-    heavy = "{'kafka', 'flask', 'waitress', 'psutil'}"
+    heavy = "{'kafka', 'flask', 'zmq', 'waitress', 'psutil'}"
     script = f"import sys, bruce_mp.cli.run; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+import zmq
 
 from bruce_mp.ipc import loop as loop_module
 from bruce_mp.ipc.loop import Loop
@@ -156,22 +157,65 @@ def test_unwatching_an_unknown_source_is_no_error(loop: Loop) -> None:
     loop.unwatch(0)
 
 
-def test_several_descriptors_are_served_by_one_loop(loop: Loop) -> None:
-    with closing(Pipes(2)) as pipes:
-        seen: set[int] = set()
+def test_zeromq_sockets_and_descriptors_are_served_by_one_loop(
+    loop: Loop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    seen: set[str] = set()
 
-        def on_ready(number: int, _: int) -> None:
-            seen.add(number)
-            os.read(pipes.readers[number], 1)
-            if len(seen) == 2:
-                loop.stop()
+    def note(name: str, _: bytes) -> None:
+        seen.add(name)
+        if len(seen) == 2:
+            loop.stop()
 
-        for number, reader in enumerate(pipes.readers):
-            loop.watch(reader, partial(on_ready, number))
-        pipes.fill()
-        loop.call_later(10, loop.stop)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
+        pull.bind("inproc://loop")
+        push.connect("inproc://loop")
+        loop.watch(pull, lambda _: note("zeromq", pull.recv()))
+        loop.watch(ours, lambda _: note("descriptor", ours.recv(1)))
+        push.send(b"x")
+        theirs.send(b"x")
         loop.run()
-        assert seen == {0, 1}
+    assert seen == {"zeromq", "descriptor"}
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
+        pull.bind("inproc://link")
+        push.connect("inproc://link")
+        yield pull, push
+
+
+def test_a_link_is_not_called_without_a_frame(loop: Loop, link: tuple[zmq.Socket[bytes], zmq.Socket[bytes]]) -> None:
+    """The connection of the sender makes the link's descriptor ready."""
+    pull, _ = link
+    called: list[None] = []
+    loop.watch(pull, lambda _: called.append(None))
+    assert select.select([pull.fileno()], [], [], 10)[0]
+    run_for(loop, 0.02)
+    assert not called
+
+
+def test_frames_that_a_callback_leaves_are_announced_again(
+    loop: Loop, link: tuple[zmq.Socket[bytes], zmq.Socket[bytes]]
+) -> None:
+    pull, push = link
+    frames: list[bytes] = []
+
+    def receive_one(_: int) -> None:
+        frames.append(pull.recv())
+        if len(frames) == 3:
+            loop.stop()
+
+    loop.watch(pull, receive_one)
+    for number in range(3):
+        push.send(b"%d" % number)
+    loop.call_later(10, loop.stop)
+    loop.run()
+    assert frames == [b"0", b"1", b"2"]
 
 
 def test_a_lenient_timer_shares_the_next_round_after_its_delay(loop: Loop) -> None:

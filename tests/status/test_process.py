@@ -14,7 +14,6 @@ from bruce_mp.discards.reporter import DiscardReporter
 from bruce_mp.errors import DiscardReason
 from bruce_mp.ipc.control_messages import Drain, Ready, RefreshMetadata, Stop
 from bruce_mp.ipc.links import REPORTS, Links
-from bruce_mp.ipc.loop import Loop
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
 from bruce_mp.slab.rows import ProcessRow
@@ -115,7 +114,7 @@ def test_the_process_writes_its_heartbeat(filled: FilledSlab, status: StatusProc
 def test_discards_travel_from_a_reporter_to_the_page(
     status: StatusProcess, listener: socket.socket, tmp_path: Path
 ) -> None:
-    links = Links(tmp_path, Loop())
+    links = Links(tmp_path)
     sender = links.sender(REPORTS)
     sender.send_bytes(b"no events")
     reporter = DiscardReporter(sender, prefix_size=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Self
 
@@ -14,7 +13,6 @@ from bruce_mp.config.sections import Kafka, TopicShare
 from bruce_mp.input.datagram_process import main
 from bruce_mp.ipc.control_messages import Control, Ready
 from bruce_mp.ipc.links import REPORTS, ROUTER_FROM_INPUTS, Links
-from bruce_mp.ipc.loop import Loop
 from bruce_mp.ipc.start import Start
 from bruce_mp.pipeline.stage_counts import count_books
 from bruce_mp.slab.file import Geometry, Slab, create_slab
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from bruce_mp.ipc.frames import Parcel
     from bruce_mp.slab.runs import Segment
     from bruce_mp.telemetry.books import Books
 
@@ -54,17 +51,15 @@ class InputProcess:
         self.listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, kind))
         self.path = directory / "dgram"
         self.sender = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        self._loop = Loop()
-        self._links = Links(directory, self._loop)
-        self._runs: deque[list[Parcel]] = deque()
+        self._links = Links(directory)
         self._stack.callback(self._links.close)
 
     def __enter__(self) -> Self:
         with self._stack:
             create_slab(self._directory / "slab", GEOMETRY, 0)
             self.slab = Slab(self._directory / "slab")
-            self._links.parcel_receiver(ROUTER_FROM_INPUTS, self._runs.append)
-            self._links.receiver(REPORTS, lambda _: None)
+            self._runs = self._links.receiver(ROUTER_FROM_INPUTS)
+            self._discards = self._links.receiver(REPORTS)
             self.listener.bind(str(self.path))
             self._start()
             if self.listener.type == socket.SOCK_DGRAM:
@@ -122,10 +117,8 @@ class InputProcess:
         return sum(segment.records for segment in found)
 
     def next_runs(self) -> list[Segment]:
-        timer = self._loop.call_later(WITHIN_S, self._loop.stop)
-        self._loop.run(lambda: self._loop.stop() if self._runs else None)
-        timer.cancel()
-        return [segment for parcel in self._runs.popleft() for segment in parcel.segments]
+        assert self._runs.socket.poll(WITHIN_S * 1000)
+        return [segment for parcel in self._runs.receive() for segment in parcel.segments]
 
     def close_intake(self) -> None:
         """Close the intake, the supervisor's first step of a shutdown."""
