@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 SHORT_S: Final = 0.2
-ANSWER_S: Final = 1.0
+ANSWER_S: Final = 0.6
 """A time limit that a server of the tests keeps on a busy machine."""
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bruce_mp.protocol.kafka.connection_events import Event
 
 TIMEOUT_S: Final = 10.0
-VERSIONS_TIMEOUT_S: Final = 1.0
+VERSIONS_TIMEOUT_S: Final = 0.6
 """Longer than the tests' servers need to answer on a busy machine."""
 VERSIONS, METADATA = 18, 3
 Reaction = Callable[[socket.socket, bytes], None]
