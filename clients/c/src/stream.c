@@ -83,7 +83,8 @@ struct bruce_stream {
     unsigned char *buffer; /* whole messages from `start` to `end` */
     size_t capacity, start, end;
     size_t written; /* bytes of the first message that this connection has */
-    int64_t oldest_ms;
+    size_t due_bytes;   /* a write is due with so many bytes in the buffer, ... */
+    int64_t lingers_ms; /* ... or when the linger that began at this time is over */
 
     int socket; /* -1: none */
     int backoff_ms;
@@ -445,12 +446,18 @@ static void on_accepted(bruce_stream *client, size_t size)
 {
     int64_t now = client->options.linger_ms > 0 ? clock_ms() : 0;
 
-    if (!waiting_bytes(client))
-        client->oldest_ms = now;
+    if (!waiting_bytes(client)) {
+        client->due_bytes = FULL_WRITE;
+        client->lingers_ms = now;
+    }
     client->end += size;
     client->stats.waiting++;
-    if (waiting_bytes(client) >= FULL_WRITE || now - client->oldest_ms >= client->options.linger_ms)
-        service(client);
+    if (waiting_bytes(client) < client->due_bytes && now - client->lingers_ms < client->options.linger_ms)
+        return;
+    service(client);
+    /* What a full connection did not take waits for a full write or linger: each try costs two system calls. */
+    client->due_bytes = waiting_bytes(client) + FULL_WRITE;
+    client->lingers_ms = now;
 }
 
 int bruce_stream_send(bruce_stream *client, const bruce_message *message)
