@@ -61,6 +61,13 @@ PER_TOPIC: Final[Mapping[str, object]] = {
     "batching.default.action": "per_topic",
     "batching.default.config": "bench",
 }
+LARGE: Final = 102_400
+LARGE_DATAGRAMS: Final[Mapping[str, object]] = {
+    **COMBINED,
+    "input.max_datagram_size": 128 << 10,
+    "input.allow_large_datagrams": "true",
+}
+"""Settings for datagrams above the default limit, which a sender reaches with the kernel's largest default buffer."""
 UNBATCHED: Final[Mapping[str, object]] = {"batching.default.action": "none"}
 AS_INSTALLED: Final[Mapping[str, object]] = {}
 
@@ -272,6 +279,7 @@ GROUPS: Final[Mapping[str, Sequence[Case]]] = {
 
 
 ONLY_BY_NAME: Final[Mapping[str, Sequence[Case]]] = {
+    "loads": (Case("100KB", LARGE, 3_000, site=Site(LARGE_DATAGRAMS)),),
     "ordinary": tuple(cells(place for place in GRID if place not in AXES)),
 }
 """Cases that belong to a group but run only if the command line names them."""
