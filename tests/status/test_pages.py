@@ -39,8 +39,8 @@ HEADER = {"pid": os.getpid(), "version": __version__, "since": SINCE, "now": NOW
 JSON_PAGES = ("server_info", "counters", "discards", "queues", "metadata_fetch_time", "processes", "books", "overview")
 PLAIN_PAGES = JSON_PAGES[:5]
 NAMED_PAGE = re.compile(r"[ (`]/([a-z_]+)(?=[`?;,.) ]|$)", re.MULTILINE)
-NO_PAGES = {"plain", "proc", "root", "run", "msg_debug"}
-"""Directories that the documents name, the suffix of a form, and the prefix of the message debugging paths."""
+NO_PAGES = {"json", "plain", "proc", "root", "run", "msg_debug"}
+"""Directories that the documents name, the suffixes of the forms, and the prefix of the message debugging paths."""
 
 
 def named_in() -> Iterator[tuple[str, str]]:
