@@ -85,8 +85,9 @@ _HEADERS: Final = {
 class DaemonView:
     """Data sources of the pages, and the actions that pages may request.
 
-    All members are safe to call from several threads. `settings` returns the settings in force, `verdict` the result of
-    the last check of the books. `now_ms` is the wall clock; `steady_ms` is the monotonic clock that stamps messages.
+    All members are safe to call from several threads. `settings` returns the settings in force, `books_verdict` the
+    result of the last check of the books. `now_ms` is the wall clock; `steady_ms` is the monotonic clock that stamps
+    messages.
     """
 
     slab: Slab
@@ -304,12 +305,14 @@ def _add_headers(response: Response) -> Response:
 _SERVER_ERROR: Final = 500
 _ERROR_TEXTS: Final = {
     404: "There is no such page here; / lists the pages.",
-    405: "This page does not take this method; only /metadata_update, /reload and /accept_cluster take POST.",
+    405: (
+        "This page does not take this method; only /metadata_update, /reload, /accept_cluster and /msg_debug take POST."
+    ),
 }
 
 
 def _http_error(daemon: DaemonView, error: HTTPException) -> Response:
-    code = error.code or 500
+    code = error.code or _SERVER_ERROR
     if code >= _SERVER_ERROR:
         daemon.count(Counter.MongooseStdException)
     response = _text(_ERROR_TEXTS.get(code) or str(error.description), code)

@@ -38,7 +38,7 @@ _CHUNKS_AT_ONCE: Final = 256
 
 
 class Verdict(NamedTuple):
-    """The result of the last pass: its time, 0 for none yet, and the messages by which words and rows differ."""
+    """Wall-clock time of the last pass, 0 before the first, and the messages by which records and rows differ."""
 
     checked_ms: int = 0
     unaccounted: int = 0
@@ -61,7 +61,7 @@ class BooksCheck:
 
     def step(self, steady_ms: int, now_ms: int) -> None:
         """Begin a pass if one is due, continue it for a moment, or judge it once it is complete."""
-        if self._is_complete:  # a batch that was open during the pass is counted by now
+        if self._is_complete:  # a step after the pass, so that the rows have counted a batch that was open during it
             self._evaluate(steady_ms, now_ms)
         elif self._chunks is None and steady_ms >= self._due_ms:
             self._begin()

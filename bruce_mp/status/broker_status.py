@@ -48,7 +48,7 @@ class BrokerStatusStore:
         self._router: tuple[int, RouterStatus] | None = None
         self._reasons: dict[tuple[bytes, int], str] = {}
         self._stalls: dict[tuple[int | None, bytes, int], tuple[int, PartitionStall]] = {}
-        """By dispatcher slot, None for the router, and partition, with the time of the report."""
+        """Time and content of the last report, by dispatcher slot (None for the router), topic and partition."""
         self._stall_times: OldestMessageTimes[tuple[bytes, int]] = OldestMessageTimes()
 
     def record(self, reports: Iterable[BrokerStatus | RouterStatus], now_ms: int) -> None:
@@ -83,18 +83,21 @@ class BrokerStatusStore:
         with self._lock:
             brokers = {slot: status for slot, (at_ms, status) in self._brokers.items() if now_ms - at_ms < STALE_MS}
             router = self._router
-            fresh = router is not None and now_ms - router[0] < STALE_MS
+            is_fresh = router is not None and now_ms - router[0] < STALE_MS
             stalls = (stall for at_ms, stall in self._stalls.values() if now_ms - at_ms < STALL_SHOWN_MS)
             return ClusterReport(
                 brokers,
-                router[1] if router is not None and fresh else None,
+                router[1] if router is not None and is_fresh else None,
                 dict(self._reasons),
                 _merge_stalls(stalls),
             )
 
 
 def _merge_stalls(stalls: Iterable[PartitionStall]) -> tuple[PartitionStall, ...]:
-    """Return one stall for each partition: two processes may hold its messages, or report the same ones in turn."""
+    """Return one stall for each partition, with the earliest start and the largest number of messages.
+
+    Two processes may hold messages of a partition, or report the same ones in turn, so a sum could count some twice.
+    """
     merged: dict[tuple[bytes, int], PartitionStall] = {}
     for stall in sorted(stalls, key=lambda stall: stall.since_ms):
         first = merged.setdefault((stall.topic, stall.partition), stall)

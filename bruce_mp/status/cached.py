@@ -1,7 +1,7 @@
 """Cache for slow readings.
 
 Counting the messages in a full slab of many GB takes seconds. A slow reading therefore stays cached for a multiple of
-its duration, which bounds the share of time spent on reading. A quick reading is repeated for each request.
+its duration, so that readings take a bounded part of the time. A quick reading is repeated for each request.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Cached"]
 
-QUICK_S: Final = 0.5
-"""Time above which a reading counts as slow."""
+SLOW_S: Final = 0.5
+"""Duration from which a reading counts as slow."""
 VALIDITY_FACTOR: Final = 3
 """A slow reading stays valid for this multiple of its duration."""
 
@@ -37,7 +37,7 @@ class Cached(Generic[_Reading]):
         self._clock = clock
         self._lock = Lock()
         self._last: _Reading | None = None
-        self._until = 0.0
+        self._valid_until = 0.0
 
     def __call__(self) -> _Reading:
         """Return the reading.
@@ -49,7 +49,7 @@ class Cached(Generic[_Reading]):
             assert last is not None
             return last
         try:
-            if self._last is None or self._clock() >= self._until:
+            if self._last is None or self._clock() >= self._valid_until:
                 self._last = self._refresh()
             return self._last
         finally:
@@ -60,5 +60,5 @@ class Cached(Generic[_Reading]):
         reading = self._read()
         now = self._clock()
         duration = now - started
-        self._until = now + (VALIDITY_FACTOR * duration if duration >= QUICK_S else self._min_valid_s)
+        self._valid_until = now + (VALIDITY_FACTOR * duration if duration >= SLOW_S else self._min_valid_s)
         return reading

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
 """Wait for the thread at the end of the process, after its program was killed."""
 _MAX_TEXT: Final = 8192
-"""The most bytes of an event's text; an environment variable has a limit, and the log has the rest."""
+"""The most bytes of an event's text: Linux limits an environment variable, and the log has the rest."""
 
 
 class DaemonEvent(NamedTuple):
@@ -86,14 +86,14 @@ class EventHook:
             self._thread.join(_STOP_S)
 
     def _run(self) -> None:
-        while (event := self._next()) is not None:
+        while (event := self._await_event()) is not None:
             started = time.monotonic()
             self._execute(event)
             with self._changed:
-                left_s = self._config.interval_s - (time.monotonic() - started)
-                self._changed.wait_for(lambda: self._is_stopped, max(0.0, left_s))
+                rest_s = self._config.interval_s - (time.monotonic() - started)
+                self._changed.wait_for(lambda: self._is_stopped, max(0.0, rest_s))
 
-    def _next(self) -> DaemonEvent | None:
+    def _await_event(self) -> DaemonEvent | None:
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._is_stopped)
             return None if self._is_stopped else self._pending.pop(next(iter(self._pending)))

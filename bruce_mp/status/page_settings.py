@@ -23,8 +23,8 @@ NOT_REPORTED: Final = ActiveConfig("", 0)
 class PageSettings:
     """Settings of the pages.
 
-    `metadata_max_age_ms` is None if metadata may have any age. `has_copies` is True with a file of message copies: the
-    discard file, or those of message debugging.
+    `metadata_max_age_ms` is None if metadata may have any age. `has_copies` is True if the daemon writes copies of
+    messages to files: the discard file, or those of message debugging.
     """
 
     tls: Tls
@@ -36,6 +36,7 @@ class PageSettings:
 
     @classmethod
     def of(cls, config: Config, active_config: ActiveConfig) -> PageSettings:
+        # two intervals, because the router varies each, and a fetch takes time
         max_age_ms = 2 * config.delivery.metadata_refresh_interval_min * _MINUTE_MS
         has_copies = config.discard_log.enable or config.msg_debug.enable
         sync_ms = config.slab.sync_interval_ms

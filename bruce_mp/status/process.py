@@ -89,11 +89,11 @@ class _Status(ProcessShell):
         self._books_check = BooksCheck(slab)
         self._settings = PageSettings.of(start.config, NOT_REPORTED)
         self._reloads = ReloadRequests(self.send)
-        self._view = view = self._daemon_view(slab)
+        self._view = self._daemon_view(slab)
         self._hook = EventHook(start.config.events)
         self._pauses = PauseWatch(self._hook.post)
-        self._health = HealthWatch(view.evidence, self._hook)
-        app = create_app(view)
+        self._health = HealthWatch(self._view.evidence, self._hook)
+        app = create_app(self._view)
         self._server = HttpServer(app, start.listener, on_accept_exhausted=lambda: self._count(Counter.AcceptExhausted))
 
     def start(self) -> None:
@@ -136,10 +136,10 @@ class _Status(ProcessShell):
             super().send(message)
 
     def _destinations(self, config: Config) -> DiscardDestinations:
-        log, file = config.discard_log, None
-        if log.enable:
-            rolling = RollingFile(Path(log.path), log.max_file_size, log.max_archive_size, wall_ms)
-            file = DiscardFile(rolling, self._count, log.max_msg_prefix_size)
+        settings, file = config.discard_log, None
+        if settings.enable:
+            rolling = RollingFile(Path(settings.path), settings.max_file_size, settings.max_archive_size, wall_ms)
+            file = DiscardFile(rolling, self._count, settings.max_msg_prefix_size)
         return DiscardDestinations(file, DeadLetterTopic(config, self._count) if config.discards.topic else None)
 
     def _daemon_view(self, slab: Slab) -> DaemonView:
@@ -177,7 +177,7 @@ class _Status(ProcessShell):
         self._histories.brokers.sample(steady_ms())
         self._debug.check_deadline()
         self._books_check.step(steady_ms(), wall_ms())
-        # Not `call_about`, which may be late: the histories take a sample a second.
+        # `call_about` may be late, and the histories take a sample each second.
         self._loop.call_later(_TICK_S, self._tick)
 
     def _on_events(self, data: bytes) -> None:
@@ -190,7 +190,8 @@ class _Status(ProcessShell):
         traffic = [item for item in events if isinstance(item, TrafficEvent)]
         self._histories.traffic.record(traffic, now_ms)
         self._histories.totals.record(traffic, now_ms)
-        others = [item for item in events if not isinstance(item, TrafficEvent)]  # few, but topics may be thousands
+        # Traffic events may be as many as topics, and the lines below walk the others several times.
+        others = [item for item in events if not isinstance(item, TrafficEvent)]
         self._reports.record([item for item in others if isinstance(item, DiscardReportEvent)], wall_ms())
         self._compression.record([item for item in others if isinstance(item, CompressionEvent)])
         self._histories.totals.record([item for item in others if isinstance(item, DiscardEvent)], now_ms)

@@ -1,8 +1,8 @@
 """Request guard: decides which HTTP requests may read, and which may change state.
 
-Every client that reaches the address may read, unless the `Host` header has a foreign name: that reveals DNS rebinding,
-with which a page of another site reads through a browser. The guard also refuses a state-changing request that such a
-page may have caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. If a token is
+Every client that reaches the address may read, unless the `Host` header has a foreign name. Such a name reveals DNS
+rebinding, by which a page of another site reads through a browser. The guard also refuses a state-changing request that
+such a page may have caused. A browser reports the source of a request in `Sec-Fetch-Site` and `Origin`. If a token is
 configured, the request needs it as well.
 """
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["guard_change", "guard_host"]
 
 _FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
+"""Values of `Sec-Fetch-Site` for pages of other servers; "same-site" ones are of another host of the domain."""
 _BEARER: Final = "Bearer "
 _SETTING: Final = "http.allowed_hosts"
 _UNAUTHORIZED: Final = (

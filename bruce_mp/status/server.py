@@ -37,6 +37,9 @@ _STOP_S: Final = 2.0
 """Wait for running requests at the end of the process."""
 _UNLIMITED_CONNECTIONS: Final = 32
 """Connections that the limit leaves out: those with a running request, and those that the server is closing."""
+_UCRED_BYTES: Final = 12
+_UCRED_UID: Final = slice(4, 8)
+"""Size of Linux' `struct ucred` (pid, uid, gid), and the place of the uid in it."""
 _EXHAUSTED: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
 _SETTINGS: Final[dict[str, Any]] = {
     "threads": THREADS,
@@ -85,7 +88,7 @@ class HttpServer:
         self._open_at_end: dict[int, Any] = {}
         # waitress warns whenever a request waits for a worker thread, which is normal here.
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        logging.getLogger("waitress").addFilter(_explain)
+        logging.getLogger("waitress").addFilter(_rewrite_error)
         settings = {**_SETTINGS, "connection_limit": limits.connections + _UNLIMITED_CONNECTIONS}
         self._server = create_server(app, map=self._map, sockets=[listener], **settings)
         self._accept_one: Callable[[], Any] = self._server.accept
@@ -112,12 +115,12 @@ class HttpServer:
     def enforce_limits(self) -> None:
         """Let the server thread close connections over a time limit, and accept again after a failure."""
         if self._server.active_channels or not self._server.accepting:
-            self._server.trigger.pull_trigger(self._sweep)
+            self._server.trigger.pull_trigger(self._enforce_limits)
 
     # --- in the server thread ----------------------------------------------------------------------------------------
 
     def _end_loop(self) -> None:
-        """Leave the loop nothing to wait for.
+        """Take all sockets from the loop, which then ends.
 
         `stop` closes the connections: waitress may run this before `pull_trigger` has written to its pipe.
         """
@@ -145,8 +148,8 @@ class HttpServer:
             _choose_to_close(closable).will_close = True
         return channel
 
-    def _sweep(self) -> None:
-        """Close the connections whose transfers take too long, however often bytes move."""
+    def _enforce_limits(self) -> None:
+        """Accept again, and close the connections whose transfers take too long, however often bytes move."""
         self._server.accepting = True
         now = time.monotonic()
         before, self._pending = self._pending, {}
@@ -162,14 +165,16 @@ class HttpServer:
     def _transfer_of(self, channel: HTTPChannel, now: float) -> _Transfer | None:
         """Return the present transfer of a channel, or None while it is idle or the application runs."""
         if channel.total_outbufs_len:
-            return _Transfer((*channel.requests, channel.outbufs[0])[0], now, self._limits.response_s)
+            # waitress removes the request before the client has read the last bytes of the response
+            response = channel.requests[0] if channel.requests else channel.outbufs[0]
+            return _Transfer(response, now, self._limits.response_s)
         if channel.requests:
             return None
         return None if channel.request is None else _Transfer(channel.request, now, self._limits.request_s)
 
 
-def _explain(record: logging.LogRecord) -> bool:
-    """Drop waitress's lines about clients that disconnect, and name the rest for operators."""
+def _rewrite_error(record: logging.LogRecord) -> bool:
+    """Drop waitress's lines below ERROR, which are about clients that disconnect, and give errors a text of ours."""
     if record.levelno < logging.ERROR:
         return False
     record.msg, record.args = "The server of the status pages failed in a request. This is a bug: please report it.", ()
@@ -186,5 +191,5 @@ def _choose_to_close(channels: list[HTTPChannel]) -> HTTPChannel:
 def _peer_of(channel: HTTPChannel) -> object:
     """Return the user of a UNIX connection, or the address of a TCP client."""
     if channel.socket.family == socket.AF_UNIX:
-        return channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8]
+        return channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_BYTES)[_UCRED_UID]
     return channel.addr[0]

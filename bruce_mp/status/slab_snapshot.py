@@ -41,12 +41,13 @@ def read_held_groups(slab: Slab) -> list[HeldGroup]:
         groups[topic, word] = (before + messages, min(oldest_ms, arrived_ms))
     table = TopicTable(slab)
     return [
-        HeldGroup(_name(table, topic), RunState(word & 0xFF), word >> 8, messages, oldest_ms)
+        HeldGroup(_name_of(table, topic), RunState(word & 0xFF), word >> 8, messages, oldest_ms)
         for (topic, word), (messages, oldest_ms) in groups.items()
     ]
 
 
-def _name(table: TopicTable, topic: bytes | int) -> bytes:
+def _name_of(table: TopicTable, topic: bytes | int) -> bytes:
+    """Return the name of a topic, which a run holds as a name or as its number in the table."""
     if isinstance(topic, bytes):
         return topic
     try:

@@ -1,8 +1,8 @@
 """Changes of the daemon's state: paused partitions, partitions that flow again, and health.
 
 `PauseWatch` compares the router's reports and logs one line for all partitions that changed. A partition flows again
-once several reports in a row lack its pause, because a refused partition is sent and paused in turn. `HealthWatch` has
-a thread, because the evidence takes long to read from a large slab. The hook gets the same changes.
+once several reports in a row lack its pause, because a partition that Kafka refuses is paused and tried in turn.
+`HealthWatch` has a thread, because the evidence takes long to read from a large slab. The hook gets the same changes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ __all__ = ["HealthWatch", "PauseWatch"]
 
 log = logging.getLogger(__name__)
 _REPORTS_UNTIL_FLOWING: Final = 3
-"""Reports without a partition after which it flows again: one report may miss a partition between two processes."""
+"""Reports without a partition after which it flows again; one report may miss a partition that changes its process."""
 _MAX_NAMED: Final = 5
 """Partitions that an event names; the rest is counted."""
 _CHECK_EVERY_S: Final = 1.0
 """Interval of the checks; the daemon's own reports are a second apart."""
 
 _Scope = tuple[int | None, bytes, int]
+"""Slot of a paused dispatcher (None for a partition), topic and partition."""
 
 
 class PauseWatch:
@@ -46,7 +47,7 @@ class PauseWatch:
         self._missed: dict[_Scope, int] = {}
 
     def record(self, paused: Sequence[PausedScope], *, is_complete: bool) -> None:
-        """Compare with a report of the router; `is_complete`: it lists all pauses."""
+        """Compare with a report of the router. `is_complete` is True if it lists all pauses."""
         current = {_scope_of(each): each.state for each in paused}
         new = [scope for scope in current if scope not in self._missed]
         missed = {scope: self._missed[scope] + is_complete for scope in self._missed if scope not in current}
@@ -78,7 +79,7 @@ def _scope_text(scope: _Scope) -> str:
 
 
 class HealthWatch:
-    """Thread that judges the health once a second while a program waits for events."""
+    """Thread that assesses the health once a second, if `events.command` is set."""
 
     def __init__(self, evidence: Callable[[], Evidence], hook: EventHook) -> None:
         self._evidence = Cached(evidence)
@@ -100,7 +101,7 @@ class HealthWatch:
                 self.check()
 
     def check(self) -> None:
-        """Post an event if the state of the health changed."""
+        """Post an event if the health changed."""
         try:
             page = assess_health(self._evidence())
         except SlabError:

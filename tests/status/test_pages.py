@@ -128,6 +128,13 @@ def test_a_wrong_method_is_refused(daemon: OfflineStatusPages, method: str, path
     assert daemon.refreshes == 0
 
 
+def test_a_refused_post_names_all_pages_that_take_one(daemon: OfflineStatusPages) -> None:
+    rules = daemon.client.application.url_map.iter_rules()
+    pages = {rule.rule.removeprefix("/sys").split("/")[1] for rule in rules if "POST" in (rule.methods or ())}
+    text = daemon.client.post("/counters").text
+    assert all(f"/{page}" in text for page in pages), (pages, text)
+
+
 def test_responses_forbid_caching(daemon: OfflineStatusPages) -> None:
     assert daemon.client.get("/books/json").headers["Cache-Control"] == "no-store"
 

@@ -23,6 +23,7 @@ __all__ = ["BrokerHistory", "BrokerTraffic"]
 _FIRST_ERROR: Final = Counter.AckErrorFirst
 _NO_ERROR: Final = _FIRST_ERROR + 1
 _LAST_ERROR: Final = _FIRST_ERROR + 136
+"""Counters of the responses by error code: -1 is the first, 0 means no error, and the last sums all unknown codes."""
 
 
 class _BrokerSample(NamedTuple):

@@ -138,7 +138,7 @@ _FAULTS: Final = {
 
 
 def fault_of(error: sqlite3.Error) -> str:
-    """Return a fault for operators."""
+    """Return the error as text for operators."""
     name: str = getattr(error, "sqlite_errorname", "")
     return next((text for start, text in _FAULTS.items() if name.startswith(start)), f"SQLite reports {name or error}")
 

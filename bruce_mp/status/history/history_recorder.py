@@ -1,8 +1,8 @@
 """Writes the flow of each minute to the history file, and reads its series for the pages.
 
 A thread opens the file and writes, because a disk may stop and the process must not. A write costs a few pages of the
-file. The thread also counts the held messages by topic for the topics' received ones, at most for `_SCAN_SHARE` of its
-time: counting a full slab of many GB takes seconds.
+file. The thread also counts the held messages by topic, from which `TopicTotals` derives the received ones. This takes
+at most `_SCAN_SHARE` of its time: counting a full slab of many GB takes seconds.
 """
 
 from __future__ import annotations
@@ -165,25 +165,27 @@ class HistoryRecorder:
             log.warning(text, _fault(error))
         self._is_failing = True
 
-    def _by_topic(self, now_ms: int, ms: int) -> dict[bytes, StepAmounts]:
+    def _by_topic(self, now_ms: int, interval_ms: int) -> dict[bytes, StepAmounts]:
         """Return the amounts of the topics with the most messages."""
-        held = self._scan()
+        held = self._count_held_if_due()
         topics, other = self._totals.read()
         before, self._topics = self._topics, {**topics, OTHER: other}
-        delays = self._traffic.by_topic(now_ms)
+        traffic = self._traffic.by_topic(now_ms)
         amounts = {}
         for name, total in self._topics.items():
             change = total.since(before.get(name))
-            latency = delays.get(name)
-            percentiles = (latency.p50_ms, latency.p99_ms) if latency and change.delivered else (None, None)
+            recent = traffic.get(name)
+            percentiles = (recent.p50_ms, recent.p99_ms) if recent and change.delivered else (None, None)
             amounts[name] = StepAmounts(
-                ms / 1000, change.received, change.delivered, change.discarded, held.get(name, 0), *percentiles
+                interval_ms / 1000, change.received, change.delivered, change.discarded, held.get(name, 0), *percentiles
             )
-        busy = [name for name, each in amounts.items() if any(each[1:5])]
+        busy = [
+            name for name, each in amounts.items() if any((each.received, each.delivered, each.discarded, each.held))
+        ]
         busy.sort(key=lambda name: -(amounts[name].delivered + amounts[name].discarded + amounts[name].held))
         return {name: amounts[name] for name in busy[:MAX_TOPICS]}
 
-    def _scan(self) -> Mapping[bytes, int]:
+    def _count_held_if_due(self) -> Mapping[bytes, int]:
         started = time.monotonic()
         if started >= self._next_scan:
             try:

@@ -128,7 +128,7 @@ class RateHistory:
         return tuple(counter_total(self._slab, discarded(reason)) for reason in _REASONS)
 
     def accepts_failed_in_last_minute(self) -> int:
-        """Return the number of connections of the last minute that lacked descriptors or memory to be accepted."""
+        """Return how often processes had no descriptor or memory for a connection in the last minute."""
         now = counter_total(self._slab, Counter.AcceptExhausted)
         with self._lock:
             before = self._minute.first

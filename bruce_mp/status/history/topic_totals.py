@@ -1,8 +1,8 @@
 """Totals by topic for `/metrics`: messages received, delivered and discarded, and bytes delivered.
 
-The loop adds the events of other processes, and HTTP threads read. `/held` counts the messages that a topic holds;
-with the settled ones they give the received ones, so no input counts by topic. The totals begin with the status
-process.
+The loop adds the events of other processes, and HTTP threads read. `/held` counts the held messages of a
+topic. Held and settled ones together are the received ones, so no input counts by topic. The totals begin with the
+status process.
 
 A topic keeps its series: if topics changed places with `(other)`, its counters would fall, and Prometheus would take
 each fall for a restart. Only topics of Kafka get one, because clients may invent names.
@@ -150,4 +150,5 @@ class TopicTotals:
 
 
 def _coherent(total: TopicTotal) -> TopicTotal:
+    """Return the totals with at least as many received messages as settled ones, which are counted sooner."""
     return msgspec.structs.replace(total, received=max(total.received, total.settled))

@@ -73,12 +73,12 @@ def minute_start_ms(now_ms: int) -> int:
 
 def increases(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
     """Return the increase of each counter."""
-    return tuple(one - other for one, other in zip(now, before, strict=True))
+    return tuple(later - earlier for later, earlier in zip(now, before, strict=True))
 
 
-def per_s(messages: int, ms: int) -> float:
+def per_s(amount: int, ms: int) -> float:
     """Return a rate per second, or 0 for an empty interval."""
-    return round(1000 * messages / ms, 2) if ms > 0 else 0.0
+    return round(1000 * amount / ms, 2) if ms > 0 else 0.0
 
 
 def latency_ms(buckets: Sequence[int], share: float) -> float | None:

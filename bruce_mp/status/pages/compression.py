@@ -12,7 +12,7 @@ from bruce_mp.status.pages.text import bracketed, topic_text
 from bruce_mp.telemetry.compression import CompressionSums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from bruce_mp.slab.file import Slab
     from bruce_mp.telemetry.compression import CompressionEvent
@@ -119,8 +119,7 @@ def read_compression_summary(page: CompressionPage) -> CompressionSummary:
     return CompressionSummary(sums, rows[:MAX_TOPICS], len(rows))
 
 
-def _sum(codec: str, rows: Iterable[TopicCompression]) -> TopicCompression:
-    rows = list(rows)
+def _sum(codec: str, rows: Sequence[TopicCompression]) -> TopicCompression:
     plain, packed = sum(row.plain_bytes for row in rows), sum(row.packed_bytes for row in rows)
     return TopicCompression(
         "",

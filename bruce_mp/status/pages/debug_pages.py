@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["add_debug_pages"]
 
-_STATE_CHANGING: Final = ["GET", "POST"]
 _DISABLED: Final = (
     "Message debugging is disabled: set msg_debug.enable = true and msg_debug.path, and reload the configuration.\n"
 )
@@ -29,14 +28,15 @@ _DISABLED: Final = (
 def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) -> None:
     """Add the pages to an application. `guard` aborts a request that is not allowed to change state."""
 
-    def add_page(path: str, action: Callable[..., str], methods: list[str]) -> None:
+    def add_page(path: str, action: Callable[..., str], *, changes_state: bool = True) -> None:
         def respond(topic: str | None = None) -> Response:
-            if methods is _STATE_CHANGING:
+            if changes_state:
                 guard()
             if not debug.enabled:
                 return Response(_DISABLED, 409, mimetype="text/plain")
             return Response(action() if topic is None else action(topic), mimetype="text/plain")
 
+        methods = ["GET", "POST"] if changes_state else ["GET"]
         app.add_url_rule(f"/msg_debug/{path}", f"msg_debug_{path}", respond, methods=methods)
 
     def add_topic(topic: str) -> str:
@@ -47,15 +47,15 @@ def add_debug_pages(app: Flask, debug: MessageDebug, guard: Callable[[], None]) 
         name = topic_bytes(topic)
         return _result_text("Disabled" if debug.remove(name) else "Failed to disable", name)
 
-    add_page("get_topics", debug.describe, ["GET"])
-    add_page("add_topic/<path:topic>", add_topic, _STATE_CHANGING)
-    add_page("del_topic/<path:topic>", del_topic, _STATE_CHANGING)
+    add_page("get_topics", debug.describe, changes_state=False)
+    add_page("add_topic/<path:topic>", add_topic)
+    add_page("del_topic/<path:topic>", del_topic)
     for path, action, text in (
         ("add_all_topics", debug.select_all, "All message debug topics enabled\n"),
         ("del_all_topics", debug.deselect_all, "All message debug topics disabled\n"),
         ("truncate_files", debug.truncate, "Message debug files truncated\n"),
     ):
-        add_page(path, _then_return(action, text), _STATE_CHANGING)
+        add_page(path, _then_return(action, text))
 
 
 def _result_text(verb: str, topic: bytes) -> str:

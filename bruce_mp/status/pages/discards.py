@@ -43,7 +43,7 @@ class TopicCount(msgspec.Struct, frozen=True):
 
 
 class DuplicateTopic(msgspec.Struct, frozen=True):
-    """Messages of a topic, with the range of their client timestamps in ms."""
+    """Possible duplicates of a topic, with the range of their client timestamps in ms."""
 
     topic: str
     min_timestamp: int

@@ -84,7 +84,7 @@ def _lines(family: Family, form: Format) -> Iterator[str]:
     yield f"# HELP {name} {_escape(family.help, quotes=is_openmetrics)}"
     yield f"# TYPE {name} {family.kind}"
     for sample in family.samples:
-        labels = ",".join(f'{name}="{_escape(value)}"' for name, value in sample.labels.items())
+        labels = ",".join(f'{label}="{_escape(value)}"' for label, value in sample.labels.items())
         yield f"{family.name}{sample.suffix}{'{' + labels + '}' if labels else ''} {sample.value!r}"
 
 

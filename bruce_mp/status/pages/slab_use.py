@@ -23,7 +23,7 @@ __all__ = ["SizeClass", "SlabUse", "largest_topics", "read_slab_use"]
 MAX_LARGEST: Final = 3
 """Topics that the page names."""
 MIN_SHARE: Final = 0.01
-"""Part of the slab below which a topic is not worth a name."""
+"""Part of the slab from which the page names a topic."""
 
 
 class SizeClass(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def read_slab_use(slab: Slab) -> SlabUse:
         chunk=lay.CHUNK_BYTES,
         in_use=sum(each.in_use for each in sums.values()),
         settled=sum(each.settled for each in sums.values()),
-        classes=[SizeClass(size, sums.places, sums.in_use, sums.settled) for size, sums in sorted(sums.items())],
+        classes=[SizeClass(size, each.places, each.in_use, each.settled) for size, each in sorted(sums.items())],
     )
 
 

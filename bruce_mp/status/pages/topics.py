@@ -91,8 +91,8 @@ SORTS: Final[Mapping[str, Callable[[TopicLine], Any]]] = {
 def select_topics(lines: Iterable[TopicLine], selection: TopicSelection) -> TopicsPart:
     """Select and sort topics. Ties are ordered by waiting messages, then by name."""
     lines = list(lines)
-    wanted = selection.text.casefold()
-    matching = [line for line in lines if wanted in line.topic.casefold()]
+    text = selection.text.casefold()
+    matching = [line for line in lines if text in line.topic.casefold()]
     matching.sort(key=lambda line: (-line.delivered, -line.waiting, line.topic))
     if selection.sort in SORTS:
         matching.sort(key=SORTS[selection.sort], reverse=not selection.ascending)

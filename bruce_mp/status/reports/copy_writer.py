@@ -83,7 +83,7 @@ def _discard_line(copy: Copy, max_bytes: int | None) -> DiscardLine:
 
 
 class DiscardDestinations(NamedTuple):
-    """Destinations of discarded messages; in the writer's queue, those of all later copies."""
+    """Destinations of discarded messages. In the writer's queue, an instance sets those of all later copies."""
 
     file: DiscardFile | None = None
     dead_letters: DeadLetterTopic | None = None
@@ -105,7 +105,7 @@ class CopyWriter:
         self._debug = debug
         self._count = count
         self._queue: SimpleQueue[bytes | DiscardDestinations | None] = SimpleQueue()
-        self._waiting = 0
+        self._queued_bytes = 0
         self._lock = Lock()
         self._thread = Thread(target=self._run, name="copies", daemon=True)
 
@@ -127,8 +127,8 @@ class CopyWriter:
     def enqueue(self, data: bytes) -> None:
         """Queue copies as `telemetry.message_copies` encodes them. Drop and count them beyond `MAX_QUEUED_BYTES`."""
         with self._lock:
-            has_room = not self._waiting or self._waiting + len(data) <= MAX_QUEUED_BYTES
-            self._waiting += len(data) if has_room else 0
+            has_room = not self._queued_bytes or self._queued_bytes + len(data) <= MAX_QUEUED_BYTES
+            self._queued_bytes += len(data) if has_room else 0
         if has_room:
             self._queue.put(data)
         else:
@@ -148,7 +148,7 @@ class CopyWriter:
                 continue
             self._write(_decode(item))
             with self._lock:
-                self._waiting -= len(item)
+                self._queued_bytes -= len(item)
 
     def _prepare(self) -> None:
         if self._discards.file is not None:

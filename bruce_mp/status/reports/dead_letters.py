@@ -12,9 +12,9 @@ are those of the discarded message, and:
     bruce.value_size     the size of the whole value, if it was cut to fit
 
 A dead letter that is discarded itself never becomes another one. Without room in the daemon, dead letters are lost and
-counted: the writer thread waits at most `PATIENCE_S` for the input in all for the copies of one parcel, and then not at
-all for `PAUSE_S`. A connection that a dead input has closed costs one new connection, at once. A message that the
-kernel refuses for its size costs only itself.
+counted: for the copies of one frame, the writer thread waits at most `PATIENCE_S` for the input. After such a wait, it
+sends nothing for `PAUSE_S`. If a dead input has closed a connection, the thread opens a new one at once. A message that
+the kernel refuses for its size is lost alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _START_BYTES: Final = 64
 _SIZE_HEADER: Final = 64
 """Room for the header with the size of a cut value."""
 _SHORTEST_WAIT_S: Final = 0.001
-"""Wait of the last message of a parcel whose time is over; zero would make the socket non-blocking."""
+"""Wait once the time for a frame is over; zero would make the socket non-blocking."""
 
 
 class DeadLetterTopic:
@@ -70,7 +70,7 @@ class DeadLetterTopic:
         self._limit = min(max(self._datagram_limit, stream_limit), config.batching.message_max_bytes)
         self._count = count
         self._host = socket.gethostname().encode()
-        self._quiet_until = 0.0
+        self._paused_until = 0.0
         self._give_up_at = 0.0
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class DeadLetterTopic:
 
     def stop(self) -> None:
         """Count all further dead letters as lost. Another thread may be in `send`."""
-        self._quiet_until = inf
+        self._paused_until = inf
 
     def count_lost(self, copies: Iterable[Copy]) -> None:
         """Count copies that do not reach `send`. Another thread may be in `send`."""
@@ -106,17 +106,17 @@ class DeadLetterTopic:
         except LocalProtocolError as error:
             self._log_loss(str(error))
             return False
-        if time.monotonic() < self._quiet_until:
+        if time.monotonic() < self._paused_until:
             return False
-        way = self._datagrams if len(data) <= self._datagram_limit else self._stream
+        target = self._datagrams if len(data) <= self._datagram_limit else self._stream
         try:
-            way.send(data, self._give_up_at)
+            target.send(data, self._give_up_at)
         except OSError as error:
             if error.errno == errno.EMSGSIZE:
                 self._log_loss(f"the kernel allows no datagram of {len(data)} bytes; raise net.core.wmem_default.")
                 return False
-            self._quiet_until = max(self._quiet_until, time.monotonic() + PAUSE_S)
-            self._log_loss(f"{way.path} did not take it: {error.strerror or 'it does not read'}.")
+            self._paused_until = max(self._paused_until, time.monotonic() + PAUSE_S)
+            self._log_loss(f"{target.path} did not take it: {error.strerror or 'it does not read'}.")
             return False
         return True
 
@@ -167,7 +167,7 @@ class _InputSocket:
         self._socket: socket.socket | None = None
 
     def send(self, data: bytes, give_up_at: float) -> None:
-        """Send a whole message by `give_up_at`. Raise OSError; the input then has none of it, or an unclean part."""
+        """Send a whole message by `give_up_at`. Raise OSError if the input has none of it, or a part."""
         is_new = self._socket is None
         try:
             self._send(data, give_up_at)

@@ -43,7 +43,7 @@ FILE_NAMES: Final = {
     CopyTarget.MSG_GOT_ACK: "msg_got_ack",
 }
 MAX_TOPICS: Final = 1000
-"""Most topics with separate files, because clients may invent names."""
+"""Most topics that can be selected by name, because every process on the message path gets the list."""
 
 
 class MessageDebug:
@@ -174,11 +174,11 @@ class MessageDebug:
 
     def write(self, copies: Sequence[Copy]) -> None:
         with self._lock:
-            for number, copy in enumerate(copies):
+            for written, copy in enumerate(copies):
                 try:
                     self._write(copy)
                 except FileWriteError:
-                    self._count(Counter.MsgCopyLost, len(copies) - number)
+                    self._count(Counter.MsgCopyLost, len(copies) - written)
                     self._change_selection(DebugTopics())
                     raise
 
