@@ -27,17 +27,18 @@ MIN_PAUSE_S: Final = 0.001
 MAX_PAUSE_S: Final = 0.010
 """Bounds of the pause while the slab is nearly full; it grows as the free memory shrinks."""
 
-
 MAX_MESSAGES: Final = 512
 """Largest number of messages in a turn, between two checks of the slab's room.
 
-The unit is messages and not batches: with naps, a batch may be a single message, and a return from the kernel costs
-as much as a few dozen messages.
+It counts messages instead of batches: with naps, a batch may be a single message, and each check costs as much as a
+few dozen messages.
 """
 MIN_MESSAGES: Final = 8
 """The fewest messages of a turn, below which the cost of a turn outweighs its messages."""
 PART_DIVISOR: Final = 32
-"""A turn should take at most the free chunks divided by this number, and at least a quarter of that."""
+"""A turn should take at most the free chunks divided by this number."""
+SHORT_TURN_FACTOR: Final = 4
+"""A turn that took less than the limit divided by this number is lengthened."""
 
 
 class Allowance(NamedTuple):
@@ -75,7 +76,7 @@ class Backpressure:
         pause_s = self._pause_s(watermark)
         self._free_before = self._pool.free_count
         if self.blocks:
-            messages = self._room(next_size)
+            messages = self._count_fitting(next_size)
             return Allowance(messages, pause_s if messages else MAX_PAUSE_S)
         return Allowance(self._messages if is_short else MAX_MESSAGES, pause_s)
 
@@ -83,7 +84,7 @@ class Backpressure:
         """Adapt the length of a turn to the number of chunks that the last one took."""
         if taken * PART_DIVISOR > self._pool.free_count:
             self._messages = max(MIN_MESSAGES, self._messages // 2)
-        elif taken * PART_DIVISOR * 4 < self._pool.free_count:
+        elif taken * PART_DIVISOR * SHORT_TURN_FACTOR < self._pool.free_count:
             self._messages = min(MAX_MESSAGES, self._messages * 2)
 
     def _pause_s(self, watermark: int) -> float:
@@ -91,7 +92,7 @@ class Backpressure:
             return 0.0
         return MIN_PAUSE_S + (MAX_PAUSE_S - MIN_PAUSE_S) * (1 - self._pool.free_count / max(1, watermark))
 
-    def _room(self, next_size: int) -> int:
+    def _count_fitting(self, next_size: int) -> int:
         """Return the number of messages that certainly find room."""
         room = _room_for_largest(self._pool, self._span, self._batch)
         if not room:

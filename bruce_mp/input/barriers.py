@@ -40,7 +40,7 @@ _MIN_INTERVAL_MS: Final = 1
 _MAX_INTERVAL_MS: Final = 20
 """Bounds of the interval between two polls for outcomes."""
 _GROWTH: Final = 2.0
-"""Largest ratio of an interval to the one before, and the ratio while no outcome comes."""
+"""Largest ratio of an interval to the one before; without new outcomes, intervals grow by it."""
 _REMAINING_FRACTION: Final = 0.5
 """Part of the remaining time that passes before the next poll: near the end the polls are close to each other."""
 _MIN_INTERVAL_IN_POLLS: Final = 4
@@ -134,9 +134,9 @@ class Barriers:
         self.has_new = True
 
     def on_handed_over(self) -> bool:
-        """Record the handover of all messages before the present barriers; return True if one waits for the journal.
+        """Give each durable barrier its ticket once its messages are handed over; return True if there is one.
 
-        Messages in spill files are handed over later, once the feed has put them back into the slab.
+        The caller has handed over all runs. The feed hands over messages in spill files later.
         """
         durable = [each for each in self._pending if each.is_durable]
         for each in durable:
@@ -166,7 +166,7 @@ class Barriers:
         waited, self._pending = self.clients, waiting
         for client in waited:
             self._merge_finished(client)
-        return min(map(_remaining_intervals, waiting), default=inf)
+        return min(map(_measure_progress, waiting), default=inf)
 
     def answer_all(self) -> None:
         """Answer all pending barriers, because the daemon shuts down."""
@@ -225,8 +225,8 @@ def _outstanding(client: StreamClientState, last: FlushGroup) -> int:
     return sum(flush_group.outstanding for flush_group in _flush_groups_of(client, last))
 
 
-def _remaining_intervals(barrier: _PendingBarrier) -> float:
-    """Return the intervals that a barrier still needs at the rate of the past one, and begin the next interval."""
+def _measure_progress(barrier: _PendingBarrier) -> float:
+    """Return the number of intervals that a barrier still needs at the rate of the last one, and store its progress."""
     outstanding = _outstanding(barrier.client, barrier.last)
     settled, barrier.outstanding = barrier.outstanding - outstanding, outstanding
     return outstanding / settled if settled > 0 else inf
@@ -265,7 +265,7 @@ class BarrierWatch:
         self._wake_journal = wake_journal
         self._timer: Timer | None = None
         self._interval_ms: float = _MIN_INTERVAL_MS
-        self._flush_retry_ms = 0
+        self._next_flush_ms = 0
 
     def start(self) -> None:
         """Publish and flush all messages for a new barrier, and poll at the shortest interval again."""
@@ -280,7 +280,7 @@ class BarrierWatch:
 
     def _flush(self) -> None:
         """Ask the router to flush the topics of unsettled messages, unless the journal's copy suffices."""
-        self._flush_retry_ms = steady_ms() + _FLUSH_RETRY_MS
+        self._next_flush_ms = steady_ms() + _FLUSH_RETRY_MS
         if self._barriers.has_delivery_barrier:
             self._publisher.flush(self._outcomes.unsettled_topics())
 
@@ -296,7 +296,7 @@ class BarrierWatch:
         self._timer = None
         if not len(self._barriers):
             return
-        if steady_ms() >= self._flush_retry_ms:
+        if steady_ms() >= self._next_flush_ms:
             if self._barriers.has_unpublished:  # lanes may have open runs with messages from spill files
                 self._publisher.publish_open_runs()
             self._flush()

@@ -88,15 +88,14 @@ class DatagramAdmission:
     def receive(self, descriptor: int, limit: int, now_ms: int, until_ms: int = 0) -> int:
         """Receive at most `limit` messages from a socket and return their number.
 
-        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raises OSError for a broken socket.
+        The call may wait for messages until `until_ms`; see `DatagramIntake.run`.  Raise OSError for a broken socket.
         """
         if (self._quotas is not None and self._quotas.is_active) or self._clocks.needs_credentials(now_ms):
             return self._receive_with_credentials(descriptor, limit, now_ms)
         committed, uncommitted, ingested = self._intake.run(descriptor, limit, now_ms, until_ms)
-        if ingested is not None:  # the intake left the last batch to us
+        if ingested is not None:  # the intake counts only plain batches
             self._commit(uncommitted, ingested)
-        no_peer = None  # without credentials no sender is known
-        self._clocks.record_replaced(lambda _: no_peer, now_ms)
+        self._clocks.record_replaced(lambda _: None, now_ms)  # without credentials no sender is known
         return committed + uncommitted
 
     def _receive_with_credentials(self, descriptor: int, limit: int, now_ms: int) -> int:
@@ -113,7 +112,7 @@ class DatagramAdmission:
         Messages in `skip` are in lanes already.
         """
         self._row.begin_batch()
-        base = self._base
+        base = self._first_arrival
         decision = AdmissionDecision()
         if self._quotas is not None and self._quotas.is_active:
             decision = decide_admission(self._quotas, self._slab, count, now_ms, {each - base for each in skip})
@@ -126,7 +125,7 @@ class DatagramAdmission:
         self._clocks.record_replaced(lambda arrival: decision.peer(arrival - base), now_ms)
 
     @property
-    def _base(self) -> int:
+    def _first_arrival(self) -> int:
         """Return the arrival number of the first datagram in the landing zone."""
         return self._slab.longs[landing_zone.base_at(self._slab) >> 3]
 
@@ -139,7 +138,7 @@ class DatagramAdmission:
     ) -> None:
         """Report the discarded messages of a batch, then count it and empty the landing zone in one transaction."""
         decision = decision or AdmissionDecision()
-        view, base = self._slab.view, self._base
+        view, base = self._slab.view, self._first_arrival
         needs_extents = unappended_count(ingested) or skip or decision.refused
         landed = landing_zone.landed_extents(self._slab) if needs_extents else []
         for rejection in ingested.rejections:
@@ -165,8 +164,8 @@ class DatagramAdmission:
         close_open_runs(self._slab, owner)
         landed = len(landing_zone.landed_lengths(self._slab))
         if landed:
-            self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._base))
-            self.admit(landed, now_ms, copied_arrivals(self._slab, self._base))
+            self._lanes.restore_partition_counts(partition_counts_from(self._slab, self._first_arrival))
+            self.admit(landed, now_ms, copied_arrivals(self._slab, self._first_arrival))
         self._lanes.close_all()
         self._lanes.drain_closed()  # the sweep finds these runs, too, and those of the predecessor
         return [found.segment for found in sweep_filled(self._slab)]

@@ -36,11 +36,11 @@ __all__ = ["main", "prepare"]
 
 log = logging.getLogger(__name__)
 _MAX_TURNS: Final = 4
-"""Calls of `_receive` before the loop serves its other sources."""
+"""Turns before the loop serves its other sources."""
 _MAX_ROUND_MS: Final = 200
 """Longest time between two reads of the supervisor's control messages: about the linger of a batch of 200 ms."""
 _MIN_WAIT_MS: Final = 50
-"""Shortest rest of a round for another wait, because a wait for the rest costs as much as the next round."""
+"""Remaining time of a round below which it ends: another wait would cost as much as the next round."""
 _MAX_BATCHES_AT_STOP: Final = 2048
 """Bound on the batches after Stop, because senders may continue to send."""
 _ERROR_PAUSE_S: Final = 1.0

@@ -1,9 +1,10 @@
 """Fenced attempts: a client's messages between a begin and an end frame, delivered after the end frame or never.
 
 The input appends the messages to separate lanes of the slab and holds them.  The end frame completes the attempt: the
-router gets them all.  If the connection ends earlier, they are discarded.  Only their clients can complete attempts and
-so free their memory. Therefore all open attempts of a worker together get a limited part of the slab.  An attempt that
-needs more than that, or more than the share of a topic, writes its further messages to a spill file (`slab/spill.py`).
+router gets them all.  If the connection ends earlier, they are discarded.  Only its client can complete an
+attempt and so free its memory.  Therefore all open attempts of a worker together get a limited part of the slab.  An
+attempt that needs more, or more than the share of a topic, writes its further messages to a spill file
+(`slab/spill.py`).
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 _LINGER_MS: Final = 1 << 40
 """Linger of an attempt's runs: no run becomes due before the end of the attempt."""
+_MAX_NUMBER: Final = 0xFFFFFFFF
+"""The largest attempt number that fits into a chunk header; 0 means no attempt."""
 _MAX_WAIT_MS: Final = 30_000
 """Longest time that an attempt waits for spill room that other open attempts hold."""
 
@@ -79,7 +82,7 @@ NOT_UNDERSTOOD: Final = Ending(
 
 
 class _NoHandover(HandoverTickets):
-    """Hand-over of the attempt's lanes, which does nothing: closed runs stay OPEN until the attempt ends."""
+    """Tickets for an attempt's lanes: a closed run is not handed over, and stays OPEN until the attempt ends."""
 
     def hand_over(self, run_at: int) -> None:
         pass
@@ -212,7 +215,7 @@ class FencedAttempts:
         self._max_total_chunks = max_total_chunks
         self.apply_limits(max_chunks)
         self._open: set[Attempt] = set()
-        self._last = 0
+        self._last_number = 0
 
     def apply_limits(self, max_chunks: int) -> None:
         """Apply a reloaded limit for one attempt; 0 = the limit for all together."""
@@ -226,19 +229,19 @@ class FencedAttempts:
 
         The timestamp windows and partitioners of `worker_lanes` also apply to the attempt.
         """
-        self._last = max(self._last, self._spills.last_number) % 0xFFFFFFFF + 1
+        self._last_number = max(self._last_number, self._spills.last_number) % _MAX_NUMBER + 1
         self._unique.on_begin(client, begin)
-        attempt = Attempt(self, self._last, begin, client.flush_group, worker_lanes=worker_lanes, now_ms=now_ms)
+        attempt = Attempt(self, self._last_number, begin, client.flush_group, worker_lanes=worker_lanes, now_ms=now_ms)
         self._open.add(attempt)
         return attempt
 
     def allows(self, span: int, attempt: Attempt) -> bool:
         """Return True if an attempt may have `span` more chunks."""
-        together = sum(each.chunks for each in self._open)
-        return attempt.chunks + span <= self._max_chunks and together + span <= self._max_total_chunks
+        total = sum(each.chunks for each in self._open)
+        return attempt.chunks + span <= self._max_chunks and total + span <= self._max_total_chunks
 
     def spill_if_possible(self, attempt: Attempt) -> None:
-        """Send the further messages of an attempt to its spill file, because a topic in it holds its share.
+        """Send the further messages of an attempt to its spill file, because one of its topics holds its share.
 
         Without room in spill files the messages stay with their client: `spill` would exceed the bound of the files.
         """
@@ -273,7 +276,7 @@ class FencedAttempts:
             raise SlabError(room.value)
         attempt.spill.append(data, messages, arrived_ms)
 
-    def find_room(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
+    def reserve_spill(self, attempt: Attempt, size: int, now_ms: int) -> SpillRoom | Ending:
         """Reserve `size` bytes in the spill file of an attempt that spills.
 
         Return GRANTED, the limit for which the attempt waits, or the reason for its end if waiting cannot help.

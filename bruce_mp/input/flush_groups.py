@@ -36,7 +36,7 @@ class FlushGroup:
 
     @property
     def outstanding(self) -> int:
-        """Messages without a final outcome."""
+        """Return the number of messages without an outcome."""
         return self.received - self.delivered - self.discards.total()
 
     def discard(self, reason: DiscardReason, count: int = 1) -> None:
@@ -45,7 +45,7 @@ class FlushGroup:
 
 
 class FlushGroupOwner(Protocol):
-    """The client of a connection (`clients.py`), as far as its flush groups need it."""
+    """The fields of a stream client (`stream_client.py`) that its flush groups need."""
 
     flush_group: FlushGroup
     unfinished_groups: list[FlushGroup]

@@ -65,7 +65,7 @@ class Listeners:
             self._add(connection)
 
     def _on_accept_error(self, error: OSError) -> None:
-        """Pause accepting for a second if a resource is exhausted; ignore closed listeners and gone clients."""
+        """Pause accepting for a second if a resource is exhausted. Other errors mean a closed listener or client."""
         if error.errno in _EXHAUSTED:
             self._row.add(Counter.AcceptExhausted)
             text = "A connection cannot be accepted: %s. The worker retries in a second."

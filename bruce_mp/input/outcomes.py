@@ -65,12 +65,12 @@ class Outcomes:
             self._flush_groups.remove_if_finished(flush_group)
 
     def unsettled_topics(self) -> set[int]:
-        """Return the numbers of topics with unsettled messages, from a bounded number of chunks."""
+        """Return the topic number of the first uncounted run in each of a bounded number of chunks."""
         found: set[int] = set()
         words = self._slab.words
         for chunk, position in islice(self._counted.items(), CHUNKS_PER_POLL):
             start = self._slab.chunk_at(chunk)
             if position.run < words[(start + lay.CHUNK_RUNS) >> 2]:
                 found.add(words[(start + position.at + lay.RUN_TOPIC) >> 2])
-        found.discard(0)
+        found.discard(0)  # runs with the name of a topic that had no number
         return found

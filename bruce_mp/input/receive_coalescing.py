@@ -26,7 +26,7 @@ MAX_STREAM_NAP_US: Final = 6000
 UNBATCHED_NAP_US: Final = 2000
 """Longest nap of a stream worker if any topic is not batched, so that its messages reach the broker within 5 ms."""
 LINGER_DIVISOR: Final = 16
-"""The longest delay of a message is the shortest linger divided by this number."""
+"""The longest delay of a message by a nap is the shortest linger divided by this number."""
 QUEUE_DIVISOR: Final = 4
 """Expected messages may take a queue or send buffer divided by this number; the rest is for bursts."""
 MIN_QUEUE_LENGTH: Final = 128

@@ -44,7 +44,7 @@ class RunPublisher:
         self.publish(self._lanes.drain_closed())
 
     def publish_ready(self, now_ms: int) -> None:
-        """Publish the closed runs if their tick has come; see `publish_closed`."""
+        """Publish the closed runs if the time for it has come (`Lanes.drain_ready`); see `publish_closed`."""
         self.publish(self._lanes.drain_ready(now_ms))
 
     def publish_open_runs(self) -> None:

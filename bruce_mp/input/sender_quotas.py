@@ -181,9 +181,9 @@ def _slots_by_account(
 def _apply_quota(
     quotas: SenderQuotas, decision: AdmissionDecision, uid: int, slots: Sequence[int], now_ms: int
 ) -> None:
-    """Refuse a user's datagrams beyond the quota."""
-    left = quotas.remaining(uid, now_ms)
-    within = len(slots) if left is None else min(max(0, left - decision.admitted[uid]), len(slots))
+    """Admit a user's first datagrams up to the quota, and refuse the others."""
+    remaining = quotas.remaining(uid, now_ms)
+    within = len(slots) if remaining is None else min(max(0, remaining - decision.admitted[uid]), len(slots))
     if within:
         decision.admitted[uid] += within
     if within < len(slots):

@@ -55,7 +55,7 @@ _FREE_DIVISOR: Final = 4
 _FEED_S: Final = 0.004
 """Time that the feed may take between two rounds of the loop."""
 _RETRY_S: Final = 0.003
-"""Interval of retries while the slab has no room."""
+"""Interval of retries while no slice can be fed."""
 _ANY_SIZE: Final = (1 << 31) - 1
 """No limit of a message's size: the file has only messages that were admitted."""
 
@@ -157,7 +157,7 @@ class SpillFeed:
         if not extents:
             self._discard_damaged(completed)
             return True
-        count = self._room(extents, completed.file.landed)
+        count = self._count_before_full(extents, completed.file.landed)
         return count > 0 and self._ingest(completed, view, extents[:count], now_ms)
 
     def _read(self, file: SpillFile) -> tuple[memoryview, Extents]:
@@ -173,7 +173,7 @@ class SpillFeed:
                 return view, found.extents[:MAX_SLICE_MESSAGES]
             self._buffer = bytearray(found.size)
 
-    def _room(self, extents: Extents, landed: frozenset[int]) -> int:
+    def _count_before_full(self, extents: Extents, landed: frozenset[int]) -> int:
         """Return the number of messages of a slice that find room; messages in `landed` are in lanes and need none."""
         every = range(len(extents))
         missing = [index for index in every if index not in landed] if landed else every
@@ -263,7 +263,7 @@ class SpillFeed:
         return bool(landed)
 
     def _count(self, file: SpillFile, numbers: int, count: int, increments: Mapping[int, int]) -> None:
-        """Count messages that left a file, and consume `numbers` arrival numbers, in one transaction."""
+        """Count messages that left a file, and use up `numbers` arrival numbers, in one transaction."""
         out = {
             lay.SPILL_OUT: count,
             lay.SPILL_COMPLETED: wrapping_delta(-count),

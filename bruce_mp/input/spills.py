@@ -89,11 +89,11 @@ class Spills:
         return self.reserved_bytes + _MIN_STEP <= self.max_bytes
 
     def create(self, number: int, *, keeps_timestamps: bool) -> SpillFile:
-        """Create the file of attempt `number`.  Raises OSError and SlabError."""
+        """Create the file of attempt `number`.  Raise OSError or SlabError."""
         return self._directory.create(self._index, number, keeps_timestamps=keeps_timestamps)
 
     def extend(self, file: SpillFile, size: int, *, is_urgent: bool = False) -> SpillRoom:
-        """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound by a step."""
+        """Reserve room for a block of `size` bytes.  An urgent one may exceed the bound."""
         missing = file.end + BLOCK_HEADER + size - file.reserved
         if missing <= 0:
             return SpillRoom.GRANTED
@@ -121,6 +121,6 @@ class Spills:
         return counter_total(self._slab, lay.SPILL_BYTES)
 
     def remove(self, file: SpillFile) -> None:
-        """Remove a file, and subtract its bytes from the bound."""
+        """Remove a file, and subtract its bytes from the worker's."""
         self._row.counters[lay.SPILL_BYTES] -= min(file.reserved, self._row.counters[lay.SPILL_BYTES])
         file.remove()

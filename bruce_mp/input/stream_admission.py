@@ -2,8 +2,8 @@
 
 Bytes of many connections lie in one buffer.  `StreamAdmission` splits them into messages, and parses, appends and
 counts the messages of all connections as one batch.  The order of the steps makes a crash harmless at any point, as for
-datagrams.  First the lanes hold the records, then one transaction counts them, then the router hears of the runs.  A
-successor counts the records in lanes that were not counted.  Bytes that were in no lane are lost with their connection.
+datagrams.  First the lanes hold the records, then one transaction counts them, then the worker publishes the runs.  A
+successor counts the records that no transaction has counted.  Bytes in no lane are lost with their connection.
 
 Where senders wait for room (`when_full = "block"`), a message is appended only when it certainly finds room.  Otherwise
 it stays in the client's `unprocessed`, in order, and the worker stops reading that client.  The same happens to:
@@ -117,7 +117,7 @@ class StreamAdmission:
         self._row.add(Counter.StreamInputTopicOverShare)
 
     def is_plain(self, client: StreamClientState) -> bool:
-        """Return True if the intake may serve a client: its messages all go to the same lanes, and none waits.
+        """Return True if `StreamIntake` may serve a client: its messages all go to the same lanes, and none waits.
 
         The intake keeps the start of a message, unless it is longer than one read.
         """
@@ -189,7 +189,7 @@ class StreamAdmission:
         return True
 
     def _handle_frame(self, client: StreamClientState, stop: SplitStop, frame: bytes, now_ms: int) -> bool:
-        """Handle a barrier, begin or end frame after all earlier messages; return False if it is misplaced or waits."""
+        """Handle a barrier, begin or end frame after all earlier messages. Return False if it is misplaced or waits."""
         if client.postponed:
             return False  # messages behind the frame must not overtake the postponed ones before it
         if client.must_close:
@@ -301,7 +301,7 @@ class StreamAdmission:
         attempt = batch.attempt
         assert attempt is not None  # only attempts spill
         size = batch.size + sum(map(length_of, extents))
-        result = self._attempts.find_room(attempt, size, now_ms) if extents else SpillRoom.GRANTED
+        result = self._attempts.reserve_spill(attempt, size, now_ms) if extents else SpillRoom.GRANTED
         if result is SpillRoom.GRANTED:
             batch.add(client, extents)
             return batch, len(extents)

@@ -85,9 +85,10 @@ class StreamBatch:
         return max(0, messages_that_fit(pool, count, largest, first_size) - len(self.extents))
 
     def _room_before_oversized(self, pool: ChunkPool, more: Extents) -> int:
-        """Return the room before a message larger than the pool; 1 if it is the first, because waiting is useless."""
-        at = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
-        return self.room_for(pool, more[:at], max(map(length_of, more[:at]))) if at else 1
+        """Return the room before a message larger than the pool; 1 if it comes first: waiting would not help."""
+        oversized = next(index for index, (_, size) in enumerate(more) if chunks_for(size) > pool.capacity)
+        before = more[:oversized]
+        return self.room_for(pool, before, max(map(length_of, before))) if before else 1
 
     def sender(self, index: int) -> tuple[StreamClientState, FlushGroup]:
         """Return the client and the flush group of a message."""

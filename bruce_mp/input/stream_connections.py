@@ -58,7 +58,7 @@ STREAM_COUNTERS: Final = StreamCounters(
 _MAX_WAIT_MS: Final = 100
 """Longest time between two reads of the supervisor's control socket."""
 _BUFFER_BYTES: Final = 1 << 20
-"""The buffer of a round, for all connections."""
+"""Size of the buffer for the data of all connections in a round."""
 _MAX_READ: Final = 256 << 10
 """Bytes of one read, so that a fast client leaves room for the others."""
 _MAX_EVENTS: Final = 512
@@ -155,7 +155,7 @@ class StreamConnections:
     # --- accepting ---------------------------------------------------------------------------------------------------
 
     def _add_connection(self, connection: socket.socket) -> None:
-        if self._flush_groups.is_full:  # all flush group numbers, about a million, have outstanding messages
+        if self._flush_groups.is_full:  # without a number, no outcomes could be counted for the connection
             connection.close()
             return
         peer = peer_of(connection)
@@ -232,7 +232,7 @@ class StreamConnections:
             self._write(descriptor)
 
     def _write(self, descriptor: int) -> None:
-        """Send pending answers without blocking; close the connection above 64 KiB of unread answers."""
+        """Send pending answers without blocking; close the connection above `_MAX_OUTGOING` bytes of unread answers."""
         connection = self._connections[descriptor]
         try:
             sent = connection.socket.send(connection.outgoing, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

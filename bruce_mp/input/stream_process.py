@@ -169,7 +169,7 @@ class _StreamWorker(InputShell):
         self._connections.apply_quotas()
 
     def drain(self, _: Drain) -> None:
-        """Stop reading, and give pending barriers 1.5 s to succeed before `_finish` answers them."""
+        """Stop reading, and give pending barriers `_MAX_DRAIN_S` to succeed before `_finish` answers them."""
         self._connections.serve()  # admit the data that arrived before the drain
         self._connections.abandon_all()
         self._publisher.publish_all()
