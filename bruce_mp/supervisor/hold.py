@@ -60,7 +60,7 @@ class _SocketSetting(NamedTuple):
     bind: Callable[[], BoundSocket]
 
 
-def _settings_of(config: Config) -> Iterator[_SocketSetting]:
+def _socket_settings(config: Config) -> Iterator[_SocketSetting]:
     """Yield the settings of the sockets that a daemon with this configuration uses."""
     datagrams, stream, tcp, http = config.input.unix_datagram, config.input.unix_stream, config.input.tcp, config.http
     if datagrams.enable:
@@ -79,7 +79,7 @@ def keep_sockets(source: ConfigSource) -> int:
     set_up_logging(config.logging, "hold")
     run_dir = Path(config.daemon.run_dir)
     create_run_dir(run_dir)
-    listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: a daemon that starts later asks here
+    listener = bind_hold(run_dir / HOLD_SOCKET)  # before the check for a daemon: one that starts after it asks here
     try:
         keeper = _SocketKeeper(source, run_dir, listener.socket)
         keeper.open_at_start(config)
@@ -103,7 +103,7 @@ class _SocketKeeper:
         if daemon is not None:
             log.log(NOTICE, "A daemon runs (pid %d): bruce hold gets the sockets from it.", daemon)
             return
-        for setting in _settings_of(config):
+        for setting in _socket_settings(config):
             self._kept[setting.name] = setting.bind()
         log.log(NOTICE, "bruce hold keeps open: %s.", ", ".join(self._kept))
 
@@ -142,15 +142,15 @@ class _SocketKeeper:
     def _update(self) -> None:
         """Open and close sockets as the configuration now requires, before a daemon starts."""
         try:
-            wanted = {setting.name: setting for setting in _settings_of(self._source.read())}
+            configured = {setting.name: setting for setting in _socket_settings(self._source.read())}
         except BruceError as error:
             log.error("The configuration cannot be read, and the sockets stay as they are: %s", error)
             return
         for name, bound in list(self._kept.items()):
-            if name not in wanted or not _is_usable(bound, wanted[name]):
+            if name not in configured or not _is_usable(bound, configured[name]):
                 self._close(name)
-        for name in wanted.keys() - self._kept.keys():
-            self._open(wanted[name])
+        for name in configured.keys() - self._kept.keys():
+            self._open(configured[name])
 
     def _open(self, setting: _SocketSetting) -> None:
         try:
@@ -183,7 +183,7 @@ def _is_usable(bound: BoundSocket, setting: _SocketSetting) -> bool:
 
 
 def _poll(opened: socket.socket, events: int) -> int:
-    """Return the `events` that a socket has now, and POLLHUP; 0 without any."""
+    """Return those of `events` that a socket has now, also POLLHUP; 0 for none."""
     poll = select.poll()
     poll.register(opened, events)
     return next((found & (events | select.POLLHUP) for _, found in poll.poll(0)), 0)

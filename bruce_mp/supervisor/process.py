@@ -159,7 +159,7 @@ def _acquire_resources(config: Config, passed: InheritedSockets | None) -> Resou
         run_dir,
         slab,
         (InheritedDescriptor(run_lock), InheritedDescriptor(slab_lock)),
-        # Only now, because after a failed start the inherited sockets stay in use elsewhere, with their files.
+        # The files become ours only now: after a failed start, `bruce hold` still needs those of its sockets.
         InputSockets(*(bound and with_file(bound) for bound in input_sockets)),
         with_file(http),
         inputs,
@@ -292,7 +292,7 @@ class _Supervisor:
         is_kept = config.slab.sync != "off"
         JournalSetup.change_directory(slab, Path(config.journal_path) if is_kept else None)
         if not is_kept:
-            JournalSetup.remove(Path(config.journal_path), slab.path)  # it would replace the slab after a power failure
+            JournalSetup.remove(Path(config.journal_path), slab.path)  # else it replaces the slab after a power failure
             slab.store_signed(lay.SUPER_JOURNALED_MS, 0)
 
     def _step_upgrade(self) -> None:
@@ -390,12 +390,12 @@ def _sockets_to_pass(resources: Resources) -> Iterator[PassedSocket]:
 
 
 def _own_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
-    """Yield the sockets that no service manager keeps open."""
+    """Return the sockets that no service manager keeps open, with their settings."""
     return ((setting, each) for setting, each in _open_sockets(resources) if each.is_ours)
 
 
 def _open_sockets(resources: Resources) -> Iterator[tuple[str, BoundSocket]]:
-    """Yield all sockets with their settings."""
+    """Return all sockets with their settings."""
     input_sockets = resources.input_sockets
     bound = {
         DATAGRAM_SETTING: input_sockets.datagrams,

@@ -86,7 +86,8 @@ class Reloads:
         self._is_ending = is_ending
         self._waiting: list[ReloadRequest | None] = []
         self._in_progress: list[ReloadRequest | None] = []
-        self._changed: list[Change] = []
+        """Requests that the current reload serves; None stands for SIGHUP."""
+        self._changes: list[Change] = []
         self._number = 0
         """The number of the last configuration, which the processes' confirmations repeat."""
         self._active_config = ActiveConfig(str(source.path), wall_ms())
@@ -99,7 +100,7 @@ class Reloads:
         return bool(self._in_progress)
 
     def request(self, request: ReloadRequest | None = None) -> None:
-        """Request a reload, or answer at once if the request asks only for a check. None stands for SIGHUP."""
+        """Request a reload, or answer at once if the request is only for a check. None stands for SIGHUP."""
         if request is not None and request.only_check:
             self._group.send_to_status(self._preview(request))
         else:
@@ -140,9 +141,9 @@ class Reloads:
         return config, changes
 
     def _begin(self) -> None:
-        config, self._changed = self._load_changes()
+        config, self._changes = self._load_changes()
         self._apply_to_supervisor(config)
-        if self._changed:
+        if self._changes:
             self._number += 1
             self._group.apply_config(NewConfig(self._number, config))
             self.due = time.monotonic() + CONFIRM_TIMEOUT_S
@@ -169,7 +170,7 @@ class Reloads:
 
     def _finish(self) -> None:
         self.due = None
-        keys = ", ".join(change.key for change in self._changed) or NO_CHANGE
+        keys = ", ".join(change.key for change in self._changes) or NO_CHANGE
         self._active_config = ActiveConfig(self._active_config.path, wall_ms(), self._active_config.reloads + 1)
         log.log(NOTICE, "Reloaded %s: %s.", self._source.path, keys, extra={"about": self._active_config})
         for warning in (*risk_warnings(self.config), *exposed_files(self.config)):

@@ -37,7 +37,7 @@ def running_daemon(path: Path) -> int | None:
     try:
         pid = int((path / _PID).read_text("ascii"))
         os.close(_lock(path))
-    except StartError:  # the daemon has the lock
+    except StartError:  # a daemon has the lock
         return pid
     except PermissionError as error:
         raise StartError(
@@ -93,6 +93,7 @@ def _check_access(path: Path, status: os.stat_result) -> None:
 
 
 def _lock(path: Path) -> int:
+    """Return a descriptor that holds the lock. Raise StartError if another daemon has it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ __all__ = ["ServiceManager"]
 
 _VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
 _NOTIFICATIONS_PER_INTERVAL: Final = 3
-"""One more than the two that systemd recommends, so that one may be late."""
+"""systemd recommends two; with three, one may be late."""
 
 
 class ServiceManager:

@@ -29,9 +29,9 @@ __all__ = ["Shutdown", "ShutdownPhase"]
 INPUT_TIMEOUT_S: Final = 2.0
 """Time limit for running inputs to receive the waiting messages."""
 COUNT_INTERVAL_S: Final = 0.05
-"""Shortest interval of the counts of held messages, which end the wait."""
+"""Shortest interval between two counts of the held messages."""
 COUNT_TIME_FACTOR: Final = 4
-"""Minimum ratio of the interval to the time of one count, because counting a large slab takes long."""
+"""Minimum ratio of the interval to the time of a count, so that counts of a large slab take a quarter of it."""
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Shutdown:
             case ShutdownPhase.DELIVERY:
                 self._wait_for_deliveries()
             case ShutdownPhase.STOPPING:
-                self._wait_for_ends()
+                self._wait_for_exits()
 
     def _wait_for_inputs(self) -> None:
         if not self._group.inputs_run:  # the time limit begins when all inputs can receive
@@ -124,7 +124,7 @@ class Shutdown:
         self.due = time.monotonic()
         self.phase = ShutdownPhase.STOPPING
 
-    def _wait_for_ends(self) -> None:
+    def _wait_for_exits(self) -> None:
         self.due = None
         if self._group.has_ended:
             self.phase = ShutdownPhase.OVER

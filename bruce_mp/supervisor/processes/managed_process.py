@@ -73,7 +73,7 @@ class ManagedProcess:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the `extra` of log lines: repeats are suppressed per instance, not per process name."""
+        """Return the `extra` of log lines, so that the log suppresses repeats of one instance only."""
         return {"about": self.instance}
 
     @property

@@ -4,8 +4,8 @@ Input, router and status always run, and a journal process unless `slab.sync` is
 for each dispatcher slot in use. When the broker of a slot changes its address, the slot gets a new process.
 
 After a death, the supervisor finishes the transaction in the process's row, restarts the process, and then sends
-PeerDied to the router, which claims the runs that the process handed over without ringing. A starting router sweeps the
-slab and needs no such message.
+PeerDied to the router, which claims the runs that the process handed over without a doorbell. A starting router sweeps
+the slab and needs no such message.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class ProcessGroup:
     def _handle_message(self, child: ManagedProcess, message: ControlMessage) -> None:
         match message:
             case Loaded():
-                pass
+                pass  # only `load_programs` awaits it
             case Ready():
                 self._on_ready(child)
             case Dispatchers(wanted):
@@ -350,7 +350,7 @@ class ProcessGroup:
         ProcessRow.recover(self._resources.slab, child.start.row)
         if child.state is ProcessState.WAITING and was_wanted:
             self._schedule_restart(child, reason)
-        elif child.state is ProcessState.WAITING:  # it was asked to exit, and a new instance replaces it
+        elif child.state is ProcessState.WAITING:  # the supervisor requested the exit, and a new instance replaces it
             child.due = time.monotonic()
             self._awaiting_restart.add(child)
         else:
@@ -378,7 +378,7 @@ class ProcessGroup:
 
     @property
     def inputs_run(self) -> bool:
-        """Return True if every input is running or has ended, so that none is still to start and receive more."""
+        """Return True if every input is running or has ended, so that none has yet to start."""
         return all(child.state in {ProcessState.RUNNING, ProcessState.ENDED} for child in self.inputs)
 
     def drain_inputs(self, *, sockets_stay_open: bool) -> None:

@@ -1,8 +1,8 @@
 """Restart policy of a process: delay between restarts, and the limit of failed boots.
 
 The first restart is immediate, because most crashes do not repeat. Each further crash less than `LONG_UPTIME_S` after
-the start doubles the delay. A *failed boot* is an exit before the process is ready. After `MAX_FAILED_BOOTS` in a row
-the policy gives up, because the cause is permanent.
+the start doubles the delay. A *failed boot* is an exit before the process is ready. After `MAX_FAILED_BOOTS` in a row,
+the policy allows no further restart, because the cause is permanent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 __all__ = ["MAX_FAILED_BOOTS", "RestartPolicy"]
 
 MAX_FAILED_BOOTS: Final = 5
-"""Failed boots in a row after which the cause counts as permanent; they take seconds."""
+"""Failed boots in a row after which the cause counts as permanent; with the delays between them, they take seconds."""
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 5.0
 """Bounds of the delay, so that a machine with a permanent fault has time for other work."""
@@ -25,7 +25,7 @@ class RestartPolicy:
 
     def __init__(self) -> None:
         self._started = 0.0
-        self._early_deaths = 0
+        self._early_crashes = 0
         self._is_ready = False
         self.failed_boots = 0
 
@@ -44,13 +44,13 @@ class RestartPolicy:
         if self.failed_boots >= MAX_FAILED_BOOTS:
             return None
         if now - self._started >= LONG_UPTIME_S:
-            self._early_deaths = 0
-        delay = _delay(self._early_deaths)
-        self._early_deaths += 1
+            self._early_crashes = 0
+        delay = _delay(self._early_crashes)
+        self._early_crashes += 1
         return delay
 
 
-def _delay(early_deaths: int) -> float:
-    if not early_deaths:
+def _delay(early_crashes: int) -> float:
+    if not early_crashes:
         return 0.0
-    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(early_deaths - 1, 16))  # 16: keeps the power finite
+    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(early_crashes - 1, 16))  # 16 keeps the power finite

@@ -1,7 +1,7 @@
 """Watchdog: finds live processes without a heartbeat.
 
-Killing a process loses no messages, while a hung one blocks a broker's partitions or all messages. A pause of the whole
-machine does not count: after a gap between two checks, all measurements start again.
+The supervisor kills them: that loses no messages, while a hung process blocks a broker's partitions or all messages. A
+pause of the whole machine does not count: after a gap between two checks, all measurements start again.
 
 Separate because it needs heartbeats and the time only, no process.
 """
@@ -34,7 +34,7 @@ class Watchdog(Generic[Instance]):
         self._checked_at = 0.0
 
     def find_hung(self, heartbeats: Mapping[Instance, int], now: float) -> list[Instance]:
-        """Return the hung processes. `heartbeats` has the last heartbeat of each, in any unit."""
+        """Return the hung processes. `heartbeats` has the last heartbeat of each live one, in any unit."""
         before = self._seen if now - self._checked_at <= MAX_CHECK_GAP_S else {}
         self._checked_at = now
         self._seen = {}

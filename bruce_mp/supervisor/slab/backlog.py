@@ -15,6 +15,7 @@ __all__ = ["held_messages", "is_deliverable"]
 
 LANDED: Final = "(not yet examined)"
 SPILLED: Final = "(in spill files)"
+"""Names in place of a topic, for messages whose topic the slab does not show."""
 
 
 def held_messages(slab: Slab) -> dict[str, int]:
@@ -25,7 +26,7 @@ def held_messages(slab: Slab) -> dict[str, int]:
     table = TopicTable(slab)
     held: dict[str, int] = {}
     for topic, stages in held_by_topic(slab).items():
-        name = _name(table, topic)
+        name = _name_of(table, topic)
         held[name] = held.get(name, 0) + sum(stages.values())
     held[LANDED] = len(landed_lengths(slab))
     held[SPILLED] = spilled_total(slab)
@@ -37,7 +38,7 @@ def is_deliverable(held: dict[str, int]) -> bool:
     return bool(held.keys() - {SPILLED})
 
 
-def _name(table: TopicTable, topic: bytes | int) -> str:
+def _name_of(table: TopicTable, topic: bytes | int) -> str:
     if isinstance(topic, bytes):
         return topic.decode("utf-8", "backslashreplace")
     try:

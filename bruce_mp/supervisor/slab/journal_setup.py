@@ -126,9 +126,9 @@ class JournalSetup:
 
     @staticmethod
     def change_directory(slab: Slab, directory: Path | None) -> None:
-        """Store the journal's directory in the slab, None without a journal, and remove the one in another directory.
+        """Store the journal's directory in the slab (None without a journal), and remove a journal in another one.
 
-        That one would replace the slab if the config named its directory again.
+        A journal left there would replace the slab if the config named its directory again.
         """
         earlier = _journal_path(slab)
         if earlier and (directory is None or not _is_same(Path(os.fsdecode(earlier)), directory)):
@@ -145,7 +145,7 @@ class JournalSetup:
                 plural(content.incomplete, "message"),
                 self._directory,
             )
-        store_cluster(slab, content.cluster_id)  # the address of a broker may lead to another cluster meanwhile
+        store_cluster(slab, content.cluster_id)  # a broker's address may lead to another cluster now
         restored = restore(slab, content.runs.values(), partitioners)
         if restored:
             log.log(
@@ -219,7 +219,7 @@ def _journal_path(slab: Slab) -> bytes:
 
 
 def _store_journal_path(slab: Slab, path: bytes) -> None:
-    """Store the path; one that is too long is not stored."""
+    """Store the path, or no path if it is too long."""
     slab.words[lay.SUPER_JOURNAL_PATH_LENGTH >> 2] = 0
     if len(path) <= lay.JOURNAL_PATH_MAX:
         slab.view[lay.SUPER_JOURNAL_PATH : lay.SUPER_JOURNAL_PATH + len(path)] = path

@@ -1,7 +1,7 @@
 """Set-up of the slab at a start: create one, adopt that of the previous daemon, or move a damaged one aside.
 
 The daemon must deliver the messages in a slab. It therefore replaces only an empty slab, renames an unreadable one, and
-refuses a slab of another daemon. While it holds the lock no other daemon writes. It completes the transactions of
+refuses a slab of another daemon. While it holds the lock, no other daemon writes. It completes the transactions of
 killed processes before it reads anything else.
 """
 
@@ -65,8 +65,8 @@ def acquire_slab(
     """Lock and map the slab at `path`. Create it, with `size` bytes for messages, if it does not exist.
 
     If the journal replaces the slab, a new file is created. `spill_path` is the directory of the slab's spill files.
-    Raise SlabError if a running daemon uses it or there is no room for it, StartError if the daemon may not use the
-    file.
+    Raise SlabError if a running daemon uses it or there is no room for it, and StartError if the daemon may not use
+    the file.
     """
     wanted = Geometry.for_size(size, largest_datagram)
     while True:
@@ -173,7 +173,7 @@ def _recover_or_clear(
         if journal is not None:
             journal.ignore_content()
         if spill_path is not None:
-            SpillDirectory.for_slab(slab, spill_path).remove()  # no message in it is lost: `held` counts them, too
+            SpillDirectory.for_slab(slab, spill_path).remove()  # loses nothing: `held` counts spilled messages, too
         path.unlink()
         return None
     warn_of_size(slab, wanted)
@@ -280,7 +280,7 @@ def _reassign_chunks(slab: Slab, chunks: Iterable[int], rows: Sequence[int]) -> 
 
 
 def _validate_and_count(slab: Slab) -> int:
-    """Return the number of messages to deliver. Raise SlabError or ValueError for a damaged run or record."""
+    """Return the number of held messages. Raise SlabError or ValueError for a damaged run or record."""
     chunks = [(chunk, generation) for chunk, _, _, generation in used_chunk_headers(slab)]
     states = kernels.count_states(slab, chunks)
     if states[RunState.SPLIT]:  # the kernel counts damaged runs and records as SPLIT

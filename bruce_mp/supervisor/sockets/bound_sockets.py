@@ -1,8 +1,8 @@
 """Bind the sockets of inputs and status pages.
 
 The supervisor keeps the sockets open while its processes restart, so data in the kernel survives. It replaces a stale
-socket file, but not one that a live process serves. The permission bits are correct from the start, because the umask
-is set around the bind. A file for another owner has mode 0 until its owner is set.
+socket file, but not one that a live process serves. The permission bits are correct from the start, because the
+supervisor sets the umask for the bind. A file for another owner has mode 0 until its owner is set.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A service manager passes descriptors and their names in three environment variables:
 https://www.freedesktop.org/software/systemd/man/sd_listen_fds.html. A daemon under upgrade passes its own sockets to
-the new code (`handover.py`); these stay ours, including their files. `kept_sockets.py` describes `bruce hold`.
+the new code (`handover.py`); the new code owns them, with their files. `kept_sockets.py` describes `bruce hold`.
 
 A setting claims the socket with its address, or a service manager's socket also with its name. A socket of a service
 manager or of `bruce hold` that no setting claims is an error, because its clients would wait forever. A socket from

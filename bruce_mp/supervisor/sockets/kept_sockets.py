@@ -8,8 +8,8 @@ list:
 | that starts, and has the lock of the run directory | a request | all sockets that the configuration names |
 | that runs and finds a `bruce hold` | its sockets | nothing; the connection stays open |
 
-So either program may start or end first, and the sockets stay open while one of them runs. A running daemon learns from
-its connection if the sockets stay open after its end.
+So either program may start or end first, and the sockets stay open while one of them runs. While its connection is
+open, a running daemon knows that the sockets stay open after its end.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ __all__ = ["CHECK_OPTION", "Preflight", "PreflightError", "PreflightReport", "lo
 CHECK_OPTION: Final = "--check"
 TIMEOUT_S: Final = 60.0
 """Time limit for the new code to load, also from a cold disk."""
-_MAX_OUTPUT: Final = 2000
-"""Characters of its output in the log, from the end, where an error is."""
+_MAX_ERROR_CHARACTERS: Final = 2000
+"""Characters of its error output in the log, from the end, where the error is."""
 
 
 class PreflightError(BruceError):
@@ -80,13 +80,15 @@ class Preflight:
         if self._process.poll() is None:
             raise PreflightError(f"its check took longer than {TIMEOUT_S:g} s")
         if self._process.returncode:
-            raise PreflightError(
-                f"it would not start: {_read(self._stderr) or f'exit code {self._process.returncode}'}"
-            )
+            raise PreflightError(f"it would not start: {self._last_error or f'exit code {self._process.returncode}'}")
         try:
             return msgspec.json.decode(_read(self._stdout), type=PreflightReport)
         except msgspec.DecodeError as error:
             raise PreflightError("its report is not that of a bruce of this version") from error
+
+    @property
+    def _last_error(self) -> str:
+        return _read(self._stderr)[-_MAX_ERROR_CHARACTERS:]
 
     def close(self) -> None:
         """Kill the process if it runs, and release its resources."""
@@ -99,4 +101,4 @@ class Preflight:
 
 def _read(file: IO[bytes]) -> str:
     file.seek(0)
-    return file.read().decode("utf-8", "replace").strip()[-_MAX_OUTPUT:]
+    return file.read().decode("utf-8", "replace").strip()

@@ -53,7 +53,7 @@ class Takeover:
             return  # the old processes ended before the `execve`, so this is an ordinary start
         group.load_programs(time.monotonic() + _LOADING_S)
         for _ in used_chunk_headers(slab):
-            pass  # touch the pages that the recovery reads, so that the kernel maps them now
+            pass  # the kernel maps the pages that the recovery reads, while the old inputs still receive
         self._replaced.end_others()
         self._no_input_since = time.monotonic()
         self._replaced.end_inputs()

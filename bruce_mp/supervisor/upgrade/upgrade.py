@@ -88,8 +88,8 @@ class Upgrade:
         self._close_preflight()
 
     def _act_on_report(self, report: PreflightReport) -> None:
-        same = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
-        if (report.run_dir, report.slab, report.layout) == same:
+        ours = (str(self._run_dir), str(self._slab), LAYOUT_VERSION)
+        if (report.run_dir, report.slab, report.layout) == ours:
             self._advance(UpgradeState.READY, UpgradeStage.TAKING_OVER, report)
             log.log(NOTICE, "bruce %s hands over to %s.", __version__, report.version)
             return

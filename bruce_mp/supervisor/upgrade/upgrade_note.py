@@ -1,6 +1,6 @@
 """Progress of an upgrade in a file of the run directory: the supervisor writes it, `bruce upgrade` reads it.
 
-A file serves because no connection survives from the old code to the new.
+It is a file, because no connection survives from the old code to the new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UpgradeStage(StrEnum):
 
 
 class UpgradeNote(msgspec.Struct, frozen=True):
-    """Stage of the upgrade with this number. `waited_ms` is the time without receiving, set once it is DONE."""
+    """Stage of the upgrade with this number. `waited_ms` is the time without a running input, set once it is DONE."""
 
     number: int
     stage: UpgradeStage
