@@ -49,7 +49,8 @@ __all__ = [
 _MAGIC: Final = b"BRJL"
 _ENTRY: Final = Struct("<4sIIII")
 """magic, kind, length of the body, checksum of the body, checksum of these fields"""
-_CHECKED: Final = 16  # bytes of an entry that the last checksum covers
+_CHECKED_BYTES: Final = 16
+"""Bytes of an entry that its last checksum covers: all fields before it."""
 _BEGIN: Final = Struct("<q36s")
 """creation time of the slab in ms, boot id; the seed follows"""
 _RUN: Final = Struct("<IIIIH")
@@ -63,7 +64,7 @@ _KEY: Final = Struct("<III")
 """The fields of `RunKey`."""
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _WRITE_BYTES: Final = 4 << 20
-"""Size of buffered entries at which they are written."""
+"""Size of the buffered entries from which they are written to the file."""
 
 
 @unique
@@ -103,7 +104,7 @@ class JournaledRun(NamedTuple):
 
 def boot_id() -> bytes:
     """Return the kernel's random id of the present boot."""
-    return _BOOT_ID.read_bytes()[:36]
+    return _BOOT_ID.read_bytes().rstrip()
 
 
 class Journal:
@@ -129,7 +130,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open an existing journal, to append entries; one without a valid beginning raises OSError."""
+        """Open an existing journal, to append entries; raise OSError for one without a valid beginning."""
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         seed = _seed_in(os.pread(descriptor, mmap.PAGESIZE, 0))
         if seed is None:
@@ -171,7 +172,7 @@ class Journal:
         self._add(_EntryKind.CLEAN, b"")
 
     def _add(self, kind: _EntryKind, body: bytes) -> None:
-        header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED]
+        header = _ENTRY.pack(_MAGIC, kind, len(body), crc32(body), 0)[:_CHECKED_BYTES]
         is_first = not self.size and not self._buffer
         self._buffer += header + _header_checksum(header, b"" if is_first else self._seed)
         self._buffer += body
@@ -187,14 +188,14 @@ class Journal:
         self._buffer = bytearray()
 
     def sync(self) -> None:
-        """Write all entries to the disk."""
+        """Make all entries durable."""
         self._write()
         if self.unsynced:
             os.fdatasync(self._descriptor)
             self.unsynced = 0
 
     def replace(self, path: Path) -> None:
-        """Write all entries to the disk, and give the file the name of an older journal, which it replaces."""
+        """Make all entries durable, and give the file the name of an older journal, which it replaces."""
         self.sync()
         self.path = self.path.replace(path)
         sync_directory(path.parent)
@@ -205,7 +206,7 @@ class Journal:
 
 
 def sync_directory(path: Path) -> None:
-    """Write the names in a directory to the disk."""
+    """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -218,7 +219,7 @@ class JournalContent(NamedTuple):
 
     `is_clean` is True if the daemon ended, and wrote the slab to its file.  `damaged_bytes` have no valid checksum.
     `incomplete` counts messages that are not in `runs`, because others of their attempts are missing.  `cluster_id` is
-    empty if no broker had told it.
+    empty if no broker had reported it.
     """
 
     slab_id: int
@@ -348,7 +349,8 @@ def _entries(file: mmap.mmap, seed: bytes) -> Iterator[tuple[_EntryKind, memoryv
 def _next_entry(file: mmap.mmap | bytes, at: int, seed: bytes) -> int:
     """Return the offset of the next entry with a valid header, or -1.  The first header's checksum has no seed."""
     while (at := file.find(_MAGIC, at)) >= 0 and at + _ENTRY.size <= len(file):
-        header, checksum = file[at : at + _CHECKED], file[at + _CHECKED : at + _ENTRY.size]
+        checksum_at = at + _CHECKED_BYTES
+        header, checksum = file[at:checksum_at], file[checksum_at : at + _ENTRY.size]
         if _header_checksum(header, seed if at else b"") == checksum:
             return at
         at += 1

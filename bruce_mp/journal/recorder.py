@@ -42,7 +42,7 @@ _MAX_GARBAGE: Final = 64 << 20
 
 So the file has at most twice the held bytes and this constant, which spares small journals frequent rewrites."""
 _PART_RUNS: Final = 20_000
-"""Runs after which `on_progress` is called; a fraction of a second."""
+"""Runs after which `on_progress` is called; they take a fraction of a second."""
 _PART_BYTES: Final = 64 << 20
 """Unsynced bytes after which it is called; a slow disk writes 64 MiB in a few seconds."""
 
@@ -83,7 +83,7 @@ class JournalRecorder:
         self._slab.store_signed(lay.SUPER_JOURNALED_MS, steady_ms())
 
     def rewrite(self, *, is_clean: bool = False) -> None:
-        """Replace the journal by a new one with only the held runs; `is_clean` if no process uses the slab any more."""
+        """Replace the journal by a new one with only the held runs. `is_clean` is True if all processes ended."""
         self._close_journal()
         create_private_directory(self._directory, JOURNAL_SETTING, self._slab.path)
         journal = Journal.create(self._directory / f"{JOURNAL}.new")
@@ -111,7 +111,7 @@ class JournalRecorder:
         found: dict[RunKey, int] = {}
         for number, (key, run_or_size) in enumerate(read_each(self._slab, self._held_runs)):
             if (number + 1) % _PART_RUNS == 0 or journal.unsynced >= _PART_BYTES:
-                if journal is not self._journal:  # only a new file may be on the disk in part: nothing reads it yet
+                if journal is not self._journal:  # a new file may be durable in part, because nothing reads it yet
                     journal.sync()
                 self._on_progress()
             if isinstance(run_or_size, int):
@@ -143,7 +143,7 @@ class JournalRecorder:
                 # A recorded run stays: the attempt under way may have the number of an earlier worker's attempt.
                 if (key in self._recorded or run.ticket <= last_ticket) and self._is_held(chunk, offset, run):
                     yield key, self._recorded.get(key) or self._copy(chunk, offset, run, attempt)
-        except (SlabError, KeyError):  # damaged, or reused after its topic was removed: recorded runs stay as they are
+        except (SlabError, KeyError):  # a damaged chunk, or a removed topic: the recorded runs stay as they are
             yield from ((key, size) for key, size in self._recorded.items() if key.chunk == chunk)
 
     def _is_held(self, chunk: int, offset: int, run: Run) -> bool:

@@ -38,7 +38,7 @@ _NO_LINGER: Final = 0
 def restore(slab: Slab, runs: Iterable[JournaledRun], partitioners: Partitioners | None) -> int:
     """Append the messages of journaled runs to an empty slab, in order of arrival; return their number.
 
-    `partitioners` are those of the inputs, because record keys choose the partitions again.  Raises StartError if the
+    `partitioners` are those of the inputs, because record keys choose the partitions again.  Raise StartError if the
     slab is too small for the messages.
     """
     appender = _Appender(slab, partitioners)
@@ -74,7 +74,7 @@ class _Appender:
         self._lanes = Lanes(slab, pool, topics, lambda _: _NO_LINGER, partitioners=partitioners)
         self._batch: list[bytes] = []
         self._keeps_timestamps = False
-        """Common to the messages of a batch."""
+        """True if all messages of the batch keep their timestamps, False if none does."""
         self._any_partition_count = self._partition_key_count = 0
 
     def add(self, record: Record, message: bytes) -> None:

@@ -1,6 +1,6 @@
 """The registry of unique attempts: fenced attempts to which clients give names, and their outcomes.
 
-A client that does not know if its attempt was delivered asks for the name, instead of sending the messages twice.  All
+A client that does not know if its attempt was delivered inquires about its name, instead of sending it twice.  All
 stream workers append to one file in the directory of the spill files, so that any worker can answer.  (The journal of
 `slab.sync` is another file; this one keeps the name `attempts.journal` of earlier releases.)
 
@@ -117,7 +117,7 @@ class AttemptRegistry:
 
     @property
     def exists(self) -> bool:
-        """Return True if an attempt was ever registered."""
+        """Return True if the registry has a file, because an attempt was registered."""
         return self._path.exists()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ class AttemptRegistry:
             self._clear()
         if self._descriptor < 0:
             self._read_files()
-        too_old = self._clock_ms() - self._created_ms >= MAX_FILE_AGE_MS
-        if too_old or os.fstat(self._descriptor).st_size >= MAX_FILE_BYTES:
+        is_old = self._clock_ms() - self._created_ms >= MAX_FILE_AGE_MS
+        if is_old or os.fstat(self._descriptor).st_size >= MAX_FILE_BYTES:
             self._path.rename(self._path.with_name(_PREVIOUS_FILE))
             self._clear()
             self._read_files()

@@ -35,16 +35,15 @@ def read_stable(slab: Slab, chunk: int, generation: int, read: Callable[[int], I
     at, words = slab.chunk_at(chunk), slab.words
     for _ in range(_READ_TRIES):
         found = until_damage(read(chunk))
-        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # freeing stores 0 before any record is overwritten
+        has_runs = words[(at + lay.CHUNK_RUNS) >> 2]  # a release stores 0 before any record is overwritten
         before, generation = generation, words[(at + lay.CHUNK_GENERATION) >> 2]
         if generation == before:
             return found if has_runs else []
-    # All runs of the first generation are gone by now.
-    return []
+    return []  # all runs of the first generation were settled
 
 
 _READ_TRIES: Final = 3
-"""Readings of a chunk that an input reclaims and reuses at the same time; more than two in a row are unlikely."""
+"""Readings of a chunk that an input reclaims and reuses at the same time; more than two reuses are unlikely."""
 
 
 def until_damage(items: Iterable[T]) -> list[T]:

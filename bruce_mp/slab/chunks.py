@@ -232,7 +232,7 @@ class ChunkPool:
         return None if found < 0 else found
 
     def _find_one(self) -> int | None:
-        # The list may contain chunks that a span uses now, and lacks freed spans, which `_refill` finds.
+        # The list may contain chunks that a span uses now. It lacks the chunks of freed spans, which `_refill` finds.
         while self._free:
             chunk = self._free.pop()
             if not self._used[chunk]:

@@ -183,7 +183,7 @@ class Slab:
 
 
 _POPULATE_S: Final = 0.1
-"""Time at a start for page faults in advance, which messages would otherwise wait for."""
+"""Time for page faults at a start; messages would wait for them later."""
 _POPULATE_STEP: Final = 8 << 20
 """Bytes of one call, which takes a few milliseconds."""
 _MADV_POPULATE_WRITE: Final = 23
