@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from bruce_mp.protocol.client.discard_line import DiscardLine
     from support.chaos_sites import Site
     from support.traffic import Load, Seen
 
@@ -136,5 +137,11 @@ def _check_reasons(report: Report) -> None:
 
 def _discarded_names(directory: Path) -> set[Name]:
     """Return the messages of the discard file, except those that Kafka may have."""
-    lines = [parse_line(line) for path in directory.glob("discards/*") for line in path.read_bytes().splitlines()]
+    lines = [line for path in directory.glob("discards/*") for line in _whole_lines(path.read_bytes())]
     return {Name.of(line.value) for line in lines if line.event is LineEvent.DISCARD and line.info in CERTAIN}
+
+
+def _whole_lines(data: bytes) -> list[DiscardLine]:
+    """Return the lines that were written whole: a killed writer leaves a torn one, which the next writer marks."""
+    *ended, _ = data.split(b"\n")
+    return [parse_line(line) for line in ended if not line.endswith(b" cut")]
