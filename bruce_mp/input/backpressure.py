@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.slab import layout as lay
+from bruce_mp.slab.room import chunks_for, room_for_largest
 
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["MAX_PAUSE_S", "Allowance", "Backpressure", "chunks_for", "messages_that_fit"]
+__all__ = ["MAX_PAUSE_S", "Allowance", "Backpressure"]
 
 WATERMARK: Final = 0.75
 """The part of the usable slab in use above which the input pauses."""
@@ -94,42 +94,8 @@ class Backpressure:
 
     def _count_fitting(self, next_size: int) -> int:
         """Return the number of messages that certainly find room."""
-        room = _room_for_largest(self._pool, self._span, self._batch)
+        room = room_for_largest(self._pool, self._span, self._batch)
         if not room:
             self._pool.reclaim(self._pool.capacity)
-            room = _room_for_largest(self._pool, self._span, self._batch)
+            room = room_for_largest(self._pool, self._span, self._batch)
         return room or self._pool.count_free_spans(chunks_for(next_size), 1)
-
-
-def _room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
-    """Return the number of messages of at most `span` chunks that fit in the worst case.
-
-    Each may need two spans, because smaller messages may split the free chunks.
-    """
-    pool.reserve(2 * batch * span, span)
-    return pool.count_free_spans(span, 2 * batch) // 2
-
-
-def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
-    """Return the number of messages, up to `count`, of at most `largest` bytes each that certainly find room.
-
-    `first` is the size of the first message, which may fit alone.
-    """
-    span = chunks_for(largest)
-    room = _room_for(pool, span, count)
-    if not room:
-        pool.reclaim(pool.capacity)
-        room = _room_for(pool, span, count)
-    return room or min(1, pool.count_free_spans(chunks_for(first), 1))
-
-
-def _room_for(pool: ChunkPool, span: int, count: int) -> int:
-    if span > 1:
-        return _room_for_largest(pool, span, count)
-    pool.reserve(count)
-    return min(count, pool.own_free)
-
-
-def chunks_for(size: int) -> int:
-    """Return the largest number of neighbouring chunks that a message of this size needs."""
-    return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)

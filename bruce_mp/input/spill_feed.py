@@ -21,13 +21,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.input.ingest_counters import increments_of_batch, processed_counter, report_no_room, report_rejected
 from bruce_mp.input.stream_batch import index_in_batch, length_of
 from bruce_mp.input.timestamps import warn_about_clock
 from bruce_mp.kernels import split_stream
 from bruce_mp.slab import layout as lay
 from bruce_mp.slab.layout import RunState
+from bruce_mp.slab.room import chunks_for, messages_that_fit
 from bruce_mp.slab.spill import MAX_SLICE_MESSAGES, wrapping_delta
 from bruce_mp.telemetry.clock import steady_ms
 from bruce_mp.telemetry.counters import Counter, discarded

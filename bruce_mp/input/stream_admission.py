@@ -20,7 +20,6 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.backpressure import chunks_for
 from bruce_mp.input.fenced_attempts import NOT_UNDERSTOOD, Ending
 from bruce_mp.input.ingest_counters import (
     increments_of_batch,
@@ -37,6 +36,7 @@ from bruce_mp.input.unfinished_messages import MIN_READ
 from bruce_mp.kernels import SplitStop, split_stream
 from bruce_mp.protocol.client.fence import decode_begin, encode_ended, is_end
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.room import chunks_for
 from bruce_mp.slab.sender_usage import SenderSums
 from bruce_mp.telemetry.counters import Counter, discarded
 

@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.input.backpressure import chunks_for, messages_that_fit
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.room import chunks_for, messages_that_fit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,6 +14,7 @@ from bruce_mp.kernels.compiled.split_stream cimport WHOLE, next_stop
 
 from bruce_mp.kernels.pure import stream_intake as pure
 from bruce_mp.slab import layout
+from bruce_mp.slab.room import chunks_for, room_for
 
 
 cdef extern from "<sys/epoll.h>":
@@ -37,7 +38,7 @@ cdef enum:
 
 assert (EVENTS, UNIX) == (pure.MAX_EVENTS, 0)
 
-cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ, MAX_SIZE_IN_CHUNK = pure.MAX_SIZE_IN_CHUNK
+cdef int64_t MIN_READ = pure.MIN_READ, MAX_READ = pure.MAX_READ
 cdef uint64_t ARRIVAL_STREAM = layout.ARRIVAL_STREAM
 cdef int ARRIVAL_SOURCE_BITS = layout.ARRIVAL_SOURCE_BITS
 
@@ -237,10 +238,7 @@ cdef bint have_room(intake, Round served) except -1:
     """See `_have_room` of the base class."""
     if not served.count or not intake._blocks:
         return True
-    if served.largest > MAX_SIZE_IN_CHUNK:
-        return False
-    intake._pool.reserve(served.count)
-    return intake._pool.own_free >= served.count
+    return room_for(intake._pool, chunks_for(served.largest), served.count) == served.count
 
 
 cdef list stop_serving(intake, Round served, Py_buffer *buffer, bint everything):

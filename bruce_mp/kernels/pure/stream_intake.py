@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol
 
 from bruce_mp.kernels.pure.arrival_rate import ArrivalRate
 from bruce_mp.kernels.pure.split_stream import split_stream
-from bruce_mp.slab import layout as lay
+from bruce_mp.slab.room import chunks_for, room_for
 
 if TYPE_CHECKING:
     import socket
@@ -31,8 +31,6 @@ MAX_READ: Final = 256 << 10
 """Bytes of one read, so that a fast client leaves room for the others."""
 MAX_EVENTS: Final = 512
 """Ready connections of one round; the rest comes in the next."""
-MAX_SIZE_IN_CHUNK: Final = lay.CHUNK_BYTES - lay.RECORD_HEADER - lay.RUN_HEADER - lay.CHUNK_HEADER
-"""Size in bytes of the largest message that certainly fits into one chunk."""
 
 
 class CountedFlushGroup(Protocol):
@@ -213,8 +211,7 @@ class StreamIntake:
         """Return True if all messages certainly find room, where clients wait for room."""
         if not self._blocks or not sizes:
             return True
-        self._pool.reserve(len(sizes))
-        return max(sizes) <= MAX_SIZE_IN_CHUNK and self._pool.own_free >= len(sizes)
+        return room_for(self._pool, chunks_for(max(sizes)), len(sizes)) == len(sizes)
 
     def _append(self, reads: list[_Read], now_ms: int) -> UncountedBatch | None:
         """Append all messages, and count them if that is all there is to do."""

@@ -1,0 +1,47 @@
+"""Room in a pool of chunks: the number of messages that certainly fit, whatever their order and their lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bruce_mp.slab import layout as lay
+
+if TYPE_CHECKING:
+    from bruce_mp.slab.chunks import ChunkPool
+
+__all__ = ["chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
+
+
+def chunks_for(size: int) -> int:
+    """Return the largest number of neighbouring chunks that a message of this size needs."""
+    return -(-(size + lay.RECORD_HEADER + lay.RUN_HEADER + lay.CHUNK_HEADER) // lay.CHUNK_BYTES)
+
+
+def room_for_largest(pool: ChunkPool, span: int, batch: int) -> int:
+    """Return the number of messages of at most `span` chunks that fit in the worst case.
+
+    Each may need two spans, because smaller messages may split the free chunks.
+    """
+    pool.reserve(2 * batch * span, span)
+    return pool.count_free_spans(span, 2 * batch) // 2
+
+
+def room_for(pool: ChunkPool, span: int, count: int) -> int:
+    """Return the number of messages, up to `count`, of at most `span` chunks each that certainly fit now."""
+    if span > 1:
+        return room_for_largest(pool, span, count)
+    pool.reserve(count)
+    return min(count, pool.own_free)
+
+
+def messages_that_fit(pool: ChunkPool, count: int, largest: int, first: int) -> int:
+    """Return the number of messages, up to `count`, of at most `largest` bytes each that fit, perhaps after a reclaim.
+
+    `first` is the size of the first message, which may fit alone.
+    """
+    span = chunks_for(largest)
+    room = room_for(pool, span, count)
+    if not room:
+        pool.reclaim(pool.capacity)
+        room = room_for(pool, span, count)
+    return room or min(1, pool.count_free_spans(chunks_for(first), 1))
