@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bruce_mp.config.topics import BatchingKind
-from bruce_mp.kernels.closed_runs import tick_after
+from bruce_mp.kernels.closed_runs import LEEWAY_MS, tick_after
 from bruce_mp.pipeline.pending_batch import PendingBatch
 from bruce_mp.pipeline.run_linger import linger_ms
 from bruce_mp.slab.layout import FLAG_PARTITION_KEY
@@ -64,11 +64,12 @@ class _TickFrames:
 
         The inputs of the previous tick are expected again; the frame of a further input makes a separate batch, once.
         """
-        tick = now_ms // self._linger_ms
+        next_ms = tick_after(now_ms + LEEWAY_MS, self._linger_ms)  # the inputs publish that much before a tick
+        tick = next_ms // self._linger_ms
         if tick != self._tick:
             self._tick, self._expected, self._seen = tick, self._seen, 0
         self._seen += 1
-        return self._seen >= self._expected and due_ms <= tick_after(now_ms, self._linger_ms)
+        return self._seen >= self._expected and due_ms <= next_ms - LEEWAY_MS
 
 
 class Accumulator:

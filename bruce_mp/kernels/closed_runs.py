@@ -15,8 +15,10 @@ from bruce_mp.slab import layout as lay
 if TYPE_CHECKING:
     from bruce_mp.slab.runs import Segment
 
-__all__ = ["MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
+__all__ = ["LEEWAY_MS", "MAX_CLOSED_BYTES", "ClosedRuns", "tick_after"]
 
+LEEWAY_MS: Final = 4
+"""The longest time by which an input publishes before a tick, so that a late wake-up does not delay a run."""
 MAX_CLOSED_BYTES: Final = 4 << 20
 """Size of the closed runs from which they are published without waiting for a tick; about 5 ms at full load."""
 _SLAB_DIVISOR: Final = 16

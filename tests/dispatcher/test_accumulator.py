@@ -11,6 +11,7 @@ from bruce_mp.config.sections import BatchLimits
 from bruce_mp.config.topics import UNBATCHED, BatchingKind, TopicBatching
 from bruce_mp.dispatcher.accumulator import Accumulator
 from bruce_mp.kernels import ProcessRow, read_headers
+from bruce_mp.kernels.closed_runs import LEEWAY_MS
 from bruce_mp.pipeline.run_linger import linger_ms
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.telemetry.counters import Counter
@@ -108,19 +109,24 @@ class Ticks:
         self._topic = TopicTable(slab).add(b"t", 1)
         self.accumulator = Accumulator(slab, ProcessRow(slab, DISPATCHER_ROW), lambda _: TIMED)
 
-    def frame(self, tick: int, *, arrived: int = 1) -> int:
-        """Add a frame just after a tick, and return the number of records that become ready."""
+    def frame(self, tick: int, *, arrived: int = 1, after: int = 1) -> int:
+        """Add a frame `after` ms after a tick, and return the number of records that become ready."""
         segment = one(self._slab, self._topic)
         [head] = read_headers(self._slab, [segment])
         assert head is not None
         head = head._replace(arrived_ms=(tick - 1) * LINGER_MS + arrived)
-        return len(self.accumulator.add([segment], [head], tick * LINGER_MS + 1))
+        return len(self.accumulator.add([segment], [head], tick * LINGER_MS + after))
 
 
 def test_the_last_frame_before_its_due_time_completes_the_combined_batch(slab: Slab) -> None:
     ticks = Ticks(slab)
     assert [ticks.frame(tick) for tick in (10, 11, 12)] == [1, 1, 1]
     assert ticks.accumulator.due_ms is None
+
+
+def test_a_frame_that_an_input_publishes_before_the_tick_completes_the_combined_batch(slab: Slab) -> None:
+    ticks = Ticks(slab)
+    assert [ticks.frame(10, arrived=after, after=after) for after in (1 - LEEWAY_MS, -1, 0)] == [1, 1, 1]
 
 
 def test_a_combined_batch_waits_for_the_next_tick_if_it_comes_before_its_due_time(slab: Slab) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 from zlib import crc32
 
 from bruce_mp.errors import DiscardReason
-from bruce_mp.kernels.closed_runs import ClosedRuns, tick_after
+from bruce_mp.kernels.closed_runs import LEEWAY_MS, ClosedRuns, tick_after
 from bruce_mp.kernels.lane_chunks import LaneChunks
 from bruce_mp.kernels.pure.lane import Lane, LaneHeader, record_size
 from bruce_mp.kernels.pure.parse import parse
@@ -46,8 +46,6 @@ MAX_SHARED_LANES: Final = 64
 _ARRIVAL, _TIMESTAMP, _PARTITION_KEY, _OPTIONS = range(4)  # fields of a parsed message (`parse.Item`)
 WAKE_SLACK_MS: Final = 12
 """`close_due` also closes runs that are due within this time, so that fewer frames wake the router."""
-_LEEWAY_MS: Final = 4
-"""Time by which `next_due_ms` is early, so that a late wake-up does not delay a run."""
 _LEEWAY_DIVISOR: Final = 6
 """The leeway is 0 if early and late wake-ups together could exceed the shortest linger divided by this number."""
 _MAX_LINGER_MS: Final = 250
@@ -277,7 +275,7 @@ class Lanes:
         """
         part = shortest_ms // _LEEWAY_DIVISOR
         self._shortest_ms = shortest_ms
-        self.leeway_ms = _LEEWAY_MS if part >= 2 * _LEEWAY_MS else 0
+        self.leeway_ms = LEEWAY_MS if part >= 2 * LEEWAY_MS else 0
 
     def _linger_of(self, number: int, topic: bytes) -> int:
         """Return the linger, cached by number, because clients can invent any number of names."""
