@@ -53,7 +53,7 @@ class CommandHelp(NamedTuple):
 
 def all_commands() -> Iterator[CommandHelp]:
     """Yield `bruce`, its subcommands, and `bruce-spark`."""
-    overview = usage.parser({})
+    overview = usage.create_parser({})
     overview.epilog = None  # it lists the commands, and the page has a section for them
     yield CommandHelp(overview, "deliver messages of this host to Kafka", "")
     for command in COMMANDS.values():

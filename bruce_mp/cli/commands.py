@@ -56,13 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         summaries = {name: command.summary for name, command in COMMANDS.items()}
-        importlib.import_module("bruce_mp.cli.usage").parser(summaries).parse_args(arguments)  # parse_args exits
-    with signals_blocked() if _runs_until_signal(arguments) else nullcontext():
+        # Imported here, because the processes of the daemon, which import this module, do not need argparse.
+        importlib.import_module("bruce_mp.cli.usage").exit_without_command(summaries, arguments)
+    with signals_blocked() if _is_service(arguments) else nullcontext():
         return _run_command(arguments)
 
 
-def _runs_until_signal(arguments: Sequence[str]) -> bool:
-    """Return True if the command runs until a signal ends it; `bruce run --check` does not."""
+def _is_service(arguments: Sequence[str]) -> bool:
+    """Return True for a command that a service manager starts and signals; `bruce run --check` ends by itself."""
     return arguments[0] in {"run", "hold"} and "--check" not in arguments
 
 
@@ -74,7 +75,7 @@ def _run_command(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"bruce: {error}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        return 128 + SIGINT
+        return 128 + SIGINT  # as a shell reports it
 
 
 # --- signals before the daemon handles them --------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def signals_blocked() -> Iterator[None]:
     later. SIGTERM and SIGINT are not blocked: they end a daemon at once while it starts or waits for a lock. Signals
     that arrive before the interpreter runs cannot be blocked.
 
-    Pending signals are discarded at the end: the start has failed by then, and its exit status reports the failure.
+    Pending signals are discarded at the end, because the daemon has ended or has not started.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_AT_START)
     try:
@@ -105,15 +106,15 @@ def signals_blocked() -> Iterator[None]:
 # --- a closed standard output ----------------------------------------------------------------------------------------
 
 EXIT_SIGPIPE: Final = 128 + SIGPIPE
-"""Exit status that a shell reports for SIGPIPE."""
+"""The exit status that a shell reports for SIGPIPE."""
 
 
 def run_with_sigpipe(command: Callable[[], int]) -> int:
-    """Run a command, flush its output, and return its exit status, or EXIT_SIGPIPE if the output's reader has exited.
+    """Run a command, flush its output, and return its exit status.
 
-    A command ends without a message when its output is closed, as in `bruce status | head -1`. SIGPIPE itself stays
-    ignored, as the interpreter sets it, because a broken connection must end neither a daemon nor a reconnecting
-    sender. A BrokenPipeError of another connection propagates.
+    If the reader of its output has exited, as in `bruce status | head -1`, the command ends without a message, and the
+    status is EXIT_SIGPIPE. The interpreter ignores SIGPIPE itself, and a broken connection must indeed end neither a
+    daemon nor a reconnecting sender. A BrokenPipeError of such a connection propagates.
     """
     try:
         try:
@@ -122,14 +123,14 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
             if sys.stdout is not None:  # None if the descriptor is closed
                 sys.stdout.flush()
     except BrokenPipeError:
-        unread = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _is_closed_by_reader(stream)]
-        if not unread:
+        closed = [stream for stream in (sys.stdout, sys.stderr) if stream is not None and _has_no_reader(stream)]
+        if not closed:
             raise
-        _redirect_to_null(unread)
+        _redirect_to_null(closed)
         return EXIT_SIGPIPE
 
 
-def _is_closed_by_reader(stream: TextIO) -> bool:
+def _has_no_reader(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(stream.fileno(), 0)
     return any(state & (select.POLLERR | select.POLLHUP) for _, state in poll.poll(0))

@@ -1,20 +1,20 @@
 """Help, version and usage errors of `bruce` without a subcommand.
 
-Separate because `multiprocessing` imports `commands` again in each child process, which does not need argparse.
+Separate from `commands`, which `multiprocessing` imports again in each child process, because none needs argparse.
 """
 
 from __future__ import annotations
 
 import importlib
 from argparse import Action, ArgumentParser, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bruce_mp import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["parser"]
+__all__ = ["create_parser", "exit_without_command"]
 
 
 class _Version(Action):
@@ -26,15 +26,23 @@ class _Version(Action):
         parser.exit()
 
 
-def parser(summaries: Mapping[str, str]) -> ArgumentParser:
+def exit_without_command(summaries: Mapping[str, str], arguments: Sequence[str]) -> NoReturn:
+    """Print the help, the version, or a usage error, and exit."""
+    parser = create_parser(summaries)
+    parser.parse_args(arguments)
+    parser.error("give options after the COMMAND")  # "--" before a command is valid for argparse
+
+
+def create_parser(summaries: Mapping[str, str]) -> ArgumentParser:
     """Return the parser of the arguments before a subcommand; `summaries` has a line for each subcommand."""
-    listed = "\n".join(f"  {name:14}{summary}" for name, summary in summaries.items())
-    options = ArgumentParser(
+    width = max(map(len, summaries), default=0)
+    listed = "\n".join(f"  {name:{width}}  {summary}" for name, summary in summaries.items())
+    parser = ArgumentParser(
         prog="bruce",
         description="Deliver the messages of this host's programs to Kafka.",
         epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` lists its options.",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    options.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
-    options.add_argument("command", choices=summaries, metavar="COMMAND", help="what to do")
-    return options
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")
+    parser.add_argument("command", choices=summaries, metavar="COMMAND", help="one of the commands below")
+    return parser

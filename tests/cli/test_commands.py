@@ -40,7 +40,7 @@ def test_the_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None
         main(["--help"])
     assert end.value.code == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in COMMANDS)
+    assert all(f"  {name}  " in out for name in COMMANDS)
 
 
 def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}, {CHOICE.sentence}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"]])
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"]])
 def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(argv)
