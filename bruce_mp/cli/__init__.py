@@ -3,7 +3,7 @@
 Each subcommand is a module with `main(argv) -> int`, imported on demand: `bruce send` in a loop must not import Flask,
 and unused modules would cost the supervisor memory.
 
-`main` writes the text of a `BruceError` to standard error, and returns its code as the exit status.
+The `main` of this package writes the text of a `BruceError` to standard error, and returns its `exit_code`.
 """
 
 from bruce_mp.cli.commands import main

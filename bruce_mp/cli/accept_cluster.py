@@ -1,6 +1,7 @@
-"""`bruce accept-cluster`: send the messages that wait for one Kafka cluster to another one.
+"""`bruce accept-cluster`: let a daemon send the messages of an earlier Kafka cluster to the present one.
 
-Exit status: 0 if the daemon accepts the cluster, 1 if its brokers do not belong to it, 4 if no daemon answered.
+Exit status: 0 if the daemon accepts the cluster, 1 if its brokers do not belong to this cluster, 4 after another
+response or none.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Request the change and print the response."""
-    description = "Send the messages that a running daemon holds for one Kafka cluster to the cluster of its brokers."
-    statuses = "Exit status: 0 if the cluster was accepted, 1 if it was refused, 4 if no daemon answered."
+    description = "Let a daemon send the messages that it holds for an earlier Kafka cluster to the present one."
+    statuses = "Exit status: 0 if the cluster was accepted, 1 if it was refused, 4 after another response or none."
     parser = ArgumentParser(prog="bruce accept-cluster", description=description, epilog=statuses)
     add_address(parser)
     add_token(parser)
-    parser.add_argument("cluster_id", help="the id of the brokers' cluster, as in the log and on /healthz")
+    parser.add_argument("cluster_id", help="id of the present cluster, as in the log and on /healthz")
     args = parser.parse_args(argv)
     return request_change(args, f"/accept_cluster?id={quote(args.cluster_id, safe='')}")

@@ -23,41 +23,37 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 TIMEOUT_S: Final = 5.0
-"""Time in which changing books have to give one consistent reading."""
+"""Time limit for a consistent reading: traffic changes the books, and the status process may be restarting."""
 RETRY_S: Final = 0.1
 """Pause before the next reading."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the balance, and problems and warnings of the health on standard error; only the books set the status."""
-    statuses = "Exit status: 0 if they do, 3 if they do not, 4 if no consistent reading succeeded."
-    description = "Check that a daemon's books balance."
+    """Print the balance, and the problems and warnings of `/healthz`, which do not affect the exit status."""
+    statuses = "Exit status: 0 if the books balance, 3 if they do not, 4 if no consistent reading succeeded."
+    description = "Check that a daemon's books balance: received = delivered + discarded + held messages."
     parser = ArgumentParser(prog="bruce check", description=description, epilog=statuses)
     add_address(parser)
-    pages = status_client(parser.parse_args(argv))
-    books = _read_consistent(pages)
+    client = status_client(parser.parse_args(argv))
+    books = _read_books(client)
     print(balance_line(books))
-    for line in health_lines(pages.get_health()):
+    for line in health_lines(client.get_health()):
         print(line, file=sys.stderr)
     return ExitCode.OK if books.balanced else ExitCode.UNBALANCED
 
 
-def _read_consistent(pages: StatusClient) -> Books:
-    """Read the books until a reading is consistent. Raise UnreadableError after 5 s."""
+def _read_books(client: StatusClient) -> Books:
+    """Return a consistent reading of the books. Raise UnreadableError after `TIMEOUT_S`."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            return _read(pages)
-        except UnreadableError:
-            if time.monotonic() >= deadline:
-                raise
+            books = client.get("books", Books)
+            if books.consistent:
+                return books
+            text = "The books changed during each reading; try again with less traffic."
+            failure = UnreadableError(f"{text} Last seen: {balance_line(books)}")
+        except UnreadableError as error:
+            failure = error
+        if time.monotonic() >= deadline:
+            raise failure
         time.sleep(RETRY_S)
-
-
-def _read(pages: StatusClient) -> Books:
-    books = pages.get("books", Books)
-    if not books.consistent:
-        raise UnreadableError(
-            f"The books changed during each reading; try again with less traffic. Last seen: {balance_line(books)}"
-        )
-    return books

@@ -1,6 +1,6 @@
 """`bruce check-config`: validate a configuration file and print a summary of its settings.
 
-With `--connect` it also asks the brokers, and looks at this host.
+`--connect` also checks the brokers, and the free space and kernel limits of this host.
 
 Exit status: 0 for a valid configuration, 1 for an invalid one, or if a check of `--connect` failed.
 """
@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.overrides import add_overrides
+from bruce_mp.cli.options import add_overrides
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.load import load_config
@@ -35,24 +35,28 @@ __all__ = ["directory_warnings", "main"]
 
 def main(argv: Sequence[str]) -> int:
     """Validate the file and print a summary."""
-    parser = ArgumentParser(prog="bruce check-config", description="Check a configuration file.")
-    parser.add_argument("file", type=Path, metavar="FILE", help="the configuration")
-    parser.add_argument("--connect", action="store_true", help="also ask the brokers, and check this host's limits")
+    parser = ArgumentParser(
+        prog="bruce check-config", description="Validate a configuration file and print a summary of its settings."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the configuration file")
+    parser.add_argument(
+        "--connect", action="store_true", help="also check the brokers, and this host's free space and kernel limits"
+    )
     add_overrides(parser)
     args = parser.parse_args(argv)
     config = load_config(args.file, args.overrides)
     check_accounts(config.input)
     print(f"{args.file}: OK")
-    for name, value in _summary(config).items():
-        print(f"  {name:14}{value}")
-    files = (*unreadable_files(config), *exposed_files(config))
-    for warning in (*risk_warnings(config), *files, *directory_warnings(config)):
+    for title, text in _summary(config).items():
+        print(f"  {title:14}{text}")
+    file_warnings = (*unreadable_files(config), *exposed_files(config))
+    for warning in (*risk_warnings(config), *file_warnings, *directory_warnings(config)):
         print(f"Note: {warning}")
-    return _connect(config) if args.connect else ExitCode.OK
+    return _check_surroundings(config) if args.connect else ExitCode.OK
 
 
-def _connect(config: Config) -> ExitCode:
-    """Print a line for each check, as it ends."""
+def _check_surroundings(config: Config) -> ExitCode:
+    """Check the brokers and this host, and print each finding at once. Return the exit status."""
     # Imported here, because a check without --connect needs neither TLS nor the network.
     from bruce_mp.cli.connection_check import CheckLevel, broker_findings  # noqa: PLC0415
     from bruce_mp.cli.host_check import host_findings  # noqa: PLC0415
@@ -68,45 +72,44 @@ def _connect(config: Config) -> ExitCode:
 
 def directory_warnings(config: Config) -> Iterator[str]:
     """Yield a sentence for each directory in which the present user cannot create the daemon's files."""
-    settings: dict[Path, list[str]] = {}
+    settings_of: dict[Path, list[str]] = {}
     for setting, directory in _directories(config):
-        settings.setdefault(directory, []).append(setting)
-    for directory, names in settings.items():
+        settings_of.setdefault(directory, []).append(setting)
+    for directory, settings in settings_of.items():
         try:
             _check_writable(directory)
         except OSError as error:
-            reason = f"{', '.join(names)}: the present user cannot create files in {directory}: {error.strerror}."
-            yield f"{reason} {creation_remedy(error, directory)}."
+            fault = f"{', '.join(settings)}: the present user cannot create files in {directory}: {error.strerror}."
+            yield f"{fault} {creation_remedy(error, directory)}."
 
 
 def _check_writable(directory: Path) -> None:
+    """Raise OSError if the directory is missing, or the present user cannot create files in it."""
     directory.stat()
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _directories(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield each setting with a path that the daemon creates, and the directory that has to exist before."""
+    """Yield each setting with a path that the daemon creates, and the directory that must exist for that."""
     run_dir = Path(config.daemon.run_dir)
     yield "daemon.run_dir", run_dir if os.access(run_dir, os.F_OK) else run_dir.parent
     yield "slab.path", Path(config.slab_path).parent
-    for name, each in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream)):
-        if each.enable:
-            yield f"input.{name}.path", Path(each.path).parent
+    for name, section in (("unix_datagram", config.input.unix_datagram), ("unix_stream", config.input.unix_stream)):
+        if section.enable:
+            yield f"input.{name}.path", Path(section.path).parent
     if isinstance(config.http.address, UnixPath):
         yield "http.listen", Path(config.http.address.path).parent
     if config.logging.file.enable:
         yield "logging.file.path", Path(config.logging.file.path).parent
     if config.discard_log.enable:
-        yield "discard_log.path", _nearest_directory(Path(config.discard_log.path).parent)
-
-
-def _nearest_directory(path: Path) -> Path:
-    """Return `path` or the nearest directory above it that exists, in which the daemon creates the others."""
-    return next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
+        # The daemon creates the missing directories of this path in the nearest that exists.
+        parents = Path(config.discard_log.path).parents
+        yield "discard_log.path", next(parent for parent in parents if os.access(parent, os.F_OK))
 
 
 def _summary(config: Config) -> dict[str, str]:
+    """Return the lines of the summary by title."""
     return {
         "brokers": ", ".join(config.kafka.bootstrap_servers) + _security(config.kafka),
         **_inputs(config),
@@ -117,9 +120,9 @@ def _summary(config: Config) -> dict[str, str]:
 
 
 def _security(kafka: Kafka) -> str:
-    protections = ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)
-    joined = " and ".join(filter(None, protections))
-    return f" by {joined}" if joined else ""
+    """Return the end of the line of the brokers, such as " by TLS and PLAIN"; empty without both."""
+    protections = " and ".join(filter(None, ("TLS" if kafka.tls.enable else None, kafka.sasl.mechanism)))
+    return f" by {protections}" if protections else ""
 
 
 def _file_mib(config: Config) -> int:
@@ -128,14 +131,14 @@ def _file_mib(config: Config) -> int:
 
 
 def _inputs(config: Config) -> dict[str, str]:
-    """Describe the enabled inputs."""
+    """Return the lines of the enabled inputs by title."""
     lines = {}
-    settings = config.input
-    if settings.unix_datagram.enable:
-        lines["datagrams"] = f"{settings.unix_datagram.path}, up to {format_size(settings.max_datagram_size)} each"
-    addresses = [settings.unix_stream.path] if settings.unix_stream.enable else []
-    addresses += [str(HostPort(settings.tcp.host, settings.tcp.port))] if settings.tcp.enable else []
+    inputs = config.input
+    if inputs.unix_datagram.enable:
+        lines["datagrams"] = f"{inputs.unix_datagram.path}, up to {format_size(inputs.max_datagram_size)} each"
+    addresses = [inputs.unix_stream.path] if inputs.unix_stream.enable else []
+    addresses += [str(HostPort(inputs.tcp.host, inputs.tcp.port))] if inputs.tcp.enable else []
     if addresses:
-        limit = format_size(settings.max_stream_size)
-        lines["streams"] = f"{', '.join(addresses)}, up to {limit} each, workers: {settings.streams.processes}"
+        limit = format_size(inputs.max_stream_size)
+        lines["streams"] = f"{', '.join(addresses)}, up to {limit} each, workers: {inputs.streams.processes}"
     return lines

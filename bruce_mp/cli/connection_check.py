@@ -1,8 +1,8 @@
-"""The part of `bruce check-config --connect` that asks the brokers, with the daemon's own connections.
+"""The part of `bruce check-config --connect` that checks the brokers, with the daemon's own connections.
 
-For each broker: its name, the connection, TLS, the login, metadata, and the right to get a producer id. For each topic
-that the configuration names: its existence, and the right to write. Nothing is created and no message is sent; the
-brokers assign a producer id that stays unused.
+For each broker it checks the name, the connection, TLS, the login, metadata, and the right to get a producer id. For
+each topic that the configuration names it checks the existence, and the right to write. The check creates nothing and
+sends no message; the producer ids that brokers assign stay unused.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 __all__ = ["CheckLevel", "Finding", "broker_findings", "configured_topics"]
 
 _CLOSED: Final = RemoteProtocolError("The broker closed the connection.")
-_UNKNOWN_TOPIC: Final = 3  # Kafka's UNKNOWN_TOPIC_OR_PARTITION
+_UNKNOWN_TOPIC_OR_PARTITION: Final = 3  # Kafka's error code
 _DAY_S: Final = 86_400
 _EXPIRES_SOON_S: Final = 14 * _DAY_S
-_UNREACHABLE: Final = (
+_CHECK_ADDRESS: Final = (
     "Check the address, that the broker runs, and the firewalls between this host and the broker. A broker's address "
     "is in kafka.bootstrap_servers, or in advertised.listeners on the broker"
 )
-_NO_KAFKA: Final = "Another service, or a listener for TLS or for other clients, may have this port: check the port"
+_CHECK_PORT: Final = "Another service, or a listener for TLS or for other clients, may have this port: check the port"
 _REMEDIES: Final = {
-    FailureCause.CLOSED_BY_BROKER: _UNREACHABLE,
-    FailureCause.TIMED_OUT: _UNREACHABLE,
-    FailureCause.NO_API_VERSIONS: _NO_KAFKA,
-    FailureCause.BAD_DATA: _NO_KAFKA,
+    FailureCause.CLOSED_BY_BROKER: _CHECK_ADDRESS,
+    FailureCause.TIMED_OUT: _CHECK_ADDRESS,
+    FailureCause.NO_API_VERSIONS: _CHECK_PORT,
+    FailureCause.BAD_DATA: _CHECK_PORT,
     FailureCause.NO_COMMON_VERSION: "Upgrade the broker, or set kafka.broker_version if it is older than 0.10",
 }
-"""The remedies of failures whose text names no setting."""
+"""The remedies of failures, for texts that name no setting."""
 _AFTER_TLS: Final = frozenset({FailureCause.LOGIN_REFUSED, FailureCause.NO_CREDENTIALS})
 """Failures that show that TLS succeeded."""
 
@@ -78,7 +78,7 @@ class CheckLevel(StrEnum):
 
 
 class Finding(NamedTuple):
-    """A line of the output; the text of a warning or failure includes the remedy."""
+    """A line of the output about `subject`; the text of a warning or failure includes the remedy."""
 
     level: CheckLevel
     subject: str
@@ -86,16 +86,23 @@ class Finding(NamedTuple):
 
 
 class BrokerResult(NamedTuple):
-    """The result for a broker: a failure, or metadata, error code of the producer id, and expiry of the certificate."""
+    """The result for a broker: a failure, or the other fields.
+
+    `metadata` is None if none was requested, `producer_id_error` is Kafka's error code, 0 for none, and
+    `certificate_ends_s` is in seconds since the epoch.
+    """
 
     failure: Failed | None = None
     metadata: ClusterMetadata | None = None
-    producer_error: int = 0
+    producer_id_error: int = 0
     certificate_ends_s: float | None = None
 
 
 class _Probe:
-    """One connection; `on_done` gets the answer. With `topics` None, the probe ends when the connection is ready."""
+    """A connection that requests metadata and a producer id from a broker, and passes the result to `on_done`.
+
+    With `topics` None, the result comes as soon as the connection is ready, without requests.
+    """
 
     def __init__(
         self,
@@ -125,17 +132,15 @@ class _Probe:
                 self._on_done(BrokerResult(event))
             case Closed():
                 self._on_done(BrokerResult(Failed(_CLOSED, FailureCause.CLOSED_BY_BROKER, ())))
-            case _:
-                pass
 
     def _on_ready(self, event: ConnectionReady) -> None:
         if self._topics is None:
             self._finish(BrokerResult())
             return
         self._needs_producer_id &= event.capabilities.idempotence
-        request = self._socket.connection.request_metadata(
-            self._topics if event.capabilities.can_name_topics else None, time.monotonic(), with_operations=True
-        )
+        # An older broker would create a named topic, so the request is for all topics.
+        topics = self._topics if event.capabilities.can_name_topics else None
+        request = self._socket.connection.request_metadata(topics, time.monotonic(), with_operations=True)
         self._socket.send(request.buffers)
 
     def _request_producer_id(self) -> None:
@@ -144,14 +149,14 @@ class _Probe:
         else:
             self._finish(BrokerResult(None, self._metadata))
 
-    def _finish(self, answer: BrokerResult) -> None:
+    def _finish(self, result: BrokerResult) -> None:
         ends_s = self._socket.certificate_ends_s
         self._socket.close()
-        self._on_done(answer._replace(certificate_ends_s=ends_s))
+        self._on_done(result._replace(certificate_ends_s=ends_s))
 
 
 class BrokerCheck:
-    """Connections with the configured settings, on a separate loop."""
+    """Connections to brokers with the configured settings, on a separate loop."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -160,18 +165,18 @@ class BrokerCheck:
         self._security = create_security(config.kafka, self._loop)
         self.topics = configured_topics(config)
 
-    def ask(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerResult]:
+    def request_all(self, servers: Sequence[HostPort]) -> dict[HostPort, BrokerResult]:
         """Request metadata and a producer id from all servers at the same time."""
-        return self._ask_all(servers, self.topics, self._security)
+        return self._probe_all(servers, self.topics, self._security)
 
     def speaks_plain_text(self, server: HostPort) -> bool:
         """Return True if the server answers a Kafka client without TLS."""
-        return self._ask_all([server], None, Security())[server].failure is None
+        return self._probe_all([server], None, Security())[server].failure is None
 
-    def _ask_all(
+    def _probe_all(
         self, servers: Sequence[HostPort], topics: Sequence[bytes] | None, security: Security
     ) -> dict[HostPort, BrokerResult]:
-        answers: dict[HostPort, BrokerResult] = {}
+        results: dict[HostPort, BrokerResult] = {}
         kafka = self._config.kafka
         create_socket = socket_factory(
             self._loop,
@@ -182,9 +187,9 @@ class BrokerCheck:
             security=security,
         )
 
-        def on_done(server: HostPort, answer: BrokerResult) -> None:
-            answers[server] = answer
-            if len(answers) == len(servers):
+        def on_done(server: HostPort, result: BrokerResult) -> None:
+            results[server] = result
+            if len(results) == len(servers):
                 self._loop.stop()
 
         for server in servers:
@@ -194,9 +199,9 @@ class BrokerCheck:
                 partial(on_done, server),
                 needs_producer_id=kafka.required_acks == ACKS_ALL,
             )
-        if len(answers) < len(servers):
+        if len(results) < len(servers):  # a probe that fails at once ends before the loop runs
             self._loop.run()
-        return answers
+        return results
 
 
 def configured_topics(config: Config) -> list[bytes]:
@@ -213,16 +218,16 @@ def configured_topics(config: Config) -> list[bytes]:
 def broker_findings(config: Config) -> Iterator[Finding]:
     """Yield a finding for each bootstrap server, each further broker of the cluster, and each configured topic."""
     check = BrokerCheck(config)
-    answers = check.ask(list(dict.fromkeys(config.kafka.servers)))
-    for server, answer in answers.items():
-        yield _broker_finding(check, config, server, answer, "")
-    clusters = [answer.metadata for answer in answers.values() if answer.metadata is not None]
+    results = check.request_all(list(dict.fromkeys(config.kafka.servers)))
+    for server, result in results.items():
+        yield _broker_finding(check, config, server, result, "")
+    clusters = [result.metadata for result in results.values() if result.metadata is not None]
     if not clusters:
         return
-    advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - answers.keys()
-    others = check.ask(sorted(advertised)) if advertised else {}
-    for server, answer in others.items():
-        yield _broker_finding(check, config, server, answer, " (named by the cluster)")
+    advertised = {HostPort(broker.host, broker.port) for broker in clusters[0].brokers.values()} - results.keys()
+    others = check.request_all(sorted(advertised)) if advertised else {}
+    for server, result in others.items():
+        yield _broker_finding(check, config, server, result, " (named by the cluster)")
     if len({cluster.cluster_id for cluster in clusters}) > 1:
         text = "kafka.bootstrap_servers names brokers of different clusters. Name brokers of one cluster."
         yield Finding(CheckLevel.FAILED, "cluster", text)
@@ -231,32 +236,34 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding(level, f"topic {name.decode()}", text)
 
 
-def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, answer: BrokerResult, origin: str) -> Finding:
-    """Return the finding for an answer; `origin` follows the broker's name."""
-    subject = f"broker {server}{origin}"
-    if answer.failure is not None:
-        return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, answer.failure))
-    if answer.producer_error in TRANSIENT_PRODUCER_ID_ERRORS:
-        name = action_for(answer.producer_error).name
-        text = (
-            f"has no producer id at the moment ({name}): the cluster may be starting. Run this check again in a minute."
-        )
-        return Finding(CheckLevel.WARNING, subject, text)
-    if answer.producer_error:
-        name = action_for(answer.producer_error).name
-        text = (
-            f"refuses a producer id ({name}): messages would be delivered at least once, not once. Allow the daemon's "
-            "user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic."
-        )
-        return Finding(CheckLevel.WARNING, subject, text)
-    ends_s = answer.certificate_ends_s
+def _broker_finding(check: BrokerCheck, config: Config, server: HostPort, result: BrokerResult, remark: str) -> Finding:
+    """Return the finding for a result; `remark` follows the broker's name."""
+    subject = f"broker {server}{remark}"
+    if result.failure is not None:
+        return Finding(CheckLevel.FAILED, subject, _failure_text(check, config, server, result.failure))
+    if result.producer_id_error:
+        return Finding(CheckLevel.WARNING, subject, _producer_id_text(result.producer_id_error))
+    ends_s = result.certificate_ends_s
     if ends_s is not None and ends_s - time.time() < _EXPIRES_SOON_S:
         text = f"its certificate expires at {utc_text(ends_s)}. Renew it on the broker."
         return Finding(CheckLevel.WARNING, subject, text)
     return Finding(CheckLevel.OK, subject, ", ".join(_completed_steps(config)))
 
 
+def _producer_id_text(error: int) -> str:
+    name = action_for(error).name
+    if error in TRANSIENT_PRODUCER_ID_ERRORS:
+        return (
+            f"has no producer id at the moment ({name}): the cluster may be starting. Run this check again in a minute."
+        )
+    return (
+        f"refuses a producer id ({name}): messages would be delivered at least once, not once. Allow the daemon's "
+        "user IDEMPOTENT_WRITE on the cluster, or with Kafka 2.8 and later WRITE on a topic."
+    )
+
+
 def _completed_steps(config: Config) -> Iterator[str]:
+    """Yield the steps that a probe without a failure has completed."""
     yield "connected"
     if config.kafka.tls.enable:
         yield "TLS"
@@ -269,14 +276,15 @@ def _failure_text(check: BrokerCheck, config: Config, server: HostPort, failure:
     if config.kafka.tls.enable and failure.cause not in _AFTER_TLS and check.speaks_plain_text(server):
         return "speaks plain text on this port. Set kafka.tls.enable = false, or name the port of its TLS listener."
     if failure.cause is FailureCause.BAD_DATA:
-        return f"answers, but not as a Kafka broker. {_NO_KAFKA}."
+        return f"answers, but not as a Kafka broker. {_CHECK_PORT}."
     remedy = _REMEDIES.get(failure.cause)
     text = str(failure.error).removeprefix(f"Broker {server} ").rstrip(".")  # the line begins with the broker's name
     return f"{text}." + (f" {remedy}." if remedy and "(kafka." not in text else "")
 
 
 def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLevel, str]:
-    if topic is None or topic.error == _UNKNOWN_TOPIC:
+    """Return level and text of the finding for a topic, whose metadata may be missing."""
+    if topic is None or topic.error == _UNKNOWN_TOPIC_OR_PARTITION:
         if config.delivery.topic_autocreate:
             return (
                 CheckLevel.WARNING,
@@ -288,10 +296,10 @@ def _assess_topic(config: Config, topic: TopicMetadata | None) -> tuple[CheckLev
         )
     if topic.error == TOPIC_AUTHORIZATION_FAILED:
         return CheckLevel.FAILED, "the daemon's user may not see it. Allow the user WRITE on it."
-    return _assess_known_topic(topic)
+    return _assess_visible_topic(topic)
 
 
-def _assess_known_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
+def _assess_visible_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
     if topic.error:
         return (
             CheckLevel.WARNING,
@@ -299,8 +307,11 @@ def _assess_known_topic(topic: TopicMetadata) -> tuple[CheckLevel, str]:
         )
     if topic.operations is not None and WRITE_OPERATION not in topic.operations:
         return CheckLevel.FAILED, "the daemon's user may not write to it. Allow the user WRITE on it."
-    missing = sum(not partition.is_available for partition in topic.partitions.values())
-    if missing:
-        return CheckLevel.WARNING, f"{missing} of {len(topic.partitions)} partitions have no leader. Check its brokers."
+    leaderless = sum(not partition.is_available for partition in topic.partitions.values())
+    if leaderless:
+        return (
+            CheckLevel.WARNING,
+            f"{leaderless} of {len(topic.partitions)} partitions have no leader. Check its brokers.",
+        )
     rights = "may be written" if topic.operations is not None else "its brokers are too old to report rights"
     return CheckLevel.OK, f"{len(topic.partitions)} partitions, {rights}"

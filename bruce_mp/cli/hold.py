@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.overrides import add_overrides
+from bruce_mp.cli.options import add_overrides
 from bruce_mp.supervisor.hold import keep_sockets
 from bruce_mp.supervisor.reload import ConfigSource
 
@@ -21,7 +21,9 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Keep the sockets open, and pass them to each daemon that starts."""
-    parser = ArgumentParser(prog="bruce hold", description="Keep the daemon's listening sockets open.")
+    parser = ArgumentParser(
+        prog="bruce hold", description="Keep the daemon's listening sockets open while it restarts, until SIGTERM."
+    )
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration")
     add_overrides(parser)
     args = parser.parse_args(argv)

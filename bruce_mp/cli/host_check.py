@@ -1,4 +1,4 @@
-"""The part of `bruce check-config --connect` that looks at this host: free space, and limits of the kernel."""
+"""The part of `bruce check-config --connect` that checks this host: free space, and limits of the kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHM: Final = Path("/dev/shm")  # noqa: S108 - this module creates nothing in it
 
 
 def host_findings(config: Config) -> Iterator[Finding]:
-    """Yield a finding for each of the daemon's large files, and for each limit of the kernel."""
+    """Yield a finding for the space of each of the daemon's large files, and for each limit of the kernel."""
     yield from _file_findings(config)
     if config.input.unix_datagram.enable:
         yield _queue_finding()
@@ -38,7 +38,7 @@ def _file_findings(config: Config) -> Iterator[Finding]:
     size = Geometry.for_size(config.slab.size, config.input.max_datagram_size).file_size
     remedy = "lower slab.size, or set slab.path to a larger file system"
     if _SHM in slab.parents:
-        remedy += ", or enlarge /dev/shm (mount -o remount,size=..., of a container --shm-size)"
+        remedy += ", or enlarge /dev/shm (mount -o remount,size=SIZE /dev/shm; --shm-size of a container)"
     yield _space_finding("slab", slab, size, CheckLevel.FAILED, remedy)
     if config.slab.sync != "off":
         remedy = "make room there, or set slab.journal_dir to a larger file system"
@@ -57,18 +57,18 @@ def _file_findings(config: Config) -> Iterator[Finding]:
 
 
 def _space_finding(subject: str, path: Path, size: int, level: CheckLevel, remedy: str) -> Finding:
-    """Compare a size with the free space, and the space that the files of the path occupy already."""
-    directory = next(each for each in path.parents if os.access(each, os.F_OK))
-    state = os.statvfs(directory)
-    free = state.f_bavail * state.f_frsize + sum(map(_bytes_on_disk, _files_of(path)))
-    text = f"{path}: up to {_mib(size)} MiB, {_mib(free)} MiB free"
-    if free >= size:
+    """Return a finding of `level` if `path` has no room for `size` bytes, including those of its present files."""
+    directory = next(parent for parent in path.parents if os.access(parent, os.F_OK))
+    file_system = os.statvfs(directory)
+    available = file_system.f_bavail * file_system.f_frsize + sum(map(_bytes_on_disk, _files_of(path)))
+    text = f"{path}: up to {_mib(size)} MiB, {_mib(available)} MiB free"
+    if available >= size:
         return Finding(CheckLevel.OK, subject, text)
     return Finding(level, subject, f"{text}; {remedy}.")
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return the files of a path: itself, its rotated files, or the content of a directory."""
+    """Return the file or directory `path`, its rotated files, and the content of a directory; empty if unreadable."""
     try:
         return [*path.parent.glob(f"{path.name}*"), *(path.iterdir() if path.is_dir() else ())]
     except OSError:
@@ -77,7 +77,7 @@ def _files_of(path: Path) -> list[Path]:
 
 def _bytes_on_disk(path: Path) -> int:
     try:
-        return path.lstat().st_blocks * 512  # the unit of st_blocks on every file system
+        return path.lstat().st_blocks * 512  # st_blocks counts units of 512 bytes on every file system
     except OSError:
         return 0
 
@@ -92,10 +92,14 @@ def _mib(size: int) -> str:
 def _queue_finding() -> Finding:
     length, subject = queue_length(), "kernel net.unix.max_dgram_qlen"
     if length is None:
-        return Finding(CheckLevel.WARNING, subject, "cannot be read on this host. Look there, if bursts are refused.")
+        return Finding(
+            CheckLevel.WARNING,
+            subject,
+            "cannot be read. If senders' bursts are refused, raise it on the host.",
+        )
     if length < MIN_QUEUE_LENGTH:
         text = (
-            f"{length}: a burst of more datagrams blocks its sender, or is refused. Before the daemon starts: "
+            f"{length}: a burst of more datagrams blocks its sender, or is refused. Before the daemon starts, run "
             f"sysctl -w net.unix.max_dgram_qlen={MIN_QUEUE_LENGTH}"
         )
         return Finding(CheckLevel.WARNING, subject, text)
@@ -107,7 +111,6 @@ def _datagram_finding(config: Config) -> Finding:
     try:
         check_datagram_size(size, allow_large=False)
     except StartError as error:
-        return Finding(
-            CheckLevel.WARNING if config.input.allow_large_datagrams else CheckLevel.FAILED, subject, str(error)
-        )
+        level = CheckLevel.WARNING if config.input.allow_large_datagrams else CheckLevel.FAILED
+        return Finding(level, subject, str(error))
     return Finding(CheckLevel.OK, subject, f"clients can send {size:,} bytes")

@@ -1,8 +1,8 @@
 """`bruce import-config`: convert the configuration of a Dory or Bruce daemon to TOML.
 
-The result goes to standard output, with a comment for each difference and for each option without a counterpart.
+The TOML goes to standard output, with a comment for each difference and for each option without a counterpart.
 
-Exit status: 0, or 1 if the old configuration is invalid. An invalid one produces error messages and no output.
+Exit status: 0, or 1 with error messages and without output if the old configuration is invalid.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = ArgumentParser(prog="bruce import-config", description="Convert a configuration of Dory or Bruce.")
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file")
+    """Convert the file, and print the TOML."""
+    parser = ArgumentParser(
+        prog="bruce import-config", description="Convert a configuration of Dory or Bruce, and print it as TOML."
+    )
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file of the old configuration")
     parser.add_argument(
         "--command-line",
         metavar="OPTIONS",
-        help="the old daemon's command line, quoted, if it had options; --config_path in it stands for FILE",
+        help="options of the old daemon's command line, as one quoted argument; FILE defaults to their --config_path",
     )
     args = parser.parse_args(argv)
     options = None if args.command_line is None else parse_options(args.command_line)
-    file = args.file or Path((options or {}).get(CONFIG_PATH) or "")
-    if file == Path():
+    file: Path | None = args.file
+    if file is None and options is not None and (config_path := options.get(CONFIG_PATH)):
+        file = Path(config_path)
+    if file is None:
         parser.error("give FILE, or a --command-line with --config_path")
     sys.stdout.write(convert(_read(file), str(file), options))
     return ExitCode.OK
@@ -43,4 +48,4 @@ def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{file}: cannot read it: {error.strerror}.") from error
+        raise ConfigError(f"{file}: the old configuration cannot be read: {error.strerror}.") from error

@@ -1,7 +1,7 @@
 """`bruce reload`: request a reload of the configuration from a running daemon, and print the outcome.
 
-Exit status: 0 if the reload was applied, 1 if it was refused, 4 if no daemon answered. With `--check` the daemon
-applies nothing; the exit status is the same as for a reload.
+Exit status: 0 if the reload was applied, 1 if it was refused, 4 after another response or none. With `--check` the
+daemon applies nothing, and the exit status is that of the same reload.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Request the reload and print the response."""
     description = "Reload the configuration of a running daemon, as SIGHUP does, and print the outcome."
-    statuses = "Exit status: 0 if the reload was applied, 1 if it was refused, 4 if no daemon answered."
+    statuses = "Exit status: 0 if the reload was applied, 1 if it was refused, 4 after another response or none."
     parser = ArgumentParser(prog="bruce reload", description=description, epilog=statuses)
     add_address(parser)
     add_token(parser)
-    parser.add_argument("--check", action="store_true", help="only list the changes, and the need for a restart")
+    parser.add_argument("--check", action="store_true", help="only list the changes, and those that need a restart")
     args = parser.parse_args(argv)
     return request_change(args, "/reload?check=1" if args.check else "/reload")

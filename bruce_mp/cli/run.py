@@ -1,6 +1,6 @@
-"""`bruce run`: run the daemon until SIGTERM.
+"""`bruce run`: run the daemon in the foreground until SIGTERM.
 
-Exit status: 0 after a shutdown, 1 after a failed start, 70 after repeated boot failures of a process.
+Exit status: 0 after a shutdown, 1 after a failed start, 70 if a process failed repeatedly during its start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.cli.overrides import add_overrides
+from bruce_mp.cli.options import add_overrides
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run
@@ -25,12 +25,14 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the daemon, or only its preflight check."""
-    parser = ArgumentParser(prog="bruce run", description="Run the daemon in the foreground.")
+    """Run the daemon, or only the preflight check, which loads the modules of all processes."""
+    parser = ArgumentParser(prog="bruce run", description="Run the daemon in the foreground until SIGTERM.")
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration")
     add_overrides(parser)
     parser.add_argument(
-        CHECK_OPTION, action="store_true", help="only run the preflight check, and print its result as JSON"
+        CHECK_OPTION,
+        action="store_true",
+        help="only check the configuration and the installed code, and print the result as JSON",
     )
     args = parser.parse_args(argv)
     if args.check:

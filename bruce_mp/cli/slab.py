@@ -36,11 +36,13 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(prog="bruce slab", description="Inspect a slab file, and export its messages.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_inspect(commands.add_parser("inspect", help="summarize a slab", description="Summarize a slab file."))
+    _add_inspect(
+        commands.add_parser("inspect", help="summarize a slab", description="Summarize a slab file, and report damage.")
+    )
     _add_export(
         commands.add_parser(
             "export",
-            help="write its messages to a file",
+            help="write the messages of a slab to a file",
             description="Write the messages that a slab holds as lines of a discard file, in order of arrival.",
         )
     )
@@ -48,14 +50,18 @@ def _parser() -> ArgumentParser:
 
 
 def _add_inspect(parser: ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="the slab")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the slab file")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def _add_export(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="the slab")
-    add("--output", default="-", metavar="OUT", help="a new file, or - for standard output (default)")
-    add("--topic", action="append", default=[], metavar="TOPIC", help="only messages of this topic; repeatable")
-    add("--all", action="store_true", help="also delivered and discarded messages, if their bytes are still present")
-    add("--force", action="store_true", help="also export the slab of a running daemon")
+    add("file", type=Path, metavar="FILE", help="the slab file")
+    add("--output", default="-", metavar="OUT", help="a new file for the lines; - is standard output, the default")
+    add("--topic", action="append", default=[], metavar="TOPIC", help="export only messages of this topic; repeatable")
+    add(
+        "--all",
+        action="store_true",
+        help="export delivered and discarded messages, too, if their bytes are still present",
+    )
+    add("--force", action="store_true", help="export even the slab of a running daemon")

@@ -6,7 +6,7 @@ Exit status: 0, or 4 if the daemon does not answer.
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-PAGES = ("server_info", "books", "processes", "brokers", "queues")
-EPILOG = (
+JSON_PAGES: Final = ("server_info", "books", "processes", "brokers", "queues")
+EPILOG: Final = (
     "Columns of topics: BATCH counts messages in the router, SEND WAIT messages to be sent, ACK WAIT sent messages "
     "without a response."
 )
@@ -40,23 +40,23 @@ def main(argv: Sequence[str]) -> int:
     """Read the pages and print them."""
     parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.", epilog=EPILOG)
     add_address(parser)
-    parser.add_argument("--json", action="store_true", help="print the JSON of the pages, by page")
+    parser.add_argument("--json", action="store_true", help="print the status pages as one JSON object, by page")
     args = parser.parse_args(argv)
-    daemon = status_client(args)
-    print(_json(daemon) if args.json else "\n".join(_tables(daemon)))
+    client = status_client(args)
+    print(_json(client) if args.json else "\n".join(_tables(client)))
     return ExitCode.OK
 
 
-def _json(daemon: StatusClient) -> str:
-    read: dict[str, Any] = {"healthz": daemon.get_health(), **{page: daemon.get(page, dict) for page in PAGES}}
-    return msgspec.json.format(msgspec.json.encode(read)).decode()
+def _json(client: StatusClient) -> str:
+    pages: dict[str, Any] = {"healthz": client.get_health(), **{name: client.get(name, dict) for name in JSON_PAGES}}
+    return msgspec.json.format(msgspec.json.encode(pages)).decode()
 
 
-def _tables(daemon: StatusClient) -> Iterator[str]:
-    processes, queues = daemon.get("processes", ProcessesPage), daemon.get("queues", QueuesPage)
+def _tables(client: StatusClient) -> Iterator[str]:
+    processes, queues = client.get("processes", ProcessesPage), client.get("queues", QueuesPage)
     yield _headline(processes)
-    yield balance_line(daemon.get("books", Books))
-    yield from health_lines(daemon.get_health())
+    yield balance_line(client.get("books", Books))
+    yield from health_lines(client.get_health())
     yield ""
     yield from _table(
         ("PROCESS", "PID", "STATE", "RESTARTS", "MEMORY", "CPU"), map(_process_cells, processes.processes)
@@ -64,7 +64,7 @@ def _tables(daemon: StatusClient) -> Iterator[str]:
     stream_workers = [line for line in processes.processes if line.connections is not None]
     if stream_workers:
         yield "\nStream connections: " + ", ".join(f"{line.name} {line.connections}" for line in stream_workers)
-    brokers = daemon.get("brokers", BrokersPage)
+    brokers = client.get("brokers", BrokersPage)
     if brokers.metadata_failing_since is not None:
         yield f"\nNo broker can be reached: {brokers.metadata_error}"
     if brokers.brokers:
@@ -75,14 +75,14 @@ def _tables(daemon: StatusClient) -> Iterator[str]:
     if brokers.paused_count is None:
         yield "\nPaused: not known yet"
     elif brokers.paused_count:
-        yield f"\nPaused: {', '.join(each.scope for each in brokers.paused)}"
+        yield f"\nPaused: {', '.join(paused.scope for paused in brokers.paused)}"
     if queues.new:
         yield f"\nNot yet claimed by the router: {queues.new}"
     if queues.spill:
         yield f"\nIn spill files: {queues.spill}"
     if queues.sending:
         yield ""
-        rows = ((item.topic, str(item.batch), str(item.send_wait), str(item.ack_wait)) for item in queues.sending)
+        rows = ((line.topic, str(line.batch), str(line.send_wait), str(line.ack_wait)) for line in queues.sending)
         yield from _table(("TOPIC", "BATCH", "SEND WAIT", "ACK WAIT"), rows)
 
 

@@ -1,8 +1,8 @@
 """Client of a daemon's status pages, for the subcommands.
 
-`--url` or the daemon's configuration gives the address. With a configuration, the address comes from the file in the
-run directory, so that it stays valid after edits of the configuration. The client ignores proxies of the environment,
-because the daemon runs on this host.
+`--url` or the daemon's configuration gives the address. With a configuration, the client reads the address that the
+running daemon stores in its run directory, because the configuration may have been edited since. The client ignores
+proxies of the environment, because the daemon runs on this host.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["StatusClient", "UnreadableError", "add_address", "add_token", "reque
 _Page = TypeVar("_Page")
 
 TIMEOUT_S: Final = 5.0
-"""Time limit of a page, which takes milliseconds."""
+"""Time limit for a GET response, which takes milliseconds."""
 POST_TIMEOUT_S: Final = 45.0
-"""Longer than `TIMEOUT_S`, because a daemon responds to POST after it has finished the requested action."""
-_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - local address of a daemon that listens on all
+"""Time limit for a POST response, which a daemon sends after it has finished the requested action."""
+_LOOPBACK_FOR: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the address of a daemon that listens on all
 
 
 class UnreadableError(BruceError):
@@ -56,9 +56,9 @@ def add_address(parser: ArgumentParser) -> None:
         "--url",
         type=_address,
         metavar="URL",
-        help=f"its status pages: http://HOST:PORT or unix:/PATH (default http://{Http().listen})",
+        help=f"the daemon's status pages: http://HOST:PORT or unix:/PATH (default http://{Http().listen})",
     )
-    group.add_argument("--config", type=Path, metavar="FILE", help="its configuration")
+    group.add_argument("--config", type=Path, metavar="FILE", help="the daemon's configuration file, instead of --url")
 
 
 def _address(text: str) -> HostPort | UnixPath:
@@ -69,28 +69,28 @@ def _address(text: str) -> HostPort | UnixPath:
 
 
 def add_token(parser: ArgumentParser) -> None:
-    """Add the option for the token of state-changing requests."""
-    text = "file with the daemon's token, if --config does not name it"
-    parser.add_argument("--token-file", metavar="FILE", help=text)
+    """Add the option for the token of requests that change the daemon's state."""
+    help_text = "file with the token of the daemon (http.token_file); default: the one that --config names"
+    parser.add_argument("--token-file", metavar="FILE", help=help_text)
 
 
 def status_client(args: Namespace) -> StatusClient:
     """Return a client for the daemon that the options select. Raise ConfigError or UnreadableError."""
     config = None if args.config is None else load_config(args.config)
     address = (args.url or Http().address) if config is None else _address_of_running(config)
-    return StatusClient(
-        address, lambda: _token(getattr(args, "token_file", None), Http() if config is None else config.http)
-    )
+    http = Http() if config is None else config.http
+    return StatusClient(address, lambda: _read_token(getattr(args, "token_file", None), http))
 
 
-def _token(file: str | None, http: Http) -> str | None:
-    """Return the token or None. Raise ConfigError for an unreadable file."""
+def _read_token(file: str | None, http: Http) -> str | None:
+    """Return the token in `file`, else that of `http`, else None. Raise ConfigError for an unreadable file."""
     if file is not None:
         return read_secret(file, None, "The token")
     return read_secret(http.token_file, http.token_env, "The token of the daemon")
 
 
 def _address_of_running(config: Config) -> HostPort | UnixPath:
+    """Return the address in the run directory, else the configured one. Raise UnreadableError for an unknown port."""
     address = config.http.address
     file = Path(config.daemon.run_dir, HTTP_ADDRESS)
     try:
@@ -105,16 +105,16 @@ def _address_of_running(config: Config) -> HostPort | UnixPath:
 
 
 def request_change(args: Namespace, path: str) -> int:
-    """Send a POST request, print the response, and return the exit status, 1 if the daemon refuses the change.
+    """Send a POST request and print the response. Return the exit status: 0, or 1 if the daemon refuses the change.
 
-    Raise UnreadableError for another response.
+    Raise UnreadableError for another response or none.
     """
     status, text = status_client(args).post(path)
     if status == HTTPStatus.OK:
         print(text, end="")
         return ExitCode.OK
     if status == HTTPStatus.UNAUTHORIZED:
-        text = f"{text.strip()}. The configuration in force names the token: give its file as --token-file."
+        text = f"{text.strip()}. Give the token of the running daemon as --token-file."
     if status != HTTPStatus.CONFLICT:
         raise UnreadableError(f"The daemon answered {path} with {status}: {text.strip()}")
     sys.stderr.write(text)
@@ -122,14 +122,17 @@ def request_change(args: Namespace, path: str) -> int:
 
 
 class StatusClient:
-    """HTTP client for the pages at an address. Only `post` calls `token`, which may raise ConfigError."""
+    """HTTP client for the pages at an address.
 
-    def __init__(self, address: HostPort | UnixPath, token: Callable[[], str | None] = lambda: None) -> None:
+    Only `post` calls `read_token`, so that the pages need no readable token. It may raise ConfigError.
+    """
+
+    def __init__(self, address: HostPort | UnixPath, read_token: Callable[[], str | None] = lambda: None) -> None:
         self._address = address
-        self._token = token
+        self._read_token = read_token
 
     def get(self, page: str, shape: type[_Page], query: str = "") -> _Page:
-        """Read the JSON page `/page/json` as a `shape`. Raise UnreadableError."""
+        """Read `/PAGE/json` into the type `shape`. Raise UnreadableError."""
         path = f"/{page}/json"
         return self._decode(self._fetch(f"{path}?{query}" if query else path), path, shape)
 
@@ -142,18 +145,20 @@ class StatusClient:
             ) from error
 
     def get_health(self) -> HealthPage:
-        """Read `/healthz`, also that of a daemon that is not ready. Raise UnreadableError."""
+        """Read `/healthz`. Raise UnreadableError."""
+        # A daemon that is not ready responds with 503.
         body = self._fetch("/healthz", {HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE})
         return self._decode(body, "/healthz", HealthPage)
 
     def post(self, path: str) -> tuple[int, str]:
         """Send a POST request and return status and text of the response. Raise UnreadableError."""
-        token = self._token()
+        token = self._read_token()
         headers = {} if token is None else {"Authorization": b"Bearer " + token.encode()}
         status, body = self._send("POST", path, POST_TIMEOUT_S, headers)
         return status, body.decode("utf-8", "replace")
 
     def _fetch(self, path: str, accepted: Container[int] = frozenset({HTTPStatus.OK})) -> bytes:
+        """Return the body of a GET response with an accepted status. Raise UnreadableError."""
         status, body = self._send("GET", path, TIMEOUT_S)
         if status not in accepted:
             text = body.decode("utf-8", "replace").strip().partition("\n")[0]
@@ -182,7 +187,7 @@ class StatusClient:
 def _connection(address: HostPort | UnixPath, timeout_s: float) -> HTTPConnection:
     if isinstance(address, UnixPath):
         return _UnixConnection(address.path, timeout_s)
-    return HTTPConnection(_ANY_ADDRESS.get(address.host, address.host), address.port, timeout=timeout_s)
+    return HTTPConnection(_LOOPBACK_FOR.get(address.host, address.host), address.port, timeout=timeout_s)
 
 
 class _UnixConnection(HTTPConnection):

@@ -1,7 +1,7 @@
 """`bruce token`: get a token for the mechanism OAUTHBEARER, as a program for `kafka.sasl.token_command`.
 
-The command writes a token response, or an error response, as a token endpoint does (RFC 6749, section 5). The daemon
-reads both from the standard output; an error is a sentence on standard error, too. Neither contains a secret.
+The command writes a token response or an error response to standard output, as a token endpoint does (RFC 6749,
+section 5), and the daemon reads both. Standard error repeats an error as a sentence. Errors contain no secret.
 
 Exit status: 0 with a token, else 1.
 """
@@ -23,9 +23,12 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Get a token and print the response."""
-    parser = ArgumentParser(prog="bruce token", description="Get a token for kafka.sasl.token_command.")
-    issuers = parser.add_subparsers(metavar="ISSUER", required=True)
+    """Get a token and print the token response or error response."""
+    parser = ArgumentParser(
+        prog="bruce token",
+        description="Get a token for the login at the brokers, as the program of kafka.sasl.token_command.",
+    )
+    issuers = parser.add_subparsers(metavar="ISSUER", required=True, help="the kind of server that issues the token")
     oidc.add_parser(issuers)
     aws_msk_iam.add_parser(issuers)
     args = parser.parse_args(argv)

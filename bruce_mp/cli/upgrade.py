@@ -13,6 +13,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.cli.options import seconds_from
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.supervisor.run_dir import running_daemon
@@ -26,20 +27,27 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _TIMEOUT_S: Final = 120.0
-"""The check of the new code and the start of its processes, each with its own limit, and a margin."""
+"""Sum of the time limits for the check of the new code and the start of its processes, and a margin."""
 _POLL_INTERVAL_S: Final = 0.02
 
 
 class UpgradeError(BruceError):
-    """Failure of an upgrade; the daemon may have ended."""
+    """An upgrade that was refused or has no known outcome; the daemon may have ended."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Request the upgrade and wait for its outcome."""
-    parser = ArgumentParser(prog="bruce upgrade", description="Upgrade a running daemon to the installed code.")
-    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="its configuration")
+    parser = ArgumentParser(
+        prog="bruce upgrade",
+        description="Upgrade a running daemon to the installed code without stopping it, and reload its configuration.",
+    )
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration file")
     parser.add_argument(
-        "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help=f"longest wait (default {_TIMEOUT_S:g} s)"
+        "--timeout",
+        type=seconds_from(0),
+        default=_TIMEOUT_S,
+        metavar="S",
+        help=f"longest wait for the outcome, in seconds (default {_TIMEOUT_S:g})",
     )
     args = parser.parse_args(argv)
     note = _upgrade(Path(load_config(args.config).daemon.run_dir), args.timeout)
@@ -50,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
-    """Signal the daemon of a run directory and wait for the outcome. Raise UpgradeError."""
+    """Signal the daemon of a run directory, and return its note about the complete upgrade. Raise UpgradeError."""
     pid = running_daemon(run_dir)
     if pid is None:
         raise UpgradeError(f"No daemon uses the run directory {run_dir}. Start one; it runs the installed version.")
@@ -61,19 +69,27 @@ def _upgrade(run_dir: Path, timeout_s: float) -> UpgradeNote:
         raise UpgradeError(
             f"Process {pid} belongs to another user: run this as the daemon's user, or as root."
         ) from error
-    for note in _notes(run_dir, pid, time.monotonic() + timeout_s):
-        if note.number > (before.number if before else 0) and _is_done(note):
-            return note
+    for note in _new_notes(run_dir, pid, before, time.monotonic() + timeout_s):
+        match note.stage:
+            case UpgradeStage.DONE:
+                return note
+            case UpgradeStage.REFUSED:
+                raise UpgradeError(f"bruce {note.old} keeps running: {note.reason}")
+            case UpgradeStage.DRAINING:
+                sys.stderr.write("The new code cannot adopt this slab: the daemon first delivers the held messages.\n")
     raise UpgradeError("The daemon has not reported the outcome of the upgrade in time; see its log.")
 
 
-def _notes(run_dir: Path, pid: int, deadline: float) -> Iterator[UpgradeNote]:
-    """Yield each new note until the deadline. Raise UpgradeError if the supervisor ends."""
-    last = None
+def _new_notes(run_dir: Path, pid: int, before: UpgradeNote | None, deadline: float) -> Iterator[UpgradeNote]:
+    """Yield each note of an upgrade after that of `before`, until the deadline on the monotonic clock.
+
+    Raise UpgradeError if the supervisor `pid` ends.
+    """
+    last = before
     while time.monotonic() < deadline:
-        is_alive = _is_alive(pid)
+        is_alive = _is_alive(pid)  # before the read, because a supervisor may write a note and end
         note = read_note(run_dir)
-        if note is not None and note != last:
+        if note is not None and note != last and (before is None or note.number > before.number):
             yield note
         if not is_alive:
             raise UpgradeError(
@@ -89,12 +105,3 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _is_done(note: UpgradeNote) -> bool:
-    """Return True after a complete upgrade. Raise UpgradeError for a refused one."""
-    if note.stage is UpgradeStage.REFUSED:
-        raise UpgradeError(f"bruce {note.old} keeps running: {note.reason}")
-    if note.stage is UpgradeStage.DRAINING:
-        sys.stderr.write("The new version cannot adopt this slab: the daemon first delivers the held messages.\n")
-    return note.stage is UpgradeStage.DONE
