@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from argparse import ArgumentTypeError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable
 
-__all__ = ["add_overrides", "seconds_from"]
+__all__ = ["add_overrides", "port_number", "seconds_from"]
+
+_MAX_PORT: Final = 65535
 
 
 def add_overrides(parser: ArgumentParser) -> None:
@@ -23,6 +25,13 @@ def add_overrides(parser: ArgumentParser) -> None:
         dest="overrides",
         help="a setting that overrides the file, such as slab.size=64m; repeatable",
     )
+
+
+def port_number(text: str) -> int:
+    """Parse a TCP port, as an argument type."""
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_PORT:
+        raise ArgumentTypeError(f"{text} is not an integer from 1 to {_MAX_PORT}")
+    return int(text)
 
 
 def seconds_from(low: float) -> Callable[[str], float]:

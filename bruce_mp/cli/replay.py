@@ -1,11 +1,11 @@
 """`bruce replay`: send the messages of discard files and slab exports again, each line once.
 
-A chunk of messages is one unique attempt: the daemon delivers all of it or nothing, and remembers its name. After a
-kill, the next run asks the daemon for the chunks without an answer, so few chunks stay in doubt. All tries of a chunk
-have one name, because the daemon may still have to read the end of an earlier try.
+A run sends the messages in groups. Each group is a unique attempt: the daemon delivers all of its messages or none, and
+remembers its name. After a kill, the next run inquires for the outcomes of unconfirmed groups, so few stay in doubt.
+Retries of a group keep its name, because the daemon may not have read the end of an earlier attempt yet.
 
 The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as one: equal lines in them are different
-messages. Equal lines of other files are one line, because an archive holds copies.
+messages. Equal lines of different logs are one message, because an archive holds copies.
 
 Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a cut line, if the daemon
 lost their counts, or if the daemon failed.
@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from bruce_mp.cli.replay_state import LineKey, ReplayState, UnconfirmedChunk
+from bruce_mp.cli.options import port_number, seconds_from
+from bruce_mp.cli.replay_state import LineKey, ReplayState, UnconfirmedGroup
 from bruce_mp.client import SendError, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, LocalProtocolError
 from bruce_mp.protocol.client.answer_reader import AnswerReader
@@ -54,27 +55,27 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-CHUNK_MESSAGES: Final = 1000
-CHUNK_BYTES: Final = 1 << 20
-"""A chunk ends with the message that reaches one of these numbers: a kill leaves at most one chunk in doubt."""
+GROUP_MESSAGES: Final = 1000
+GROUP_BYTES: Final = 1 << 20
+"""A group ends with the message that reaches one of these numbers: a kill leaves at most one group in doubt."""
 LINGER_S: Final = 0.01
-"""Time that the client collects messages for one write."""
-TRIES: Final = 5
-"""Attempts for a chunk that the daemon discards unfinished, such as during its restarts."""
+"""Time for which the client collects messages for one write."""
+MAX_ATTEMPTS: Final = 5
+"""Attempts for a group that the daemon discards unfinished, such as during its restarts."""
 POLL_S: Final = 0.1
 """Interval of inquiries while messages have no outcome."""
-ANSWER_BYTES: Final = 8192
-"""The largest part of an answer that one receive returns."""
+RECEIVE_BYTES: Final = 8192
 ROTATED: Final = re.compile(r"\.\d{13}\Z")
 """End of the name of a rotated file: the time in ms since the epoch."""
-LEFT_OUT: Final = {
-    # The count that a line of each fate raises; lines of other fates are sent.
+COUNTS_OF_UNSENT: Final = {
     LineFate.NO_MESSAGE: Replayed(no_message=1),
     LineFate.FILTERED: Replayed(filtered=1),
     LineFate.IN_KAFKA: Replayed(in_kafka=1),
     LineFate.ABANDONED: Replayed(abandoned=1),
 }
+"""The counts of one line of each fate without sending."""
 COMPLETE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
+"""Outcomes of complete attempts without pending messages."""
 
 
 class ReplayError(BruceError):
@@ -82,39 +83,43 @@ class ReplayError(BruceError):
 
 
 @unique
-class ChunkFate(Enum):
-    """The daemon's answer, or the user's decision, about a chunk."""
+class GroupFate(Enum):
+    """The daemon's answer, or the user's decision, about a group."""
 
     CONFIRMED = auto()
-    """The daemon has all of it, or the user skips it."""
+    """The daemon has all of its messages, or the user skips them."""
     INCOMPLETE = auto()
-    """The daemon has not completed it; it may still read the end of an earlier try."""
+    """The daemon has not completed it; it may still read the end of an earlier attempt."""
     REMOVED = auto()
     """The user has its lines sent as new ones."""
 
 
 @dataclass(slots=True)
-class IncompleteChunk:
-    """A chunk of a killed run that is sent again, under its name, when all its lines are read."""
+class IncompleteGroup:
+    """A group of a killed run, and its lines that this run has read; `unread` counts the others.
 
-    chunk: UnconfirmedChunk
-    missing: int
+    The run sends the group again, under its name, when it has read all lines.
+    """
+
+    group: UnconfirmedGroup
+    unread: int
+    keys: list[LineKey] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
 
 
 class ReplayDaemon:
-    """The daemon that the messages go to: a UNIX stream socket, or a TCP port of this host."""
+    """The daemon that receives the messages: `target` is a UNIX stream socket, or a TCP port of this host."""
 
     def __init__(self, target: str | int, timeout_s: float) -> None:
         self._target = target
         self._timeout_s = timeout_s
         self.address = f"127.0.0.1:{target}" if isinstance(target, int) else os.fspath(Path(target).resolve())
-        # The daemon of each host remembers names, on a UNIX socket for each user separately.
+        # A daemon remembers the names of attempts, and on a UNIX socket those of each user separately.
         user = "" if isinstance(target, int) else f" for user {os.geteuid()}"
         self.identity = f"{self.address} on {socket.gethostname()}{user}"
 
     def send(self, name: str, messages: Sequence[bytes], max_message: int) -> Counter[str]:
-        """Deliver a unique attempt. Return the discarded messages by reason. Raise SendError."""
+        """Send a unique attempt, and wait for its outcome. Return the number of discards by reason. Raise SendError."""
         with self._client(max_message) as client:
             with client.attempt(name, keep_timestamps=True, unique=True):
                 for message in messages:
@@ -127,15 +132,15 @@ class ReplayDaemon:
         return StreamClient(self._target, timeout=self._timeout_s, linger=LINGER_S, max_message=max_message)
 
     def inquire(self, name: str = "") -> InquiryAnswer:
-        """Ask for the outcome of an attempt, and for the limits of messages.
+        """Inquire for the outcome of an attempt, and for the largest message. Without a name, only for the latter.
 
         Raises:
-            ReplayError: no daemon that knows inquiries answers.
+            ReplayError: no daemon answers, or one that does not know inquiries.
         """
         try:
             with self._connect() as connection:
                 connection.sendall(encode_inquiry(os.urandom(TOKEN_BYTES), name.encode()))
-                answer = self._read(connection)
+                answer = self._read_answer(connection)
         except OSError as error:
             raise ReplayError(f"{self.address}: no daemon answers: {error.strerror or 'it took too long'}.") from error
         if not isinstance(answer, InquiryAnswer):
@@ -143,11 +148,11 @@ class ReplayDaemon:
         return answer
 
     def await_settled(self, name: str) -> InquiryAnswer:
-        """Wait for the outcome of all messages of an attempt. Raise ReplayError after the time limit."""
+        """Inquire until no message of an attempt is pending. Raise ReplayError after the time limit."""
         deadline = time.monotonic() + self._timeout_s
         while (answer := self.inquire(name)).outcome is AttemptOutcome.PENDING:
             if time.monotonic() > deadline:
-                text = f"Kafka has not all messages within {self._timeout_s:g} s. The daemon keeps them: run again."
+                text = f"Kafka did not get all messages within {self._timeout_s:g} s. The daemon keeps them: run again."
                 raise ReplayError(f"{self.address}: {text}")
             time.sleep(POLL_S)
         return answer
@@ -165,9 +170,10 @@ class ReplayDaemon:
         return connection
 
     @staticmethod
-    def _read(connection: socket.socket) -> object:
+    def _read_answer(connection: socket.socket) -> object:
+        """Return the first answer, or None if the daemon closes the connection."""
         reader = AnswerReader()
-        while data := connection.recv(ANSWER_BYTES):
+        while data := connection.recv(RECEIVE_BYTES):
             for answer in reader.feed(data):
                 return answer
         return None
@@ -176,7 +182,7 @@ class ReplayDaemon:
 class ReplayRun:
     """One run of the command.
 
-    `counts`, `discarded`, `too_large` and `cut_lines` have its result; `copies` counts the lines that other files of
+    `counts`, `discarded`, `too_large` and `cut_lines` have its result; `copies` counts the lines that other logs of
     the run have too, and `uncounted` the messages whose outcomes the daemon has lost.
     """
 
@@ -195,124 +201,148 @@ class ReplayRun:
         self.uncounted = 0
         self._files: set[tuple[int, int]] = set()
         """Device and inode of each file that this run has read."""
-        self._equal_lines: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
-        """Number of equal lines in the files of each log, by the hash of the line."""
-        self._seen: Counter[bytes] = Counter()
+        self._lines_of_log: defaultdict[Path, Counter[bytes]] = defaultdict(Counter)
+        """The number of equal lines that this run has read in each log, by the hash of the line."""
+        self._most_lines: Counter[bytes] = Counter()
         """The largest of these numbers among all logs. A line whose number is not larger is a copy."""
-        self._incomplete: dict[LineKey, IncompleteChunk] = {}
-        """The chunks of killed runs that are to be sent again, by each of their unread lines."""
+        self._incomplete: dict[LineKey, IncompleteGroup] = {}
+        """The groups of killed runs that are to be sent again, by each of their unread lines."""
+        self._max_message = sys.maxsize
+        """The largest message that the daemon accepts, in bytes; a dry run does not know it."""
 
     def resolve(self) -> None:
-        """Decide about the chunks of killed runs. Raise ReplayError if the user has to decide."""
-        for chunk in self._state.unconfirmed():
-            if self._resolve(chunk) is ChunkFate.INCOMPLETE:
-                keys = self._state.lines_of(chunk.name)
-                self._incomplete |= dict.fromkeys(keys, IncompleteChunk(chunk, len(keys)))
+        """Decide about the unconfirmed groups of killed runs. Raise ReplayError if the user has to decide."""
+        for group in self._state.unconfirmed():
+            if self._resolve(group) is GroupFate.INCOMPLETE:
+                keys = self._state.lines_of(group.name)
+                self._incomplete |= dict.fromkeys(keys, IncompleteGroup(group, len(keys)))
 
     def finish(self) -> None:
-        """Decide about the chunks of killed runs with lines that this run has not read. Raise as `resolve`."""
-        for chunk in {incomplete.chunk for incomplete in self._incomplete.values()}:
-            self._decide(chunk, "this run selects only a part of their lines")
+        """Decide about the groups of killed runs with lines that this run has not read. Raise as `resolve`."""
+        for incomplete in {each.group.name: each for each in self._incomplete.values()}.values():
+            fate = self._decide(incomplete.group, "this run selects only a part of their lines")
+            if fate is GroupFate.REMOVED and incomplete.messages:
+                self._send_new(incomplete.keys, incomplete.messages)
 
     def send_file(self, path: Path, *, dry_run: bool) -> None:
-        """Send the selected lines of a file that were not sent before. A second name of a file has no effect."""
-        status = path.stat()
-        if (status.st_dev, status.st_ino) in self._files:
-            return
-        self._files.add((status.st_dev, status.st_ino))
-        limit = self._daemon.inquire().largest_message if not dry_run else None
-        for keys, messages in _chunks(self._new_lines(path, limit)):
-            if not dry_run:
-                self._deliver(keys, messages, limit or 0)
-            self.counts += Replayed(sent=len(messages))
+        """Send the selected lines of a file that were not sent before. A second name of a file has no effect.
 
-    def _new_lines(self, path: Path, limit: int | None) -> Iterator[tuple[LineKey, bytes]]:
-        """Yield the lines to send, with their messages; count the others, and continue the chunks of killed runs."""
+        Raise ReplayError.
+        """
+        try:
+            status = path.stat()
+            if (status.st_dev, status.st_ino) in self._files:
+                return
+            self._files.add((status.st_dev, status.st_ino))
+            if not dry_run:
+                self._max_message = self._daemon.inquire().largest_message
+            for keys, messages in _groups(self._new_lines(path)):
+                if dry_run:
+                    self.counts += Replayed(sent=len(messages))
+                else:
+                    self._send_new(keys, messages)
+        except OSError as error:
+            raise ReplayError(f"{path}: {error.strerror}.") from error
+
+    def _new_lines(self, path: Path) -> Iterator[tuple[LineKey, bytes]]:
+        """Yield the lines for new groups, with their messages.
+
+        Count the lines that are not sent, and add those of killed runs' groups to these.
+        """
         resolved = path.resolve()
-        equal = self._equal_lines[resolved.with_name(ROTATED.sub("", resolved.name))]
+        lines_of_log = self._lines_of_log[resolved.with_name(ROTATED.sub("", resolved.name))]
         with path.open("rb") as file:
             for data in file:
                 if not data.endswith(b"\n"):
                     self.cut_lines += 1
                     continue
-                line = line_of(data.rstrip(b"\r\n"))
+                content = data.rstrip(b"\r\n")
+                line = line_of(content)
                 fate = self._selection.fate_of(line)
-                digest = sha256(data.rstrip(b"\r\n")).digest()
-                equal[digest] += 1
-                key = LineKey(digest, equal[digest])
-                is_copy = key.number <= self._seen[digest]
-                self._seen[digest] = max(self._seen[digest], key.number)
-                if line is None or fate in LEFT_OUT:
-                    self.counts += LEFT_OUT[fate]
+                digest = sha256(content).digest()
+                lines_of_log[digest] += 1
+                key = LineKey(digest, lines_of_log[digest])
+                is_copy = key.number <= self._most_lines[digest]
+                self._most_lines[digest] = max(self._most_lines[digest], key.number)
+                if line is None or fate in COUNTS_OF_UNSENT:
+                    self.counts += COUNTS_OF_UNSENT[fate]
                 elif is_copy:
                     self.copies += 1
                 elif key not in self._incomplete and self._state.contains(key):
                     self.counts += Replayed(already=1)
-                elif (message := _encoded(line)) is None or (limit is not None and len(message) > limit):
+                elif (message := _encoded(line)) is None or len(message) > self._max_message:
                     self.too_large += 1
                 elif key in self._incomplete:
-                    self._continue(self._incomplete.pop(key), message, limit or 0)
+                    self._add_to_incomplete(key, message)
                 else:
                     yield key, message
 
-    def _deliver(self, keys: Sequence[LineKey], messages: Sequence[bytes], limit: int) -> None:
-        """Send a new chunk."""
-        chunk = UnconfirmedChunk(f"replay-{uuid4().hex}", self._daemon.identity, wall_ms())
-        self._state.begin(chunk, keys)
-        self._send(chunk, messages, limit)
-
-    def _continue(self, incomplete: IncompleteChunk, message: bytes, limit: int) -> None:
-        """Add the next message of a killed run's chunk. Send the chunk if it has all."""
+    def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
+        """Add a message to the killed run's group of its line. Send the group if no line is left unread."""
+        incomplete = self._incomplete.pop(key)
+        incomplete.keys.append(key)
         incomplete.messages.append(message)
-        incomplete.missing -= 1
-        if not incomplete.missing:
-            self._send(incomplete.chunk, incomplete.messages, limit)
-            self.counts += Replayed(sent=len(incomplete.messages))
+        incomplete.unread -= 1
+        if not incomplete.unread:
+            self._send(incomplete.group, incomplete.messages)
 
-    def _send(self, chunk: UnconfirmedChunk, messages: Sequence[bytes], limit: int) -> None:
-        """Send a chunk, again under its name if the daemon discarded it unfinished."""
-        for _ in range(TRIES):
+    def _send_new(self, keys: Sequence[LineKey], messages: Sequence[bytes]) -> None:
+        """Send a new group."""
+        group = UnconfirmedGroup(f"replay-{uuid4().hex}", self._daemon.identity, wall_ms())
+        self._state.begin(group, keys)
+        self._send(group, messages)
+
+    def _send(self, group: UnconfirmedGroup, messages: Sequence[bytes]) -> None:
+        """Send a group, again under its name if the daemon discards it unfinished. Raise ReplayError."""
+        for _ in range(MAX_ATTEMPTS):
             try:
-                self.discarded += self._daemon.send(chunk.name, messages, limit)
-                self._state.confirm(chunk.name)
+                discarded = self._daemon.send(group.name, messages, self._max_message)
             except SendError as error:
                 failure = error
-                fate = self._resolve(chunk)
-                if fate is ChunkFate.REMOVED:
-                    text = f"run again, because an attempt failed: {error}"
-                    raise ReplayError(f"{self._daemon.address}: {text}") from error
-                if fate is ChunkFate.INCOMPLETE:
-                    continue
-            return
-        raise ReplayError(f"{self._daemon.address}: {TRIES} attempts failed: {failure}")
+                fate = self._resolve(group)
+            else:
+                self.discarded += discarded
+                self._state.confirm(group.name)
+                fate = GroupFate.CONFIRMED
+            if fate is GroupFate.CONFIRMED:
+                self.counts += Replayed(sent=len(messages))
+                return
+            if fate is GroupFate.REMOVED:
+                text = f"run again, because an attempt failed: {failure}"
+                raise ReplayError(f"{self._daemon.address}: {text}") from failure
+        raise ReplayError(f"{self._daemon.address}: {MAX_ATTEMPTS} attempts failed: {failure}")
 
-    def _resolve(self, chunk: UnconfirmedChunk) -> ChunkFate:
-        """Ask for the outcome of a chunk without an answer."""
-        if chunk.daemon != self._daemon.identity:
-            return self._decide(chunk, f"they went to {chunk.daemon}, not to {self._daemon.identity}")
-        answer = self._daemon.await_settled(chunk.name)
+    def _resolve(self, group: UnconfirmedGroup) -> GroupFate:
+        """Return the fate of an unconfirmed group by the daemon's answer, or by the user's choice without one.
+
+        Raise ReplayError without both.
+        """
+        if group.daemon != self._daemon.identity:
+            return self._decide(group, f"they went to {group.daemon}, not to {self._daemon.identity}")
+        answer = self._daemon.await_settled(group.name)
         if answer.outcome in COMPLETE:
             if answer.outcome is AttemptOutcome.UNCOUNTED:
-                self.uncounted += len(self._state.lines_of(chunk.name))
+                self.uncounted += len(self._state.lines_of(group.name))
             self.discarded += Counter({_reason_name(reason): count for reason, count in answer.reasons.items()})
-            self._state.confirm(chunk.name)
-            return ChunkFate.CONFIRMED
-        if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= chunk.started_ms:
-            return ChunkFate.INCOMPLETE
-        return self._decide(chunk, "the daemon does not remember them")
+            self._state.confirm(group.name)
+            return GroupFate.CONFIRMED
+        # The daemon remembers all attempts since `since_ms`, so it has not completed a later one without an outcome.
+        if answer.outcome is AttemptOutcome.NONE and answer.since_ms <= group.started_ms:
+            return GroupFate.INCOMPLETE
+        return self._decide(group, "the daemon does not remember them")
 
-    def _decide(self, chunk: UnconfirmedChunk, reason: str) -> ChunkFate:
-        """Apply the user's choice to a chunk that the daemon cannot answer for. Raise ReplayError without a choice."""
+    def _decide(self, group: UnconfirmedGroup, reason: str) -> GroupFate:
+        """Apply the user's choice to a group without an answer of the daemon. Raise ReplayError without a choice."""
         if self._doubtful is DoubtfulPolicy.REFUSE:
             raise ReplayError(
                 f"A killed run sent messages that may be in Kafka or not: {reason}. Check Kafka, then run again with "
                 "--doubtful send or --doubtful skip."
             )
         if self._doubtful is DoubtfulPolicy.SKIP:
-            self._state.confirm(chunk.name)
-            return ChunkFate.CONFIRMED
-        self._state.remove(chunk.name)
-        return ChunkFate.REMOVED
+            self._state.confirm(group.name)
+            return GroupFate.CONFIRMED
+        self._state.remove(group.name)
+        return GroupFate.REMOVED
 
 
 def _encoded(line: DiscardLine) -> bytes | None:
@@ -327,8 +357,8 @@ def _reason_name(reason: DiscardReason | int) -> str:
     return reason.name if isinstance(reason, DiscardReason) else f"REASON_{reason}"
 
 
-def _chunks(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineKey], list[bytes]]]:
-    """Yield the lines in chunks of at most CHUNK_MESSAGES and about CHUNK_BYTES."""
+def _groups(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineKey], list[bytes]]]:
+    """Yield the lines and messages in groups of at most GROUP_MESSAGES and about GROUP_BYTES."""
     keys: list[LineKey] = []
     messages: list[bytes] = []
     size = 0
@@ -336,7 +366,7 @@ def _chunks(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineK
         keys.append(key)
         messages.append(message)
         size += len(message)
-        if len(keys) >= CHUNK_MESSAGES or size >= CHUNK_BYTES:
+        if len(keys) >= GROUP_MESSAGES or size >= GROUP_BYTES:
             yield keys, messages
             keys, messages, size = [], [], 0
     if keys:
@@ -345,7 +375,7 @@ def _chunks(lines: Iterator[tuple[LineKey, bytes]]) -> Iterator[tuple[list[LineK
 
 def main(argv: Sequence[str]) -> int:
     """Replay the files, print the counts, and return the exit status."""
-    args = _parser().parse_args(argv)
+    args = _create_parser().parse_args(argv)
     selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
     daemon = ReplayDaemon(args.port if args.stream_socket_path is None else args.stream_socket_path, args.timeout)
     with ReplayState(args.state) as state:
@@ -356,8 +386,6 @@ def main(argv: Sequence[str]) -> int:
             for path in args.files:
                 run.send_file(path, dry_run=args.dry_run)
             run.finish()
-        except OSError as error:
-            raise ReplayError(f"{error.filename}: {error.strerror}.") from error
         finally:
             _print_outcome(run, args)
     is_incomplete = run.discarded or run.too_large or run.cut_lines or run.uncounted
@@ -396,27 +424,45 @@ def _print_outcome(run: ReplayRun, args: Namespace) -> None:
         sys.stderr.write(f"bruce: {run.too_large:,} messages are too large for the daemon, and were not sent.\n")
     if run.discarded:
         reasons = ", ".join(f"{name} {count}" for name, count in sorted(run.discarded.items()))
-        sys.stderr.write(f"bruce: the daemon discarded {run.discarded.total():,} of them again: {reasons}.\n")
+        sys.stderr.write(f"bruce: the daemon discarded {run.discarded.total():,} of the sent messages: {reasons}.\n")
 
 
-def _parser() -> ArgumentParser:
+def _create_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="bruce replay",
         description="Send the messages of discard files and slab exports again, each line once.",
         epilog="Exit status: 0 if Kafka has all selected messages, 1 otherwise; a further run continues.",
     )
     add = parser.add_argument
-    add("files", nargs="+", type=Path, metavar="FILE", help="discard files, and exports of `bruce slab export`")
+    add("files", nargs="+", type=Path, metavar="FILE", help="discard file, or output of `bruce slab export`")
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--stream-socket-path", metavar="PATH", help="the daemon's UNIX stream socket")
-    target.add_argument("--port", type=int, metavar="N", help="the daemon's TCP port on 127.0.0.1")
-    add("--state", type=Path, metavar="FILE", required=True, help="record of the lines that were sent; kept by you")
-    add("--only-topic", metavar="TOPIC", action="append", default=[], help="only this topic; repeatable")
-    add("--info", action="append", default=[], help="only this reason, spelled as in the lines; repeatable")
-    add("--include-abandoned", action="store_true", help=f"also {ABANDONED}: messages that their client sent again")
-    add("--since", metavar="MS", type=int, help="only timestamps from this one, ms since the epoch")
-    add("--until", metavar="MS", type=int, help="only timestamps before this, ms since the epoch")
-    add("--doubtful", choices=[*DoubtfulPolicy], default="refuse", help="messages that a killed run may have sent")
-    add("--timeout", metavar="S", type=float, default=60.0, help="longest wait for an answer (default 60)")
-    add("--dry-run", action="store_true", help="read and count, send nothing")
+    target.add_argument("--port", type=port_number, metavar="N", help="the daemon's TCP port on 127.0.0.1")
+    add("--state", type=Path, metavar="FILE", required=True, help="record of the sent lines; keep it for later runs")
+    add(
+        "--only-topic",
+        metavar="TOPIC",
+        action="append",
+        default=[],
+        help="send only messages of this topic; repeatable",
+    )
+    add("--info", action="append", default=[], help="send only lines with this reason, such as NO_MEM; repeatable")
+    add(
+        "--include-abandoned",
+        action="store_true",
+        help=f"send {ABANDONED} messages, too; their client has sent them again",
+    )
+    add("--since", metavar="MS", type=int, help="send only messages with a timestamp from MS, in ms since the epoch")
+    add("--until", metavar="MS", type=int, help="send only messages with a timestamp before MS, in ms since the epoch")
+    add(
+        "--doubtful",
+        choices=[*DoubtfulPolicy],
+        default="refuse",
+        help="messages that a killed run may have sent: end the replay (default), send them again, or skip them",
+    )
+    add(
+        "--timeout", metavar="S", type=seconds_from(0.1), default=60.0,
+        help="longest wait for an answer, in seconds (default 60)",
+    )  # fmt: skip
+    add("--dry-run", action="store_true", help="only read and count the lines")
     return parser

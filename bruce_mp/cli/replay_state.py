@@ -1,7 +1,7 @@
-"""The record of `bruce replay`: a SQLite file with each line that was sent, by chunk.
+"""The record of `bruce replay`: a SQLite file with each line that was sent, by group of messages.
 
-A chunk is written before any of its messages is sent, and confirmed when the daemon has answered for all of them. So an
-unconfirmed chunk is in doubt after a kill. Separate because no other module uses the database.
+`bruce replay` stores a group before it sends any of its messages, and confirms it when the daemon has answered for all
+of them. So an unconfirmed group is in doubt after a kill.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["LineKey", "ReplayState", "ReplayStateError", "UnconfirmedChunk"]
+__all__ = ["LineKey", "ReplayState", "ReplayStateError", "UnconfirmedGroup"]
 
+# The names of tables and columns stay as they are, because users keep the files: a chunk is a group, and its address
+# holds `UnconfirmedGroup.daemon`.
 _SCHEMA: Final = """
     create table if not exists chunks(
         name text primary key, address text not null, started_ms integer not null,
@@ -29,26 +31,27 @@ _SCHEMA: Final = """
 
 
 class ReplayStateError(BruceError):
-    """The file cannot be used; the text names it and the reason."""
+    """The record cannot be opened, read or written; the text names the file and the reason."""
 
 
 class LineKey(NamedTuple):
-    """A line: its hash, and its number among the equal lines of its file."""
+    """The identity of a line: its hash, and its number, from 1, among the equal lines of its log."""
 
     hash: bytes
     number: int
 
 
-class UnconfirmedChunk(NamedTuple):
-    """A chunk without the daemon's answer: its name, the daemon with host and user, its start in ms since the epoch."""
+class UnconfirmedGroup(NamedTuple):
+    """A group without the daemon's answer; `started_ms` is the time before its first attempt, in ms since the epoch."""
 
     name: str
     daemon: str
+    """Address, host and user: `ReplayDaemon.identity`."""
     started_ms: int
 
 
 class ReplayState:
-    """The open file. Raises ReplayStateError if it is no such file, or if another run uses it."""
+    """The open record of a run. Raises ReplayStateError, also for another kind of file and if another run uses it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,9 +61,9 @@ class ReplayState:
         except sqlite3.OperationalError as error:
             is_used = error.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
             reason = "another replay uses it" if is_used else "it cannot be opened or written"
-            raise ReplayStateError(f"{path}: {reason}.") from error
+            raise ReplayStateError(f"The state {path}: {reason}. Give another --state.") from error
         except sqlite3.Error as error:
-            raise ReplayStateError(f"{path} is not the state of a replay.") from error
+            raise ReplayStateError(f"{path} is not the state of a replay. Give another --state.") from error
         except OSError as error:
             raise ReplayStateError(f"{path} cannot be created: {error.strerror}.") from error
 
@@ -71,42 +74,46 @@ class ReplayState:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._database.close()
+        if isinstance(error, sqlite3.Error):
+            text = f"The state {self._path} cannot be read or written: {error}. Mend its disk, and run again."
+            raise ReplayStateError(text) from error
 
     def contains(self, key: LineKey) -> bool:
-        """Return True if an earlier chunk has the line."""
+        """Return True if the record has the line."""
         with closing(self._database.execute("select 1 from lines where hash = ? and number = ?", key)) as found:
             return found.fetchone() is not None
 
-    def begin(self, chunk: UnconfirmedChunk, lines: Iterable[LineKey]) -> None:
-        """Store a chunk before its messages are sent."""
+    def begin(self, group: UnconfirmedGroup, lines: Iterable[LineKey]) -> None:
+        """Store a group before its messages are sent."""
         self._database.execute("begin")
-        self._database.execute("insert into chunks(name, address, started_ms) values (?, ?, ?)", chunk)
-        self._database.executemany("insert into lines values (?, ?, ?)", ((*key, chunk.name) for key in lines))
+        self._database.execute("insert into chunks(name, address, started_ms) values (?, ?, ?)", group)
+        self._database.executemany("insert into lines values (?, ?, ?)", ((*key, group.name) for key in lines))
         self._database.execute("commit")
 
     def confirm(self, name: str) -> None:
-        """Mark all lines of the chunk as sent."""
+        """Mark all lines of the group as sent."""
         self._database.execute("update chunks set confirmed = 1 where name = ?", (name,))
 
     def remove(self, name: str) -> None:
-        """Remove a chunk that left nothing in Kafka."""
+        """Remove a group, so that its lines count as not sent."""
         self._database.execute("begin")
         self._database.execute("delete from lines where chunk = ?", (name,))
         self._database.execute("delete from chunks where name = ?", (name,))
         self._database.execute("commit")
 
     def lines_of(self, name: str) -> list[LineKey]:
-        """Return the lines of a chunk."""
+        """Return the lines of a group."""
         rows = self._database.execute("select hash, number from lines where chunk = ?", (name,))
         return [LineKey(*row) for row in rows.fetchall()]
 
-    def unconfirmed(self) -> list[UnconfirmedChunk]:
-        """Return the chunks without an answer."""
+    def unconfirmed(self) -> list[UnconfirmedGroup]:
+        """Return the groups without an answer."""
         rows = self._database.execute("select name, address, started_ms from chunks where not confirmed")
-        return [UnconfirmedChunk(*row) for row in rows.fetchall()]
+        return [UnconfirmedGroup(*row) for row in rows.fetchall()]
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    """Open and lock the file, and create it if necessary. Raise sqlite3.Error."""
     with ExitStack() as stack:
         database = stack.enter_context(closing(sqlite3.connect(path, timeout=0, isolation_level=None)))
         database.executescript(f"pragma locking_mode=exclusive; begin exclusive; {_SCHEMA} commit")

@@ -1,4 +1,4 @@
-"""`bruce replay`: each line once, chunks in doubt, and the state file."""
+"""`bruce replay`: each line once, groups in doubt, and the state file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pytest
 
 from bruce_mp.cli.commands import main
-from bruce_mp.cli.replay import CHUNK_MESSAGES, TRIES, ReplayDaemon, ReplayError, ReplayRun
-from bruce_mp.cli.replay_state import LineKey, ReplayState, ReplayStateError, UnconfirmedChunk
+from bruce_mp.cli.replay import GROUP_MESSAGES, MAX_ATTEMPTS, ReplayDaemon, ReplayError, ReplayRun
+from bruce_mp.cli.replay_state import LineKey, ReplayState, ReplayStateError, UnconfirmedGroup
 from bruce_mp.client import SendError
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
@@ -104,7 +104,7 @@ def replay(
 def test_each_line_is_sent_once_in_order_and_after_a_rename(
     state: ReplayState, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
-    count = CHUNK_MESSAGES + 5
+    count = GROUP_MESSAGES + 5
     file = tmp_path / "d"
     file.write_bytes(b"".join(map(line, range(count))) + line(0) + b"no line\n" + line(1, info="SLAB_DELIVERED"))
     assert replay(state, daemon, file).counts == Replayed(count + 1, 0, 0, 1, 1)
@@ -136,7 +136,7 @@ def test_a_broken_connection_loses_and_repeats_nothing(
     state: ReplayState, daemon: FakeDaemon, tmp_path: Path, failure: str
 ) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1))
-    daemon.failures = [failure] * (TRIES - 1)
+    daemon.failures = [failure] * (MAX_ATTEMPTS - 1)
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=2)
     assert daemon.values == [b"v0", b"v1"]
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(already=2)
@@ -146,7 +146,7 @@ def test_repeated_failures_end_the_run_and_the_next_one_continues(
     state: ReplayState, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
     (tmp_path / "d").write_bytes(line(0))
-    daemon.failures = ["before"] * TRIES
+    daemon.failures = ["before"] * MAX_ATTEMPTS
     with pytest.raises(ReplayError, match="5 attempts failed: before"):
         replay(state, daemon, tmp_path / "d")
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1)
@@ -170,7 +170,7 @@ def test_a_late_end_of_a_killed_run_repeats_nothing(
 ) -> None:
     """The end is read after the next run's inquiry, before or after its try."""
     (tmp_path / "d").write_bytes(line(0) + line(1))
-    daemon.failures = ["late"] * TRIES
+    daemon.failures = ["late"] * MAX_ATTEMPTS
     with pytest.raises(ReplayError, match="5 attempts failed: late"):
         replay(state, daemon, tmp_path / "d")
     (tmp_path / "d").write_bytes(line(0) + line(1) + line(2))
@@ -186,7 +186,7 @@ def test_a_late_end_of_a_killed_run_repeats_nothing(
     assert state.unconfirmed() == []
 
 
-def test_an_incomplete_chunk_needs_all_its_lines_or_a_decision(
+def test_an_incomplete_group_needs_all_its_lines_or_a_decision(
     state: ReplayState, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
     file = tmp_path / "d"
@@ -196,9 +196,9 @@ def test_an_incomplete_chunk_needs_all_its_lines_or_a_decision(
     with pytest.raises(ReplayError, match="only a part of their lines"):
         replay(state, daemon, file)
     assert daemon.values == [b"v2"]
-    assert replay(state, daemon, file, DoubtfulPolicy.SEND).counts == Replayed(already=1)
-    assert replay(state, daemon, file).counts == Replayed(sent=1, already=1)
+    assert replay(state, daemon, file, DoubtfulPolicy.SEND).counts == Replayed(sent=1, already=1)
     assert daemon.values == [b"v2", b"v1"]
+    assert replay(state, daemon, file).counts == Replayed(already=2)
 
 
 def test_a_daemon_that_forgets_during_the_run_stops_it(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
@@ -306,11 +306,11 @@ def test_a_cut_line_is_sent_when_it_is_complete(state: ReplayState, daemon: Fake
     assert replay(state, daemon, tmp_path / "d").counts == Replayed(sent=1, already=1)
 
 
-KILLED = UnconfirmedChunk("replay-1", "/in", 500)
+KILLED = UnconfirmedGroup("replay-1", "/in", 500)
 
 
 class Doubt(NamedTuple):
-    """The daemon's knowledge of a killed run's chunk, and the lines that the next run sends; None if it refuses."""
+    """The daemon's knowledge of a killed run's group, and the lines that the next run sends; None if it refuses."""
 
     is_known: bool
     since_ms: int
@@ -327,7 +327,7 @@ class Doubt(NamedTuple):
         pytest.param(Doubt(True, 0, "/other", None), id="another daemon"),
     ],
 )
-def test_the_daemon_decides_about_the_chunk_of_a_killed_run(
+def test_the_daemon_decides_about_the_group_of_a_killed_run(
     state: ReplayState, daemon: FakeDaemon, tmp_path: Path, doubt: Doubt
 ) -> None:
     (tmp_path / "d").write_bytes(line(0))
@@ -354,7 +354,7 @@ def _keys_of(file: Path) -> list[LineKey]:
     return [LineKey(sha256(data.rstrip()).digest(), 1) for data in file.read_bytes().splitlines()]
 
 
-def test_discards_of_an_unanswered_chunk_are_counted(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_discards_of_an_unanswered_group_are_counted(state: ReplayState, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "d").write_bytes(line(0) + line(1))
     daemon.failures, daemon.reasons = ["after"], {DiscardReason.BAD_TOPIC: 1, 99: 1}
     assert replay(state, daemon, tmp_path / "d").discarded == {"BAD_TOPIC": 1, "REASON_99": 1}
@@ -364,6 +364,36 @@ def test_a_second_run_with_the_same_state_is_refused(state: ReplayState, tmp_pat
     assert state.unconfirmed() == []
     with pytest.raises(ReplayStateError, match="another replay uses it"):
         ReplayState(tmp_path / "state")
+
+
+def test_a_failed_write_of_the_state_ends_the_run_with_a_reason(tmp_path: Path) -> None:
+    def overfill() -> None:
+        with ReplayState(tmp_path / "state") as opened:
+            opened._database.execute("pragma max_page_count = 4")
+            opened.begin(KILLED, [LineKey(bytes([number]) * 32, 1) for number in range(250)])
+
+    with pytest.raises(ReplayStateError, match="cannot be read or written: database or disk is full"):
+        overfill()
+    with ReplayState(tmp_path / "state") as opened:
+        assert opened.unconfirmed() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (("--timeout", "-1"), "argument --timeout: -1 is not a number of seconds from 0.1"),
+        (("--timeout", "nan"), "argument --timeout: nan is not a number of seconds from 0.1"),
+        (("--timeout", "long"), "argument --timeout: long is not a number of seconds from 0.1"),
+        (("--port", "65536"), "argument --port: 65536 is not an integer from 1 to 65535"),
+    ],
+)
+def test_an_invalid_number_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str], text: str
+) -> None:
+    target = () if option[0] == "--port" else ("--port", "9000")
+    with pytest.raises(SystemExit) as end:
+        main(["replay", "d", "--state", str(tmp_path / "state"), *target, *option])
+    assert (end.value.code, text in capsys.readouterr().err) == (2, True)
 
 
 def test_another_file_is_not_taken_for_a_state(tmp_path: Path) -> None:
