@@ -257,7 +257,10 @@ def test_a_wheel_works_on_compiled_kernels(release: Path, tmp_path: Path) -> Non
     [wheel] = release.glob(f"*_{platform.machine()}.whl")
     with ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    program = "import bruce_mp.kernels as kernels; print(kernels.CHOICE.compiled, kernels.__file__)"
+    program = (
+        "from bruce_mp import kernels; from bruce_mp.client.kernels import CHOICE\n"
+        "print(kernels.CHOICE.compiled and CHOICE.compiled, kernels.__file__)"
+    )
     said = subprocess.run(
         [sys.executable, "-P", "-c", program],
         env=os.environ | {"PYTHONPATH": str(tmp_path), "BRUCE_KERNELS": "compiled"},

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bruce_mp.client.kernels import CHOICE
+from bruce_mp.kernels import CHOICE  # of the daemon, so that missing kernels of the clients fail
 
 if TYPE_CHECKING:
     from types import ModuleType

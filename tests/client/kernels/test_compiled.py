@@ -12,19 +12,24 @@ from typing import Final
 
 import pytest
 
-from bruce_mp.client.kernels import CHOICE
+from bruce_mp import kernels
+from bruce_mp.client import kernels as client_kernels
 
 PACKAGE: Final = Path(import_module("bruce_mp.client.kernels").__file__ or "").parent
 
 
 def test_each_pure_file_has_a_compiled_file_of_the_same_name() -> None:
     pure = {path.stem for path in PACKAGE.glob("pure/*.py")} - {"__init__"}
-    compiled = {path.stem for path in PACKAGE.glob("compiled/*.p[yx][xd]")}  # what both kernels use is a .pxd
+    compiled = {path.stem for path in PACKAGE.glob("compiled/*.pyx")}
     assert compiled == pure | {"stamp"}  # the stamp of the build has no pure twin
 
 
+def test_the_clients_have_compiled_kernels_if_the_daemon_has_them() -> None:
+    assert client_kernels.CHOICE == kernels.CHOICE
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("variant", ["pure", "compiled"] if CHOICE.compiled else ["pure"])
+@pytest.mark.parametrize("variant", ["pure", "compiled"] if kernels.CHOICE.compiled else ["pure"])
 def test_the_clients_use_the_chosen_variant(variant: str) -> None:
     program = (
         "from bruce_mp.client import datagram, stream\n"

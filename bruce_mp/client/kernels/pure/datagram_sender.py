@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from bruce_mp.client.kernels.pure.fields import encode_fields
+from bruce_mp.client.kernels.fields import encode_fields
 
 if TYPE_CHECKING:
     import threading

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from bruce_mp.client.kernels.pure.fields import encode_fields
+from bruce_mp.client.kernels.fields import encode_fields
 
 if TYPE_CHECKING:
     import threading

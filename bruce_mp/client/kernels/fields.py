@@ -1,4 +1,7 @@
-"""The fields of a message that the client kernels encode; `compiled/fields.pxd` has the same in Cython."""
+"""The fields of a message that the pure kernels encode; `compiled/fields.pxd` has the same in Cython.
+
+It is outside `pure`, because each module there has an extension module of the same name.
+"""
 
 from __future__ import annotations
 
