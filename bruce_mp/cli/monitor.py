@@ -1,8 +1,9 @@
 """`bruce monitor`: a check for Nagios and compatible monitors.
 
-Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 The first line is the summary, followed by `|` and the values with their limits. Checks of counters compare with the
 state file of the last run; without one, their values are unknown and the summary ends with "first check".
+
+Exit status: 0 OK, 1 warning, 2 critical (also for a daemon that does not answer), 3 unknown (also for invalid options).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from bruce_mp.cli.monitoring.checks import CHECKS, Severity
 from bruce_mp.cli.monitoring.readings import read_daemon
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_WORST_FIRST: Final = (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN, Severity.OK)
+"""UNKNOWN must not hide a fault that is known."""
+
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -36,7 +40,7 @@ class _Parser(ArgumentParser):
 
 def main(argv: Sequence[str]) -> int:
     """Read the daemon's pages, evaluate the checks, and print the summary and one line for each further fault."""
-    args = _options().parse_args(argv)
+    args = _create_parser().parse_args(argv)
     try:
         return _check(args)
     except UnreadableError as error:
@@ -45,16 +49,20 @@ def main(argv: Sequence[str]) -> int:
         return _report(Severity.UNKNOWN, str(error))
 
 
-def _options() -> ArgumentParser:
+def _create_parser() -> ArgumentParser:
     parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios: exit status 0, 1, 2 or 3.")
     add_address(parser)
     parser.add_argument(
-        "--state", type=Path, required=True, metavar="FILE", help="counters of the last check; one file for each daemon"
+        "--state",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="file for the counters from one check to the next; a separate one for each daemon",
     )
     for check in CHECKS:
         for level, default in (("warning", check.warning), ("critical", check.critical)):
-            shown = "never" if default is None else f"{default:g}"
-            help_text = f"{level} when {check.meaning} above this (default {shown})"
+            shown = "none" if default is None else f"{default:g}"
+            help_text = f"{check.meaning}: {level} above N (default {shown})"
             parser.add_argument(f"--{check.option}-{level}", type=float, metavar="N", default=default, help=help_text)
     return parser
 
@@ -63,35 +71,28 @@ def _check(args: Namespace) -> int:
     readings = read_daemon(status_client(args))
     last_run = load_state(args.state)
     results = [check.evaluate(readings, last_run, *_limits(args, check.option)) for check in CHECKS]
-    state_error = ""
+    faults = [(result.severity, result.text) for result in results if result.severity is not Severity.OK]
     try:
         save_state(args.state, readings)
     except StateError as error:
-        state_error = str(error)
-    severities = {Severity.UNKNOWN if state_error else Severity.OK, *(result.severity for result in results)}
-    severity = max(severities, key=_rank)
-    worst_first = sorted(results, key=lambda result: -_rank(result.severity))
-    faults = [result.text for result in worst_first if result.severity is not Severity.OK]
-    if state_error:
-        faults.append(state_error)
-    summary = faults[0] if faults else f"{readings.summary}{'' if last_run else '; first check'}"
-    return _report(severity, summary, faults[1:], results)
+        faults.append((Severity.UNKNOWN, str(error)))
+    if not faults:
+        return _report(Severity.OK, readings.summary + ("" if last_run else "; first check"), results=results)
+    (severity, summary), *others = sorted(faults, key=lambda fault: _WORST_FIRST.index(fault[0]))
+    return _report(severity, summary, [text for _, text in others], results)
 
 
 def _limits(args: Namespace, option: str) -> tuple[float | None, float | None]:
+    """Return the limits of a check for warning and critical."""
     name = option.replace("-", "_")
     return getattr(args, f"{name}_warning"), getattr(args, f"{name}_critical")
 
 
-def _rank(severity: Severity) -> int:
-    """Return the rank of a severity. WARNING and CRITICAL rank above UNKNOWN."""
-    return (Severity.OK, Severity.UNKNOWN, Severity.WARNING, Severity.CRITICAL).index(severity)
-
-
-def _report(severity: Severity, summary: str, more: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
-    """Print the lines that Nagios expects, and return the exit status; a `|` in a text would begin the values."""
+def _report(severity: Severity, summary: str, others: Sequence[str] = (), results: Sequence[Result] = ()) -> int:
+    """Print the lines that Nagios expects, with `others` below the summary, and return the exit status."""
     values = " ".join(result.performance for result in results)
-    lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *more)]
+    # In a text, a | would begin the values.
+    lines = [text.replace("|", "/") for text in (f"BRUCE {severity.name}: {summary}", *others)]
     lines[0] += f" | {values}" if values else ""
     print("\n".join(lines))
     return severity

@@ -124,6 +124,7 @@ def test_counters_of_a_new_slab_count_from_0(state: Path, capsys: pytest.Capture
     [
         ({"books": {"delivered": 5}}, (), (2, "1 messages are unaccounted for")),
         ({"books": {"delivered": 5, "consistent": False}}, (), (0, "first check")),
+        ({"books": {"unaccounted": 2}}, (), (2, "2 messages are unaccounted for")),
         ({"held": {"oldest_ms": 61_000}}, (), (1, "waited for 61s")),
         ({"held": {"oldest_ms": 301_000}}, (), (2, "waited for 301s")),
         ({"held": {"oldest_ms": 301_000}}, ("--oldest-warning=400", "--oldest-critical=500"), (0, "first check")),

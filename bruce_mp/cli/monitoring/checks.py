@@ -1,4 +1,4 @@
-"""Checks of `bruce monitor`, as a table: each compares a number with two limits.
+"""Table of the checks of `bruce monitor`: each compares a number with two limits.
 
 The table covers all values that the monitoring scripts of Dory and Bruce check, and adds ages, the balance of the
 books, and the states of processes.
@@ -23,7 +23,7 @@ __all__ = ["CHECKS", "Check", "Result", "Severity"]
 
 @unique
 class Severity(IntEnum):
-    """Exit codes of Nagios checks."""
+    """Exit statuses of Nagios checks."""
 
     OK = 0
     WARNING = 1
@@ -39,46 +39,47 @@ class Result(NamedTuple):
     performance: str
 
 
-Unit = Literal["", "s", "%"]
-
-
 class Check(NamedTuple):
     """A number with its limits.
 
-    `value` computes the number from the readings; without it, the number is the increase of `counters` since the last
-    run. None means that the number is unknown. `text` has `{}` in place of the number, and names the remedy. The
-    daemon's `sentences` follow it. A limit of None is never exceeded.
+    `meaning` is a noun phrase for the help. `text` has `{}` in place of the number, and names the remedy; the daemon's
+    `sentences` follow it. `value` computes the number from the readings; without it, the number is the increase of
+    `counters` since the last run. `warning` and `critical` are the default limits; one of None is never exceeded.
     """
 
     option: str
     meaning: str
-    value: Callable[[Readings], float | None] | None
-    counters: tuple[str, ...]
     text: str
-    warning: float | None
-    critical: float | None
-    unit: Unit = ""
+    value: Callable[[Readings], float | None] | None = None
+    counters: tuple[str, ...] = ()
+    warning: float | None = None
+    critical: float | None = None
+    unit: Literal["", "s", "%"] = ""
     sentences: Callable[[Readings], Sequence[str]] = lambda _: ()
 
     def evaluate(
-        self, readings: Readings, before: MonitorState | None, warning: float | None, critical: float | None
+        self, readings: Readings, last_run: MonitorState | None, warning: float | None, critical: float | None
     ) -> Result:
         """Compare the number with these limits."""
-        value = self._number(readings, before)
+        value = self._number(readings, last_run)
         severity = _severity_of(value, warning, critical)
         limits = ";".join("" if limit is None else f"{limit:g}" for limit in (warning, critical))
+        # Nagios reads U as unknown, and no exponents, which 12 digits avoid.
         shown = "U" if value is None else f"{round(value, 3):.12g}{self.unit}"
         text = self.text.format(shown) + " ".join(self.sentences(readings))
         return Result(severity, text, f"{self.option.replace('-', '_')}={shown};{limits}")
 
-    def _number(self, readings: Readings, before: MonitorState | None) -> float | None:
+    def _number(self, readings: Readings, last_run: MonitorState | None) -> float | None:
+        """Return the number, or None if it is unknown."""
         if self.value is not None:
             return self.value(readings)
-        return sum(before.increase_of(readings.counters, name) for name in self.counters) if before else None
+        if last_run is None:
+            return None
+        return sum(last_run.increase_of(readings.counters, name) for name in self.counters)
 
 
 def _severity_of(value: float | None, warning: float | None, critical: float | None) -> Severity:
-    if value is None:
+    if value is None:  # the first run, or books that change during the reading
         return Severity.OK
     if critical is not None and value > critical:
         return Severity.CRITICAL
@@ -89,14 +90,17 @@ def _severity_of(value: float | None, warning: float | None, critical: float | N
 
 
 def _discard_counters(reasons: Iterable[DiscardReason]) -> tuple[str, ...]:
+    """Return the names of the counters, such as MsgDiscardedNoMem for NO_MEM."""
     return tuple("MsgDiscarded" + reason.name.title().replace("_", "") for reason in reasons)
 
 
 def _unaccounted(readings: Readings) -> float | None:
+    """Return the difference in the books, or else the daemon's own difference between books and records."""
     books = readings.books
     if not books.consistent:
         return None
-    return abs(books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values()))
+    difference = books.received - books.delivered - sum(books.discarded.values()) - sum(books.held.values())
+    return abs(difference) or books.unaccounted
 
 
 def _dead_or_stalled(readings: Readings) -> float:
@@ -110,175 +114,142 @@ def _metadata_age(readings: Readings) -> float:
 
 
 _BROKER_FAILURES: Final = (
-    *("ConnectFailOnTryGetMetadata", "MetadataResponseReadTimeout", "MetadataResponseReadLostTcpConnection"),
-    *("ConnectorConnectFail", "ConnectorSocketBrokerClose", "ConnectorSocketError", "ConnectorSocketTimeout"),
-)
+    "ConnectFailOnTryGetMetadata", "MetadataResponseReadTimeout", "MetadataResponseReadLostTcpConnection",
+    "ConnectorConnectFail", "ConnectorSocketBrokerClose", "ConnectorSocketError", "ConnectorSocketTimeout",
+)  # fmt: skip
 _CLIENT_FAILURES: Final = tuple(
     f"{source}{failure}"
     for source in ("UnixStreamInput", "TcpInput")
     for failure in ("UncleanDisconnect", "InvalidSizeField", "MsgBodyTooLarge", "SocketError")
 )
-_BAD_RESPONSES: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
-_METADATA_FAILURES: Final = ("GetMetadataFail", "MetadataHasEmptyTopicList")
+_INTERNAL_ERRORS: Final = ("BadMetadataResponse", "BadProduceResponse", "MsgSetCompressionError", "RefusedDamagedPlace")
 
 CHECKS: Final = (
     Check(
         "problems",
-        "problems on /healthz are",
-        lambda readings: len(readings.health.problems),
-        (),
+        "problems on /healthz",
         "{} problems on /healthz: ",
-        None,
-        0,
+        value=lambda readings: len(readings.health.problems),
+        critical=0,
         sentences=lambda readings: readings.health.problems,
     ),
     Check(
         "warnings",
-        "warnings on /healthz are",
-        lambda readings: len(readings.health.warnings),
-        (),
+        "warnings on /healthz",
         "{} warnings on /healthz: ",
-        0,
-        None,
+        value=lambda readings: len(readings.health.warnings),
+        warning=0,
         sentences=lambda readings: readings.health.warnings,
     ),
     Check(
         "imbalance",
-        "messages unaccounted for are",
-        _unaccounted,
-        (),
+        "messages unaccounted for",
         "{} messages are unaccounted for: a bug; keep /books/json and the log, and report it.",
-        None,
-        0,
+        value=_unaccounted,
+        critical=0,
     ),
     Check(
         "discards",
-        "good messages discarded since the last check are",
-        None,
-        _discard_counters(BY_FAULT),
+        "good messages discarded since the last check",
         "{} messages were discarded since the last check; /discards and the log say why.",
-        None,
-        0,
+        counters=_discard_counters(BY_FAULT),
+        critical=0,
     ),
     Check(
         "client-discards",
-        "messages discarded through client errors since the last check are",
-        None,
-        _discard_counters(BY_CLIENTS),
+        "messages discarded through client errors since the last check",
         "{} invalid messages came from clients since the last check; /discards shows them.",
-        0,
-        None,
+        counters=_discard_counters(BY_CLIENTS),
+        warning=0,
     ),
     Check(
         "processes",
-        "dead or stalled processes are",
-        _dead_or_stalled,
-        (),
+        "dead or stalled processes",
         "{} processes are dead or stalled; /processes lists them, and the log says why.",
-        None,
-        0,
+        value=_dead_or_stalled,
+        critical=0,
     ),
     Check(
         "restarts",
-        "processes that died since the last check are",
-        None,
-        ("ProcessRestarted",),
+        "processes that died since the last check",
         "{} processes died since the last check and were restarted; the log says why.",
-        0,
-        None,
+        counters=("ProcessRestarted",),
+        warning=0,
     ),
     Check(
         "oldest",
-        "the age of the oldest held message, in seconds, is",
-        lambda readings: readings.held.oldest_ms / 1000,
-        (),
+        "age of the oldest held message, in seconds",
         "The oldest message has waited for {}; /brokers gives the reason.",
-        60,
-        300,
-        "s",
+        value=lambda readings: readings.held.oldest_ms / 1000,
+        warning=60,
+        critical=300,
+        unit="s",
     ),
     Check(
         "held",
-        "held messages are",
-        lambda readings: readings.held.messages,
-        (),
+        "held messages",
         "{} messages are held; /brokers gives the reason.",
-        None,
-        None,
+        value=lambda readings: readings.held.messages,
     ),
     Check(
         "slab",
-        "the used share of the slab, in percent, is",
-        lambda readings: readings.held.slab_in_use * 100,
-        (),
+        "used share of the slab, in percent",
         "{} of the slab are in use; check that the brokers keep up (/brokers), or raise slab.size.",
-        75,
-        90,
-        "%",
+        value=lambda readings: readings.held.slab_in_use * 100,
+        warning=75,
+        critical=90,
+        unit="%",
     ),
     Check(
         "metadata-age",
-        "the age of the metadata, in seconds, is",
-        _metadata_age,
-        (),
+        "age of the metadata, in seconds",
         "The metadata are {} old; the log names the brokers that failed.",
-        1800,
-        3600,
-        "s",
+        value=_metadata_age,
+        warning=1800,
+        critical=3600,
+        unit="s",
     ),
     Check(
         "metadata-failures",
-        "failed metadata fetches since the last check are",
-        None,
-        _METADATA_FAILURES,
+        "failed metadata fetches since the last check",
         "{} metadata fetches failed since the last check; the log names the brokers and the errors.",
-        None,
-        0,
+        counters=("GetMetadataFail", "MetadataHasEmptyTopicList"),
+        critical=0,
     ),
     Check(
         "broker-failures",
-        "failed connections to brokers since the last check are",
-        None,
-        _BROKER_FAILURES,
+        "failed connections to brokers since the last check",
         "{} connections to brokers failed since the last check; /brokers has the last errors.",
-        10,
-        100,
+        counters=_BROKER_FAILURES,
+        warning=10,
+        critical=100,
     ),
     Check(
         "bad-answers",
-        "unreadable answers and other errors since the last check are",
-        None,
-        _BAD_RESPONSES,
-        "{} internal errors since the last check, in responses or batches; the log has them.",
-        0,
-        None,
+        "unreadable responses, and errors in batches or the slab, since the last check",
+        "{} internal errors since the last check, in responses, batches or the slab; the log has them.",
+        counters=_INTERNAL_ERRORS,
+        warning=0,
     ),
     Check(
         "client-failures",
-        "failures of stream clients since the last check are",
-        None,
-        _CLIENT_FAILURES,
+        "failures of stream clients since the last check",
         "{} stream clients failed or disconnected inside a message since the last check; /discards shows the data.",
-        10,
-        None,
+        counters=_CLIENT_FAILURES,
+        warning=10,
     ),
     Check(
         "duplicates",
-        "possible duplicates since the last check are",
-        None,
-        ("PossibleDuplicateMsg",),
+        "possible duplicates since the last check",
         "{} messages may be in Kafka more than once since the last check; docs/delivery.md says when that happens.",
-        0,
-        None,
+        counters=("PossibleDuplicateMsg",),
+        warning=0,
     ),
     Check(
         "unread-reports",
-        "periods without a reader of /discards since the last check are",
-        None,
-        ("NoDiscardQuery",),
+        "periods without a reader of /discards since the last check",
         "{} discard report periods had no reader since the last check.",
-        None,
-        None,
+        counters=("NoDiscardQuery",),
     ),
 )
-"""Checks in order of output: the most severe first."""
+"""Checks in order of output for equal severity: the most important first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Readings", "read_daemon"]
 
-TRIES: Final = 5
+MAX_BOOK_READINGS: Final = 5
 PAUSE_S: Final = 0.1
-"""Number of readings of books that change, and the pause between two of them."""
+"""Pause before another reading of books that changed during the last one."""
 
 
 class Readings(msgspec.Struct, frozen=True):
@@ -37,32 +37,32 @@ class Readings(msgspec.Struct, frozen=True):
         return balance_line(self.books)
 
 
-class _Counter(msgspec.Struct):
+class _CounterLine(msgspec.Struct):
     name: str
     value: int
 
 
-class _Counters(msgspec.Struct):
-    counters: list[_Counter]
+class _CountersPage(msgspec.Struct):
+    counters: list[_CounterLine]
 
 
-def read_daemon(pages: StatusClient) -> Readings:
+def read_daemon(client: StatusClient) -> Readings:
     """Read all pages. Raise UnreadableError if the daemon does not return one of them."""
-    read: dict[str, Any] = {
-        "processes": pages.get("processes", ProcessesPage),
-        "health": pages.get_health(),
-        "held": pages.get("held", HeldPage),
-        "counters": {line.name: line.value for line in pages.get("counters", _Counters).counters},
-        "books": _books(pages),
-    }
-    return Readings(**read)
+    return Readings(
+        processes=client.get("processes", ProcessesPage),
+        health=client.get_health(),
+        held=client.get("held", HeldPage),
+        counters={line.name: line.value for line in client.get("counters", _CountersPage).counters},
+        books=_read_books(client),
+    )
 
 
-def _books(pages: StatusClient) -> Books:
-    """Read the books, and retry a few times for a consistent reading."""
-    for _ in range(TRIES - 1):
-        books = pages.get("books", Books)
+def _read_books(client: StatusClient) -> Books:
+    """Return a consistent reading of the books, or else the last of `MAX_BOOK_READINGS`."""
+    books = client.get("books", Books)
+    for _ in range(MAX_BOOK_READINGS - 1):
         if books.consistent:
-            return books
+            break
         time.sleep(PAUSE_S)
-    return pages.get("books", Books)
+        books = client.get("books", Books)
+    return books
