@@ -2,7 +2,7 @@
 
 Neither subcommand writes to the file. Both read the intact parts of a damaged file and report the damage.
 
-Exit status: 0, or 1 if a part of the file could not be read.
+Exit status: 0, or 1 if a part of the file is damaged, or if an export omits messages in spill files.
 """
 
 from __future__ import annotations

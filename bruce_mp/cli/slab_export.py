@@ -1,13 +1,13 @@
 """`bruce slab export`: write the messages of a slab as lines of a discard file, in order of arrival.
 
-The info of a line gives the state of the message:
+The info of a line gives the state of its message:
 
     SLAB            held, never sent
     SLAB_SENT       held, part of a built record batch: Kafka may have it
     SLAB_DELIVERED  (--all) acknowledged
-    any other       discard reason, of a discarded message (--all) or of an invalid datagram in the landing zone
+    any other       discard reason of a discarded message (--all), or of an invalid datagram in the landing zone
 
-An export locks the slab, because a daemon would deliver the messages that are being exported.
+An export locks the slab, because a daemon that starts would deliver the messages that are being exported.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ STANDARD_OUTPUT: Final = "-"
 
 
 class OutputError(BruceError):
-    """Failure to write the messages; the text names the place and the reason."""
+    """Failure to write the lines; the text names the output and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """Options of an export; empty `topics` means all."""
+    """Options of an export; empty `topics` means all, and `ignores_lock` allows the slab of a running daemon."""
 
     file: Path
     output: str
     topics: frozenset[str]
     includes_settled: bool
     ignores_lock: bool
-    """Export the slab of a running daemon."""
 
 
 def export(options: ExportOptions) -> int:
     """Write the lines, print the count and the damage to standard error, and return the exit status."""
-    descriptor = lock_shared(options.file)
-    if descriptor is None and not options.ignores_lock:
+    lock = lock_shared(options.file)
+    is_live = lock is None
+    if is_live and not options.ignores_lock:
         raise SlabError(
-            f"The slab {options.file} belongs to a daemon that is running and delivers its messages: sent again from "
-            "an export, they would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
+            f"The slab {options.file} belongs to a daemon that is running and delivers its messages. Messages that you "
+            "send again from an export would be in Kafka twice. Stop the daemon, or use --force for a copy to inspect."
         )
     try:
-        salvage = Salvage(options.file, is_live=descriptor is None)
+        salvage = Salvage(options.file, is_live=is_live)
         try:
-            return _write(options, salvage, is_live=descriptor is None)
+            return _write(options, salvage, is_live=is_live)
         finally:
             salvage.close()
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        if lock is not None:
+            os.close(lock)
 
 
 def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
@@ -84,25 +84,21 @@ def _write(options: ExportOptions, salvage: Salvage, *, is_live: bool) -> int:
     with _open_output(options.output) as output:
         for line in lines:
             output.write(format_line(line))
-    damage = [
-        *salvage.damage,
-        *([] if is_live else compare_with_books(salvage, lines.held)),
-        *_spilled_warning(salvage),
-    ]
-    for text in damage:
+    damage = [*salvage.damage, *([] if is_live else compare_with_books(salvage, lines.held))]
+    omissions = _spilled_warning(salvage)
+    for text in (*damage, *omissions):
         sys.stderr.write(f"bruce: {text}\n")
-    skipped = f"; {len(damage)} parts of the slab are damaged or inconsistent" if damage else ""
-    sys.stderr.write(
-        f"bruce: {lines.written:,} of {lines.found:,} messages were written to {_shown(options.output)}{skipped}.\n"
-    )
-    return ExitCode.SETUP if damage else ExitCode.OK
+    damage_text = f"; {len(damage)} parts of the slab are damaged or inconsistent" if damage else ""
+    counts = f"{lines.written:,} of {lines.found:,} messages were written to {_name_of(options.output)}"
+    sys.stderr.write(f"bruce: {counts}{damage_text}.\n")
+    return ExitCode.SETUP if damage or omissions else ExitCode.OK
 
 
 def compare_with_books(salvage: Salvage, held: int) -> list[str]:
-    """Return a sentence if the number of held records differs from the books. The daemon must not be running."""
+    """Return a sentence if the number of held records differs from the books. No daemon may use the slab."""
     books = count_books(salvage.slab)
     zone = salvage.read_landing_zone()
-    uncounted = zone.landed - len(zone.pending)  # in a lane already, and not received by the books yet
+    uncounted = zone.landed - len(zone.pending)  # records of datagrams that the books do not count as received yet
     expected = books.received + uncounted - books.delivered - sum(books.discarded.values()) - books.held[SPILLED]
     if held == expected:
         return []
@@ -110,14 +106,14 @@ def compare_with_books(salvage: Salvage, held: int) -> list[str]:
 
 
 def _spilled_warning(salvage: Salvage) -> list[str]:
-    """Return a sentence about messages in spill files, which an export omits."""
+    """Return a sentence if there are messages in spill files, which an export omits."""
     count = spilled_total(salvage.slab)
     text = f"{count:,} messages of fenced attempts are in spill files (input.streams.spill_dir), and are not written."
     return [text] if count else []
 
 
 class _Lines:
-    """Iterable of the lines. It counts messages `found`, messages `written`, and records `held`."""
+    """The lines of an export, once. `found` counts the messages, `written` the lines, `held` the unsettled records."""
 
     def __init__(self, salvage: Salvage, options: ExportOptions, now_ms: int) -> None:
         self._salvage = salvage
@@ -127,23 +123,24 @@ class _Lines:
         self.found = self.written = self.held = 0
 
     def __iter__(self) -> Iterator[DiscardLine]:
-        for line in self._lines():
+        for line in self._all_lines():
             self.found += 1
             if not self._topics or line.topic in self._topics:
                 self.written += 1
                 yield line
 
-    def _lines(self) -> Iterator[DiscardLine]:
+    def _all_lines(self) -> Iterator[DiscardLine]:
         """Yield a line for each message, of any topic."""
         for record in self._salvage.records(settled=self._includes_settled):
             self.held += record.state not in SETTLED
-            line = self._of_record(record)
+            line = self._line_of_record(record)
             if line is not None:
                 yield line
         for landed in self._salvage.read_landing_zone().pending:
-            yield self._of_datagram(landed)
+            yield self._line_of_datagram(landed)
 
-    def _of_record(self, record: SalvagedRecord) -> DiscardLine | None:
+    def _line_of_record(self, record: SalvagedRecord) -> DiscardLine | None:
+        """Return the line, or None if the bytes of the record are damaged."""
         body = self._salvage.read_body(record)
         if body is None:
             return None
@@ -156,11 +153,11 @@ class _Lines:
         )
         return self._line(_info(record), message)
 
-    def _of_datagram(self, landed: LandedDatagram) -> DiscardLine:
+    def _line_of_datagram(self, landed: LandedDatagram) -> DiscardLine:
         slab = self._salvage.slab
         available = min(landed.length, slab.geometry.landing_slot_size)
         data = bytes(slab.view[landed.at : landed.at + available])
-        # The kernel truncates datagrams larger than a slot; the daemon would reject them as malformed.
+        # The kernel truncates datagrams larger than a slot, and the daemon would discard them as malformed.
         message = parse_message(data) if available == landed.length else Rejection(DiscardReason.MALFORMED)
         if isinstance(message, Rejection):
             return self._line(_rejection_info(message), Message(b"", data, b"", self._now_ms, None))
@@ -182,23 +179,23 @@ class _Lines:
 
 
 def _info(record: SalvagedRecord) -> str:
-    """Return the info of a record's line; see the table at the top."""
+    """Return the info of a record's line, from the table at the top."""
     if record.state is RunState.DELIVERED:
         return "SLAB_DELIVERED"
     if record.state is RunState.DISCARDED:
-        known = record.reason in DiscardReason.__members__.values()
-        return info_of(DiscardReason(record.reason) if known else DiscardReason.BUG)
+        is_known = record.reason in DiscardReason.__members__.values()  # a damaged record may have any number
+        return info_of(DiscardReason(record.reason) if is_known else DiscardReason.BUG)
     return "SLAB_SENT" if record.was_sent else "SLAB"
 
 
 def _rejection_info(rejection: Rejection) -> str:
-    unknown_key = rejection.reason is DiscardReason.UNSUPPORTED_API_KEY
-    return info_of(rejection.reason, (rejection.api_key if unknown_key else rejection.api_version) or 0)
+    is_key_unknown = rejection.reason is DiscardReason.UNSUPPORTED_API_KEY
+    return info_of(rejection.reason, (rejection.api_key if is_key_unknown else rejection.api_version) or 0)
 
 
 @contextmanager
 def _open_output(name: str) -> Iterator[BinaryIO]:
-    """Open the destination: standard output, or a new file of mode 0600 that is synced at the end of the block."""
+    """Open standard output, or a new file of mode 0600, which the end of the `with` block syncs. Raise OutputError."""
     try:
         if name == STANDARD_OUTPUT:
             with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
@@ -211,8 +208,8 @@ def _open_output(name: str) -> Iterator[BinaryIO]:
     except FileExistsError as error:
         raise OutputError(f"{name} exists already; it is not overwritten. Give another --output.") from error
     except OSError as error:
-        raise OutputError(f"{_shown(name)}: {error.strerror}; the export is not complete.") from error
+        raise OutputError(f"{_name_of(name)}: {error.strerror}; the export is not complete.") from error
 
 
-def _shown(output: str) -> str:
+def _name_of(output: str) -> str:
     return "standard output" if output == STANDARD_OUTPUT else output

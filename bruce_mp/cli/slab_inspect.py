@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 __all__ = ["Inspection", "inspect"]
 
 IDEMPOTENCE: Final = {0: "not known yet", 1: "the brokers can", 2: "the brokers cannot", 3: "not known yet"}
-"""The words for each value of SUPER_IDEMPOTENCE; 3 marks a change of the cluster that is not finished."""
+"""The text for each value of SUPER_IDEMPOTENCE; 3 marks a change of the cluster that is not finished."""
 
 
 class TopicHeld(msgspec.Struct):
-    """Held messages of a topic. `bytes` counts keys and values; timestamps are the clients', in ms.
+    """Held messages of a topic: `held` by stage, `messages` in all.
 
-    `sent` messages are part of a built record batch, and Kafka may have them. `retries`, in the
-    JSON `attempts`, is the highest number of retries of a message.
+    `bytes` counts keys, values and headers. `sent` messages are part of a built record batch, and Kafka may have them.
+    `retries`, in the JSON `attempts`, is the highest number of retries of a message. `oldest_ms` and `newest_ms` are
+    timestamps of the clients, in ms since the epoch.
     """
 
     topic: str
@@ -55,7 +56,7 @@ class TopicHeld(msgspec.Struct):
 
 
 class LastProcess(msgspec.Struct, frozen=True):
-    """The last process that used a row. `pid` is 0 after an orderly end; times are in ms since the epoch."""
+    """The last process that used a process row. `pid` is 0 after an orderly end; times are in ms since the epoch."""
 
     name: str
     pid: int
@@ -65,7 +66,7 @@ class LastProcess(msgspec.Struct, frozen=True):
 
 
 class LandingUsage(msgspec.Struct, frozen=True):
-    """State of the landing zone. `pending` datagrams are not in a record yet, and `bytes` counts these."""
+    """State of the landing zone. `pending` datagrams have no record yet, and `bytes` is their total length."""
 
     datagrams: int
     pending: int
@@ -73,7 +74,7 @@ class LandingUsage(msgspec.Struct, frozen=True):
 
 
 class ChunkUsage(msgspec.Struct, frozen=True):
-    """Number of chunks, each of `bytes_each`, by the state of their headers."""
+    """Number of chunks of `bytes_each` bytes, by the state of their headers."""
 
     bytes_each: int
     free: int
@@ -82,7 +83,11 @@ class ChunkUsage(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """JSON of `bruce slab inspect`. `in_use` marks the slab of a running daemon; its figures change."""
+    """JSON of `bruce slab inspect`.
+
+    `in_use` marks the slab of a running daemon, whose figures change. `topic_table` and `partition_table` are the
+    numbers of entries that the tables have room for. `damage` lists sentences.
+    """
 
     file: str
     bytes: int
@@ -105,7 +110,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def inspect(path: Path, *, as_json: bool) -> int:
-    """Print a summary of the slab at `path`. Return the exit status, 1 if a part is unreadable."""
+    """Print a summary of the slab at `path`. Return the exit status: 0, or 1 if a part is damaged."""
     inspection = _inspect(path)
     print(msgspec.json.format(msgspec.json.encode(inspection)).decode() if as_json else "\n".join(_report(inspection)))
     return ExitCode.SETUP if inspection.damage else ExitCode.OK
@@ -115,19 +120,13 @@ def _inspect(path: Path) -> Inspection:
     was_in_use = _is_in_use(path)
     salvage = Salvage(path, is_live=was_in_use)
     try:
-        inspection = _read(salvage)
-        in_use = was_in_use or _is_in_use(path)
-        damage = [
-            *salvage.damage,
-            *([] if in_use else compare_with_books(salvage, sum(item.messages for item in inspection.topics))),
-        ]
+        return _read(salvage, was_in_use=was_in_use)
     finally:
         salvage.close()
-    return msgspec.structs.replace(inspection, in_use=in_use, damage=damage)
 
 
 def _is_in_use(path: Path) -> bool:
-    """Return True if a daemon holds the lock. The test releases the lock at once, so that a daemon can start."""
+    """Return True if a daemon holds the lock. The function keeps no lock, so that a daemon can start."""
     descriptor = lock_shared(path)
     if descriptor is None:
         return True
@@ -138,13 +137,18 @@ def _is_in_use(path: Path) -> bool:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _read(salvage: Salvage) -> Inspection:
+def _read(salvage: Salvage, *, was_in_use: bool) -> Inspection:
     slab = salvage.slab
     created_ms = slab.read_signed(lay.SUPER_CREATED_MS)
+    books, topics, landing = count_books(slab), _topics(salvage), _landing(salvage)
+    chunks = ChunkUsage(lay.CHUNK_BYTES, *salvage.count_chunks())
+    # A daemon that has started since changes the slab, too.
+    in_use = was_in_use or _is_in_use(slab.path)
+    differences = [] if in_use else compare_with_books(salvage, sum(topic.messages for topic in topics))
     return Inspection(
         file=os.fsencode(slab.path).decode("utf-8", "backslashreplace"),
         bytes=slab.path.stat().st_size,
-        in_use=False,
+        in_use=in_use,
         layout_version=lay.LAYOUT_VERSION,
         created_ms=created_ms,
         age_ms=max(0, wall_ms() - created_ms),
@@ -155,11 +159,11 @@ def _read(salvage: Salvage) -> Inspection:
         producer_id=slab.read_signed(lay.SUPER_PRODUCER_ID),
         idempotence=IDEMPOTENCE.get(slab.words[lay.SUPER_IDEMPOTENCE >> 2], "damaged"),
         processes=list(_processes(slab)),
-        books=count_books(slab),
-        chunks=ChunkUsage(lay.CHUNK_BYTES, *salvage.count_chunks()),
-        topics=_topics(salvage),
-        landing=_landing(salvage),
-        damage=[],
+        books=books,
+        chunks=chunks,
+        topics=topics,
+        landing=landing,
+        damage=[*salvage.damage, *differences],  # complete, because the readings above have ended
     )
 
 
@@ -193,7 +197,7 @@ def _add(topic: TopicHeld, record: SalvagedRecord) -> None:
 
 def _landing(salvage: Salvage) -> LandingUsage:
     zone = salvage.read_landing_zone()
-    return LandingUsage(zone.landed, len(zone.pending), sum(item.length for item in zone.pending))
+    return LandingUsage(zone.landed, len(zone.pending), sum(landed.length for landed in zone.pending))
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
@@ -242,7 +246,7 @@ def _topic(topic: TopicHeld) -> str:
 
 
 def _time(ms: int) -> str:
-    """Format a time, or the number if it is out of range."""
+    """Format a time in ms since the epoch, or the number if it is out of range."""
     try:
         return utc_text(ms / 1000)
     except (ValueError, OverflowError, OSError):

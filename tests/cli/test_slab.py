@@ -210,6 +210,18 @@ def test_export_skips_and_reports_a_damaged_chunk(path: Path, capsys: pytest.Cap
     assert end.endswith("; 2 parts of the slab are damaged or inconsistent.")
 
 
+def test_export_does_not_call_spilled_messages_damage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slab = Slab(path)
+    row = ProcessRow(slab, INPUT_ROW)
+    row.add(lay.SPILL_IN, 7)
+    row.add(Counter.MsgReceived, 7)
+    slab.close()
+    assert export(path)[0] == 1
+    omission, end = capsys.readouterr().err.splitlines()
+    assert omission.startswith("bruce: 7 messages of fenced attempts are in spill files")
+    assert "damaged" not in end
+
+
 def test_export_reports_zeroed_memory_that_the_books_miss(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with path.open("r+b") as file:
         file.seek(SMALL.chunks_at)
