@@ -474,6 +474,11 @@ def test_the_file_may_be_named_on_the_command_line(tmp_path: Path, capsys: pytes
     assert made["http"] == {"listen": "0.0.0.0:9090"}
 
 
+def test_a_status_port_that_the_kernel_chooses_is_kept() -> None:
+    options = parse_options("--receive_socket_name /in --status_port 0 --status_loopback_only")
+    assert tomllib.loads(convert(bruce(BROKERS), "old.xml", options))["http"] == {"listen": "127.0.0.1:0"}
+
+
 def test_usage_is_shown_without_a_file_or_config_path(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["import-config", "--command-line=--daemon"])

@@ -1,5 +1,7 @@
-"""Conversion of a Dory or Bruce configuration.
+"""Conversion of a Dory or Bruce configuration to TOML.
 
-`old_xml` reads the XML file, `command_line` the command line. `settings` is the table of all settings that map one to
-one, and `sections` converts the others. `draft` collects settings and notes, validates them and writes TOML.
+`convert` calls the other modules. `old_xml` parses the XML file, and `structure` checks its elements. `settings` is the
+table of the old settings that map one to one, and `sections` converts the others. `command_line` reads the options of
+the old daemon, and `old_defaults` sets the defaults in which it differs. `old_values` has the readers of single values.
+`draft` collects settings and notes, validates them and writes TOML.
 """

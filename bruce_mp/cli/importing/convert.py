@@ -30,7 +30,7 @@ TARGETS: Final = {
     "msg_debug": "path",
     "logging.file": "path",
 }
-"""Sections that the old daemons took as disabled without this setting."""
+"""Sections that the old daemons disabled without this setting."""
 
 
 def convert(data: bytes, file: str, options: Options | None) -> str:
@@ -52,18 +52,19 @@ def convert(data: bytes, file: str, options: Options | None) -> str:
     if options is not None:
         apply_options(options, draft)
     _disable_without_target(draft)
-    # Dory's file has inputs since the daemon lost its options, which had other defaults.
+    # Dory's file has <inputSources> since 2019. Before, Dory had the options of Bruce, with other defaults.
     set_old_defaults(draft, root, from_options=root.first("inputSources") is None)
     return draft.render(f"Made by `bruce import-config` from {file}; docs/configuration.md explains the settings.")
 
 
 def _copy_setting(reader: AttributeReader, root: Element, setting: Setting) -> None:
+    """Copy a setting of the table from the file to the draft, if the file has it."""
     path, _, attribute = setting.xml_path.partition("@")
     element = root.first(path) if path else None
     if element is None or attribute not in element.attributes:
         return
     key = tuple(setting.key.split("."))
-    reader.set(key, element, attribute, setting.read)
+    reader.set(key, element, attribute, setting.parse_xml)
     if setting.note and reader.draft.get(key) is not None:
         reader.draft.add_note(setting.note, key)
 
@@ -73,8 +74,10 @@ def _disable_without_target(draft: Draft) -> None:
     for section, name in TARGETS.items():
         key = tuple(section.split("."))
         target, is_enabled = draft.get((*key, name)), draft.get((*key, "enable"))
-        if target in {None, ""} or (name == "path" and not is_enabled and not target.startswith("/")):
+        is_missing = target in {None, ""}
+        if is_missing and is_enabled:
+            draft.set((*key, "enable"), False)
+            draft.add_note(f"It had no {name}, so the old daemon did not use it.", (*key, "enable"))
+        # The old daemons did not check the path of a disabled section; an absolute one is valid here, too.
+        if is_missing or (name == "path" and not is_enabled and not target.startswith("/")):
             draft.remove((*key, name))
-            if is_enabled:
-                draft.set((*key, "enable"), False, "the old configuration")
-                draft.add_note(f"It had no {name}, so the old daemon did not use it.", (*key, "enable"))

@@ -25,19 +25,22 @@ if TYPE_CHECKING:
 __all__ = ["Draft"]
 
 Key = tuple[str, ...]
+"""The path of a setting or section; that of `slab.size` is ("slab", "size")."""
 
-WIDTH: Final = 100
+OLD_CONFIGURATION: Final = "the old configuration"
+"""Origin of a setting that has no line in the file."""
+COMMENT_WIDTH: Final = 100
 SAME_RANGE: Final = frozenset({("input", "tcp", "port"), ("compression", "size_threshold_percent")})
-"""Settings with the same allowed range in the old daemons."""
+"""Settings with the same allowed range in the old daemons: a value outside of it is an error."""
 MEANINGFUL_MINIMUMS: Final[Mapping[Key, int]] = {("delivery", "max_failed_attempts"): 1}
-"""Lowest value to convert to, where a lower value means something else here than in the old daemons."""
+"""Lowest value to convert to, where a lower value has another meaning here than in the old daemons."""
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Draft:
     """Collector of settings, notes and errors.
 
-    `render()` returns TOML, or raises ConfigError with a line for each error.
+    `status_port` and `loopback_only` make up `http.listen`, which is set after all options are read.
     """
 
     def __init__(self) -> None:
@@ -48,10 +51,9 @@ class Draft:
         self._suppressed: set[Key] = set()
         self.status_port: int | None = None
         self.loopback_only = False
-        """Both make up `http.listen`, which is set after all options are read."""
 
-    def set(self, key: Key, value: object, origin: str) -> None:
-        """Set a value, within our range; `origin` is the place in the old configuration, as `file:line`."""
+    def set(self, key: Key, value: object, origin: str = OLD_CONFIGURATION) -> None:
+        """Set a value, or the nearest allowed one; `origin` is its place in the old configuration, as `file:line`."""
         value = self._fit(key, value)
         table = self._tree
         for part in key[:-1]:
@@ -60,14 +62,14 @@ class Draft:
         self._origins[key] = origin
 
     def remove(self, key: Key) -> None:
-        """Remove a setting, if it is there."""
+        """Remove a setting, if the draft has it."""
         table = self.get(key[:-1])
         if isinstance(table, dict):
             table.pop(key[-1], None)
         self._origins.pop(key, None)
 
     def _fit(self, key: Key, value: object) -> object:
-        """Return the value, or the nearest allowed one and add a note: the old daemons accepted any number from 0."""
+        """Return the value, or the nearest allowed one with a note; the old daemons accepted any number from 0."""
         setting = _setting_at(key)
         low, high = setting.meta.ge, setting.meta.le
         if low is None or high is None or key in SAME_RANGE:
@@ -82,14 +84,14 @@ class Draft:
         return int(written) if written.isdigit() else written
 
     def get(self, key: Key) -> Any:
-        """Return a setting, or None."""
+        """Return the value of a setting or the table of a section; None if the draft has none."""
         table: Any = self._tree
         for part in key:
             table = table.get(part) if isinstance(table, dict) else None
         return table
 
     def add_note(self, text: str, key: Key = ()) -> None:
-        """Add a note above the setting or section of `key`; without a key, at the top."""
+        """Add a note above the setting or section of `key`; without a key, at the top. Equal notes are one."""
         notes = self._notes.setdefault(key, [])
         if text not in notes:
             notes.append(text)
@@ -103,7 +105,7 @@ class Draft:
         self._suppressed.add(key)
 
     def render(self, title: str) -> str:
-        """Validate the draft and return it as TOML."""
+        """Validate the draft and return it as TOML. Raise ConfigError with a line for each error."""
         self._check()
         lines = [*_comment(title), *(line for note in self._notes.get((), ()) for line in _comment(f"NOTE: {note}"))]
         order = [name for name in Config.__struct_fields__ if name in self._tree]
@@ -114,6 +116,7 @@ class Draft:
         return text
 
     def _check(self) -> None:
+        """Raise ConfigError if the draft is not a valid configuration, or if it has errors."""
         decoder = Decoder()
         decoded = decoder.decode_table(Config, self._tree)
         problems = [problem for problem in decoder.problems if problem.path not in self._suppressed]
@@ -124,21 +127,22 @@ class Draft:
             raise ConfigError("\n".join(errors))
 
     def _origin(self, problem: Problem) -> str:
-        """Return the origin of the setting with the problem, or of its nearest parent."""
-        near = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
-        return self._origins[max(near, key=len)] if near else "the old configuration"
+        """Return the origin of the setting with the problem, or else of one above or below it."""
+        related = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
+        return self._origins[max(related, key=len)] if related else OLD_CONFIGURATION
 
     def _table(self, key: Key, table: dict[str, Any]) -> Iterator[str]:
-        leaves = {name: value for name, value in table.items() if not isinstance(value, dict)}
+        """Yield the lines of a section and of the sections in it, with their notes."""
+        settings = {name: value for name, value in table.items() if not isinstance(value, dict)}
         tables = {name: value for name, value in table.items() if isinstance(value, dict)}
-        if leaves or not tables:
+        if settings or not tables:
             yield ""
             yield from self._comments(key)
             yield f"[{_name(key)}]"
         elif self._notes.get(key):
             yield ""
             yield from self._comments(key)
-        for name, value in leaves.items():
+        for name, value in settings.items():
             yield from self._comments((*key, name))
             yield f"{_name((name,))} = {_value(value)}"
         for name, value in tables.items():
@@ -150,7 +154,7 @@ class Draft:
 
 
 def _setting_at(key: Key) -> SettingType:
-    """Return the type of a setting of the model; a key of the converter always has one."""
+    """Return the type of a setting of `Config`; a dictionary accepts any name in the key."""
     setting = setting_type(Config)
     for part in key:
         if get_origin(setting.type) is dict:
@@ -162,7 +166,7 @@ def _setting_at(key: Key) -> SettingType:
 
 
 def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)]
+    return [f"# {line}" for line in textwrap.wrap(text, COMMENT_WIDTH, break_long_words=False, break_on_hyphens=False)]
 
 
 def _value(value: object) -> str:

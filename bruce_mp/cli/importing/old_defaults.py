@@ -1,9 +1,10 @@
-"""Defaults of the old daemons: a value or a note for each that differs from ours."""
+"""Defaults of the old daemons that differ from ours: the draft gets the value or a note."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from bruce_mp.cli.importing.draft import OLD_CONFIGURATION
 from bruce_mp.config.discards import DiscardLog
 from bruce_mp.config.inputs import Input
 from bruce_mp.config.sections import MsgDebug, SlabSection
@@ -46,11 +47,11 @@ LOGGING_FLAGS_NOTE: Final = "As the old daemon did: to syslog always, and to sta
 
 
 class OldDefault(NamedTuple):
-    """A default in Dory's file and on the command line, None where it equals ours; `ours` is for notes."""
+    """A default of Dory's file, and of the command line, each None if it equals ours; `ours` is a text for notes."""
 
     key: tuple[str, str]
-    file: object
-    options: object
+    of_file: object
+    of_options: object
     ours: str
 
 
@@ -65,18 +66,20 @@ _PAUSE_SETTINGS: Final = ("min_pause_delay_ms", "pause_rate_limit_initial_ms", "
 
 
 def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None:
-    """Set values explicitly where the old daemon's default differs from ours."""
-    origin = "the old configuration"
+    """Set each missing setting for which the old daemon's default differs from ours, and add notes.
+
+    With `from_options`, the defaults are those of the command line, else those of Dory's file.
+    """
     for name in INPUTS:
         key = ("input", name, "enable")
         if draft.get(key) is None and (name == "unix_datagram" or draft.get(key[:2]) is not None):
-            draft.set(key, False, origin)
+            draft.set(key, False)
     if not any(draft.get(("input", name, "enable")) for name in INPUTS):
-        draft.add_error(origin, _no_input(from_options))
+        draft.add_error(OLD_CONFIGURATION, _no_input_text(from_options=from_options))
     if not draft.get(("kafka", "client_id")):
-        draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag], origin)
-    _set_status_pages(draft, origin)
-    draft.set(("timestamps", "policy"), "arrival", origin)
+        draft.set(("kafka", "client_id"), CLIENT_IDS[root.tag])
+    _set_status_pages(draft)
+    draft.set(("timestamps", "policy"), "arrival")
     draft.add_note(TIMESTAMPS_NOTE, ("timestamps", "policy"))
     if draft.get(("delivery", "max_failed_attempts")) is None:
         draft.add_note(ATTEMPTS_NOTE)
@@ -84,32 +87,33 @@ def set_old_defaults(draft: Draft, root: Element, *, from_options: bool) -> None
         draft.add_note(PAUSES_NOTE)
     if from_options and draft.get(("msg_debug", "enable")) is None:
         draft.add_note(MSG_DEBUG_NOTE)
-    _set_sizes(draft, origin, from_options=from_options)
-    _raise_discard_file_size(draft, origin)
-    _set_logging(draft, origin, from_options=from_options)
+    _set_sizes(draft, from_options=from_options)
+    _raise_discard_file_size(draft)
+    _set_logging(draft, from_options=from_options)
 
 
-def _set_sizes(draft: Draft, origin: str, *, from_options: bool) -> None:
+def _set_sizes(draft: Draft, *, from_options: bool) -> None:
     for default in OLD_DEFAULTS:
-        value = default.options if from_options else default.file
-        is_used = default.key[0] == "slab" or draft.get((default.key[0], "enable"))
+        value = default.of_options if from_options else default.of_file
+        section = default.key[0]
+        is_used = section == "slab" or draft.get((section, "enable"))
         if is_used and value is not None and draft.get(default.key) is None:
-            draft.set(default.key, value, origin)
+            draft.set(default.key, value)
             draft.add_note(f"The old daemon's default; ours is {default.ours}.", default.key)
 
 
-def _raise_discard_file_size(draft: Draft, origin: str) -> None:
+def _raise_discard_file_size(draft: Draft) -> None:
     """Raise the size of the discard file to the smallest that we allow."""
     key, inputs = ("discard_log", "max_file_size"), Input()
-    sizes = {"max_datagram_size": inputs.max_datagram_size, "max_stream_size": inputs.max_stream_size}
-    minimum = 2 * max(parse_size(draft.get(("input", name)) or default) for name, default in sizes.items())
+    defaults = {"max_datagram_size": inputs.max_datagram_size, "max_stream_size": inputs.max_stream_size}
+    minimum = 2 * max(parse_size(draft.get(("input", name)) or default) for name, default in defaults.items())
     if draft.get(("discard_log", "enable")) and parse_size(draft.get(key)) < minimum:
         note = f"Raised from {draft.get(key)}: a file has room for twice the largest message that the inputs accept."
-        draft.set(key, format_size(minimum), origin)
+        draft.set(key, format_size(minimum))
         draft.add_note(note, key)
 
 
-def _no_input(from_options: bool) -> str:
+def _no_input_text(*, from_options: bool) -> str:
     if from_options:
         return (
             "no input is enabled. The path of the socket was on the command line: give it with "
@@ -118,15 +122,16 @@ def _no_input(from_options: bool) -> str:
     return "no input is enabled: enable one in <inputSources>."
 
 
-def _set_status_pages(draft: Draft, origin: str) -> None:
+def _set_status_pages(draft: Draft) -> None:
     host = "127.0.0.1" if draft.loopback_only else "0.0.0.0"  # noqa: S104 # the old daemon's default
-    draft.set(("http", "listen"), f"{host}:{draft.status_port or DEFAULT_STATUS_PORT}", origin)
+    port = DEFAULT_STATUS_PORT if draft.status_port is None else draft.status_port
+    draft.set(("http", "listen"), f"{host}:{port}")
     if not draft.loopback_only:
         draft.add_note(ALL_ADDRESSES_NOTE, ("http", "listen"))
 
 
-def _set_logging(draft: Draft, origin: str, *, from_options: bool) -> None:
+def _set_logging(draft: Draft, *, from_options: bool) -> None:
     for name, value in (("stdout_stderr", False), ("syslog", True)):
         if draft.get(("logging", name)) is None:
-            draft.set(("logging", name), value, origin)
+            draft.set(("logging", name), value)
             draft.add_note(LOGGING_FLAGS_NOTE if from_options else LOGGING_NOTE, ("logging",))

@@ -1,6 +1,6 @@
-"""Readers of values as the old daemons wrote them.
+"""Readers of values in the notation of the old daemons.
 
-A reader raises ValueError with a description of the allowed values.
+A reader raises ValueError with a description of the allowed values, which follows "give" in an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 _NUMBER: Final = re.compile(r"([0-9]+)\s*([kKmM]?)")
 _FACTORS: Final = {"": 1, "k": KIB, "m": MIB}
-_SPACES: Final = " \t\r\n\v\f"
+_WHITE_SPACE: Final = " \t\r\n\v\f"
 _OCTAL: Final = re.compile(r"0[0-7]*")
 _BINARY: Final = re.compile(r"0b[01]+")
 _LARGEST_MODE: Final = 0o777
@@ -39,8 +39,8 @@ def text(raw: str) -> str:
 
 
 def stripped(raw: str) -> str:
-    """Return a name without the ASCII spaces around it, as the old daemons read it."""
-    if not (name := raw.strip(_SPACES)):
+    """Return a name without the ASCII white space around it, as the old daemons read it."""
+    if not (name := raw.strip(_WHITE_SPACE)):
         raise ValueError("a name")
     return name
 
@@ -59,14 +59,14 @@ def switch(raw: str) -> bool:
 
 
 def integer(raw: str) -> int:
-    """Parse digits with an optional sign."""
+    """Parse decimal digits with an optional minus sign."""
     if not re.fullmatch(r"-?[0-9]+", raw.strip()):
         raise ValueError("an integer")
     return int(raw)
 
 
 def port(raw: str) -> int | None:
-    """Parse a port; an empty one is None."""
+    """Parse a port; return None for an empty text."""
     return integer(raw) if raw.strip() else None
 
 
@@ -79,12 +79,12 @@ def scaled_integer(raw: str) -> int:
 
 
 def size(raw: str) -> int | str:
-    """Convert a size in bytes, with k or m for powers of 1024, to the notation of our settings, such as `8 KiB`."""
+    """Convert a size in bytes, with k or m for powers of 1024, to the notation of our settings, such as `8k`."""
     return _to_size_setting(scaled_integer(raw))
 
 
 def kibibytes(raw: str) -> int | str:
-    """Convert a number of KiB to the notation of our settings, such as `8 KiB`."""
+    """Convert a number of KiB to the notation of our settings, such as `8k`."""
     return _to_size_setting(integer(raw) * KIB)
 
 
@@ -94,28 +94,28 @@ def _to_size_setting(size: int) -> int | str:
 
 
 def mode(raw: str) -> str | None:
-    """Convert permission bits: octal, binary, or `unspecified`."""
+    """Convert the permission bits of Dory's file, octal or binary, to octal digits; `unspecified` is None."""
     word = raw.strip()
     if word == "unspecified":
         return None
     if _OCTAL.fullmatch(word):
-        return _mode(int(word, 8))
+        return _octal_digits(int(word, 8))
     if _BINARY.fullmatch(word):
-        return _mode(int(word, 2))
+        return _octal_digits(int(word, 2))
     raise ValueError("an octal number (0222), a binary one (0b010010010) or unspecified")
 
 
 def option_mode(raw: str) -> str:
-    """Convert permission bits in the notation of C: 0222, 0x92 or 146."""
+    """Convert permission bits in the notation of C (0222, 0x92 or 146) to octal digits."""
     word = raw.strip()
     try:
         bits = int(word, 8) if _OCTAL.fullmatch(word) else int(word, 0)
     except ValueError:
         raise ValueError("a number as C writes it, such as 0222") from None
-    return _mode(bits)
+    return _octal_digits(bits)
 
 
-def _mode(bits: int) -> str:
+def _octal_digits(bits: int) -> str:
     if not 0 <= bits <= _LARGEST_MODE:
         raise ValueError("at most 0777")
     return f"{bits:04o}"

@@ -1,7 +1,7 @@
 """XML file of Dory and Bruce as a tree with line numbers.
 
-Expat parses the file. The parser rejects a document type, and with it all entities: valid files have none, and nested
-entities in a few lines can exhaust the memory.
+The parser rejects a document type, and with it all declared entities: valid files have none, and a few lines with
+nested entities can exhaust the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Element", "parse_xml"]
 
 @dataclass(slots=True)
 class Element:
-    """An element with its attributes; `text` is the character data between its tags."""
+    """An element with its attributes; `text` is its character data, without that of its children."""
 
     tag: str
     attributes: dict[str, str]
@@ -43,7 +43,7 @@ class Element:
 def parse_xml(data: bytes, name: str) -> Element:
     """Return the root element. Raise ConfigError, with the line, for invalid XML and for a document type."""
     parser = expat.ParserCreate()
-    stack = [Element("", {}, 0)]
+    stack = [Element("", {}, 0)]  # the open elements, below a parent for the root
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         element = Element(tag, attributes, parser.CurrentLineNumber)
@@ -53,8 +53,8 @@ def parse_xml(data: bytes, name: str) -> Element:
     def end(_: str) -> None:
         stack.pop()
 
-    def text(data: str) -> None:
-        stack[-1].text += data
+    def text(characters: str) -> None:
+        stack[-1].text += characters
 
     def refuse(*_: object) -> None:
         line = parser.CurrentLineNumber

@@ -1,4 +1,4 @@
-"""Render the new setting of each option of Dory and Bruce as docs/migrating-options.md; a test compares the two.
+"""Renderer of docs/migrating-options.md, the new setting of each option of Dory and Bruce; a test compares the two.
 
 python -m bruce_mp.cli.importing.options_page > docs/migrating-options.md
 """
@@ -43,7 +43,7 @@ ELEMENTS: Final = {
     "httpInterface/port": ("http.listen", "The port; on the command line `--status_port`."),
     "httpInterface/loopbackOnly": ("http.listen", "The address; on the command line `--status_loopback_only`."),
 }
-"""Elements of the file with several settings: the new key, and a remark."""
+"""Elements that `sections.py` converts: the new key, and a remark."""
 
 
 def render() -> str:
@@ -62,23 +62,25 @@ def _options() -> Iterator[str]:
 
 def _elements() -> Iterator[str]:
     yield "## Topics, brokers, status pages\n\n| XML | new setting | remark |\n|---|---|---|"
-    for element, (key, note) in ELEMENTS.items():
-        yield f"| `{element}` | `{key}` | {note} |"
+    for element, (key, remark) in ELEMENTS.items():
+        yield f"| `{element}` | `{key}` | {remark} |"
 
 
 def _without_counterpart() -> Iterator[str]:
     yield "## Options that are gone\n\n| option | remark |\n|---|---|"
-    for note in dict.fromkeys(note for _, note in WITHOUT_COUNTERPART.values()):
-        options = ", ".join(f"`--{option}`" for option, (_, other) in WITHOUT_COUNTERPART.items() if other == note)
+    for note in dict.fromkeys(gone.note for gone in WITHOUT_COUNTERPART.values()):
+        options = ", ".join(f"`--{option}`" for option, gone in WITHOUT_COUNTERPART.items() if gone.note == note)
         yield f"| {options} | {note[0].upper()}{note[1:]} |"
 
 
 def _option(setting: Setting) -> str:
-    stands_for = "" if setting.switch_value is True else f" ({str(setting.switch_value).lower()})"
-    return _code(setting.option and f"--{setting.option}") + stands_for
+    """Return the option in code, with the value that a switch for another value than true stands for."""
+    value = "" if setting.switch_value is True else f" ({str(setting.switch_value).lower()})"
+    return _code(f"--{setting.option}" if setting.option else "") + value
 
 
 def _code(text: str) -> str:
+    """Return the text in code; empty for an empty one, because Markdown has no empty code."""
     return f"`{text}`" if text else ""
 
 

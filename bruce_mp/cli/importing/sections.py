@@ -1,4 +1,4 @@
-"""Conversion of the XML sections that map to several settings: batching, compression, rate limits, HTTP, brokers."""
+"""Conversion of XML sections that map to several settings: batching, compression, rate limits, HTTP, brokers."""
 
 from __future__ import annotations
 
@@ -46,24 +46,27 @@ SECTION_ATTRIBUTES: Final = {
     "initialBrokers": (),
     "initialBrokers/broker": ("host", "port"),
 }
-"""Elements that this module reads, with their attributes."""
+"""Elements that this module converts, with their attributes."""
 
 Value = TypeVar("Value")
 
 ACTIONS: Final = {"perTopic": "per_topic", "combinedTopics": "combined", "disable": "none"}
 GZIP_LEVELS: Final = range(10)
 GZIP_DEFAULT_LEVEL: Final = -1
-"""zlib's number for its default level, which an absent `level` stands for here."""
-USUAL_PORT: Final = 9092
+"""zlib's number for its default level, for which our settings have no `level`."""
+KAFKA_PORT: Final = 9092
+"""Kafka's default port."""
 UNUSED_INTERVAL_MS: Final = 1000
-"""The interval of a rate limit config without a maximum; the old daemons required no interval there."""
+"""The interval of a rate limit config without a maximum, where the old daemons required none."""
+BATCH_LIMITS: Final = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
+"""Element, new setting, and reader of each limit of a batching config."""
 _SERVERS: Final = ("kafka", "bootstrap_servers")
 
 AGE_NOTE: Final = "The age of a batch counts from the arrival of its first message, not from the clients' timestamps."
 
 
 class AttributeReader:
-    """Reader of attributes. It reports an invalid value to the draft, and returns None for it."""
+    """Reader of attributes, which are required. For a missing or invalid one it adds an error, and returns None."""
 
     def __init__(self, draft: Draft, file: str) -> None:
         self.draft = draft
@@ -74,13 +77,13 @@ class AttributeReader:
         return f"{self._file}:{element.line}"
 
     def text(self, element: Element, attribute: str) -> str | None:
-        """Return a required attribute as text."""
+        """Return an attribute as text."""
         if attribute not in element.attributes:
             self.draft.add_error(self.origin(element), f'<{element.tag}> needs an attribute {attribute}="...".')
         return element.attributes.get(attribute)
 
     def read(self, element: Element, attribute: str, parse: Callable[[str], Value]) -> Value | None:
-        """Return the parsed value of a required attribute."""
+        """Return the parsed value of an attribute. `parse` raises ValueError with the allowed values."""
         raw = self.text(element, attribute)
         try:
             return None if raw is None else parse(raw)
@@ -90,18 +93,18 @@ class AttributeReader:
             return None
 
     def set(self, key: tuple[str, ...], element: Element, attribute: str, parse: Callable[[str], object]) -> None:
-        """Copy a value to the draft, unless it is missing or invalid, or `parse` returns None for it."""
+        """Copy the parsed value to the draft, unless it is None."""
         value = self.read(element, attribute, parse)
         if value is not None:
             self.draft.set(key, value, self.origin(element))
 
 
 def read_sections(reader: AttributeReader, root: Element, default_port: int) -> None:
-    """Convert all sections of `SECTION_ATTRIBUTES`; `default_port` is the old daemon's default port."""
-    for tag, read in _SECTIONS.items():
+    """Convert all sections of `SECTION_ATTRIBUTES`; `default_port` is the old daemon's default port of a broker."""
+    for tag, convert in _SECTIONS.items():
         section = root.first(tag)
         if section is not None:
-            read(reader, section)
+            convert(reader, section)
         elif tag == "batching":
             reader.draft.add_note("There was no <batching>: the daemon's defaults apply, 100 ms or 256k.")
     _brokers(reader, root, default_port)
@@ -133,17 +136,17 @@ def _batching(reader: AttributeReader, section: Element) -> None:
 
 def _batch_config(reader: AttributeReader, config: Element) -> None:
     name = reader.read(config, "name", stripped)
-    limits = (("time", "time_ms", integer), ("messages", "messages", scaled_integer), ("bytes", "bytes", size))
     if name is None:
         return
     reader.draft.set(("batching", "configs", name), {}, reader.origin(config))
-    for tag, key, parse in limits:
+    for tag, key, parse in BATCH_LIMITS:
         element = config.first(tag)
         if element is not None and not is_word(element.attributes.get("value", ""), "disable"):
             reader.set(("batching", "configs", name, key), element, "value", parse)
 
 
 def _batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
+    """Convert action and config of a topic, or of all other topics, to the section `key`."""
     reader.set((*key, "action"), element, "action", _action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
@@ -207,12 +210,13 @@ def _count_or_unlimited(raw: str) -> int | None:
     return None if is_word(raw, "unlimited") else scaled_integer(raw)
 
 
-def _topic_configs(reader: AttributeReader, section: Element, key_prefix: str) -> None:
+def _topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
+    """Convert the names of the configs of each topic and of all other topics."""
     if (default := section.first("defaultTopic")) is not None:
-        reader.set((key_prefix, "default"), default, "config", stripped)
+        reader.set((new_section, "default"), default, "config", stripped)
     for topic in section.all("topicConfigs/topic"):
         if (name := reader.read(topic, "name", stripped)) is not None:
-            reader.set((key_prefix, "topics", name), topic, "config", stripped)
+            reader.set((new_section, "topics", name), topic, "config", stripped)
 
 
 # --- HTTP and brokers -------------------------------------------------------------------------------------------------
@@ -232,7 +236,7 @@ def _brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
     if servers:
         reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
         return
-    reader.draft.suppress_errors(_SERVERS)  # an error names the faulty broker, or the lack of one
+    reader.draft.suppress_errors(_SERVERS)  # another error names the faulty broker, or the lack of one
     if not brokers:
         reader.draft.add_error(
             reader.origin(root), "there is no broker: give <initialBrokers> with a <broker host=... />."
@@ -240,13 +244,14 @@ def _brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
 
 
 def _server(reader: AttributeReader, broker: Element, default_port: int) -> str | None:
+    """Return HOST:PORT of a broker, or None if its host or port is invalid."""
     host = reader.read(broker, "host", stripped)
     has_port = bool(broker.attributes.get("port", "").strip())
     number = reader.read(broker, "port", port) if has_port else default_port
     if host is None or number is None:
         return None
-    if not has_port and default_port != USUAL_PORT:
-        note = f"{host} had no port; the old daemon used {default_port}. Brokers usually listen on {USUAL_PORT}."
+    if not has_port and default_port != KAFKA_PORT:
+        note = f"{host} had no port; the old daemon used {default_port}. Brokers usually listen on {KAFKA_PORT}."
         reader.draft.add_note(note, _SERVERS)
     return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
 

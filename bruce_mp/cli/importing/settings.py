@@ -1,7 +1,6 @@
 """Table of the old settings that map to one setting: old element or option, new key, and notation of the value.
 
-`sections.py` converts the others (batching, compression, rate limits, brokers, the address of the status pages).
-`WITHOUT_COUNTERPART` lists options that have no equivalent.
+`sections.py` converts the others: batching, compression, rate limits, brokers, and the address of the status pages.
 """
 
 from __future__ import annotations
@@ -25,24 +24,32 @@ from bruce_mp.cli.importing.old_values import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "Setting"]
+__all__ = ["SETTINGS", "WITHOUT_COUNTERPART", "GoneOption", "Setting"]
 
 
 class Setting(NamedTuple):
     """Mapping of one setting.
 
-    `xml_path` is element and attribute below the root; `option` is the option of the old command line, without dashes.
-    `parse_option` is None for a switch, an option without a value, which stands for `switch_value`. A value for which
-    `read` returns None is omitted.
+    `xml_path` is the place below the root, as `element/element@attribute`, and `parse_xml` converts the attribute; a
+    value for which it returns None is omitted. `option` is the option of the old command line, without dashes, and
+    `parse_option` converts its value; without `parse_option` it is a switch, which stands for `switch_value`. `note`
+    goes to the TOML, above the setting.
     """
 
     key: str
     xml_path: str = ""
-    read: Callable[[str], object] = text
+    parse_xml: Callable[[str], object] = text
     option: str = ""
     parse_option: Callable[[str], object] | None = None
     switch_value: object = True
     note: str = ""
+
+
+class GoneOption(NamedTuple):
+    """An option of the old command line without an equivalent; `note` follows its name."""
+
+    note: str
+    has_value: bool = False
 
 
 SLAB_NOTE: Final = (
@@ -228,7 +235,7 @@ SETTINGS: Final = (
         option="discard_log_bad_msg_prefix_size",
         parse_option=size,
     ),
-    Setting("discard_log.max_msg_prefix_size", "discardLogging/badMsgPrefixSize@value", size),  # Dory at first
+    Setting("discard_log.max_msg_prefix_size", "discardLogging/badMsgPrefixSize@value", size),  # of early Dory
     # Kafka
     Setting("kafka.client_id", "kafkaConfig/clientId@value", option="client_id", parse_option=text),
     Setting(
@@ -264,15 +271,14 @@ NEGOTIATED: Final = "the daemon negotiates versions with each broker. For broker
 LEGACY: Final = "the older message formats are not supported. Change the clients that use them: see docs/protocol.md."
 
 WITHOUT_COUNTERPART: Final = {
-    "daemon": (False, "the daemon stays in the foreground: run it under systemd or supervisord (see deploy/)."),
-    "protocol_version": (True, NEGOTIATED),
-    "metadata_api_version": (True, NEGOTIATED),
-    "produce_api_version": (True, NEGOTIATED),
-    "retry_on_unknown_partition": (False, "the daemon always retries when a broker does not know a partition."),
-    "use_old_input_format": (False, LEGACY),
-    "use_old_output_format": (False, LEGACY),
-    "omit_timestamp": (False, LEGACY),
-    "version": (False, "it printed the version; `bruce --version` does so now."),
-    "help": (False, "it printed the usage; `bruce --help` does so now."),
+    "daemon": GoneOption("the daemon stays in the foreground: run it under systemd or supervisord (see deploy/)."),
+    "protocol_version": GoneOption(NEGOTIATED, has_value=True),
+    "metadata_api_version": GoneOption(NEGOTIATED, has_value=True),
+    "produce_api_version": GoneOption(NEGOTIATED, has_value=True),
+    "retry_on_unknown_partition": GoneOption("the daemon always retries when a broker does not know a partition."),
+    "use_old_input_format": GoneOption(LEGACY),
+    "use_old_output_format": GoneOption(LEGACY),
+    "omit_timestamp": GoneOption(LEGACY),
+    "version": GoneOption("it printed the version; `bruce --version` does so now."),
+    "help": GoneOption("it printed the usage; `bruce --help` does so now."),
 }
-"""Options without an equivalent: a option for options with a value, and a note."""

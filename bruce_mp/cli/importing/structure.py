@@ -1,4 +1,4 @@
-"""Structure check of the old XML files: allowed elements and attributes. It is as strict as the old daemons."""
+"""Structure check of the old XML files: allowed elements and attributes, as strict as the old daemons."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["check_structure"]
 
 REPEATED: Final = frozenset({"config", "topic", "broker"})
+"""Elements that may occur several times in their parent."""
 
 
 def _known_attributes() -> dict[str, set[str]]:
+    """Return the attributes of each known element by its path, such as `inputSources/tcp/port`."""
     known = {path: set(attributes) for path, attributes in SECTION_ATTRIBUTES.items()}
     for setting in SETTINGS:
         path, _, attribute = setting.xml_path.partition("@")
@@ -35,13 +37,14 @@ KNOWN: Final = _known_attributes()
 
 def check_structure(root: Element, file: str, draft: Draft) -> None:
     """Report unknown elements to the draft as errors, and unknown attributes as notes."""
-    for where, text in _faults(root, ""):
-        draft.add_error(f"{file}:{where.line}", text)
+    for element, text in _faults(root, ""):
+        draft.add_error(f"{file}:{element.line}", text)
     for element, name in _unknown_attributes(root, ""):
         draft.add_note(f'{file}:{element.line}: {name}="{element.attributes[name]}" of <{element.tag}> is not known.')
 
 
 def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
+    """Yield each faulty element at or below `element`, which has this path, with an error text."""
     if element.text.strip():
         yield element, f'text in <{element.tag}> ("{element.text.strip()[:20]}") is not allowed: remove it.'
     seen: set[str] = set()
@@ -49,14 +52,15 @@ def _faults(element: Element, path: str) -> Iterator[tuple[Element, str]]:
         if child.tag in seen and child.tag not in REPEATED:
             yield child, f"<{child.tag}> occurs twice: keep one."
         seen.add(child.tag)
-        inner = _child_path(path, child.tag)
-        if inner in KNOWN:
-            yield from _faults(child, inner)
+        child_path = _join(path, child.tag)
+        if child_path in KNOWN:
+            yield from _faults(child, child_path)
         else:
             yield child, f"<{child.tag}> is not known in <{element.tag}>: {_hint(child.tag, path)}"
 
 
 def _hint(tag: str, path: str) -> str:
+    """Return the remedy for an unknown element in the element at `path`."""
     possible = [known.rpartition("/")[2] for known in KNOWN if known.rpartition("/")[0] == path]
     if not possible:
         return "remove it."
@@ -66,12 +70,12 @@ def _hint(tag: str, path: str) -> str:
 
 def _unknown_attributes(element: Element, path: str) -> Iterator[tuple[Element, str]]:
     for child in element.children:
-        inner = _child_path(path, child.tag)
-        known = KNOWN.get(inner)
+        child_path = _join(path, child.tag)
+        known = KNOWN.get(child_path)
         if known is not None:
             yield from ((child, name) for name in child.attributes if name not in known)
-            yield from _unknown_attributes(child, inner)
+            yield from _unknown_attributes(child, child_path)
 
 
-def _child_path(path: str, tag: str) -> str:
+def _join(path: str, tag: str) -> str:
     return f"{path}/{tag}" if path else tag
