@@ -227,6 +227,15 @@ impl Shared {
         self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// Waits for further messages, until they fill a write or the linger is over.
+    fn linger<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let deadline = Instant::now() + self.options.linger;
+        while !state.is_aborted && state.pending.len() < WRITE_SIZE && Instant::now() < deadline {
+            state = self.wait(state, deadline);
+        }
+        state
+    }
+
     fn pause(&self, length: Duration) {
         let deadline = Instant::now() + length;
         let mut state = self.lock();
@@ -282,11 +291,15 @@ impl StreamClient {
             state.stats.buffer_full += 1;
             return Err(SendError::BufferFull);
         }
+        let before = state.pending.len();
         message.encode(&mut state.pending)?;
+        let is_full = before < WRITE_SIZE && state.pending.len() >= WRITE_SIZE;
         state.waiting_bytes += size;
         state.stats.waiting += 1;
         drop(state);
-        self.shared.changed.notify_all();
+        if before == 0 || is_full {
+            self.shared.changed.notify_all(); // a wake-up for each message would cost more than the message
+        }
         Ok(())
     }
 
@@ -409,10 +422,8 @@ impl<'a> Writer<'a> {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             has_waited = true;
         }
-        if has_waited && !self.shared.options.linger.is_zero() {
-            drop(state);
-            self.shared.pause(self.shared.options.linger);
-            state = self.shared.lock();
+        if has_waited {
+            state = self.shared.linger(state);
         }
         if let Some(flush) = &mut state.flush {
             flush.is_covered = true;

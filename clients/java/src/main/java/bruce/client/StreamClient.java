@@ -180,8 +180,11 @@ public final class StreamClient implements Closeable {
                 return false;
             }
             waiting.addLast(encoded);
+            boolean isFull = waitingBytes < WRITE_SIZE && waitingBytes + encoded.length >= WRITE_SIZE;
             waitingBytes += encoded.length;
-            changed.signalAll();
+            if (waiting.size() == 1 || isFull) {
+                changed.signalAll(); // a wake-up for each message would cost more than the message
+            }
             return true;
         } finally {
             lock.unlock();
@@ -378,7 +381,7 @@ public final class StreamClient implements Closeable {
                 hasWaited = true;
             }
             if (hasWaited && lingerMillis > 0) {
-                pause(lingerMillis);
+                pause(lingerMillis, WRITE_SIZE);
             }
             due.addAll(requests);
             requests.clear();
@@ -388,11 +391,12 @@ public final class StreamClient implements Closeable {
         }
     }
 
-    private void pause(long millis) {
+    /** Waits until the client is aborted or so many bytes of messages are waiting. */
+    private void pause(long millis, long enoughBytes) {
         lock.lock();
         try {
             long left = TimeUnit.MILLISECONDS.toNanos(millis);
-            while (left > 0 && !isAborted) {
+            while (left > 0 && !isAborted && waitingBytes < enoughBytes) {
                 left = changed.awaitNanos(left);
             }
         } catch (InterruptedException e) {
@@ -448,7 +452,7 @@ public final class StreamClient implements Closeable {
     }
 
     private void backOff() {
-        pause(ThreadLocalRandom.current().nextLong(backoffMillis / 2, backoffMillis + 1));
+        pause(ThreadLocalRandom.current().nextLong(backoffMillis / 2, backoffMillis + 1), Long.MAX_VALUE);
         backoffMillis = Math.min(2 * backoffMillis, MAX_BACKOFF_MILLIS);
     }
 
