@@ -202,7 +202,7 @@ LONG_TOKEN: Final = "IQoJb3JpZ2luX2Vj//////////wEaCXVzLWVhc3QtMSJHMEUCIQ+/a b~c=
 )  # fmt: skip
 def test_the_signature_is_that_of_botocore(region: str, credentials: Credentials, signature: str) -> None:
     """The signatures come from SigV4QueryAuth of botocore 1.44.8, with the same time."""
-    url = urlsplit(aws_msk_iam.signed_request(credentials, region, NOW_S))
+    url = urlsplit(aws_msk_iam.presigned_request(credentials, region, NOW_S))
     assert (url.scheme, url.hostname, url.path) == ("https", f"kafka.{region}.amazonaws.com", "/")
     query = parse_qs(url.query, strict_parsing=True)
     assert query["X-Amz-Signature"] == [signature]

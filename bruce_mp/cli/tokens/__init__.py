@@ -1,1 +1,1 @@
-"""The issuers of `bruce token`."""
+"""The issuers of `bruce token`: OpenID Connect, and Amazon MSK with IAM."""

@@ -1,7 +1,7 @@
-"""Credentials for AWS, from the places and in the order that AWS' own tools use.
+"""Credentials for AWS, from the sources and in the order that AWS' own tools use.
 
-Absent are the ones that need a person or another program: single sign-on, `credential_process`, and profiles with a
-`role_arn`.
+The module does not support sources that need a person or another program: single sign-on, `credential_process`, and
+profiles with a `role_arn`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["assume_role", "find_credentials"]
 
-_ROLE_SERVICE: Final = "The AWS token service"
-_ROLE_ELEMENTS: Final = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
+_STS: Final = "The AWS token service"
+_CREDENTIAL_ELEMENTS: Final = ("AccessKeyId", "SecretAccessKey", "SessionToken", "Expiration")
 _CONTAINER_HOST: Final = "169.254.170.2"
 _TRUSTED_HOSTS: Final = frozenset(
     {_CONTAINER_HOST, "169.254.170.23", "fd00:ec2::23", "169.254.169.254", "fd00:ec2::254"}
@@ -39,6 +39,9 @@ _TRUSTED_HOSTS: Final = frozenset(
 """Link-local addresses of ECS, EKS Pod Identity and the instance metadata, which speak plain HTTP."""
 _INSTANCE_METADATA: Final = "http://169.254.169.254"
 _SESSION_S: Final = 60
+"""Lifetime of a session with the instance metadata service, for two requests."""
+_PROBE_TIMEOUT_S: Final = 2.0
+"""Time limit for the first request to the instance metadata service, which other hosts do not have."""
 _NONE_FOUND: Final = (
     "There are no AWS credentials: not in AWS_ACCESS_KEY_ID, in a web identity, in {file}, or from a container, and "
     "the instance has no role. Attach a role to this host or its service account, or give --credentials-file."
@@ -46,10 +49,13 @@ _NONE_FOUND: Final = (
 
 
 def find_credentials(region: str, profile: str | None, file: str | None) -> Credentials:
-    """Return the first credentials that exist. Raises TokenError and ConfigError."""
+    """Return the credentials of the first source that has some; `profile` or `file` excludes all sources but the file.
+
+    Raises TokenError and ConfigError.
+    """
     env = os.environ
-    named = file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
-    path = Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser() fails for a user without a home
+    name = file or env.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - Path.expanduser() fails for a user without a home
     if profile or file:
         return _of_file(path, profile or env.get("AWS_PROFILE") or "default")
     found = _of_environment(env) or _of_web_identity(env, region)
@@ -66,12 +72,13 @@ def _of_environment(env: Mapping[str, str]) -> Credentials | None:
     key_id = env.get("AWS_ACCESS_KEY_ID")
     if not key_id:
         return None
+    # `or ""` is for the type checker: `read_secret` returns None only without a file and a variable.
     secret = read_secret(None, "AWS_SECRET_ACCESS_KEY", "The secret access key") or ""
     return Credentials(key_id, secret, env.get("AWS_SESSION_TOKEN", ""))
 
 
 def _of_file(path: Path, profile: str) -> Credentials:
-    read_secret(str(path), None, "The AWS credentials")  # explains a file that cannot be read
+    read_secret(str(path), None, "The AWS credentials")  # raises an error with a remedy for an unreadable file
     parser = configparser.RawConfigParser()
     try:
         parser.read(path)
@@ -99,19 +106,20 @@ def _of_web_identity(env: Mapping[str, str], region: str) -> Credentials | None:
         **_role_parameters(role),
         "WebIdentityToken": read_secret(file, None, "The web identity token") or "",
     }
-    return _read_role(role, request(_ROLE_SERVICE, _token_service_url(region), data=urlencode(form).encode()))
+    return _read_role(role, request(_STS, _token_service_url(region), data=urlencode(form).encode()))
 
 
 def assume_role(role: str, credentials: Credentials, region: str) -> Credentials:
-    """Return temporary credentials of a role. Raises TokenError."""
+    """Return temporary credentials of a role. Raises TokenError and ConfigError."""
     parameters = {"Action": "AssumeRole", **_role_parameters(role)}
     url = presigned_url(
         _token_service_url(region), parameters, credentials, service="sts", region=region, now_s=time.time()
     )
-    return _read_role(role, request(_ROLE_SERVICE, url))
+    return _read_role(role, request(_STS, url))
 
 
 def _role_parameters(role: str) -> dict[str, str]:
+    """Return the parameters that all requests for a role have."""
     session = os.environ.get("AWS_ROLE_SESSION_NAME") or "bruce"
     return {"Version": "2011-06-15", "RoleArn": role, "RoleSessionName": session}
 
@@ -121,26 +129,25 @@ def _token_service_url(region: str) -> str:
     return os.environ.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.{suffix}/"
 
 
-def _read_role(role: str, answer: HttpResponse) -> Credentials:
-    xml = answer.body.decode(errors="replace")
-    if answer.status != 200:
-        code = _element(xml, "Code") or f"HTTP status {answer.status}"
-        text = f"{_ROLE_SERVICE} refuses role {role} ({code}). Check its trust policy."
+def _read_role(role: str, response: HttpResponse) -> Credentials:
+    """Read the credentials in a response of the token service. Raise TokenError."""
+    xml = response.body.decode(errors="replace")
+    if response.status != 200:
+        code = _element(xml, "Code") or f"HTTP status {response.status}"
+        text = f"{_STS} refuses role {role} ({code}). Check its trust policy."
         raise TokenError("access_denied", text)
-    key_id, secret, token, expiration = (_element(xml, name) for name in _ROLE_ELEMENTS)
+    key_id, secret, token, expiration = (_element(xml, name) for name in _CREDENTIAL_ELEMENTS)
     if key_id and secret and token:
         try:
             return Credentials(key_id, secret, token, datetime.fromisoformat(expiration))
         except ValueError:
             pass
-    text = (
-        f"{_ROLE_SERVICE} answers for role {role} without valid credentials. Check AWS_ENDPOINT_URL_STS and the proxy."
-    )
+    text = f"{_STS} answers for role {role} without valid credentials. Check AWS_ENDPOINT_URL_STS and the proxy."
     raise TokenError("invalid_response", text)
 
 
 def _element(xml: str, name: str) -> str:
-    """Return the text of an element, "" without one; the values of this answer need no XML parser."""
+    """Return the text of an element, or "" without one. The credentials have no XML escapes, so they need no parser."""
     found = re.search(f"<{name}>([^<]*)</{name}>", xml)
     return found[1] if found else ""
 
@@ -150,15 +157,14 @@ def _of_container(env: Mapping[str, str]) -> Credentials | None:
     url = f"http://{_CONTAINER_HOST}{relative}" if relative else full
     if not url:
         return None
-    file, headers = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"), {}
+    file = env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
     token = read_secret(file, None, "The container's token") if file else env.get("AWS_CONTAINER_AUTHORIZATION_TOKEN")
-    if token:
-        headers["Authorization"] = token.strip()
-    return _of_role("The container's credentials", url, headers)
+    headers = {"Authorization": token.strip()} if token else {}
+    return _request_credentials("The credentials service of the container", url, headers)
 
 
 def _of_instance(env: Mapping[str, str]) -> Credentials | None:
-    """Ask the metadata service of the instance, with the session of its version 2."""
+    """Request the credentials of the instance's role from the instance metadata service, version 2."""
     if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
     base = (env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _INSTANCE_METADATA).rstrip("/") + "/latest/"
@@ -166,26 +172,33 @@ def _of_instance(env: Mapping[str, str]) -> Credentials | None:
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(_SESSION_S)}
     try:
         session = request(
-            server, f"{base}api/token", headers=lifetime, method="PUT", trusted_hosts=_TRUSTED_HOSTS, timeout_s=2
+            server,
+            f"{base}api/token",
+            headers=lifetime,
+            method="PUT",
+            trusted_hosts=_TRUSTED_HOSTS,
+            timeout_s=_PROBE_TIMEOUT_S,
         )
     except TokenError:
-        return None  # this host is no instance
+        return None  # this host is no cloud instance
     if session.status != 200:
         return None  # an instance of another cloud
     headers = {"X-aws-ec2-metadata-token": session.body.decode("ascii", "replace")}
-    roles = request(server, f"{base}meta-data/iam/security-credentials/", headers=headers, trusted_hosts=_TRUSTED_HOSTS)
+    roles_url = f"{base}meta-data/iam/security-credentials/"
+    roles = request(server, roles_url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
     if roles.status != 200 or not roles.body.strip():
         return None
     role = roles.body.decode("ascii", "replace").split()[0]
-    return _of_role(server, f"{base}meta-data/iam/security-credentials/{role}", headers)
+    return _request_credentials(server, roles_url + role, headers)
 
 
-def _of_role(server: str, url: str, headers: Mapping[str, str]) -> Credentials:
-    answer = request(server, url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
+def _request_credentials(server: str, url: str, headers: Mapping[str, str]) -> Credentials:
+    """Request credentials as JSON from a service for this host. Raise TokenError."""
+    response = request(server, url, headers=headers, trusted_hosts=_TRUSTED_HOSTS)
     try:
-        if answer.status == 200:
-            return msgspec.json.decode(answer.body, type=Credentials)
+        if response.status == 200:
+            return msgspec.json.decode(response.body, type=Credentials)
     except msgspec.MsgspecError:
-        pass  # not chained below: the error may quote a secret
-    text = f"{server} ({url}) answers with HTTP status {answer.status} and without credentials. Check the role."
+        pass  # TokenError is not chained to it, because its text may quote a secret
+    text = f"{server} ({url}) answers with HTTP status {response.status} and without credentials. Check the role."
     raise TokenError("no_credentials", text)

@@ -1,6 +1,6 @@
-"""Tokens for Amazon MSK with IAM: the presigned URL of an imaginary GET request, encoded in base64.
+"""Tokens for Amazon MSK with IAM: the presigned URL of a GET request, encoded in base64.
 
-The brokers check the signature (AWS Signature Version 4) as if the request were sent. This module signs with the
+No program sends the request; the brokers only check its signature (AWS Signature Version 4). This module signs with the
 standard library, because the vendor's signer needs boto3 (34 MB).
 """
 
@@ -23,23 +23,25 @@ if TYPE_CHECKING:
 
     from bruce_mp.cli.tokens.aws_signature import Credentials
 
-__all__ = ["add_parser", "signed_request"]
+__all__ = ["add_parser", "presigned_request"]
 
 
 def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
     """Add the subcommand `aws-msk-iam`."""
     description = (
-        "Sign a token for Amazon MSK. Credentials come from the environment, a web identity (IRSA), the credentials "
-        "file, the container (ECS, EKS Pod Identity), or the instance's role, in this order."
+        "Create a token for Amazon MSK with IAM. Credentials come from the environment, a web identity (IRSA), the "
+        "credentials file, the container (ECS, EKS Pod Identity), or the instance's role, in this order."
     )
     parser = issuers.add_parser("aws-msk-iam", help="Amazon MSK: access control by IAM", description=description)
-    parser.add_argument("--region", help="the cluster's region; else $AWS_REGION or $AWS_DEFAULT_REGION")
-    parser.add_argument("--profile", help="only this profile of the credentials file; else $AWS_PROFILE")
+    parser.add_argument("--region", help="region of the MSK cluster; default: $AWS_REGION or $AWS_DEFAULT_REGION")
+    parser.add_argument("--profile", help="use only this profile of the credentials file; default: $AWS_PROFILE")
     parser.add_argument(
-        "--credentials-file", metavar="FILE", help="else $AWS_SHARED_CREDENTIALS_FILE, or .aws/credentials"
+        "--credentials-file",
+        metavar="FILE",
+        help="use only this credentials file; default: $AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials",
     )
     parser.add_argument(
-        "--role-arn", metavar="ARN", help="role to assume with these credentials, as of another account"
+        "--role-arn", metavar="ARN", help="role to assume with the credentials, such as one of another account"
     )
     parser.set_defaults(issue=_issue)
 
@@ -52,13 +54,13 @@ def _issue(args: Namespace) -> IssuedToken:
     if args.role_arn:
         credentials = assume_role(args.role_arn, credentials, region)
     now_s = time.time()
-    url = f"{signed_request(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
+    url = f"{presigned_request(credentials, region, now_s)}&User-Agent={quote(f'bruce/{__version__}', safe='')}"
     lifetime_s = min(URL_LIFETIME_S, credentials.expires_s - now_s)
     return IssuedToken(urlsafe_b64encode(url.encode()).decode().rstrip("="), lifetime_s)
 
 
-def signed_request(credentials: Credentials, region: str, now_s: float) -> str:
-    """Return the URL that the brokers check."""
+def presigned_request(credentials: Credentials, region: str, now_s: float) -> str:
+    """Return the presigned URL; `now_s` is in seconds since the epoch."""
     return presigned_url(
         f"https://kafka.{region}.amazonaws.com/",
         {"Action": "kafka-cluster:Connect"},

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["URL_LIFETIME_S", "Credentials", "presigned_url"]
 
 URL_LIFETIME_S: Final = 900
-"""The longest lifetime that MSK brokers accept."""
+"""The longest lifetime of a URL that MSK brokers accept."""
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_EMPTY_HASH: Final = hashlib.sha256(b"").hexdigest()
+_HASH_OF_NO_BODY: Final = hashlib.sha256(b"").hexdigest()
 
 
 class Credentials(msgspec.Struct):
-    """A key pair, and for temporary credentials a session token and an expiry. The names are those of AWS' answers."""
+    """A key pair, and for temporary credentials a session token and an expiry, with the names of AWS' JSON."""
 
     access_key_id: str = msgspec.field(name="AccessKeyId")
     secret_access_key: str = msgspec.field(name="SecretAccessKey")
@@ -36,17 +36,21 @@ class Credentials(msgspec.Struct):
 
     @property
     def expires_s(self) -> float:
-        """The expiry in seconds since the epoch, infinite for permanent credentials."""
+        """Return the expiry in seconds since the epoch, infinite for permanent credentials."""
         return math.inf if self.expiration is None else self.expiration.timestamp()
 
     def __repr__(self) -> str:
+        """Return a text without the secrets."""
         return f"Credentials({self.access_key_id!r})"
 
 
 def presigned_url(
     url: str, parameters: Mapping[str, str], credentials: Credentials, *, service: str, region: str, now_s: float
 ) -> str:
-    """Return `url` with the parameters and their signature as its query."""
+    """Return `url`, without a query, with the parameters and their signature as its query.
+
+    `now_s` is in seconds since the epoch.
+    """
     parts = urlsplit(url)
     timestamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
     scope = f"{timestamp[:8]}/{region}/{service}/aws4_request"
@@ -61,9 +65,9 @@ def presigned_url(
     if credentials.session_token:
         signed["X-Amz-Security-Token"] = credentials.session_token
     query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in sorted(signed.items()))
-    canonical = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_EMPTY_HASH}"
+    canonical = f"GET\n{parts.path or '/'}\n{query}\nhost:{parts.netloc}\n\nhost\n{_HASH_OF_NO_BODY}"
     to_sign = f"{_ALGORITHM}\n{timestamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{credentials.secret_access_key}".encode()
-    for part in scope.split("/"):  # the parts of the scope, in order, derive the signing key
+    for part in scope.split("/"):  # AWS derives the signing key through each part of the scope, in order
         key = hmac.digest(key, part.encode(), "sha256")
     return f"{url}?{query}&X-Amz-Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["HttpResponse", "request"]
 
 _TIMEOUT_S: Final = 10.0
-"""Below the 30 s of `kafka.sasl.token_command`, so that the daemon gets our error text."""
+"""Below the 30 s that the daemon allows `kafka.sasl.token_command`, so that it gets our error text."""
 _MAX_BYTES: Final = 1024 * 1024
-"""Far more than a token response has; the address may be the wrong one."""
+"""Limit of a response, far above the size of a token response, because a wrong address may return any file."""
 
 
 class HttpResponse(NamedTuple):
@@ -32,9 +32,9 @@ class HttpResponse(NamedTuple):
 
 
 class _AnyStatus(urllib.request.HTTPErrorProcessor):
-    """Handler that returns each response unchanged. It follows no redirect: the secret is for one address only."""
+    """Handler that returns each response unchanged and follows no redirect, because the secret is for one address."""
 
-    def http_response(self, request: object, response: Any) -> Any:  # noqa: ARG002 - the method of the base class
+    def http_response(self, request: object, response: Any) -> Any:  # noqa: ARG002 - a signature of the base class
         return response
 
     https_response = http_response
@@ -53,11 +53,11 @@ def request(
 ) -> HttpResponse:
     """Send a request and return the response; `data` makes it a POST, and `server` names the server in error texts.
 
-    This host and `trusted_hosts` may have a URL with `http`, and get requests without a proxy. Raise TokenError or
+    For this host and `trusted_hosts`, the URL may begin with `http`, and no proxy is used. Raise TokenError or
     ConfigError; their texts omit the query, which is a secret in a presigned URL.
     """
-    shown = url.partition("?")[0]
-    is_local = _is_local(server, url, shown, trusted_hosts)
+    shown_url = url.partition("?")[0]
+    is_local = _is_local(server, url, shown_url, trusted_hosts)
     handlers: list[urllib.request.BaseHandler] = [_AnyStatus(), urllib.request.HTTPSHandler(context=_context(ca_file))]
     if is_local:
         handlers.append(urllib.request.ProxyHandler({}))
@@ -67,25 +67,22 @@ def request(
         with opener.open(outgoing, timeout=timeout_s) as response:
             return HttpResponse(response.status, response.read(_MAX_BYTES))
     except (OSError, ValueError, HTTPException) as error:
-        raise _explain(server, shown, error) from error
+        raise _explain(server, shown_url, error) from error
 
 
-def _is_local(server: str, url: str, shown: str, trusted_hosts: frozenset[str]) -> bool:
-    """Return True if the address is one of this host or trusted; raise ConfigError if it is not safe for a secret.
-
-    `shown` is the address in error texts.
-    """
+def _is_local(server: str, url: str, shown_url: str, trusted_hosts: frozenset[str]) -> bool:
+    """Return True for a URL of this host or of a trusted one. Raise ConfigError if the URL is not safe for a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigError(f"{server} has an invalid address: {shown}. Give one as https://host/path.") from None
+        raise ConfigError(f"{server} has an invalid address: {shown_url}. Give one as https://host/path.") from None
     if parts.username is not None or parts.password is not None:
-        # The address may appear in command lines and logs.
+        # The text omits the address, because command lines and logs may show it.
         raise ConfigError(f"{server} has an address with a user or password. Remove them from the address.")
     is_local = is_loopback(parts.hostname or "") or parts.hostname in trusted_hosts
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
         raise ConfigError(
-            f"{server} has an address that is not safe for secrets: {shown}. Give one that begins with https."
+            f"{server} has an address that is not safe for secrets: {shown_url}. Give one that begins with https."
         )
     return is_local
 
@@ -99,6 +96,7 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _explain(server: str, url: str, error: Exception) -> TokenError:
+    """Return the error with a remedy for a failed request."""
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
         text = f"{server} ({url}) has a certificate that cannot be trusted: {reason.verify_message.rstrip('.')}."

@@ -1,4 +1,4 @@
-"""The result of an issuer: a token, or the reason why there is none."""
+"""The result of an issuer: a token or an error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["IssuedToken", "TokenError"]
 
 
 class IssuedToken(NamedTuple):
-    """A token with its lifetime from now on; None if the issuer does not state one."""
+    """A token; `lifetime_s` counts from its issue, and is None if the issuer states none."""
 
     text: str
     lifetime_s: float | None
 
 
 class TokenError(BruceError):
-    """There is no token; `code` is an error code of RFC 6749 or one of ours, for the error response."""
+    """The issuer returns no token; `code` is an error code of RFC 6749 or one of ours, for the error response."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -35,21 +35,31 @@ def add_parser(issuers: _SubParsersAction[ArgumentParser]) -> None:
     """Add the subcommand `oidc`."""
     description = "Get a token by the client credentials grant of OAuth 2 (RFC 6749)."
     parser = issuers.add_parser("oidc", help="OpenID Connect: client credentials", description=description)
-    parser.add_argument("--token-url", required=True, metavar="URL", help="the token endpoint of the issuer; https")
+    parser.add_argument(
+        "--token-url", required=True, metavar="URL", help="the token endpoint of the issuer, with https"
+    )
     parser.add_argument("--client-id", required=True, metavar="ID", help="the client's id")
     secret = parser.add_mutually_exclusive_group(required=True)
     secret.add_argument("--client-secret-file", metavar="FILE", help="file with the client's secret")
     secret.add_argument("--client-secret-env", metavar="NAME", help="environment variable with the client's secret")
-    secret.add_argument("--client-assertion-file", metavar="FILE", help="file with a signed token instead (RFC 7523)")
+    secret.add_argument(
+        "--client-assertion-file", metavar="FILE", help="file with a signed token (RFC 7523) in place of a secret"
+    )
     parser.add_argument("--scope", help="the scopes to request, with spaces between them")
     parser.add_argument(
-        "--parameter", action="append", default=[], metavar="NAME=VALUE", help="as audience=kafka; repeatable"
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="further parameter of the request, such as audience=kafka; repeatable",
     )
     parser.add_argument(
         "--client-auth", choices=("basic", "post"), default="basic",
-        help="place of id and secret: the header (basic, the default) or the form (post)",
+        help="place of id and secret in the request: the header (basic, the default) or the form (post)",
     )  # fmt: skip
-    parser.add_argument("--ca-file", metavar="FILE", help="authorities of its certificate (PEM); else the system's")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="certificate authorities of the token endpoint, as PEM; default: the system's"
+    )
     parser.set_defaults(issue=_issue)
 
 
@@ -58,6 +68,7 @@ def _issue(args: Namespace) -> IssuedToken:
     if args.scope:
         form["scope"] = args.scope
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+    # `or ""` is for the type checker: `read_secret` returns None only without a file and a variable.
     if args.client_assertion_file:
         secret = read_secret(args.client_assertion_file, None, "The client's assertion") or ""
         form |= {"client_id": args.client_id, "client_assertion_type": _JWT_BEARER, "client_assertion": secret}
@@ -69,34 +80,38 @@ def _issue(args: Namespace) -> IssuedToken:
             pair = f"{quote_plus(args.client_id)}:{quote_plus(secret)}"
             headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
     data = urlencode(form).encode()
-    answer = request(_ENDPOINT, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
-    return _read(answer, args.token_url, secret)
+    response = request(_ENDPOINT, args.token_url, data=data, headers=headers, ca_file=args.ca_file)
+    return _read_token(response, args.token_url, secret)
 
 
-def _parameters(given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
+def _parameters(arguments: list[str]) -> dict[str, str]:
+    """Return the parameters by name. Raise ConfigError for an argument without a name or a `=`."""
+    pairs = [argument.partition("=") for argument in arguments]
     for name, separator, _ in pairs:
         if not name or not separator:
             raise ConfigError(f"--parameter {name} is not of the form NAME=VALUE: give, for example, audience=kafka.")
     return {name: value for name, _, value in pairs}
 
 
-def _read(answer: HttpResponse, url: str, secret: str) -> IssuedToken:
-    place = f"{_ENDPOINT} ({url})"
-    if 300 <= answer.status < 400:
-        text = f"{place} redirects to another address (HTTP status {answer.status}). Give that one as --token-url."
+def _read_token(response: HttpResponse, url: str, secret: str) -> IssuedToken:
+    """Read the token response. Raise TokenError, whose text omits the client's secret."""
+    endpoint = f"{_ENDPOINT} ({url})"
+    if 300 <= response.status < 400:
+        text = f"{endpoint} redirects to another address (HTTP status {response.status}). Give that one as --token-url."
         raise TokenError("redirect", text)
     try:
-        response = msgspec.json.decode(answer.body, type=TokenResponse, strict=False)
+        content = msgspec.json.decode(response.body, type=TokenResponse, strict=False)
     except msgspec.MsgspecError:
-        text = f"{place} answers with HTTP status {answer.status}, but not with a token response. Check --token-url."
-        raise TokenError("invalid_response", text) from None  # the cause may quote the answer
-    if response.error:
-        code = printable_text(response.error)
-        reason = printable_text(response.error_description.replace(secret, "(secret)")).rstrip(".")
+        text = (
+            f"{endpoint} answers with HTTP status {response.status}, but not with a token response. Check --token-url."
+        )
+        raise TokenError("invalid_response", text) from None  # the cause may quote the response
+    if content.error:
+        code = printable_text(content.error)
+        reason = printable_text(content.error_description.replace(secret, "(secret)")).rstrip(".")
         remedy = _REMEDIES.get(code, "Check the options, and the issuer's log")
-        raise TokenError(code, f"{place} refuses the client ({code}){f': {reason}' if reason else ''}. {remedy}.")
-    if answer.status != 200 or not response.access_token:
-        text = f"{place} answers with HTTP status {answer.status} and without a token. Check --token-url."
+        raise TokenError(code, f"{endpoint} refuses the client ({code}){f': {reason}' if reason else ''}. {remedy}.")
+    if response.status != 200 or not content.access_token:
+        text = f"{endpoint} answers with HTTP status {response.status} and without a token. Check --token-url."
         raise TokenError("invalid_response", text)
-    return IssuedToken(response.access_token, response.expires_in)
+    return IssuedToken(content.access_token, content.expires_in)
