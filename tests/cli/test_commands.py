@@ -50,7 +50,9 @@ def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}, {CHOICE.sentence}\n"
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"]])
+@pytest.mark.parametrize(
+    "argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"], ["top", "--interval=x"]]
+)
 def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(argv)

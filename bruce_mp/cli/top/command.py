@@ -1,16 +1,19 @@
 """`bruce top`: show rates, brokers, topics and problems of a daemon, and refresh them until `q`.
 
-It reads `/overview/json`, as the status page does. Needs the extra `top` (rich), which draws the
-tables. Exit status: 0.
+The command reads `/overview/json`, as the status page does. The package `rich` of the extra `top` draws the tables.
+
+Exit status: 0.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
+from bruce_mp.cli.options import seconds_from
 from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.cli.top.page import TopPage, TopSelection
 from bruce_mp.cli.top.terminal import read_keys
@@ -32,16 +35,23 @@ if TYPE_CHECKING:
 __all__ = ["TopState", "main"]
 
 _MIN_INTERVAL_S: Final = 0.5
+"""Readings cost the daemon CPU time."""
 _ALL_LINES: Final = 1_000_000
-"""More lines than a list of topics has: a scroll by it ends at the first or the last one."""
+"""More lines than a list of topics has: a scroll by this number ends at the first or the last line."""
+_MAX_WAIT_S: Final = 86_400.0
+"""Limit of a wait for keys, because select() rejects an infinite time."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Show the daemon until the user ends the view."""
-    parser = ArgumentParser(prog="bruce top", description="Show a daemon live in the terminal; q ends the view.")
+    parser = ArgumentParser(prog="bruce top", description="Show a daemon live in the terminal, until the key q.")
     add_address(parser)
     parser.add_argument(
-        "--interval", type=_seconds, default=2.0, metavar="S", help="seconds between two readings (default 2)"
+        "--interval",
+        type=seconds_from(_MIN_INTERVAL_S),
+        default=2.0,
+        metavar="S",
+        help="seconds between two readings (default 2)",
     )
     args = parser.parse_args(argv)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -56,15 +66,8 @@ def main(argv: Sequence[str]) -> int:
                 return ExitCode.OK
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not seconds >= _MIN_INTERVAL_S:
-        raise ArgumentTypeError(f"at least {_MIN_INTERVAL_S} s")
-    return seconds
-
-
 class TopState:
-    """The last page, and what the user chose with keys."""
+    """The last page, and the choices of the user by keys."""
 
     def __init__(self, client: StatusClient, interval_s: float) -> None:
         self._client = client
@@ -81,7 +84,7 @@ class TopState:
         """Time of the next reading on the monotonic clock."""
 
     def refresh(self, height: int) -> None:
-        """Read the page if it is due, or if the window has become higher."""
+        """Read the page if it is due, or if the window now has more than its previous `height` lines."""
         if height > self._height:
             self._due = 0.0
         self._height = height
@@ -92,11 +95,11 @@ class TopState:
             self._failure = ""
         except UnreadableError as error:
             self._failure = str(error)
-        self._due = float("inf") if self._is_paused else time.monotonic() + self._interval_s
+        self._due = math.inf if self._is_paused else time.monotonic() + self._interval_s
 
     def due_s(self) -> float:
         """Return the seconds to the next reading, at most a day."""
-        return min(self._due - time.monotonic(), 86_400.0)
+        return min(self._due - time.monotonic(), _MAX_WAIT_S)
 
     def screen(self, width: int, height: int) -> TopScreen:
         """Return the screen for a window of this size."""
@@ -113,7 +116,7 @@ class TopState:
             self._typed = self._selection.text
         elif key == " ":
             self._is_paused = not self._is_paused
-            self._due = 0.0
+            self._due = 0.0  # a pause begins with a last reading
         else:
             self._select(self._selected_by(key))
         return True
@@ -121,16 +124,23 @@ class TopState:
     def _selected_by(self, key: str) -> TopSelection:
         """Return the selection after a key."""
         selection = self._selection
-        page = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1
-        lines = {"up": -1, "down": 1, "pgup": -page, "pgdn": page, "home": -_ALL_LINES, "end": _ALL_LINES}
+        screen = max(1, topic_rows(self._page, self._height) - 1) if self._page else 1
+        lines = {"up": -1, "down": 1, "pgup": -screen, "pgdn": screen, "home": -_ALL_LINES, "end": _ALL_LINES}
         if key in lines:
             return selection.scroll(lines[key], self._page.topics.matching if self._page else 0)
-        changes = {">": lambda: selection.move_sort(1), "<": lambda: selection.move_sort(-1), "r": selection.reverse}
-        changes["escape"] = lambda: selection.filter("")
-        return changes[key]() if key in changes else selection
+        match key:
+            case ">":
+                return selection.move_sort(1)
+            case "<":
+                return selection.move_sort(-1)
+            case "r":
+                return selection.reverse()
+            case "escape":
+                return selection.filter("")
+        return selection
 
     def _on_typed(self, typed: str, key: str) -> None:
-        """Act on a key while the user types the filter `typed`."""
+        """Act on a key while the user types the filter, which is `typed` so far."""
         if key == "enter":
             self._typed = None
             self._select(self._selection.filter(typed))
@@ -142,5 +152,6 @@ class TopState:
             self._typed = typed + key
 
     def _select(self, selection: TopSelection) -> None:
+        """Read the page at once if the selection changes."""
         if selection != self._selection:
             self._selection, self._due = selection, 0.0

@@ -30,7 +30,7 @@ class TopHealth(msgspec.Struct, frozen=True):
 
 
 class TopFlow(msgspec.Struct, frozen=True):
-    """Messages per second over the last `seconds`; `size` is the bytes per second."""
+    """Rates of the last `seconds`: messages per second, and in `size` bytes per second."""
 
     seconds: float
     received: float
@@ -39,7 +39,7 @@ class TopFlow(msgspec.Struct, frozen=True):
 
 
 class TopBooks(msgspec.Struct, frozen=True):
-    """The balance of messages; `held` is by stage. `balanced` is None without a consistent reading."""
+    """The books; `held` is by stage. `balanced` is None without a consistent reading."""
 
     received: int
     delivered: int
@@ -49,14 +49,14 @@ class TopBooks(msgspec.Struct, frozen=True):
 
 
 class TopSlab(msgspec.Struct, frozen=True):
-    """Bytes of the slab."""
+    """Bytes of the slab, and those of its unsettled messages."""
 
     size: int
     in_use: int
 
 
 class TopLatency(msgspec.Struct, frozen=True):
-    """Latency percentiles; None without an acknowledgement."""
+    """Percentiles of the latency; None without an acknowledgement."""
 
     p50_ms: float | None
     p99_ms: float | None
@@ -78,7 +78,7 @@ class TopBroker(BrokerLine, frozen=True, kw_only=True):
 
 
 class TopPage(Page, frozen=True, kw_only=True):
-    """JSON of `/overview`, without the parts that do not fit into a terminal; `latency` is by window, as `minute`."""
+    """JSON of `/overview`, without the parts that do not fit into a terminal; `latency` is by window."""
 
     host: str
     health: TopHealth
@@ -94,7 +94,10 @@ class TopPage(Page, frozen=True, kw_only=True):
 
 
 class TopSelection(msgspec.Struct, frozen=True):
-    """Filter and order of the topics, and the number of lines that are scrolled out of the view."""
+    """Filter and order of the topics, and the number of lines that are scrolled out of the view.
+
+    `text` is a part of the names, and `sort` one of `SORT_KEYS`.
+    """
 
     text: str = ""
     sort: str = "delivered"
@@ -102,13 +105,13 @@ class TopSelection(msgspec.Struct, frozen=True):
     offset: int = 0
 
     def query(self, rows: int) -> str:
-        """Return the URL query for all topics down to the last of `rows` visible ones."""
+        """Return the URL query for all topics down to the last of `rows` visible ones, as a page has no offset."""
         order = "ascending" if self.is_ascending else "descending"
         limit = min(MAX_SHOWN, self.offset + rows)
         return urlencode({"topic": self.text, "sort": self.sort, "order": order, "limit": limit})
 
     def move_sort(self, step: int) -> "TopSelection":
-        """Sort by the column `step` columns to the right: names ascending, all other columns descending."""
+        """Sort by the column `step` columns to the right, cyclically: names ascending, other columns descending."""
         sort = SORT_KEYS[(SORT_KEYS.index(self.sort) + step) % len(SORT_KEYS)]
         return msgspec.structs.replace(self, sort=sort, is_ascending=sort == "topic", offset=0)
 
@@ -119,6 +122,6 @@ class TopSelection(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, text=text, offset=0)
 
     def scroll(self, lines: int, matching: int) -> "TopSelection":
-        """Scroll by `lines`, within the `matching` topics."""
+        """Scroll down by `lines`, negative for up, within the number of `matching` topics."""
         last = max(0, min(matching, MAX_SHOWN) - 1)
         return msgspec.structs.replace(self, offset=max(0, min(last, self.offset + lines)))

@@ -1,4 +1,4 @@
-"""Keys of a terminal, one at a time and without echo, and the changes of its size."""
+"""Keys of a terminal, one at a time and without echo, and changes of its size."""
 
 from __future__ import annotations
 
@@ -16,74 +16,79 @@ if TYPE_CHECKING:
 
 __all__ = ["Keys", "read_keys", "split_keys"]
 
-ESCAPES: Final = {
+KEY_NAMES: Final = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pgup", "\x1b[6~": "pgdn",
     "\x1b[H": "home", "\x1b[F": "end",
     "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace",
 }  # fmt: skip
-"""Bytes of the keys that are no characters."""
+"""The names of the keys that are not printable, by the text that a terminal sends."""
 _SEQUENCE: Final = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|O[ -~])")
-"""Sequence of a key or an answer of the terminal."""
-_READ: Final = 1024
+"""A whole escape sequence: of any key, or of a response of the terminal."""
+_READ_BYTES: Final = 1024
 
 
 class Keys:
-    """Keys of the terminal `fd`. A change of its size wakes a wait, like a key."""
+    """Keys of the terminal `fd`. `wakeup_fd` is the pipe of signals, so that a change of the size ends a wait."""
 
-    def __init__(self, fd: int, wakeup: int) -> None:
-        self._fd, self._wakeup = fd, wakeup
+    def __init__(self, fd: int, wakeup_fd: int) -> None:
+        self._fd, self._wakeup_fd = fd, wakeup_fd
 
     def wait(self, timeout_s: float) -> list[str] | None:
-        """Return the keys that were pressed, by name; empty after the time or a new size, None at the end of input."""
-        ready, _, _ = select.select([self._fd, self._wakeup], [], [], max(0.0, timeout_s))
-        if self._wakeup in ready:
-            os.read(self._wakeup, _READ)
+        """Return the names of the pressed keys: none after the time or a new size. Return None at the end of input."""
+        ready, _, _ = select.select([self._fd, self._wakeup_fd], [], [], max(0.0, timeout_s))
+        if self._wakeup_fd in ready:
+            os.read(self._wakeup_fd, _READ_BYTES)
         if self._fd not in ready:
             return []
-        data = os.read(self._fd, _READ)
+        data = os.read(self._fd, _READ_BYTES)
         return split_keys(data.decode("utf-8", "ignore")) if data else None
 
 
 def split_keys(text: str) -> list[str]:
-    """Split what a terminal sent into characters and names of keys; drop unknown sequences."""
+    """Split the text that a terminal sent into printable characters and names of keys; drop the rest."""
     keys = []
     while text:
-        found = next((code for code in ESCAPES if text.startswith(code)), None)
-        if found is not None:
-            keys.append(ESCAPES[found])
-            text = text.removeprefix(found)
+        code = next((code for code in KEY_NAMES if text.startswith(code)), None)
+        if code is not None:
+            keys.append(KEY_NAMES[code])
+            text = text.removeprefix(code)
         elif sequence := _SEQUENCE.match(text):
             text = text[sequence.end() :]
         else:
-            keys.append("escape") if text[0] == "\x1b" else keys.extend(text[0] if text[0].isprintable() else "")
+            if text[0] == "\x1b":
+                keys.append("escape")
+            elif text[0].isprintable():
+                keys.append(text[0])
             text = text[1:]
     return keys
 
 
-def _end(number: int, _: object) -> NoReturn:
-    raise SystemExit(128 + number)
+def _exit(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)  # as a shell reports a signal
 
 
 @contextmanager
 def read_keys(fd: int) -> Iterator[Keys]:
     """Read single keys inside a `with` statement, and restore the terminal at its end, also after SIGTERM."""
-    before = termios.tcgetattr(fd)
-    wakeup, signalled = os.pipe()
-    os.set_blocking(signalled, False)
+    attributes = termios.tcgetattr(fd)
+    wakeup_fd, signal_fd = os.pipe()
+    os.set_blocking(signal_fd, False)
     tty.setcbreak(fd)
-    handlers = {
+    previous_handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, _end),
-        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),
-        signal.SIGTSTP: signal.signal(signal.SIGTSTP, signal.SIG_IGN),  # a stopped program would leave its screen
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _exit),
+        signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),  # only a handled signal writes to the pipe
+        signal.SIGTSTP: signal.signal(
+            signal.SIGTSTP, signal.SIG_IGN
+        ),  # a suspended program would leave its screen in the terminal
     }
-    signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
     try:
-        yield Keys(fd, wakeup)
+        yield Keys(fd, wakeup_fd)
     finally:
         signal.set_wakeup_fd(-1)
-        for number, handler in handlers.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-        os.close(wakeup)
-        os.close(signalled)
+        termios.tcsetattr(fd, termios.TCSADRAIN, attributes)
+        os.close(wakeup_fd)
+        os.close(signal_fd)

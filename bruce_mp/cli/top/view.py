@@ -1,7 +1,7 @@
 """The screen of `bruce top`: text and tables that fit into a terminal of any size.
 
-Topics, errors and host names come from clients, brokers and the network: they are shown as plain text, without control
-characters.
+The view shows topics, errors and host names as plain text without control characters, because they come from clients,
+brokers and the network.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ MAX_HEALTH_LINES: Final = 4
 MAX_BROKERS: Final = 8
 KEYS: Final = "q quit   < > sort by   r reverse   / filter   arrows scroll   space pause"
 NARROW: Final = 110
-"""Width below which some columns are left out."""
-_NONE: Final = "-"
+"""Width below which the tables lack some columns."""
+_ABSENT: Final = "-"
+"""The text of an unknown number."""
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
 _FULL: Final = 0.9
-"""Ratio of the slab in use from which it is shown as full."""
 _FILLING: Final = 0.75
+"""Ratios of the slab in use from which the view marks it as bad, or as a warning."""
 _MINUTE_S: Final = 49
-"""The shortest window that is shown as a minute. Windows begin at steps of 10 s, so a full one lasts 50 to 60 s."""
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+"""The shortest window that the view calls a minute. Windows begin at steps of 10 s, so a full one lasts 50 to 60 s."""
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 
 
 class TopScreen(NamedTuple):
-    """Content of a screen: the page, None before the first answer, and the state of the keys.
+    """Content of a screen of `height` lines and `width` columns.
 
-    `typed` is a filter that is being typed, else None. `failure` is the error of the last request, or empty.
+    `page` is None before the first response. `typed` is the filter while the user types it, else None. `failure` is
+    the error of the last request, or empty.
     """
 
     page: TopPage | None
@@ -74,7 +77,7 @@ class TopScreen(NamedTuple):
 
 
 def topic_rows(page: TopPage, height: int) -> int:
-    """Return the number of topics that fit below everything else."""
+    """Return the number of topics that fit into `height` lines below everything else."""
     brokers = min(len(page.brokers), MAX_BROKERS) + 1 + (len(page.brokers) > MAX_BROKERS)
     return max(1, height - len(_head(page, is_paused=False)) - brokers - 1)
 
@@ -89,24 +92,28 @@ def rate_text(rate: float) -> str:
 
 
 def size_text(size: float) -> str:
-    unit = min(len(_UNITS) - 1, int(math.log2(size)) // 10) if size >= 1 else 0
-    value = size / 1024**unit
-    return f"{value:.1f} {_UNITS[unit]}" if unit and value < 10 else f"{value:.0f} {_UNITS[unit]}"
+    power = min(len(_SIZE_UNITS) - 1, int(math.log2(size)) // 10) if size >= 1 else 0
+    value = size / 1024**power
+    return f"{value:.1f} {_SIZE_UNITS[power]}" if power and value < 10 else f"{value:.0f} {_SIZE_UNITS[power]}"
 
 
 def duration_text(ms: float | None) -> str:
     if ms is None:
-        return _NONE
-    if 1000 <= ms < 10_000:
-        return f"{ms / 1000:.1f} s"
-    for limit, unit_ms, unit in ((1000, 1, "ms"), (120_000, 1000, "s"), (7_200_000, 60_000, "min")):
-        if ms < limit:
-            return f"{ms / unit_ms:.0f} {unit}"
-    return f"{ms / 3_600_000:.0f} h" if ms < 172_800_000 else f"{ms / 86_400_000:.0f} d"
+        return _ABSENT
+    if _SECOND_MS <= ms < 10 * _SECOND_MS:
+        return f"{ms / _SECOND_MS:.1f} s"
+    # Two minutes are 2 min, but less are at most 119 s, and likewise for the longer units.
+    if ms < _SECOND_MS:
+        return f"{ms:.0f} ms"
+    if ms < 2 * _MINUTE_MS:
+        return f"{ms / _SECOND_MS:.0f} s"
+    if ms < 2 * _HOUR_MS:
+        return f"{ms / _MINUTE_MS:.0f} min"
+    return f"{ms / _HOUR_MS:.0f} h" if ms < 2 * _DAY_MS else f"{ms / _DAY_MS:.0f} d"
 
 
 def clean(text: str) -> str:
-    """Replace the characters that control a terminal, and those that change the direction of the text."""
+    """Replace the characters that control a terminal, or that change the direction of the text."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -114,12 +121,13 @@ def clean(text: str) -> str:
 
 
 def _line(*parts: str | tuple[str, str]) -> Text:
+    """Return one line of parts, each a text or a text with its style."""
     styled = [part if isinstance(part, tuple) else (part, "") for part in parts]
     return Text.assemble(*((clean(text), style) for text, style in styled), no_wrap=True, overflow="ellipsis", end="\n")
 
 
 def _head(page: TopPage, *, is_paused: bool, width: int = 0, unused: int = 0) -> list[RenderableType]:
-    """Return the lines above the tables; long sentences wrap into `unused` further lines."""
+    """Return the lines above the tables; long sentences wrap at `width` into at most `unused` further lines."""
     health = _health(page, width, unused)
     return [_title(page, is_paused=is_paused), _rates(page), _books(page), *health, *_discards(page)]
 
@@ -162,6 +170,7 @@ def _books(page: TopPage) -> Text:
 
 
 def _health(page: TopPage, width: int, unused: int) -> list[Text]:
+    """Return the lines of problems and warnings; a sentence wraps only if all its lines fit."""
     sentences = [
         *((f"Problem: {text}", _BAD) for text in page.health.problems),
         *((f"Warning: {text}", _WARN) for text in page.health.warnings),
@@ -191,55 +200,55 @@ def _discards(page: TopPage) -> list[Text]:
 
 
 class _Column(NamedTuple):
-    """A column: its heading, and the text and the style of a row's cell. Columns with `key` sort the topics.
+    """A column: its heading, and the text and the style of a row's cell.
 
-    A narrow terminal lacks the columns with `is_wide`.
+    `sort_key` is the field by which the column sorts the topics. `needs_width` columns need a wide terminal.
     """
 
     heading: str
     text: Callable[..., str]
     style: Callable[..., str] = lambda _: ""
-    key: str = ""
-    is_wide: bool = False
+    sort_key: str = ""
+    needs_width: bool = False
 
 
-def _count(name: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
-    """Return the text and the style of a column with a count: `style` for a count above 0."""
-    return (lambda row: _optional(getattr(row, name))), (lambda row: style if getattr(row, name) else _QUIET)
+def _count(field: str, style: str = "") -> tuple[Callable[..., str], Callable[..., str]]:
+    """Return text and style of a column for a `field` with a count: `style` for a count above 0."""
+    return (lambda row: _count_text(getattr(row, field))), (lambda row: style if getattr(row, field) else _QUIET)
 
 
-def _optional(number: int | None) -> str:
-    return _NONE if number is None else f"{number:,}"
+def _count_text(count: int | None) -> str:
+    return _ABSENT if count is None else f"{count:,}"
 
 
 def _latency(row: TopBroker | TopicLine) -> str:
-    return _NONE if row.p99_ms is None else f"{duration_text(row.p50_ms)} / {duration_text(row.p99_ms)}"
+    return _ABSENT if row.p99_ms is None else f"{duration_text(row.p50_ms)} / {duration_text(row.p99_ms)}"
 
 
-_CONNECTIONS: Final = {"connected": _GOOD, "failed": _BAD}
+_CONNECTION_STYLES: Final = {"connected": _GOOD, "failed": _BAD}
 _BROKER_COLUMNS: Final = (
     _Column("BROKER", lambda row: f"{row.node} at {row.address or 'an unknown address'}"),
-    _Column("CONNECTION", lambda row: str(row.connection), lambda row: _CONNECTIONS.get(row.connection, "")),
+    _Column("CONNECTION", lambda row: str(row.connection), lambda row: _CONNECTION_STYLES.get(row.connection, "")),
     _Column("DELIVERED/S", lambda row: rate_text(row.delivered)),
     _Column("50 / 99 % WITHIN", _latency),
-    _Column("IN FLIGHT", *_count("in_flight"), is_wide=True),
+    _Column("IN FLIGHT", *_count("in_flight"), needs_width=True),
     _Column("WAITING", *_count("queued")),
     _Column("OLDEST", lambda row: duration_text(row.oldest_ms)),
-    _Column("ERRORS/MIN", *_count("errors_minute", _BAD), is_wide=True),
+    _Column("ERRORS/MIN", *_count("errors_minute", _BAD), needs_width=True),
 )
 _TOPIC_COLUMNS: Final = (
-    _Column("TOPIC", lambda row: row.topic or "(all others)", key="topic"),
-    _Column("DELIVERED/S", lambda row: rate_text(row.delivered), key="delivered"),
-    _Column("BYTES/S", lambda row: size_text(row.size), key="size", is_wide=True),
-    _Column("50 / 99 % WITHIN", _latency, key="p99_ms"),
-    _Column("IN FLIGHT", *_count("in_flight"), key="in_flight", is_wide=True),
-    _Column("WAITING", *_count("waiting"), key="waiting"),
-    _Column("OLDEST", lambda row: duration_text(row.oldest_ms), key="oldest_ms"),
-    _Column("PAUSED", *_count("paused", _WARN), key="paused", is_wide=True),
-    _Column("ERRORS/MIN", *_count("errors", _BAD), key="errors", is_wide=True),
-    _Column("DISCARDED", *_count("discarded", _BAD), key="discarded"),
+    _Column("TOPIC", lambda row: row.topic or "(all others)", sort_key="topic"),
+    _Column("DELIVERED/S", lambda row: rate_text(row.delivered), sort_key="delivered"),
+    _Column("BYTES/S", lambda row: size_text(row.size), sort_key="size", needs_width=True),
+    _Column("50 / 99 % WITHIN", _latency, sort_key="p99_ms"),
+    _Column("IN FLIGHT", *_count("in_flight"), sort_key="in_flight", needs_width=True),
+    _Column("WAITING", *_count("waiting"), sort_key="waiting"),
+    _Column("OLDEST", lambda row: duration_text(row.oldest_ms), sort_key="oldest_ms"),
+    _Column("PAUSED", *_count("paused", _WARN), sort_key="paused", needs_width=True),
+    _Column("ERRORS/MIN", *_count("errors", _BAD), sort_key="errors", needs_width=True),
+    _Column("DISCARDED", *_count("discarded", _BAD), sort_key="discarded"),
 )
-assert tuple(column.key for column in _TOPIC_COLUMNS) == SORT_KEYS
+assert tuple(column.sort_key for column in _TOPIC_COLUMNS) == SORT_KEYS
 
 
 def _brokers(page: TopPage, width: int) -> RenderableType:
@@ -253,7 +262,7 @@ def _brokers(page: TopPage, width: int) -> RenderableType:
 def _topics(page: TopPage, selection: TopSelection, rows: int, width: int) -> RenderableType:
     shown = page.topics.shown[selection.offset : selection.offset + rows]
     if not shown:
-        text = "No topic has that in its name." if page.topics.total else "No topic yet."
+        text = "No topic has the filter in its name." if page.topics.total else "No topic yet."
         return _line((text, _QUIET))
     return _table(_TOPIC_COLUMNS, shown, width, selection)
 
@@ -262,7 +271,8 @@ def _table(
     columns: Iterable[_Column], rows: Iterable[TopBroker | TopicLine], width: int, selection: TopSelection | None = None
 ) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="bold reverse")
-    first, *others = fitting = [column for column in columns if width >= NARROW or not column.is_wide]
+    fitting = [column for column in columns if width >= NARROW or not column.needs_width]
+    first, *others = fitting
     table.add_column(_heading(first, selection), no_wrap=True, overflow="ellipsis", ratio=1, min_width=16)
     for column in others:
         table.add_column(_heading(column, selection), no_wrap=True, overflow="ellipsis", justify="right")
@@ -272,7 +282,8 @@ def _table(
 
 
 def _heading(column: _Column, selection: TopSelection | None) -> str:
-    if selection is None or column.key != selection.sort:
+    """Return the heading, with a mark if the selection sorts by the column."""
+    if selection is None or column.sort_key != selection.sort:
         return column.heading
     mark = "\N{BLACK UP-POINTING TRIANGLE}" if selection.is_ascending else "\N{BLACK DOWN-POINTING TRIANGLE}"
     return column.heading + mark
