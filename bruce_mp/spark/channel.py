@@ -1,9 +1,7 @@
-"""A task's connection to the daemon of its host: it sends frames and receives answers.
+"""A task's connection to the daemon of its host: send frames and receive answers.
 
-Sending blocks while the daemon does not read; this is the back-pressure.  The daemon writes only answers to barriers
-and the reason for which it ends an attempt, so the task reads only for an answer and after an error.  Each wait ends
-with the answer, with the end of the connection, or after `timeout_ms` without progress.  Connecting is retried while
-the daemon restarts.
+Sending blocks while the daemon does not read; this is the back-pressure. The daemon writes only answers, and the reason
+for which it ends an attempt. So a task reads only while it waits for an answer, and after an error.
 """
 
 from __future__ import annotations
@@ -28,19 +26,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel"]
 
-_SEND_BUFFER: Final = 1 << 20
-_ANSWER_BYTES: Final = 8192
+_SEND_BUFFER_BYTES: Final = 1 << 20
+_RECEIVE_BYTES: Final = 8192
 _END_REASON_TIMEOUT_S: Final = 1.0
+"""Longest wait for the daemon's reason after an error of the connection."""
 _NO_LISTENER: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
-_RETRY_S: Final = 0.1
+_RETRY_INTERVAL_S: Final = 0.1
 _ANSWER_GRACE_S: Final = 10.0
-"""Time that a task waits for an answer beyond the daemon's own time limit."""
+"""Wait for an answer beyond the time limit, at which the daemon answers in any case."""
 
 
 class Channel:
-    """One stream connection.  `address` is the path of a UNIX socket or `host:port`.  Raise `TaskError`.
+    """One stream connection; its methods raise `TaskError`.
 
-    `$NAME` in the address stands for a variable of this host's environment, for hosts that differ.
+    `address` is the path of a UNIX socket or `host:port`; `$NAME` in it is a variable of this host's environment. A
+    send waits up to `timeout_ms` for the daemon to read. Connecting is retried for `connect_timeout_ms`.
     """
 
     def __init__(self, address: str, timeout_ms: int, connect_timeout_ms: int) -> None:
@@ -48,11 +48,12 @@ class Channel:
         self._timeout_s = timeout_ms / 1000
         self._reader = AnswerReader()
         try:
-            self._socket = _connect_in_time(address, self._timeout_s, connect_timeout_ms / 1000)
+            self._socket = _connect_with_retries(address, self._timeout_s, connect_timeout_ms / 1000)
         except OSError as error:
             raise TaskError(
-                f"{address} on {socket.gethostname()}: no daemon accepts connections: {_reason(error)}. Each host that "
-                "runs tasks needs a running daemon with a stream input (input.unix_stream.path or input.tcp.port)."
+                f"{address} on {socket.gethostname()}: no daemon accepts connections: {_error_text(error)}. Each "
+                "host that runs tasks needs a running daemon with a stream input (input.unix_stream.path or "
+                "input.tcp.port)."
             ) from error
 
     def __enter__(self) -> Self:
@@ -78,10 +79,10 @@ class Channel:
         except OSError as error:
             raise self._connection_error(error) from error
 
-    def request_outcome(self, level: Level, limit_ms: int) -> BarrierAnswer:
-        """Send a barrier and return its answer, after at most the time limit and a grace period."""
-        self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, limit_ms))
-        answer = self._receive(limit_ms / 1000)
+    def request_outcome(self, level: Level, time_limit_ms: int) -> BarrierAnswer:
+        """Send a barrier, and return its answer; the daemon waits up to `time_limit_ms` for the messages' outcome."""
+        self.send(encode_barrier(os.urandom(TOKEN_BYTES), level, time_limit_ms))
+        answer = self._receive(time_limit_ms / 1000)
         assert isinstance(answer, BarrierAnswer)  # the daemon answers in the kind of the request
         return answer
 
@@ -96,11 +97,11 @@ class Channel:
         answers: list[BarrierAnswer | InquiryAnswer] = []
         while not answers:
             try:
-                data = self._socket.recv(_ANSWER_BYTES)
+                data = self._socket.recv(_RECEIVE_BYTES)
                 answers = self._reader.feed(data)
             except TimeoutError as error:
                 raise TaskError(f"{self._address}: the daemon did not answer in time.") from error
-            except AttemptEndedError as error:
+            except RemoteProtocolError as error:  # also AttemptEndedError, with the daemon's reason
                 raise TaskError(f"{self._address}: {error}") from error
             except OSError as error:
                 raise self._connection_error(error) from error
@@ -110,22 +111,22 @@ class Channel:
         return answers[0]
 
     def _connection_error(self, error: OSError | None) -> TaskError:
-        """Return the error for an ended connection, with the daemon's reason if it sent one."""
+        """Return the error for an ended connection, with the daemon's reason if the daemon sent one."""
         end_reason = self._read_end_reason()
         if end_reason:
             return TaskError(f"{self._address}: {end_reason}")
-        cause = "it closed the connection" if error is None else _reason(error)
+        cause = "it closed the connection" if error is None else _error_text(error)
         return TaskError(
             f"{self._address}: the connection ended before the daemon answered for this task's messages: {cause}. The "
-            "daemon gave no reason, as after a kill. An attempt whose end it had not read leaves nothing in Kafka; "
-            "other messages may be in Kafka or not. Its log has the details."
+            "daemon gave no reason, as after a kill. An attempt whose end the daemon had not read leaves nothing in "
+            "Kafka; other messages may be in Kafka or not. The daemon's log has the details."
         )
 
     def _read_end_reason(self) -> str:
         """Return the reason that the daemon sent when it ended the attempt, or an empty string."""
         self._socket.settimeout(_END_REASON_TIMEOUT_S)
         try:
-            while data := self._socket.recv(_ANSWER_BYTES):
+            while data := self._socket.recv(_RECEIVE_BYTES):
                 self._reader.feed(data)
         except AttemptEndedError as error:
             return str(error)
@@ -134,25 +135,26 @@ class Channel:
         return ""
 
 
-def _connect_in_time(address: str, timeout_s: float, retry_s: float) -> socket.socket:
-    """Connect, and retry while no process listens, because Spark retries faster than a daemon restarts."""
-    deadline = time.monotonic() + retry_s
+def _connect_with_retries(address: str, timeout_s: float, connect_timeout_s: float) -> socket.socket:
+    """Connect, and retry while no process listens, because Spark's own retries come faster than a daemon restarts."""
+    deadline = time.monotonic() + connect_timeout_s
     while True:
         try:
             return _connect(address, timeout_s)
         except OSError as error:
             if error.errno not in _NO_LISTENER or time.monotonic() >= deadline:
                 raise
-        time.sleep(_RETRY_S)
+        time.sleep(_RETRY_INTERVAL_S)
 
 
 def _connect(address: str, timeout_s: float) -> socket.socket:
+    """Return a connected socket whose later calls wait up to `timeout_s`, too."""
     host, separator, port = address.rpartition(":")
     if separator and port.isdigit() and "/" not in host:
         return socket.create_connection((host, int(port)), timeout_s)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         opened.settimeout(timeout_s)
         opened.connect(address)
     except OSError:
@@ -161,5 +163,5 @@ def _connect(address: str, timeout_s: float) -> socket.socket:
     return opened
 
 
-def _reason(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)

@@ -219,6 +219,21 @@ def test_the_daemons_end_reason_is_the_error(tmp_path: Path, rows: int) -> None:
         thread.join()
 
 
+def test_an_answer_of_another_protocol_fails_the_task(tmp_path: Path) -> None:
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(10)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with listener(tmp_path / "s") as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(TaskError, match=str(tmp_path / "s")):
+            run_task(SinkOptions(socket=str(tmp_path / "s"), topic="t", timeout_ms=5000), ATTEMPT, batches(b"v"))
+        thread.join()
+
+
 def test_an_invalid_row_fails_the_task_and_is_named(tmp_path: Path) -> None:
     batch = pa.record_batch({"value": [b"v", b"w"], "key": ["one", "two"], "topic": ["t", None]})
     with (
