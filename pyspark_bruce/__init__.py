@@ -1,7 +1,7 @@
-"""The object that Spark imports: it imports each top-level module named `pyspark_*` and registers its `DefaultSource`.
+"""Expose the data source to Spark, which imports each top-level module `pyspark_*` and registers its `DefaultSource`.
 
-One module that fails to import makes Spark skip all of them, so this one never does: without a PySpark that has Arrow
-writers there is no `DefaultSource`, and `bruce_mp.spark.register` says why.
+If the import of one such module fails, Spark skips all of them. So a PySpark without Arrow writers gets no
+`DefaultSource` and no error here; `bruce_mp.spark.register` raises the reason.
 """
 
 __all__: list[str] = []

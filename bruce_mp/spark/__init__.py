@@ -1,9 +1,10 @@
 """The data source `df.write.format("bruce")`: Spark writes to Kafka through the daemon of each host.
 
-Spark finds the data source by itself where this package is installed, through the package `pyspark_bruce` beside it.
-Where that lookup is switched off, or another package breaks it, call `register(spark)`.
+Spark finds the data source in an installed package through the package `pyspark_bruce` beside this one. A session whose
+lookup is disabled, or broken by another package, needs `register(spark)`.
 
-`write(df, socket, ...)` does the same, also with PySpark 3.5 and 4.0: their data sources cannot write Arrow batches.
+`write(df, socket, ...)` sends the same messages, also with PySpark 3.5 and 4.0, whose data sources cannot write Arrow
+batches.
 
 This module must import quickly and without failure: Spark imports it on the driver and in every Python worker.
 """
@@ -26,11 +27,12 @@ def register(spark: SparkSession) -> None:
 
 
 def write(frame: DataFrame, socket: str, **options: object) -> None:
-    """Send all rows of a DataFrame, with PySpark 3.5 or later and the options of the data source.
+    """Send all rows of a DataFrame to the daemon at `socket` of each host, a path or `HOST:PORT`.
 
-    For example `write(df, "/run/bruce/in.stream", topic="clicks", ledger="/var/lib/ledger", stamp=False)`.
+    Needs PySpark 3.5 or later; `options` are those of the data source. For example
+    `write(df, "/run/bruce/in.stream", topic="clicks", stamp=False)`.
     """
     from bruce_mp.spark.dataframe_writer import write_frame  # noqa: PLC0415 - PySpark is optional
 
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    write_frame(frame, {"bruce.socket": socket, **texts})
+    spelled = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    write_frame(frame, {"bruce.socket": socket, **spelled})

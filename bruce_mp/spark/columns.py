@@ -1,9 +1,7 @@
 """Check the columns of a DataFrame and their types on the driver, before any task runs.
 
-The conventions are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`) with two more columns,
-`partition_key` and `timestamp`, and the column `_corrupt_record` of Spark's readers. The encoder converts the types
-that Spark would cast implicitly.
-Types are compared by Spark's short names, so this module needs no PySpark.
+The columns are those of Spark's Kafka sink (`key`, `value`, `topic`, `headers`), `partition_key`, `timestamp`, and
+`_corrupt_record` of Spark's readers. Types are compared by Spark's short names, so this module needs no PySpark.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["check_columns"]
 
-_BYTES: Final = frozenset({"string", "binary"})
-_HEADERS: Final = frozenset({"array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"})
-_INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-_TYPES: Final[Mapping[str, frozenset[str]]] = {
-    "value": _BYTES,
-    "key": _BYTES,
+_BYTE_TYPES: Final = frozenset({"string", "binary"})
+_HEADER_TYPES: Final = frozenset({"array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>"})
+_INTEGER_TYPES: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_TYPES_BY_COLUMN: Final[Mapping[str, frozenset[str]]] = {
+    "value": _BYTE_TYPES,
+    "key": _BYTE_TYPES,
     "topic": frozenset({"string"}),
-    "headers": _HEADERS,
-    "partition_key": _INTEGERS,
+    "headers": _HEADER_TYPES,
+    "partition_key": _INTEGER_TYPES,
     "timestamp": frozenset({"timestamp", "timestamp_ntz"}),
     "_corrupt_record": frozenset({"string"}),
 }
@@ -37,7 +35,7 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None
     Types are spelled as by `DataType.simpleString()`. Raise `SchemaError`, which lists all problems.
     """
     names = [name for name, _ in columns]
-    problems = [problem for name, kind in columns if (problem := _problem(name, kind))]
+    problems = [problem for name, type_name in columns if (problem := _find_problem(name, type_name))]
     if "value" not in names:
         problems.append("There is no column 'value': give this name to the message's bytes (string or binary).")
     if "topic" not in names and topic is None:
@@ -46,15 +44,16 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None
         raise SchemaError(" ".join(problems))
 
 
-def _problem(name: str, kind: str) -> str | None:
+def _find_problem(name: str, type_name: str) -> str | None:
     if name == "partition":
         return (
             "Column 'partition' is not possible: the daemon chooses the partition, because a given partition may "
-            "have no leader. Give 'partition_key' (an integer): the partition is its remainder by their number. Or "
-            "give 'key' and the option 'partitioner'."
+            "have no leader. Give 'partition_key' (an integer): the partition is its remainder when divided by the "
+            "number of partitions. Or give 'key' and the option 'partitioner'."
         )
-    if name not in _TYPES:
-        return f"Column '{name}' is not known: columns are {', '.join(_TYPES)}. Drop it, or put it into 'value'."
-    if kind not in _TYPES[name]:
-        return f"Column '{name}' is {kind}: it must be {' or '.join(sorted(_TYPES[name]))}."
+    if name not in _TYPES_BY_COLUMN:
+        known = ", ".join(_TYPES_BY_COLUMN)
+        return f"Column '{name}' is not known: columns are {known}. Drop it, or put it into 'value'."
+    if type_name not in _TYPES_BY_COLUMN[name]:
+        return f"Column '{name}' is {type_name}: it must be {' or '.join(sorted(_TYPES_BY_COLUMN[name]))}."
     return None

@@ -1,6 +1,6 @@
 """Write a DataFrame with any PySpark from 3.5 on: through the data source, or before PySpark 4.1 through `mapInArrow`.
 
-`mapInArrow` runs the same tasks. Each returns its result as a row, and the driver commits them.
+With `mapInArrow`, each task returns its pickled result as a row, and the driver commits the results.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["write_frame"]
 
-_RESULT: Final = "result binary"
+_RESULT_SCHEMA: Final = "result binary"
 
 
 def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
-    """Send the rows of `frame`. Raises `SchemaError`, `OptionError` and Spark's errors."""
+    """Send the rows of `frame`. Raise `SchemaError`, `OptionError` and Spark's errors."""
     parsed = parse_options(options)
     check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], parsed.topic)
     if _has_data_source():
@@ -35,7 +35,7 @@ def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
         return
     job = BatchJob(parsed)
     try:
-        rows = frame.mapInArrow(_task_of(job), _RESULT).collect()
+        rows = frame.mapInArrow(_task_function(job), _RESULT_SCHEMA).collect()
     except Exception:
         job.abort()
         raise
@@ -43,7 +43,7 @@ def write_frame(frame: DataFrame, options: Mapping[str, str]) -> None:
 
 
 def _has_data_source() -> bool:
-    """Report if this PySpark has all writers that the data source needs."""
+    """Return True if this PySpark has all writers that the data source needs."""
     try:
         from pyspark.sql.datasource import DataSourceStreamArrowWriter  # noqa: F401, PLC0415 - only its presence
     except ImportError:
@@ -51,7 +51,7 @@ def _has_data_source() -> bool:
     return True
 
 
-def _task_of(job: BatchJob) -> Callable[[Iterator[RecordBatch]], Iterator[Any]]:
+def _task_function(job: BatchJob) -> Callable[[Iterator[RecordBatch]], Iterator[Any]]:
     def run(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415 - runs in the task
 

@@ -1,7 +1,7 @@
 """Count the messages of a DataFrame without sending them, and check its rows as the sink does.
 
-A separate data source counts the rows, because PySpark passes Arrow batches to data sources without pandas.  Its commit
-runs in another process than the driver's program, and so writes the counts to a file.
+A separate data source counts the rows, because PySpark passes Arrow batches to data sources without pandas. Spark calls
+its commit in another process than the driver's program, so the commit passes the counts in a file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from bruce_mp.spark.errors import TaskError
 from bruce_mp.spark.validation import RowLimits, RowValidator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -33,15 +33,20 @@ if TYPE_CHECKING:
 
 __all__ = ["count_messages"]
 
-_WRITER: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
-"""A writer of typical length: the stamp is a part of each message."""
-_COUNTED: Final = ["topic", "problem", "rows", "bytes"]
-
-Counts = list[tuple[str, str | None, int, int]]
-"""Topic, problem (None for good rows), number of rows, and bytes of keys and values."""
+_TYPICAL_WRITER: Final = b"00000000-0000-0000-0000-000000000000/1000/1000/0"
+"""A writer of typical length, because the size of a message includes the stamp."""
 
 
-def count_messages(frame: DataFrame, options: SinkOptions) -> Counts:
+class MessageCount(NamedTuple):
+    """The rows of a topic with a problem (None: good rows), and the bytes of their keys and values."""
+
+    topic: str
+    problem: str | None
+    rows: int
+    bytes: int
+
+
+def count_messages(frame: DataFrame, options: SinkOptions) -> list[MessageCount]:
     """Count the rows by topic and problem."""
     with tempfile.TemporaryDirectory(prefix="bruce-dry-run-") as directory:
         out = Path(directory) / "counts.json"
@@ -51,13 +56,13 @@ def count_messages(frame: DataFrame, options: SinkOptions) -> Counts:
         }  # fmt: skip
         frame.sparkSession.dataSource.register(DryRunDataSource)
         frame.write.format(DryRunDataSource.name()).mode("append").option("plan", json.dumps(plan)).save()
-        return [(topic, problem, rows, size) for topic, problem, rows, size in json.loads(out.read_text())]
+        return [MessageCount(*count) for count in json.loads(out.read_text())]
 
 
 def _limits(options: SinkOptions) -> RowLimits:
-    """Return the limits of the daemon on this host, or the default ones without a daemon."""
+    """Return the limits of the daemon on this host, or the default limits without a daemon."""
     try:
-        with Channel(options.socket, options.timeout_ms, 0) as channel:
+        with Channel(options.socket, options.timeout_ms, connect_timeout_ms=0) as channel:
             return RowLimits.of(channel.inquire(), options.max_record_bytes)
     except TaskError:
         return RowLimits.of(None, options.max_record_bytes)
@@ -75,8 +80,8 @@ class DryRunDataSource(DataSource):
 
 
 @dataclass
-class _Counted(WriterCommitMessage):
-    counts: Counts
+class _CountsMessage(WriterCommitMessage):
+    counts: list[MessageCount]
 
 
 class _CountingWriter(DataSourceArrowWriter):
@@ -86,35 +91,37 @@ class _CountingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         topic = self._plan["topic"] and self._plan["topic"].encode()
         partitioner = Partitioner(self._plan["partitioner"])
-        encoder = MessageEncoder(topic, _WRITER if self._plan["stamp"] else None, partitioner, "UTC")
+        encoder = MessageEncoder(topic, _TYPICAL_WRITER if self._plan["stamp"] else None, partitioner, "UTC")
         validator = RowValidator(encoder, RowLimits(*self._plan["limits"]))
-        return _Counted(_sum([counts for batch in iterator for counts in _count(encoder, validator, batch)]))
+        counts = (count for batch in iterator for count in _count_batch(encoder, validator, batch))
+        return _CountsMessage(_sum_counts(counts))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        counts = [count for message in messages if isinstance(message, _Counted) for count in message.counts]
-        Path(self._plan["out"]).write_text(json.dumps(_sum(counts)))
+        counts = (count for message in messages if isinstance(message, _CountsMessage) for count in message.counts)
+        Path(self._plan["out"]).write_text(json.dumps(_sum_counts(counts)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: nothing was sent."""
+        """Do nothing, because nothing was sent."""
 
 
-def _count(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBatch) -> Counts:
+def _count_batch(encoder: MessageEncoder, validator: RowValidator, batch: pa.RecordBatch) -> list[MessageCount]:
     rows = encoder.rows(batch)
     problems = np.full(rows.count, None, object)
-    for problem, row, _ in validator.find(rows):
-        problems[row] = problem.summary
+    for bad in validator.find(rows):
+        problems[bad.row] = bad.problem.summary
     default_topic = pa.scalar((encoder.topic or b"").decode())
     topics = pa.repeat(default_topic, rows.count) if rows.topic is None else rows.topic.cast(pa.string())
     sizes = lengths(rows.value) + (0 if rows.key is None else lengths(rows.key))
     table = pa.table({"topic": topics, "problem": pa.array(problems, pa.string()), "size": sizes})
     counts = table.group_by(["topic", "problem"]).aggregate([("size", "count"), ("size", "sum")])
-    return [tuple(row.values()) for row in counts.rename_columns(_COUNTED).to_pylist()]
+    return [MessageCount(*row.values()) for row in counts.to_pylist()]
 
 
-def _sum(counts: Counts) -> Counts:
+def _sum_counts(counts: Iterable[MessageCount]) -> list[MessageCount]:
+    """Return one count for each topic and problem."""
     rows: Counter[tuple[str, str | None]] = Counter()
-    size: Counter[tuple[str, str | None]] = Counter()
-    for topic, problem, number, bytes_ in counts:
-        rows[topic, problem] += number
-        size[topic, problem] += bytes_
-    return [(topic, problem, rows[topic, problem], size[topic, problem]) for topic, problem in rows]
+    sizes: Counter[tuple[str, str | None]] = Counter()
+    for count in counts:
+        rows[count.topic, count.problem] += count.rows
+        sizes[count.topic, count.problem] += count.bytes
+    return [MessageCount(*kind, rows[kind], sizes[kind]) for kind in rows]

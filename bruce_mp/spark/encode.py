@@ -1,9 +1,8 @@
 """Encode Arrow batches for the daemon's stream socket, column by column, without Python per row.
 
-A message is joined from pieces: fixed fields (packed in a numpy array, viewed as Arrow binary) and the variable
-columns between them. `binary_join_element_wise` joins them row by row; the data buffer of its result is the byte
-stream. `docs/protocol.md` has the layouts: version 2 for a batch with null or empty values or empty keys, else version
-1 with record headers (the user's, or the stamp), else version 0.
+A message is joined from *pieces*: neighbouring fields of fixed size, packed as an Arrow binary column, and the columns
+of variable size between them. `binary_join_element_wise` joins the pieces of each row; the data buffer of its result is
+the byte stream. `docs/protocol.md` has the layouts of the three versions.
 
 The *stamp* is a record header that names a message's writer and counts the writer's messages:
 
@@ -23,42 +22,43 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bruce_mp.protocol.client.key_hashes import Partitioner
+from bruce_mp.protocol.client.messages import HEADERS_VERSION, NULLS_VERSION, PLAIN_VERSION, ApiKey
 from bruce_mp.spark.derived_columns import hash_keys, to_utc
 from bruce_mp.spark.ledger import MINUTE_MS
 
-__all__ = ["LONGEST_HEADERS", "STAMP_KEY", "MessageEncoder", "Rows", "lengths"]
+__all__ = ["MAX_HEADERS_BYTES", "STAMP_KEY", "MessageEncoder", "Rows", "lengths"]
 
 STAMP_KEY: Final = b"bruce.stamp"
-LONGEST_HEADERS: Final = 65_535
+MAX_HEADERS_BYTES: Final = 65_535
 """Most bytes of a message's record headers, stamp included."""
-ANY_PARTITION: Final = 256
-PARTITION_KEY: Final = 257
-PLAIN_VERSION: Final = 0
-HEADERS_VERSION: Final = 1
-NULLS_VERSION: Final = 2
 _FIXED_BYTES: Final = 28
 """Size of an AnyPartition message of version 0 without topic, key and value."""
 _HEADERS_SIZE_BYTES: Final = 4
+"""Size of the field for the size of the record headers, from version 1 on."""
 _PARTITION_KEY_BYTES: Final = 4
-_MICROSECONDS: Final = 1000
+_HEADER_SIZES_BYTES: Final = 6
+"""Size of the two size fields of a record header: int16 for its key, int32 for its value."""
+_MICROS_PER_MS: Final = 1000
 _SHORT_HEADER_KEY: Final = 255
+"""Size in bytes up to which header keys need no check."""
 _STAMP_BYTES: Final = 31
 """Size of a stamp without its writer."""
-_EIGHT_DIGITS: Final = 100_000_000  # two groups of `_FOUR_DIGITS`
+_TEN_TO_8: Final = 100_000_000
 _FOUR_DIGITS: Final = np.array([b"%04d" % number for number in range(10_000)]).view("V4")
+"""The text of each number below 10,000 as 4 raw bytes."""
 _EMPTY_SEPARATOR: Final = pa.scalar(b"", pa.binary())
 """Separator of the pieces, created once: Arrow searches the disk for pandas at each conversion of a Python object."""
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Field = tuple[str, Any]
-"""The numpy type of a fixed field, and its values: one, or one for each row."""
+"""The numpy type of a field of fixed size, and its values: one for all rows, or one for each row."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns of a batch for the encoder, converted to binary where the message has bytes.
+    """The columns of a batch, with texts as binary columns; None for a column that the batch lacks.
 
-    `topic` is None if all rows have the topic of the option.
+    Without a column `topic`, all rows have the topic of the option.
     """
 
     count: int
@@ -74,7 +74,7 @@ class Rows:
     """ApiVersion of all messages."""
     corrupt: pa.Array | None = None
     """Spark's text of each row that it could not parse, null for others."""
-    header_keys: Ints | None = None
+    longest_header_keys: Ints | None = None
     """Size of the longest header key of each row; None if no row has a header key above 255 bytes."""
 
     def minutes(self, now_ms: int) -> Ints:
@@ -83,54 +83,56 @@ class Rows:
         return times - times % MINUTE_MS
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return the rows from `start` up to `stop` without a copy."""
+        """Return the valid rows from `start` up to `stop` without a copy, and without the columns for validation."""
 
-        def cut(column: pa.Array | None) -> pa.Array | None:
+        def part(column: pa.Array | None) -> pa.Array | None:
             return None if column is None else column.slice(start, stop - start)
 
         return Rows(
-            stop - start, cut(self.value), cut(self.key), cut(self.topic), cut(self.headers), cut(self.partition_key),
-            cut(self.timestamp), self.sizes[start:stop], self.version,
+            stop - start, part(self.value), part(self.key), part(self.topic), part(self.headers),
+            part(self.partition_key), part(self.timestamp), self.sizes[start:stop], self.version,
         )  # fmt: skip
 
 
 @dataclass
 class _MessagePieces:
-    """The pieces of all messages of a batch, in order; neighbouring fixed fields become one piece."""
+    """The pieces of all messages of a batch, in order, and the fields for the next piece."""
 
     rows: int
-    _joined: list[pa.Array] = field(default_factory=list)
+    _pieces: list[pa.Array] = field(default_factory=list)
     _fields: list[Field] = field(default_factory=list)
 
-    def fixed(self, *fields: Field) -> None:
+    def add_fields(self, *fields: Field) -> None:
         self._fields += fields
 
-    def column(self, column: pa.Array) -> None:
-        self._close()
-        self._joined.append(column)
+    def add_column(self, column: pa.Array) -> None:
+        """Add a binary column; nulls add no bytes."""
+        self._pack_fields()
+        self._pieces.append(column)
 
     def join(self) -> memoryview:
-        self._close()
+        """Return the bytes of all messages."""
+        self._pack_fields()
         joined = pc.binary_join_element_wise(
-            *self._joined, _EMPTY_SEPARATOR, null_handling="replace", null_replacement=b""
+            *self._pieces, _EMPTY_SEPARATOR, null_handling="replace", null_replacement=b""
         )
         _, offsets, data = joined.buffers()
-        return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.rows]]
+        return memoryview(data)[: np.frombuffer(offsets, np.int32)[self.rows]]  # Arrow allocates larger buffers
 
-    def _close(self) -> None:
+    def _pack_fields(self) -> None:
         if self._fields:
-            self._joined.append(pack_fields(self.rows, self._fields))
+            self._pieces.append(pack_fields(self.rows, self._fields))
             self._fields = []
 
 
 def pack_fields(rows: int, fields: list[Field]) -> pa.Array:
-    """Return fixed fields as a binary column; each row contains its fields without gaps."""
-    named = [(f"f{number}", kind, values) for number, (kind, values) in enumerate(fields)]
-    row = np.empty(1, [(name, kind) for name, kind, _ in named])
+    """Return fields of fixed size as a binary column; each row contains its fields without gaps."""
+    named = [(f"f{number}", dtype, values) for number, (dtype, values) in enumerate(fields)]
+    shared = np.empty(1, [(name, dtype) for name, dtype, _ in named])
     for name, _, values in named:
         if np.size(values) == 1:
-            row[name] = values
-    table = np.repeat(row, rows)  # copies all shared fields together, instead of field by field
+            shared[name] = values
+    table = np.repeat(shared, rows)  # one copy of all shared fields instead of one for each field
     for name, _, values in named:
         if np.size(values) != 1:
             table[name] = values
@@ -142,12 +144,12 @@ def _bytes_field(data: bytes) -> Field:
     return f"V{len(data)}", np.void(data)
 
 
-def _digits(first: int, count: int) -> list[Field]:
-    """Format `count` consecutive numbers with 16 digits; the digits above the last eight rarely change."""
-    high, low = divmod(first, _EIGHT_DIGITS)
-    if low + count <= _EIGHT_DIGITS:
+def _sixteen_digits(first: int, count: int) -> list[Field]:
+    """Format `count` consecutive numbers with 16 digits each."""
+    high, low = divmod(first, _TEN_TO_8)
+    if low + count <= _TEN_TO_8:  # usual: all numbers have the same high digits
         return [*_eight_digits(np.array([high])), *_eight_digits(np.arange(low, low + count))]
-    highs, lows = np.divmod(np.arange(first, first + count), _EIGHT_DIGITS)
+    highs, lows = np.divmod(np.arange(first, first + count), _TEN_TO_8)
     return [*_eight_digits(highs), *_eight_digits(lows)]
 
 
@@ -160,8 +162,8 @@ def _eight_digits(numbers: Ints) -> list[Field]:
 class MessageEncoder:
     """An encoder for the batches of one task.
 
-    `topic` applies to rows without a topic; `writer` is the writer in the stamp, or None for no stamp. `partitioner`
-    makes partition keys of record keys. `time_zone` is that of timestamps without a zone; None: this host's.
+    `topic` applies to rows without a topic. `writer` is the writer in the stamp; None omits the stamp. `partitioner`
+    derives partition keys from record keys. `time_zone` is that of timestamps without a zone; None: this host's.
     """
 
     topic: bytes | None
@@ -170,37 +172,34 @@ class MessageEncoder:
     time_zone: str | None = None
 
     def rows(self, batch: pa.RecordBatch) -> Rows:
-        """Return the batch's columns and message sizes.
-
-        The topic of a row is null if neither column nor option has one.
-        """
+        """Return the batch's columns and message sizes; a topic is null if neither column nor option has one."""
         columns = {name: batch.column(name) for name in batch.schema.names}
         headers = _encoded_headers(columns["headers"]) if "headers" in columns else None
-        topic = self._topics(columns.get("topic"))
+        topic = self._topic_column(columns.get("topic"))
         value, key = _binary(columns["value"]), _binary(columns["key"]) if "key" in columns else None
-        partition_key = self._partition_keys(columns.get("partition_key"), key)
+        partition_key = self._partition_key_column(columns.get("partition_key"), key)
         timestamp = to_utc(columns["timestamp"], self.time_zone) if "timestamp" in columns else None
-        version = self._version(value, key, headers)
-        sizes = np.full(batch.num_rows, self._fixed_size(topic, version), np.int64)
+        version = self._lowest_version(value, key, headers)
+        sizes = np.full(batch.num_rows, self._size_without_columns(topic, version), np.int64)
         for column in (value, key, topic, headers):
             if column is not None:
                 sizes += lengths(column)
         if partition_key is not None:
-            sizes += np.where(_valid(partition_key), _PARTITION_KEY_BYTES, 0)
-        header_keys = _longest_header_keys(columns["headers"]) if "headers" in columns else None
+            sizes += np.where(_validity(partition_key), _PARTITION_KEY_BYTES, 0)
+        longest_header_keys = _measure_longest_header_keys(columns["headers"]) if "headers" in columns else None
         return Rows(
             batch.num_rows, value, key, topic, headers, partition_key, timestamp, sizes, version,
-            columns.get("_corrupt_record"), header_keys,
+            columns.get("_corrupt_record"), longest_header_keys,
         )  # fmt: skip
 
     def encode(self, rows: Rows, sequence: int, now_ms: int) -> memoryview:
-        """Encode `rows`, which must all be valid; `sequence` is the number of the first row in the stamp."""
+        """Encode `rows`, which must all be valid. In the stamps, the first row has the number `sequence`."""
         if not rows.count:
             return memoryview(b"")
         pieces = _MessagePieces(rows.count)
         self._append_start(pieces, rows)
         self._append_topic(pieces, rows.topic)
-        pieces.fixed((">i8", _milliseconds(rows.timestamp, now_ms)))
+        pieces.add_fields((">i8", _milliseconds(rows.timestamp, now_ms)))
         for column in (rows.key, rows.value):
             _append_sized(pieces, column, null_size=-1 if rows.version == NULLS_VERSION else 0)
         if rows.version != PLAIN_VERSION:
@@ -208,83 +207,85 @@ class MessageEncoder:
         return pieces.join()
 
     def _append_start(self, pieces: _MessagePieces, rows: Rows) -> None:
-        """Append Size, ApiKey, ApiVersion, Flags and PartitionKey, which only some rows may have."""
-        version = (">i2", rows.version)
-        flags = (">i2", 0)
-        keyed = None if rows.partition_key is None else _valid(rows.partition_key)
-        without = [(">i4", rows.sizes), (">i2", ANY_PARTITION), version, flags]
-        if keyed is None or not keyed.any():
-            pieces.fixed(*without)
+        """Append Size, ApiKey, ApiVersion, Flags, and the PartitionKey of the rows that have one."""
+        size, version, flags = (">i4", rows.sizes), (">i2", rows.version), (">i2", 0)
+        is_keyed = None if rows.partition_key is None else _validity(rows.partition_key)
+        unkeyed = [size, (">i2", ApiKey.ANY_PARTITION), version, flags]
+        if is_keyed is None or not is_keyed.any():
+            pieces.add_fields(*unkeyed)
             return
-        numbers = _integers(rows.partition_key, 0)
-        with_key = [(">i4", rows.sizes), (">i2", PARTITION_KEY), version, flags, (">i4", numbers)]
-        if keyed.all():
-            pieces.fixed(*with_key)
+        keyed = [size, (">i2", ApiKey.PARTITION_KEY), version, flags, (">i4", _integers(rows.partition_key, 0))]
+        if is_keyed.all():
+            pieces.add_fields(*keyed)
         else:
-            pieces.column(
-                pc.if_else(pa.array(keyed), pack_fields(rows.count, with_key), pack_fields(rows.count, without))
+            pieces.add_column(
+                pc.if_else(pa.array(is_keyed), pack_fields(rows.count, keyed), pack_fields(rows.count, unkeyed))
             )
 
     def _append_topic(self, pieces: _MessagePieces, topic: pa.Array | None) -> None:
         if topic is None:
             name = self.topic or b""
-            pieces.fixed((">i2", len(name)), _bytes_field(name))
+            pieces.add_fields((">i2", len(name)), _bytes_field(name))
         else:
-            pieces.fixed((">i2", lengths(topic)))
-            pieces.column(topic)
+            pieces.add_fields((">i2", lengths(topic)))
+            pieces.add_column(topic)
 
-    def headers_sizes(self, rows: Rows) -> Ints | int:
-        """Return the size of the record headers of each row, or one size for all rows, in bytes."""
+    def header_sizes(self, rows: Rows) -> Ints | int:
+        """Return the size of each row's record headers in bytes, or one size for all rows."""
         return self._stamp_size + (0 if rows.headers is None else lengths(rows.headers))
 
     def _append_headers(self, pieces: _MessagePieces, rows: Rows, sequence: int, now_ms: int) -> None:
-        pieces.fixed((">i4", self.headers_sizes(rows)))
+        pieces.add_fields((">i4", self.header_sizes(rows)))
         if rows.headers is not None:
-            pieces.column(rows.headers)
+            pieces.add_column(rows.headers)
         if self.writer is not None:
-            pieces.fixed((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), (">i4", _STAMP_BYTES + len(self.writer)))
-            pieces.fixed(*_digits(sequence, rows.count), _bytes_field(b" %013d %s" % (now_ms, self.writer)))
+            stamp_size = (">i4", _STAMP_BYTES + len(self.writer))
+            pieces.add_fields((">i2", len(STAMP_KEY)), _bytes_field(STAMP_KEY), stamp_size)
+            time_and_writer = _bytes_field(b" %013d %s" % (now_ms, self.writer))
+            pieces.add_fields(*_sixteen_digits(sequence, rows.count), time_and_writer)
 
-    def _topics(self, column: pa.Array | None) -> pa.Array | None:
+    def _topic_column(self, column: pa.Array | None) -> pa.Array | None:
         if column is None:
             return None
         topics = _binary(column)
         return topics if self.topic is None else pc.fill_null(topics, self.topic)
 
-    def _partition_keys(self, column: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
+    def _partition_key_column(self, column: pa.Array | None, key: pa.Array | None) -> pa.Array | None:
         """Return the given partition keys, and those of the partitioner for rows without."""
         if key is None or self.partitioner is Partitioner.NONE:
             return column
         hashed = hash_keys(key, self.partitioner)
         return hashed if column is None else pc.coalesce(column.cast(pa.int64()), hashed)
 
-    def _version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
-        """Return the lowest version for all rows: only version 2 distinguishes null from empty."""
+    def _lowest_version(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None) -> int:
+        """Return the lowest version that can encode all rows: only version 2 distinguishes null from empty."""
         if value.null_count or _has_empty(value) or (key is not None and _has_empty(key)):
             return NULLS_VERSION
         return HEADERS_VERSION if headers is not None or self.writer is not None else PLAIN_VERSION
 
-    def _fixed_size(self, topic: pa.Array | None, version: int) -> int:
-        name = len(self.topic or b"") if topic is None else 0
-        versioned = 0 if version == PLAIN_VERSION else _HEADERS_SIZE_BYTES
-        return _FIXED_BYTES + name + versioned + self._stamp_size
+    def _size_without_columns(self, topic: pa.Array | None, version: int) -> int:
+        """Return the part of a message's size that all rows share."""
+        topic_size = len(self.topic or b"") if topic is None else 0
+        headers_size = 0 if version == PLAIN_VERSION else _HEADERS_SIZE_BYTES
+        return _FIXED_BYTES + topic_size + headers_size + self._stamp_size
 
     @property
     def _stamp_size(self) -> int:
-        return 0 if self.writer is None else 2 + len(STAMP_KEY) + 4 + _STAMP_BYTES + len(self.writer)
+        """Return the size of the header with the stamp."""
+        return 0 if self.writer is None else _HEADER_SIZES_BYTES + len(STAMP_KEY) + _STAMP_BYTES + len(self.writer)
 
 
 def _append_sized(pieces: _MessagePieces, column: pa.Array | None, *, null_size: int) -> None:
-    """Append a length and the bytes; the length of a null is `null_size`."""
+    """Append a size field and the bytes; a null, or a row without the column, has size `null_size`."""
     if column is None:
-        pieces.fixed((">i4", null_size))
+        pieces.add_fields((">i4", null_size))
     else:
-        pieces.fixed((">i4", lengths(column, null=null_size)))
-        pieces.column(column)
+        pieces.add_fields((">i4", lengths(column, null=null_size)))
+        pieces.add_column(column)
 
 
 def _has_empty(column: pa.Array) -> bool:
-    """Report if a column has a value without bytes that is not null."""
+    """Return True if a column has a value without bytes that is not null."""
     return bool(pc.min(pc.binary_length(column)).as_py() == 0)
 
 
@@ -298,19 +299,25 @@ def _encoded_headers(column: pa.Array) -> pa.Array:
     flat = pc.list_flatten(column)
     key, value = _binary(pc.struct_field(flat, "key")), _binary(pc.struct_field(flat, "value"))
     pieces = _MessagePieces(len(flat))
-    pieces.fixed((">i2", lengths(key)))
-    pieces.column(key)
-    pieces.fixed((">i4", np.where(_valid(value), lengths(value), -1)))
-    pieces.column(value)
-    ends = np.concatenate(([0], np.cumsum(_integers(pc.list_value_length(column), 0)))).astype(np.int32)
+    pieces.add_fields((">i2", lengths(key)))
+    pieces.add_column(key)
+    pieces.add_fields((">i4", np.where(_validity(value), lengths(value), -1)))
+    pieces.add_column(value)
     if not len(flat):
         return pa.array([b""] * len(column), pa.binary())
     joined = pa.py_buffer(pieces.join())
-    starts = np.concatenate(([0], np.cumsum(6 + lengths(key) + lengths(value)))).astype(np.int32)
-    return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(starts[ends]), joined])
+    first_headers = _bounds(_integers(pc.list_value_length(column), 0))
+    header_starts = _bounds(_HEADER_SIZES_BYTES + lengths(key) + lengths(value)).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(header_starts[first_headers]), joined])
 
 
-def _longest_header_keys(column: pa.Array) -> Ints | None:
+def _bounds(sizes: Ints) -> Ints:
+    """Return the start of each of the joined parts with these sizes, and the end of the last part."""
+    return np.concatenate(([0], np.cumsum(sizes)))
+
+
+def _measure_longest_header_keys(column: pa.Array) -> Ints | None:
+    """Return `Rows.longest_header_keys`; most batches have short keys, which the first comparison shows."""
     sizes = lengths(_binary(pc.struct_field(pc.list_flatten(column), "key")))
     if not len(sizes) or sizes.max() <= _SHORT_HEADER_KEY:
         return None
@@ -320,17 +327,18 @@ def _longest_header_keys(column: pa.Array) -> Ints | None:
 
 
 def _milliseconds(column: pa.Array | None, now_ms: int) -> Ints | int:
+    """Return timestamps in ms since the epoch; `now_ms` for nulls, and for all rows without the column."""
     if column is None:
         return now_ms
-    micros = _integers(pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64()), now_ms * _MICROSECONDS)
-    return np.floor_divide(micros, _MICROSECONDS)
+    micros = _integers(pc.cast(column, pa.timestamp("us", column.type.tz)).cast(pa.int64()), now_ms * _MICROS_PER_MS)
+    return np.floor_divide(micros, _MICROS_PER_MS)
 
 
 def _binary(column: pa.Array) -> pa.Array:
     return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
-def _valid(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _validity(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 

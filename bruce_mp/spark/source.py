@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 from bruce_mp.spark.batch_job import (
     BatchJob,
     exempt_modules_from_collection,
-    merge_ledger,
+    open_task_ledger,
     run_in_task,
-    task_ledger,
+    try_merge_ledger,
 )
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError, WriteOnlyError
@@ -117,9 +117,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         write_ledger(self._options.ledger, results, name="-".join([*queries, str(batchId)]))
         if self._options.is_exactly_once:
             for query in queries:  # Spark may repeat this batch, and has committed the ones before
-                task_ledger(self._options).remove(query, batchId)
+                open_task_ledger(self._options).remove(query, batchId)
         if batchId % _BATCHES_BETWEEN_MERGES == 0:
-            merge_ledger(self._options.ledger)
+            try_merge_ledger(self._options.ledger)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """See `BatchJob.abort`."""

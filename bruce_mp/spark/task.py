@@ -1,4 +1,4 @@
-"""Run one Spark task: encode its Arrow batches, send them, await the daemon's answer, and report the outcome.
+"""Run one Spark task: encode its Arrow batches, send them, and return the outcome that the daemon answers.
 
 This module does not import Spark, so tests drive it with Arrow batches and a socket.
 """
@@ -26,7 +26,7 @@ from bruce_mp.spark.options import Acks, OnDiscard, SinkOptions
 from bruce_mp.spark.repeated_task import find_delivered
 from bruce_mp.spark.storage import open_directory
 from bruce_mp.spark.task_ledger import RowsDigest, TaskEntry, TaskLedger
-from bruce_mp.spark.validation import DEFAULT_LIMITS, RowLimits, RowValidator
+from bruce_mp.spark.validation import DEFAULT_LIMITS, BadRow, RowLimits, RowValidator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["DeadLetters", "TaskRate", "run_task"]
 
 _SLICE_BYTES: Final = 4 << 20
-"""Bytes of rows in one send: large for few system calls, small for little memory."""
-_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
+"""Bytes of messages that are encoded and sent together: large for few system calls, small for little memory."""
+_BARRIER_LEVELS: Final = {Acks.RECEIVED: Level.RECEIVED, Acks.DELIVERED: Level.DELIVERED}
 
 
 def run_task(
@@ -47,28 +47,28 @@ def run_task(
 
     `time_zone` is that of timestamps without a zone; None: this host's.
 
-    Raise `RowError` for a row that cannot be a message if there is no dead-letter path.  Raise `TaskError` when the
+    Raise `RowError` for a row that cannot be a message if there is no dead-letter path. Raise `TaskError` when the
     daemon is absent, closes the connection, discards messages, or does not deliver in time.
     """
-    task = _Task(options, attempt, time_zone)
+    task = _TaskRun(options, attempt, time_zone)
     delivered = task.find_delivered()
     if delivered is not None:
-        return task.adopt(delivered, batches)
+        return task.adopt_result(delivered, batches)
     with (
         Channel(options.socket, options.timeout_ms, options.connect_timeout_ms) as channel,
-        DeadLetters(options.dead_letter_path, attempt) as dead,
+        DeadLetters(options.dead_letter_path, attempt) as dead_letters,
     ):
         task.apply_limits(RowLimits.of(channel.inquire(), options.max_record_bytes))
         for batch in batches:
-            task.start(channel, keeps_timestamps="timestamp" in batch.schema.names)
-            task.send(channel, dead, batch)
-        task.finish(channel, dead.count)
-        answer = _request_answer(channel, options) if options.acks in _LEVELS else None
-    return task.check_and_store(answer, dead.count)
+            task.begin(channel, keeps_timestamps="timestamp" in batch.schema.names)
+            task.send(channel, dead_letters, batch)
+        task.end(channel, dead_letters.count)
+        answer = _request_answer(channel, options) if options.acks in _BARRIER_LEVELS else None
+    return task.conclude(answer, dead_letters.count)
 
 
-class _Task:
-    """The state of a running task: encoder, rate limit and counts of sent rows."""
+class _TaskRun:
+    """The steps of one attempt of a task, with its encoder, rate limit and counts of sent rows."""
 
     def __init__(self, options: SinkOptions, attempt: TaskAttempt, time_zone: str | None) -> None:
         self._options = options
@@ -79,8 +79,8 @@ class _Task:
         self.apply_limits(DEFAULT_LIMITS)
         self._rate = TaskRate(options.max_records_per_second)
         self._ledger = TaskLedger(options.ledger) if options.ledger and options.is_exactly_once else None
-        self._earlier = None if self._ledger is None else self._ledger.find(attempt)
-        """The ledger's entry of an earlier attempt of this task, delivered or not."""
+        self._earlier_entry = None if self._ledger is None else self._ledger.find(attempt)
+        """The entry of an earlier attempt of this task: its intent or its outcome."""
         self._digest = RowsDigest()
         self._address = os.path.expandvars(options.socket)
         self._has_begun = False
@@ -92,11 +92,11 @@ class _Task:
         self._validator = RowValidator(self._encoder, limits)
 
     def find_delivered(self) -> TaskEntry | None:
-        """Return the entry of an earlier attempt of this task that was delivered, with its outcome."""
-        return None if self._earlier is None else find_delivered(self._earlier, self._options)
+        """Return the entry of an earlier attempt with its outcome; None if the task must send its rows."""
+        return None if self._earlier_entry is None else find_delivered(self._earlier_entry, self._options)
 
-    def adopt(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
-        """Return the result of an earlier attempt, if this task has the same rows; raise `TaskError` otherwise."""
+    def adopt_result(self, earlier: TaskEntry, batches: Iterable[pa.RecordBatch]) -> TaskResult:
+        """Return the result of an earlier attempt. Raise `TaskError` if this task has other rows."""
         for batch in batches:
             self._digest.update(self._encoder.rows(batch))
         if str(self._digest) != earlier.digest:
@@ -112,63 +112,64 @@ class _Task:
         self._check_discards(result.total, result.delivered, dict(result.discarded))
         return result
 
-    def start(self, channel: Channel, *, keeps_timestamps: bool) -> None:
-        """Send the frames that precede the first row.  A timestamp column keeps its values at any age."""
+    def begin(self, channel: Channel, *, keeps_timestamps: bool) -> None:
+        """Send the frames that precede the first row, once. `keeps_timestamps` keeps timestamps of any age."""
         if self._has_begun:
             return
         self._has_begun = True
         if self._options.fence or keeps_timestamps:
-            # A unique name is the same in all attempts of the task, so that the daemon completes only one of them.
+            # All attempts of a task with a ledger have the same name, so that the daemon completes only one of them.
             is_unique = self._ledger is not None
             name = self._attempt.task if is_unique else self._attempt.writer
             channel.send(encode_begin(name, keeps_timestamps=keeps_timestamps, is_unique=is_unique))
         if keeps_timestamps and not self._options.fence:
             channel.send(encode_end())  # without fences the begin frame only announces that timestamps are kept
 
-    def finish(self, channel: Channel, dead_letters: int) -> None:
-        """Send the frame that completes the attempt, and before it the opening frames if there was no row.
+    def end(self, channel: Channel, dead_letters: int) -> None:
+        """Store the intent to end the attempt, then send the frame that completes it.
 
-        The ledger first gets an entry that is not done: after a crash, the next attempt asks the daemon about this one.
+        After a crash, the next attempt finds the intent and asks the daemon about this attempt.
         """
-        self.start(channel, keeps_timestamps=False)
+        self.begin(channel, keeps_timestamps=False)  # unless a row came before
         if self._ledger is not None:
-            self._store_unfinished(self._ledger, dead_letters)
+            self._store_intent(self._ledger, dead_letters)
         if self._options.fence:
             channel.send(encode_end())
 
-    def _store_unfinished(self, ledger: TaskLedger, dead_letters: int) -> None:
-        if ledger.find(self._attempt) != self._earlier:
+    def _store_intent(self, ledger: TaskLedger, dead_letters: int) -> None:
+        if ledger.find(self._attempt) != self._earlier_entry:
             raise TaskError(f"Another attempt of task {self._attempt.task} is ending. This one does not complete.")
-        self._store(ledger, self._result(dead_letters), is_done=False)
+        self._store(ledger, self._unanswered_result(dead_letters), is_done=False)
 
     def _store(self, ledger: TaskLedger, result: TaskResult, *, is_done: bool) -> None:
         now_ms = time.time_ns() // 1_000_000
         ledger.store(TaskEntry(result, str(self._digest), self._address, now_ms, is_done))
 
-    def send(self, channel: Channel, dead: DeadLetters, batch: pa.RecordBatch) -> None:
+    def send(self, channel: Channel, dead_letters: DeadLetters, batch: pa.RecordBatch) -> None:
+        """Send the valid rows of a batch at the limited rate, and count them."""
         now_ms = time.time_ns() // 1_000_000
-        rows = self._valid_rows(batch, dead)
-        for part in _slices(rows, self._rate.burst):
+        rows = self._valid_rows(batch, dead_letters)
+        for part in _split(rows, self._rate.burst):
             self._rate.wait(part.count)
             channel.send(self._encoder.encode(part, self._sent, now_ms))
             self._sent += part.count
             self._rows.update(count_rows(part, self._options, now_ms))
 
-    def check_and_store(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
-        """Return the result, and store it in the ledger; raise `TaskError` if the answer does not meet the options."""
+    def conclude(self, answer: BarrierAnswer | None, dead_letters: int) -> TaskResult:
+        """Store the result in the ledger and return it. Raise `TaskError` if the answer does not meet the options."""
         if answer is None:
-            return self._result(dead_letters)
-        # A newer daemon may send a reason that is a number only here.
+            return self._unanswered_result(dead_letters)
+        # A reason of a newer daemon has no name here.
         reasons = {getattr(reason, "name", str(reason)): count for reason, count in answer.reasons.items()}
         self._check_answer(answer, reasons)
         delivered = answer.delivered if self._options.acks is Acks.DELIVERED else None
-        result = replace(self._result(dead_letters), delivered=delivered, discarded=reasons)
+        result = replace(self._unanswered_result(dead_letters), delivered=delivered, discarded=reasons)
         if self._ledger is not None:
             self._store(self._ledger, result, is_done=True)
         self._check_discards(answer.received, answer.delivered, reasons)
         return result
 
-    def _result(self, dead_letters: int) -> TaskResult:
+    def _unanswered_result(self, dead_letters: int) -> TaskResult:
         return TaskResult(
             self._attempt, socket.gethostname(), dict(self._rows), self._options.acks.value, self._options.stamp,
             dead_letters=dead_letters,
@@ -183,7 +184,10 @@ class _Task:
             raise TaskError(f"{self._address}: the counts of daemon and task differ: {outcome}. Report this as a bug.")
 
     def _check_discards(self, received: int, delivered: int | None, reasons: dict[str, int]) -> None:
-        """Raise `TaskError` for discarded messages, unless the option `onDiscard` accepts them."""
+        """Raise `TaskError` for discarded messages, unless the option `onDiscard` accepts them.
+
+        `reasons` counts the discarded messages by reason; `delivered` is None if the daemon did not count them.
+        """
         if not reasons or self._options.on_discard is not OnDiscard.FAIL:
             return
         advice = "With option onDiscard=report the task commits, and the ledger has the counts"
@@ -192,7 +196,7 @@ class _Task:
         outcome = _format_outcome(received, received, delivered, reasons)
         raise TaskError(f"{self._address}: {outcome}. {advice}.")
 
-    def _valid_rows(self, batch: pa.RecordBatch, dead: DeadLetters) -> Rows:
+    def _valid_rows(self, batch: pa.RecordBatch, dead_letters: DeadLetters) -> Rows:
         """Return the rows that can be messages; write the others as dead letters, or raise `RowError`."""
         rows = self._encoder.rows(batch)
         if self._ledger is not None:
@@ -200,18 +204,18 @@ class _Task:
         bad = self._validator.find(rows)
         if not bad:
             return rows
-        if not dead.is_enabled:
-            raise RowError(_describe_invalid(batch, *bad[0][1:]))
-        mask = np.zeros(rows.count, np.bool_)
-        mask[[row for _, row, _ in bad]] = True
-        dead.write(batch.filter(pa.array(mask)), [text for _, _, text in bad])
-        return self._encoder.rows(batch.filter(pa.array(~mask)))
+        if not dead_letters.is_enabled:
+            raise RowError(_describe_bad_row(batch, bad[0]))
+        is_bad = np.zeros(rows.count, np.bool_)
+        is_bad[[each.row for each in bad]] = True
+        dead_letters.write(batch.filter(pa.array(is_bad)), [each.text for each in bad])
+        return self._encoder.rows(batch.filter(pa.array(~is_bad)))
 
 
-def _describe_invalid(batch: pa.RecordBatch, row: int, text: str) -> str:
-    key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
+def _describe_bad_row(batch: pa.RecordBatch, bad: BadRow) -> str:
+    key = batch.column("key")[bad.row].as_py() if "key" in batch.schema.names else None
     return (
-        f"A row with key {key!r:.80} cannot be a message: {text}. Correct or filter it, or set 'deadLetterPath' to "
+        f"A row with key {key!r:.80} cannot be a message: {bad.text}. Correct or filter it, or set 'deadLetterPath' to "
         "write such rows there."
     )
 
@@ -225,46 +229,47 @@ _STATUS_TEXTS: Final = {
 
 
 def _request_answer(channel: Channel, options: SinkOptions) -> BarrierAnswer:
-    """Send a barrier and return its answer.  Repeat a barrier that times out if its time brought any outcome."""
-    finished = 0
+    """Send a barrier and return its answer. Repeat a barrier that timed out while messages were settled."""
+    settled_before = 0
     while True:
-        answer = channel.request_outcome(_LEVELS[options.acks], options.timeout_ms)
-        if answer.status is not BarrierStatus.TIMED_OUT or answer.delivered + answer.discarded == finished:
+        answer = channel.request_outcome(_BARRIER_LEVELS[options.acks], options.timeout_ms)
+        settled = answer.delivered + answer.discarded
+        if answer.status is not BarrierStatus.TIMED_OUT or settled == settled_before:
             return answer
-        finished = answer.delivered + answer.discarded
+        settled_before = settled
 
 
-def _slices(rows: Rows, most: int) -> Iterator[Rows]:
-    """Yield slices of at most `most` rows and about `_SLICE_BYTES`; a larger row is a slice alone."""
+def _split(rows: Rows, max_rows: int) -> Iterator[Rows]:
+    """Yield slices of at max_rows `max_rows` rows and about `_SLICE_BYTES`; a larger row is a slice alone."""
     ends = np.cumsum(rows.sizes)
     start = 0
     while start < rows.count:
         before = ends[start - 1] if start else 0
         fitting = int(np.searchsorted(ends, before + _SLICE_BYTES, "right"))
-        stop = min(max(fitting, start + 1), start + most, rows.count)
+        stop = min(max(fitting, start + 1), start + max_rows, rows.count)
         yield rows if (start, stop) == (0, rows.count) else rows.slice(start, stop)
         start = stop
 
 
 def count_rows(rows: Rows, options: SinkOptions, now_ms: int) -> Counter[tuple[str, int]]:
-    """Count messages by topic and minute.
+    """Count messages by topic and minute, its start in ms since the epoch.
 
-    The minute is that of the message's timestamp.  A stamp also has a time, which no broker replaces; with stamps, its
-    minute counts.
+    The minute is that of the stamp's time, which no broker replaces; without a stamp, that of the message's timestamp.
     """
     is_one_minute = options.stamp or rows.timestamp is None
+    this_minute = now_ms - now_ms % MINUTE_MS
     if rows.topic is None and is_one_minute:
-        return Counter({(options.topic or "", now_ms - now_ms % MINUTE_MS): rows.count})
-    minutes = np.full(rows.count, now_ms - now_ms % MINUTE_MS) if is_one_minute else rows.minutes(now_ms)
-    names = rows.topic if rows.topic is not None else pa.array([(options.topic or "").encode()] * rows.count)
-    table = pa.table({"topic": names, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
-    named = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
-    return Counter({(name.decode(errors="backslashreplace"), minute): count for name, minute, count in named})
+        return Counter({(options.topic or "", this_minute): rows.count})
+    minutes = np.full(rows.count, this_minute) if is_one_minute else rows.minutes(now_ms)
+    topics = rows.topic if rows.topic is not None else pa.array([(options.topic or "").encode()] * rows.count)
+    table = pa.table({"topic": topics, "minute": minutes}).group_by(["topic", "minute"]).aggregate([([], "count_all")])
+    counts = zip(table["topic"].to_pylist(), table["minute"].to_pylist(), table["count_all"].to_pylist(), strict=True)
+    return Counter({(topic.decode(errors="backslashreplace"), minute): count for topic, minute, count in counts})
 
 
 def _format_outcome(sent: int, received: int, delivered: int | None, reasons: dict[str, int]) -> str:
-    known = "an unknown number" if delivered is None else delivered
-    counts = f"of {sent} messages it received {received}, delivered {known}"
+    delivered_text = "an unknown number" if delivered is None else delivered
+    counts = f"of {sent} messages it received {received}, delivered {delivered_text}"
     return f"{counts} and discarded {sum(reasons.values())} ({_format_reasons(reasons)})"
 
 
@@ -276,7 +281,10 @@ def _format_reasons(reasons: dict[str, int]) -> str:
 
 
 class DeadLetters:
-    """The rows of one attempt that cannot be messages, in a Parquet file below `uri`; without one, none are kept."""
+    """A Parquet file in the directory `uri` for the bad rows of one attempt, created with the first one.
+
+    Without `uri` it is not enabled. `count` is the number of rows.
+    """
 
     def __init__(self, uri: str | None, attempt: TaskAttempt) -> None:
         self._uri = uri
@@ -316,19 +324,17 @@ class DeadLetters:
 # --- rate ------------------------------------------------------------------------------------------------------------
 
 _BURSTS_PER_SECOND: Final = 10
-"""So that the daemon gets the rows of a limited task evenly, in sends of 0.1 s."""
+"""Sends of a limited task in a second, so that the daemon gets its rows evenly."""
 _NO_LIMIT: Final = 2**31
+"""More rows than a batch has."""
 
 
 class TaskRate:
-    """A limit on records per second; `wait(n)` returns when n more may be sent.
-
-    Time that the task spends elsewhere earns no larger burst.
-    """
+    """A limit on records per second (None: no limit). Idle time does not allow a larger burst later."""
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
-        self._free_at = time.monotonic()
+        self._next_send_s = time.monotonic()
 
     @property
     def burst(self) -> int:
@@ -336,9 +342,9 @@ class TaskRate:
         return _NO_LIMIT if self._per_second is None else max(1, self._per_second // _BURSTS_PER_SECOND)
 
     def wait(self, records: int) -> None:
-        """Sleep until `records` may be sent."""
+        """Sleep until `records` more may be sent."""
         if self._per_second is None:
             return
-        now = time.monotonic()
-        time.sleep(max(0.0, self._free_at - now))
-        self._free_at = max(self._free_at, now) + records / self._per_second
+        now_s = time.monotonic()
+        time.sleep(max(0.0, self._next_send_s - now_s))
+        self._next_send_s = max(self._next_send_s, now_s) + records / self._per_second

@@ -1,8 +1,8 @@
 """Record the intent and the outcome of each task in the ledger, so that a repeated task sends nothing twice.
 
-A task stores its intent before the end frame of its attempt, and its outcome after the daemon's answer.  A later run of
-the task finds either.  A known outcome is its result; an intent without an outcome is a question to the daemon (see
-`repeated_task.py`).  The entries of a batch are in `LEDGER/_tasks/QUERY/BATCH`, which Spark's readers ignore.
+A task stores its intent before the end frame of its attempt, and its outcome after the daemon's answer, in the same
+file. A repeated task adopts the outcome; if it finds only the intent, it asks the daemon (`repeated_task.py`). The
+files of a batch are in `LEDGER/_tasks/QUERY/BATCH`, which Spark's readers ignore.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ __all__ = ["RowsDigest", "TaskEntry", "TaskLedger"]
 
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
-    """The intent of an attempt to end, or its outcome.  `address` is the socket of its daemon."""
+    """The intent of an attempt to end, or with `is_done` its outcome.
+
+    `digest` is that of the task's rows, `address` the socket of the daemon, and `time_ms` the wall-clock time of the
+    entry.
+    """
 
     result: TaskResult
     digest: str
@@ -48,8 +52,8 @@ class TaskLedger:
         self._uri = uri
 
     def find(self, attempt: TaskAttempt) -> TaskEntry | None:
-        """Return the entry of an earlier attempt of the same task."""
-        system, root = self._batch(attempt)
+        """Return the latest entry of an attempt of the same task."""
+        system, root = self._open_batch(attempt)
         try:
             with system.open_input_stream(f"{root}/{attempt.partition}.json") as file:
                 return _decode(json.loads(file.readall()))
@@ -58,20 +62,20 @@ class TaskLedger:
 
     def store(self, entry: TaskEntry) -> None:
         """Store an entry in place of the task's earlier one."""
-        system, root = self._batch(entry.result.attempt)
+        system, root = self._open_batch(entry.result.attempt)
         write_whole(system, f"{root}/{entry.result.attempt.partition}.json", [json.dumps(_encode(entry)).encode()])
 
-    def remove(self, query: str, before: int | None = None) -> None:
-        """Remove the entries of a query's batches before `before`, or of all of them."""
+    def remove(self, query: str, before_batch: int | None = None) -> None:
+        """Remove the entries of a query's batches before `before_batch`, or of all its batches."""
         system, root = open_directory(f"{self._uri}/_tasks/{query}")
-        if before is None:
+        if before_batch is None:
             system.delete_dir(root)
             return
-        for found in system.get_file_info(FileSelector(root)):
-            if found.type is FileType.Directory and int(found.base_name) < before:
-                system.delete_dir(found.path)
+        for entry_info in system.get_file_info(FileSelector(root)):
+            if entry_info.type is FileType.Directory and int(entry_info.base_name) < before_batch:
+                system.delete_dir(entry_info.path)
 
-    def _batch(self, attempt: TaskAttempt) -> tuple[FileSystem, str]:
+    def _open_batch(self, attempt: TaskAttempt) -> tuple[FileSystem, str]:
         return open_directory(f"{self._uri}/_tasks/{attempt.query}/{attempt.batch}")
 
 
@@ -88,14 +92,15 @@ def _decode(stored: dict[str, Any]) -> TaskEntry:
 
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, with its bits spread evenly: the multiplier of Fibonacci hashing."""
+"""The multiplier of Fibonacci hashing: odd, with its bits spread evenly."""
 _SHIFT: Final = np.uint64(29)
+"""Moves high bits, which a product mixes best, to low bits."""
 
 
 class RowsDigest:
-    """A digest of a task's rows in any order, which shows if a repeated task has the same rows.
+    """A digest of a task's rows, which shows if a repeated task has the same rows.
 
-    After a shuffle, Spark repeats a task's rows in another order.
+    It does not depend on the order of the rows, because after a shuffle Spark repeats them in another order.
     """
 
     def __init__(self) -> None:
@@ -103,10 +108,10 @@ class RowsDigest:
         self._sum = 0
 
     def update(self, rows: Rows) -> None:
-        """Add the rows of a batch."""
+        """Add the values, keys and topics of a batch."""
         columns = [column for column in (rows.value, rows.key, rows.topic) if column is not None]
         hashes = _checksums(columns)
-        for column in columns:
+        for column in columns:  # the sizes tell how the joined bytes divide into columns
             hashes = (hashes + lengths(column, null=-1).astype(np.uint64)) * _FACTOR
             hashes ^= hashes >> _SHIFT
         self._rows += rows.count
@@ -117,10 +122,10 @@ class RowsDigest:
 
 
 def _checksums(columns: list[pa.Array]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return a checksum of each row's contents."""
-    empty = pa.scalar(b"", pa.binary())
-    joined = pc.binary_join_element_wise(*columns, empty, null_handling="replace", null_replacement=b"")
+    """Return a checksum of the joined bytes of each row."""
+    separator = pa.scalar(b"", pa.binary())
+    joined = pc.binary_join_element_wise(*columns, separator, null_handling="replace", null_replacement=b"")
     _, offsets, data = joined.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(joined) + 1).tolist()
+    bounds = np.frombuffer(offsets, np.int32, len(joined) + 1).tolist()
     view = memoryview(data or b"")
-    return np.fromiter((crc32(view[start:end]) for start, end in pairwise(ends)), np.uint64, len(joined))
+    return np.fromiter((crc32(view[start:end]) for start, end in pairwise(bounds)), np.uint64, len(joined))

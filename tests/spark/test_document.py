@@ -10,7 +10,7 @@ import pytest
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.messages import Message, parse_message
-from bruce_mp.spark.columns import _TYPES
+from bruce_mp.spark.columns import _TYPES_BY_COLUMN
 from bruce_mp.spark.options import _OPTIONS, SinkOptions
 from support.daemon import Daemon
 from support.doc_pages import ROOT, blocks_of, name_of
@@ -44,7 +44,7 @@ def test_every_option_is_documented_with_its_default() -> None:
 
 def test_every_column_is_documented_with_its_types() -> None:
     found = {name.strip("`"): set(re.split(" or ", kinds)) for name, kinds, *_ in rows_of("Columns")}
-    assert found == {name: set(kinds) for name, kinds in _TYPES.items()}
+    assert found == {name: set(kinds) for name, kinds in _TYPES_BY_COLUMN.items()}
 
 
 @pytest.mark.process
