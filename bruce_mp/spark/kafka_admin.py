@@ -12,48 +12,51 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["count_messages_of", "retention_of"]
+__all__ = ["UNLIMITED", "count_offsets", "retention_ms_of"]
 
 _PREFIX: Final = "kafka."
-_UNLIMITED: Final = -1
+UNLIMITED: Final = -1
+"""Kafka's `retention.ms` of a topic whose messages have no highest age."""
 
 
-def count_messages_of(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> int | None:
-    """Return the number of offsets from the oldest to the newest message of the topics.
+def count_offsets(spark: SparkSession, options: Mapping[str, str], topics: Sequence[str]) -> int | None:
+    """Return the number of offsets from the oldest to the newest message, over all partitions of the topics.
 
-    `options` are those of Spark's Kafka source. None under Spark Connect, and if the brokers do not answer.
+    `options` are those of Spark's Kafka source. Return None under Spark Connect, and if the brokers do not answer.
     """
 
     def count(jvm: Any, admin: Any) -> int:
-        found = admin.describeTopics(list(topics)).allTopicNames().get()
+        descriptions = admin.describeTopics(list(topics)).allTopicNames().get()
         partitions = [
             jvm.org.apache.kafka.common.TopicPartition(name, info.partition())
-            for name, topic in found.items()
+            for name, topic in descriptions.items()
             for info in topic.partitions()
         ]
-        spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
+        offset_spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
         ends, begins = (
-            admin.listOffsets(dict.fromkeys(partitions, at)).all().get() for at in (spec.latest(), spec.earliest())
+            admin.listOffsets(dict.fromkeys(partitions, spec)).all().get()
+            for spec in (offset_spec.latest(), offset_spec.earliest())
         )
         return sum(int(ends[partition].offset()) - int(begins[partition].offset()) for partition in partitions)
 
     return _request(spark, options, count)
 
 
-def retention_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:
-    """Return the age in ms at which the brokers delete messages of a topic, -1 if at none.
+def retention_ms_of(spark: SparkSession, options: Mapping[str, str], topic: str) -> int | None:
+    """Return the age in ms at which the brokers delete messages of a topic, or `UNLIMITED`.
 
-    -1 also if the brokers replace timestamps (`LogAppendTime`). None as in `count_messages_of`.
+    `UNLIMITED` also stands for `LogAppendTime`, because brokers then replace old timestamps. Return None as
+    `count_offsets` does.
     """
 
     def read(jvm: Any, admin: Any) -> int:
-        config = jvm.org.apache.kafka.common.config.ConfigResource
-        resource = config(config.Type.TOPIC, topic)
-        found = admin.describeConfigs([resource]).all().get()[resource]  # Python cannot iterate over its entries
-        policy, times, age = (
-            found.get(name).value() for name in ("cleanup.policy", "message.timestamp.type", "retention.ms")
+        config_resource = jvm.org.apache.kafka.common.config.ConfigResource
+        resource = config_resource(config_resource.Type.TOPIC, topic)
+        config = admin.describeConfigs([resource]).all().get()[resource]  # Python cannot iterate over its entries
+        policy, timestamp_type, retention_ms = (
+            config.get(name).value() for name in ("cleanup.policy", "message.timestamp.type", "retention.ms")
         )
-        return int(age) if "delete" in policy and times == "CreateTime" else _UNLIMITED
+        return int(retention_ms) if "delete" in policy and timestamp_type == "CreateTime" else UNLIMITED
 
     return _request(spark, options, read)
 
@@ -65,7 +68,7 @@ def _request(spark: SparkSession, options: Mapping[str, str], request: Callable[
     try:
         with _admin(jvm, options) as admin:
             return request(jvm, admin)
-    except Py4JJavaError:  # reading or writing the topic will fail too, with the reason
+    except Py4JJavaError:  # the caller's read or write of the topic will fail, too, and give the reason
         return None
 
 

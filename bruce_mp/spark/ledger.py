@@ -1,8 +1,8 @@
 """Write the ledger: the messages that each task attempt sent, and the daemon's answer about them.
 
 The ledger is the "sent" side of the audit. It has one row for each topic and minute of a task attempt. A commit writes
-all its rows into one new file of JSON lines, which appears whole or not at all. So no reader sees half a commit, and
-two drivers never share a file. A commit that Spark repeats after a restart has the same name and replaces the file.
+all its rows into one new file of JSON lines, which appears by a rename. So no reader sees a part of a commit, and two
+drivers never share a file. A commit that Spark repeats after a restart has the same name and replaces the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileSystem
 
-__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "write_ledger", "write_whole"]
+__all__ = ["MINUTE_MS", "TaskAttempt", "TaskResult", "write_atomically", "write_ledger"]
 
 MINUTE_MS: Final = 60_000
 
@@ -51,8 +51,9 @@ class TaskAttempt:
 class TaskResult:
     """The messages of one attempt and their outcome.
 
-    `rows` counts the messages by topic and minute (ms since the epoch of its start). `delivered` and `discarded` are
-    the daemon's answer for the whole attempt: None unless `acks` is `delivered`, and empty without an answer.
+    `rows` counts the messages by topic and minute (its start in ms since the epoch). `delivered` and `discarded` (by
+    reason) are the daemon's answer for the whole attempt; `delivered` is None unless `acks` is `delivered`, and
+    `discarded` is empty without an answer.
     """
 
     attempt: TaskAttempt
@@ -66,39 +67,43 @@ class TaskResult:
 
     @property
     def total(self) -> int:
+        """Return the number of messages."""
         return sum(self.rows.values())
 
 
-def write_ledger(uri: str, commits: Iterable[TaskResult], *, name: str | None = None) -> str | None:
-    """Write the rows of a commit as one file into the directory `uri`; return its path, or None without rows."""
-    rows = [row for commit in commits for row in _rows(commit)]
+def write_ledger(uri: str, results: Iterable[TaskResult], *, name: str | None = None) -> str | None:
+    """Write the rows of a commit as one file into the directory `uri`; return its path, or None without rows.
+
+    `name` is that of the file without `.json`; None: a random one.
+    """
+    rows = [row for result in results for row in _rows(result)]
     if not rows:
         return None
     system, root = open_directory(uri)
-    final = f"{root}/{name or uuid4().hex}.json"
-    write_whole(system, final, [f"{json.dumps(row)}\n".encode() for row in rows])
-    return final
+    path = f"{root}/{name or uuid4().hex}.json"
+    write_atomically(system, path, [f"{json.dumps(row)}\n".encode() for row in rows])
+    return path
 
 
-def write_whole(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
-    """Write a file that appears whole or not at all, in place of an earlier one."""
-    part = f"{path}.{uuid4().hex}.part"
-    with system.open_output_stream(part) as file:
-        for data in parts:
-            file.write(data)
-    system.move(part, path)
+def write_atomically(system: FileSystem, path: str, parts: Iterable[bytes]) -> None:
+    """Write a file under a temporary name and rename it to `path`, in place of an earlier file."""
+    temporary = f"{path}.{uuid4().hex}.part"
+    with system.open_output_stream(temporary) as file:
+        for part in parts:
+            file.write(part)
+    system.move(temporary, path)
 
 
-def _rows(sent: TaskResult) -> list[dict[str, Any]]:
+def _rows(result: TaskResult) -> list[dict[str, Any]]:
     shared = {
-        **asdict(sent.attempt),
-        "host": sent.host,
-        "acks": sent.acks,
-        "stamped": sent.stamped,
-        "attempt_rows": sent.total,
+        **asdict(result.attempt),
+        "host": result.host,
+        "acks": result.acks,
+        "stamped": result.stamped,
+        "attempt_rows": result.total,
     }
-    outcome = {"delivered": sent.delivered, "discarded": dict(sent.discarded), "dead_letters": sent.dead_letters}
+    outcome = {"delivered": result.delivered, "discarded": dict(result.discarded), "dead_letters": result.dead_letters}
     return [
         {**shared, "topic": topic, "minute": minute, "rows": rows, **outcome}
-        for (topic, minute), rows in sorted(sent.rows.items())
+        for (topic, minute), rows in sorted(result.rows.items())
     ]

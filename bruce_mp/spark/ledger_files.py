@@ -1,13 +1,13 @@
 """List the files of a ledger, and merge them into fewer.
 
-A commit writes one small file, and a stream may commit each second.  So the commits of 256 neighbouring micro-batches
-of a query are merged into one file, and 256 such files into a larger one.  A merged file is named after its first and
-last batch.  Files of batch jobs are merged by the minutes of their modification instead of batch numbers.
+A commit writes one small file, and a stream may commit each second. So the files of 256 neighbouring micro-batches of a
+query are merged into one file, and 256 such files into a larger one. A merged file is named after its first and last
+batch. Files of batch jobs have no batch numbers; they are merged by the minute of their modification.
 
-No lock is needed.  A span is merged only when no file can be added to it: the query has committed a later batch, or an
-hour has passed.  So two processes that merge a span write the same file.  A file in the span of a wider one is
-*covered*: readers ignore it, and it stays for an hour, because a reader may have listed it.  Files of named runs
-(`runId`) are never merged, because the run may be repeated and then replaces its file.
+A range of batches is merged only when no file can be added to it: the query has committed a later batch, or an hour has
+passed. So two processes that merge a range write the same file, and no lock is needed. A file in the range of a wider
+file is *covered*: readers ignore it, and it stays for an hour, because a reader may have listed it before. The file of
+a named run (`runId`) is never merged, because another run of the name replaces it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.ledger import write_whole
+from bruce_mp.spark.ledger import write_atomically
 from bruce_mp.spark.storage import list_files
 
 if TYPE_CHECKING:
@@ -25,19 +25,23 @@ if TYPE_CHECKING:
 
     from pyarrow.fs import FileInfo, FileSystem
 
-__all__ = ["SPANS", "Merged", "merge_ledger", "visible_files"]
+__all__ = ["MERGE_WIDTHS", "MergeResult", "merge_ledger", "visible_files"]
 
-SPANS: Final = (256, 65_536)
-"""Batches, or minutes of batch jobs, in a merged file."""
-_KEEP_S: Final = 3600  # an audit that began before the merge may still read the merged files
+MERGE_WIDTHS: Final = (256, 65_536)
+"""Batches, or minutes of batch jobs, in a merged file of each size."""
+_GRACE_S: Final = 3600
+"""Time for which covered files stay, and after which no batch job adds a file to a minute."""
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
-_JOBS: Final = "jobs"
+_FILE_NAME: Final = re.compile(rf"(?:(?P<series>{_UUID}|jobs)-(?P<first>\d+)(?:-(?P<last>\d+))?|{_UUID})\.json")
+_JOBS_SERIES: Final = "jobs"
 
 
 @dataclass(frozen=True, slots=True)
 class _LedgerFile:
-    """A file with the commits `first` to `last` of a series: the batches of a query, or the minutes of batch jobs."""
+    """A file with the commits `first` to `last` of a series: batches of a query, or minutes of batch jobs.
+
+    `written_s` is the time of its last modification, in seconds since the epoch.
+    """
 
     path: str
     written_s: float
@@ -54,8 +58,8 @@ class _LedgerFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """The result of a merge: numbers of files."""
+class MergeResult:
+    """Numbers of files: merged into others, written, and removed because they were covered for an hour."""
 
     merged: int
     written: int
@@ -63,9 +67,9 @@ class Merged:
 
 
 def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
-    """Return the names of the ledger's valid files that were written after a time."""
+    """Return the names of the ledger's files that are not covered and were written after a time since the epoch."""
     _, listed = list_files(uri)
-    covered = {file.path for file, _ in _covered(_parse_all(listed))}
+    covered = {file.path for file, _ in _find_covered(_parse_all(listed))}
     return sorted(
         entry.base_name
         for entry in listed
@@ -73,19 +77,20 @@ def visible_files(uri: str, changed_after_s: float = 0) -> list[str]:
     )
 
 
-def merge_ledger(uri: str) -> Merged:
-    """Merge the files of complete spans, and remove covered files after an hour."""
+def merge_ledger(uri: str) -> MergeResult:
+    """Merge the files of complete ranges, and remove covered files after an hour. Raise OSError or ValueError."""
     merged = written = 0
-    for span in SPANS:
+    for width in MERGE_WIDTHS:
         system, listed = list_files(uri)
-        for path, parts in _complete_spans(_parse_all(listed), span):
-            write_whole(system, path, (_read(system, part.path) for part in parts))
+        for path, parts in _complete_ranges(_parse_all(listed), width):
+            write_atomically(system, path, (_read_file(system, part.path) for part in parts))
             merged, written = merged + len(parts), written + 1
     system, listed = list_files(uri)
-    outdated = [file.path for file, cover in _covered(_parse_all(listed)) if cover.written_s < time.time() - _KEEP_S]
+    kept_since_s = time.time() - _GRACE_S
+    outdated = [file.path for file, cover in _find_covered(_parse_all(listed)) if cover.written_s < kept_since_s]
     for path in outdated:
         system.delete_file(path)
-    return Merged(merged, written, len(outdated))
+    return MergeResult(merged, written, len(outdated))
 
 
 def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:
@@ -93,50 +98,50 @@ def _parse_all(listed: Iterable[FileInfo]) -> list[_LedgerFile]:
 
 
 def _parse(entry: FileInfo) -> _LedgerFile | None:
-    """Return the file with its span; None for a name without one, such as that of a named run."""
-    match = _NAME.fullmatch(entry.base_name)
+    """Return the file with its range; None for a name without one, such as that of a named run."""
+    match = _FILE_NAME.fullmatch(entry.base_name)
     if match is None:
         return None
     written_s = entry.mtime_ns / 1e9
     if match["series"] is None:
         minute = int(written_s // 60)
-        return _LedgerFile(entry.path, written_s, _JOBS, minute, minute)
+        return _LedgerFile(entry.path, written_s, _JOBS_SERIES, minute, minute)
     first = int(match["first"])
     return _LedgerFile(entry.path, written_s, match["series"], first, int(match["last"] or first))
 
 
-def _covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:
-    """Yield each covered file and its widest cover."""
+def _find_covered(files: list[_LedgerFile]) -> Iterator[tuple[_LedgerFile, _LedgerFile]]:
+    """Yield each covered file and the widest file that covers it."""
     covers: dict[tuple[str, int, int], _LedgerFile] = {}
     for file in files:
-        if file.width in SPANS:
+        if file.width in MERGE_WIDTHS:
             covers[file.series, file.width, file.first // file.width] = file
     for file in files:
-        for span in reversed(SPANS):
-            cover = covers.get((file.series, span, file.first // span))
+        for width in reversed(MERGE_WIDTHS):
+            cover = covers.get((file.series, width, file.first // width))
             if cover is not None and cover.covers(file):
                 yield file, cover
                 break
 
 
-def _complete_spans(files: list[_LedgerFile], span: int) -> Iterator[tuple[str, list[_LedgerFile]]]:
-    """Yield the path of each merged file to write, and its parts in order."""
-    newest = {_JOBS: int((time.time() - _KEEP_S) // 60)}
+def _complete_ranges(files: list[_LedgerFile], width: int) -> Iterator[tuple[str, list[_LedgerFile]]]:
+    """Yield the path of each merged file to write, and the files to merge in order."""
+    newest_commits = {_JOBS_SERIES: int((time.time() - _GRACE_S) // 60)}
     for file in files:
-        if file.series != _JOBS:
-            newest[file.series] = max(newest.get(file.series, 0), file.last)
-    covered = {file.path for file, _ in _covered(files)}
+        if file.series != _JOBS_SERIES:
+            newest_commits[file.series] = max(newest_commits.get(file.series, 0), file.last)
+    covered = {file.path for file, _ in _find_covered(files)}
     groups: dict[tuple[str, int], list[_LedgerFile]] = {}
     for file in files:
-        if file.path not in covered and file.width < span:
-            groups.setdefault((file.series, file.first // span), []).append(file)
-    for (series, number), parts in groups.items():
-        first, last = number * span, (number + 1) * span - 1
-        if len(parts) > 1 and newest[series] > last:
+        if file.path not in covered and file.width < width:
+            groups.setdefault((file.series, file.first // width), []).append(file)
+    for (series, index), parts in groups.items():
+        first, last = index * width, (index + 1) * width - 1
+        if len(parts) > 1 and newest_commits[series] > last:
             root = parts[0].path.rpartition("/")[0]
             yield f"{root}/{series}-{first}-{last}.json", sorted(parts, key=lambda part: (part.first, part.path))
 
 
-def _read(system: FileSystem, path: str) -> bytes:
+def _read_file(system: FileSystem, path: str) -> bytes:
     with system.open_input_stream(path) as file:
         return bytes(file.readall())

@@ -1,4 +1,4 @@
-"""Fetch jars from the Maven repository with an available client, Maven or `jgo`.
+"""Fetch jars from the Maven repository with Maven or `jgo`, whichever client is installed.
 
 Maven honours the mirrors and proxies of the machine; `jgo` is a pip package. Both clients know the repository's
 address, so none is written here.
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_directory", "ensure_jars"]
 
-_TIMEOUT_S: Final = 900  # a first download of all JARs over a slow line
+_MAVEN_TIMEOUT_S: Final = 900  # a first download of all jars over a slow line
+_CONNECTION_TIMEOUT_S: Final = 60
+_MAX_OUTPUT: Final = 2000
+"""Characters of Maven's output in an error; its last lines name the cause."""
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>bruce</groupId><artifactId>jars</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies>
@@ -31,27 +34,28 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 _DEPENDENCY: Final = (
     "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>{exclusions}</dependency>"
 )
-_ALONE: Final = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+_WITHOUT_DEPENDENCIES: Final = (
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
 
 
 def cache_directory() -> Path:
     """Return the directory of jars: `$BRUCE_TEST_CACHE`, or a directory in the user's cache directory."""
-    if own := os.environ.get("BRUCE_TEST_CACHE"):
-        return Path(own)
+    if overridden := os.environ.get("BRUCE_TEST_CACHE"):
+        return Path(overridden)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bruce-mp"
 
 
-def ensure_jars(directory: Path, coordinates: Sequence[str], *, alone: bool = False) -> Path:
-    """Return `directory` after making sure that it contains the directory `jars`.
+def ensure_jars(directory: Path, coordinates: Sequence[str], *, with_dependencies: bool = True) -> Path:
+    """Fetch the jars of `coordinates` (`group:artifact:version`) into `directory`/jars, unless `directory` exists.
 
-    `coordinates` are `group:artifact:version`; `alone` omits their dependencies. A lock allows one fetch at a time. The
-    directory appears by one rename after the fetch, so a killed fetch leaves no directory that looks complete. Raises
-    `StartError`.
+    Return `directory`. Raise `StartError`. A lock allows one fetch at a time. The directory appears by one rename after
+    the fetch, so a killed fetch leaves no incomplete directory.
     """
     if not directory.is_dir():
         with _locked(directory.with_name(f"{directory.name}.lock")):
             if not directory.is_dir():
-                _fetch(directory, coordinates, alone)
+                _fetch(directory, coordinates, with_dependencies)
     return directory
 
 
@@ -63,15 +67,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(directory: Path, coordinates: Sequence[str], alone: bool) -> None:
-    """Fetch under the lock; an existing staging directory belongs to a killed fetch."""
+def _fetch(directory: Path, coordinates: Sequence[str], with_dependencies: bool) -> None:
     staging = directory.with_name(f"{directory.name}.part")
-    shutil.rmtree(staging, ignore_errors=True)
+    shutil.rmtree(staging, ignore_errors=True)  # of a killed fetch: the caller has the lock
     (staging / "jars").mkdir(parents=True)
     failures = []
     for name, fetcher in _fetchers():
         try:
-            fetcher(coordinates, staging, alone)
+            fetcher(coordinates, staging, with_dependencies)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             failures.append(f"{name}: {_describe(error)}")
         else:
@@ -86,19 +89,20 @@ def _fetch(directory: Path, coordinates: Sequence[str], alone: bool) -> None:
 
 def _describe(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        return f"exit code {error.returncode}\n{str(error.stdout)[-2000:]}"
+        return f"exit code {error.returncode}\n{str(error.stdout)[-_MAX_OUTPUT:]}"
     return f"{type(error).__name__}: {error}"
 
 
 def _fetchers() -> Iterator[tuple[str, Callable[[Sequence[str], Path, bool], None]]]:
+    """Yield the name of each client, and a function that fetches coordinates into a staging directory."""
     if shutil.which("mvn"):
         yield "Maven", _fetch_with_maven
     yield "jgo", _fetch_with_jgo
 
 
-def _fetch_with_maven(coordinates: Sequence[str], staging: Path, alone: bool) -> None:
-    exclusions = _ALONE if alone else ""
-    dependencies = "".join(_DEPENDENCY.format(*c.split(":"), exclusions=exclusions) for c in coordinates)
+def _fetch_with_maven(coordinates: Sequence[str], staging: Path, with_dependencies: bool) -> None:
+    exclusions = "" if with_dependencies else _WITHOUT_DEPENDENCIES
+    dependencies = "".join(_DEPENDENCY.format(*_split(each), exclusions=exclusions) for each in coordinates)
     pom = staging / "pom.xml"
     pom.write_text(_POM.format(dependencies=dependencies))
     subprocess.run(  # noqa: S603 - a fixed command
@@ -107,23 +111,27 @@ def _fetch_with_maven(coordinates: Sequence[str], staging: Path, alone: bool) ->
             "-DincludeScope=runtime", f"-DoutputDirectory={staging / 'jars'}",
         ],
         check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=_TIMEOUT_S,
+        timeout=_MAVEN_TIMEOUT_S,
     )  # fmt: skip
 
 
-def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, alone: bool) -> None:
+def _fetch_with_jgo(coordinates: Sequence[str], staging: Path, with_dependencies: bool) -> None:
     """Fetch into a new repository, because jgo accepts a half-written file of a killed download as complete."""
     try:
-        from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - a slow import that is rarely needed
+        from jgo.maven import Dependency, MavenContext, PythonResolver  # noqa: PLC0415 - slow, rarely needed
     except ImportError as error:
         raise OSError("it is not installed") from error
     with tempfile.TemporaryDirectory(dir=staging) as repository:
-        context = MavenContext(PythonResolver(), repo_cache=Path(repository), timeout=60)
-        wanted = [context.project(g, a).at_version(v).artifact() for g, a, v in map(_split, coordinates)]
-        artifacts = list(wanted)
-        if not alone:
-            roots, others = context.resolver.resolve([Dependency(artifact) for artifact in wanted])
-            artifacts = [d.artifact for d in [*roots, *(d for d in others if d.scope in {"compile", "runtime"})]]
+        context = MavenContext(PythonResolver(), repo_cache=Path(repository), timeout=_CONNECTION_TIMEOUT_S)
+        requested = [
+            context.project(group, artifact).at_version(version).artifact()
+            for group, artifact, version in map(_split, coordinates)
+        ]
+        artifacts = list(requested)
+        if with_dependencies:
+            roots, others = context.resolver.resolve([Dependency(artifact) for artifact in requested])
+            needed = [*roots, *(other for other in others if other.scope in {"compile", "runtime"})]
+            artifacts = [dependency.artifact for dependency in needed]
         for artifact in artifacts:
             shutil.copy(artifact.resolve(), staging / "jars")
 

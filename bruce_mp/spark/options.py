@@ -1,6 +1,6 @@
-"""Parse the options of `format("bruce")` on the driver; they are spelled as those of Spark's Kafka sink.
+"""Parse the options of `format("bruce")` on the driver. Names are case-insensitive, as in Spark.
 
-Names are case-insensitive. Options of Kafka (`kafka.*`) belong to the daemon and are refused with this reason.
+Options of Kafka (`kafka.*`) belong to the daemon's configuration, and are refused with this reason.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ DEFAULT_TIMEOUT_MS: Final = 120_000
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 15_000
 """Longer than the restart of a daemon takes."""
 MAX_TIMEOUT_MS: Final = 2**31 - 1
+"""The highest time limit of a barrier, an int32."""
 MAX_RECORD_BYTES: Final = 2**31 - 1
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_NATURAL: Final = re.compile(r"[0-9]{1,12}")
+"""The highest Size of a message, an int32."""
+MIN_RECORD_BYTES: Final = 64
+"""Room for the fixed fields of a message and some content."""
+MAX_RECORDS_PER_SECOND: Final = 10**9
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_INTEGER: Final = re.compile(r"[0-9]{1,12}")  # `int` accepts also signs, underscores and other scripts' digits
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -82,13 +87,13 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Report if the ledger prevents that a repeated task sends rows twice."""
+        """Return True if the ledger prevents a repeated task from sending rows twice."""
         return self.ledger is not None and self.fence and self.acks is not Acks.NONE
 
 
 def _integer_parser(low: int, high: int) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
-        if not _NATURAL.fullmatch(text) or not low <= int(text) <= high:
+        if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
             raise OptionError(f"Option '{name}' is '{text}': give an integer from {low} to {high}.")
         return int(text)
 
@@ -100,36 +105,38 @@ def _enum_parser(kind: type[Enum]) -> Callable[[str, str], Enum]:
         try:
             return kind(text.lower())
         except ValueError:
-            raise OptionError(f"Option '{name}' is '{text}': give {_alternatives([m.value for m in kind])}.") from None
+            raise OptionError(
+                f"Option '{name}' is '{text}': give {_list_alternatives([m.value for m in kind])}."
+            ) from None
 
     return parse
 
 
-def _partitioner(name: str, text: str) -> Partitioner:
+def _parse_partitioner(name: str, text: str) -> Partitioner:
     by_name = {rule.name.lower(): rule for rule in Partitioner if rule is not Partitioner.NONE}
     if text.lower() not in by_name:
-        raise OptionError(f"Option '{name}' is '{text}': give {_alternatives(list(by_name))}, or leave it out.")
+        raise OptionError(f"Option '{name}' is '{text}': give {_list_alternatives(list(by_name))}, or leave it out.")
     return by_name[text.lower()]
 
 
-def _flag(name: str, text: str) -> bool:
+def _parse_flag(name: str, text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise OptionError(f"Option '{name}' is '{text}': give 'true' or 'false'.")
     return text.lower() == "true"
 
 
-def _text(name: str, text: str) -> str:
+def _parse_text(name: str, text: str) -> str:
     if not text:
         raise OptionError(f"Option '{name}' is empty: give a value or leave it out.")
     return text
 
 
-def _location(name: str, text: str) -> str:
+def _parse_location(name: str, text: str) -> str:
     """Return a URI, or a path made absolute from the driver's working directory."""
-    return absolute_path(_text(name, text))
+    return absolute_path(_parse_text(name, text))
 
 
-def _topic(name: str, text: str) -> str:
+def _parse_topic(name: str, text: str) -> str:
     if not is_topic_name(text):
         raise OptionError(
             f"Option '{name}' has {len(text.encode())} bytes: a Kafka topic has 1 to 249 letters, digits, '.', '_' and "
@@ -139,50 +146,54 @@ def _topic(name: str, text: str) -> str:
 
 
 def is_topic_name(text: str) -> bool:
-    """Report if Kafka allows a topic of this name."""
-    return _TOPIC.fullmatch(text) is not None and text not in {".", ".."}
+    """Return True if Kafka allows a topic of this name."""
+    return _TOPIC_NAME.fullmatch(text) is not None and text not in {".", ".."}
 
 
-def _run_id(name: str, text: str) -> str:
+def _parse_run_id(name: str, text: str) -> str:
     if not _RUN_ID.fullmatch(text):
         raise OptionError(f"Option '{name}' is '{text}': give 1 to 100 letters, digits, '.', '_' and '-'.")
     return text
 
 
-def _alternatives(words: list[str]) -> str:
-    return "".join(f"'{word}', " for word in words[:-1])[:-2] + f" or '{words[-1]}'"
+def _list_alternatives(values: list[str]) -> str:
+    """Return for example "'a', 'b' or 'c'"."""
+    return ", ".join(f"'{value}'" for value in values[:-1]) + f" or '{values[-1]}'"
 
 
 _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], object]]]] = {
-    "bruce.socket": ("socket", _text),
-    "topic": ("topic", _topic),
+    "bruce.socket": ("socket", _parse_text),
+    "topic": ("topic", _parse_topic),
     "acks": ("acks", _enum_parser(Acks)),
     "onDiscard": ("on_discard", _enum_parser(OnDiscard)),
     "timeoutMs": ("timeout_ms", _integer_parser(1, MAX_TIMEOUT_MS)),
     "connectTimeoutMs": ("connect_timeout_ms", _integer_parser(0, MAX_TIMEOUT_MS)),
-    "maxRecordsPerSecond": ("max_records_per_second", _integer_parser(1, 10**9)),
-    "maxRecordBytes": ("max_record_bytes", _integer_parser(64, MAX_RECORD_BYTES)),
-    "stamp": ("stamp", _flag),
-    "fence": ("fence", _flag),
-    "ledger": ("ledger", _location),
-    "deadLetterPath": ("dead_letter_path", _location),
+    "maxRecordsPerSecond": ("max_records_per_second", _integer_parser(1, MAX_RECORDS_PER_SECOND)),
+    "maxRecordBytes": ("max_record_bytes", _integer_parser(MIN_RECORD_BYTES, MAX_RECORD_BYTES)),
+    "stamp": ("stamp", _parse_flag),
+    "fence": ("fence", _parse_flag),
+    "ledger": ("ledger", _parse_location),
+    "deadLetterPath": ("dead_letter_path", _parse_location),
     "onDoubt": ("on_doubt", _enum_parser(OnDoubt)),
-    "runId": ("run_id", _run_id),
-    "partitioner": ("partitioner", _partitioner),
+    "runId": ("run_id", _parse_run_id),
+    "partitioner": ("partitioner", _parse_partitioner),
 }
 """The field of SinkOptions and the parser of each documented option."""
-_BY_LOWER: Final = {name.lower(): name for name in _OPTIONS}
+_NAMES_BY_LOWER_CASE: Final = {name.lower(): name for name in _OPTIONS}
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "outputmode", "queryname"})
+"""Options of streaming queries, which Spark passes to the data source, too; in lower case."""
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse the options from Spark, with the argument of `.save()` as `path`. Raise `OptionError`."""
+    """Parse the options from Spark, which passes the argument of `.save()` as `path`. Raise `OptionError`."""
     fields: dict[str, object] = {}
     for key, text in given.items():
         name = _documented_name(key)
         if name is not None:
             field, parse = _OPTIONS[name]
-            fields[field] = _single_value(fields.get(field), parse(name, text), key)
+            value = parse(name, text)
+            if fields.setdefault(field, value) != value:  # `.save(path)` and 'bruce.socket' name the same option
+                raise OptionError(f"Option '{key}' names a second socket: '{fields[field]}' and '{value}'. Give one.")
     if "socket" not in fields:
         raise OptionError(
             "Name the daemon's socket on each host: .option('bruce.socket', PATH) or .save(PATH) with its "
@@ -192,13 +203,6 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     if options.run_id is not None and not options.is_exactly_once:
         raise OptionError("Option 'runId' needs the option 'ledger', 'fence' and an 'acks' other than 'none'.")
     return options
-
-
-def _single_value(before: object, value: object, key: str) -> object:
-    """Return the value of an option with two names, `.save(path)` and 'bruce.socket'."""
-    if before is not None and before != value:
-        raise OptionError(f"Option '{key}' names a second socket: '{before}' and '{value}'. Give one.")
-    return value
 
 
 def _documented_name(key: str) -> str | None:
@@ -213,6 +217,6 @@ def _documented_name(key: str) -> str | None:
             f"Option '{key}': connections to Kafka belong to the daemon. Set it in the daemon's configuration, and "
             "leave it out here."
         )
-    if lower not in _BY_LOWER:
+    if lower not in _NAMES_BY_LOWER_CASE:
         raise OptionError(f"Option '{key}' is not known. Options are {', '.join(_OPTIONS)}.")
-    return _BY_LOWER[lower]
+    return _NAMES_BY_LOWER_CASE[lower]

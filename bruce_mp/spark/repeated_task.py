@@ -1,8 +1,8 @@
-"""Decide about a task that ran before: its earlier attempt is delivered, or not, or in doubt.
+"""Find out if the earlier attempt of a repeated task was delivered, not delivered, or is in doubt.
 
 The ledger has the intent of an attempt without its outcome if the task died between its end frame and the daemon's
-answer.  The daemon that got the end frame knows the attempt by its name, so the repeated task asks it.  The attempt is
-in doubt if this daemon cannot be asked, and the option `onDoubt` decides.
+answer. The daemon that received the end frame knows the attempt by its name, so the repeated task asks this daemon. If
+the daemon cannot tell, the attempt is in doubt, and the option `onDoubt` decides.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["find_delivered"]
 
 log = logging.getLogger(__name__)
-_POLL_S: Final = 0.05
-_DONE: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
-_DOUBTS: Final = {
-    AttemptOutcome.NONE: "the daemon's memory of attempts begins after its end",
+_POLL_INTERVAL_S: Final = 0.05
+_COMPLETE_OUTCOMES: Final = frozenset({AttemptOutcome.SETTLED, AttemptOutcome.UNCOUNTED})
+_DOUBT_REASONS: Final = {
+    AttemptOutcome.NONE: "the daemon's memory of attempts begins after the end of this one",
     AttemptOutcome.LOST: "the slab of the daemon is gone",
     AttemptOutcome.UNAVAILABLE: "the daemon cannot read its memory of attempts",
     None: "the daemon is older than this package",
@@ -37,25 +37,27 @@ _DOUBTS: Final = {
 
 
 def find_delivered(entry: TaskEntry, options: SinkOptions) -> TaskEntry | None:
-    """Return the entry of a delivered attempt with its outcome; None if the task must send its rows.
+    """Return the entry of a complete attempt with its outcome; None if the task must send its rows.
 
-    Raise `TaskError` for an attempt in doubt with `onDoubt=fail`.
+    Raise `TaskError` for an attempt in doubt with `onDoubt=fail`, and for a complete one that is not settled in time.
     """
     if entry.is_done:
         return entry
     host = entry.result.host
     if host != socket.gethostname():
-        return _decide(entry, f"only the daemon on {host} knows, and this task runs on {socket.gethostname()}", options)
+        return _resolve_doubt(
+            entry, f"only the daemon on {host} knows, and this task runs on {socket.gethostname()}", options
+        )
     answer = _settled_answer(entry, options)
-    if answer is not None and answer.outcome in _DONE:
+    if answer is not None and answer.outcome in _COMPLETE_OUTCOMES:
         return _with_outcome(entry, answer, options)
     if answer is not None and answer.outcome is AttemptOutcome.NONE and answer.since_ms <= entry.time_ms:
         return None
-    return _decide(entry, _DOUBTS[None if answer is None else answer.outcome], options)
+    return _resolve_doubt(entry, _DOUBT_REASONS[None if answer is None else answer.outcome], options)
 
 
 def _settled_answer(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | None:
-    """Ask the daemon of the earlier attempt, and repeat while messages of it have no outcome."""
+    """Ask the daemon of the earlier attempt until all messages of the attempt are settled."""
     deadline = time.monotonic() + options.timeout_ms / 1000
     with Channel(entry.address, options.timeout_ms, options.connect_timeout_ms) as channel:
         while True:
@@ -64,10 +66,10 @@ def _settled_answer(entry: TaskEntry, options: SinkOptions) -> InquiryAnswer | N
                 return answer
             if time.monotonic() >= deadline:
                 raise TaskError(
-                    f"{entry.address}: an earlier attempt of task {entry.result.attempt.task} is complete, and not all "
+                    f"{entry.address}: an earlier attempt of task {entry.result.attempt.task} is complete, but not all "
                     "of its messages were delivered in time (option 'timeoutMs')."
                 )
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions) -> TaskEntry:
@@ -77,12 +79,13 @@ def _with_outcome(entry: TaskEntry, answer: InquiryAnswer, options: SinkOptions)
     return replace(entry, result=result, is_done=True)
 
 
-def _decide(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
-    text = f"Messages of task {entry.result.attempt.task} may be in Kafka or not: it ended an attempt, and {reason}"
+def _resolve_doubt(entry: TaskEntry, reason: str, options: SinkOptions) -> TaskEntry | None:
+    task = entry.result.attempt.task
+    doubt = f"Messages of task {task} may be in Kafka or not: the task ended an attempt, and {reason}"
     if options.on_doubt is OnDoubt.FAIL:
         raise TaskError(
-            f"{text}. Run the job again with option onDoubt=send, which may double these {entry.result.total} "
+            f"{doubt}. Run the job again with option onDoubt=send, which may double these {entry.result.total} "
             "messages, or onDoubt=skip, which may lose them."
         )
-    log.warning("%s. By option onDoubt=%s.", text, options.on_doubt.value)
+    log.warning("%s. Option onDoubt=%s decides.", doubt, options.on_doubt.value)
     return replace(entry, is_done=True) if options.on_doubt is OnDoubt.SKIP else None

