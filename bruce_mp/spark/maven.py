@@ -47,10 +47,10 @@ def cache_directory() -> Path:
 
 
 def ensure_jars(directory: Path, coordinates: Sequence[str], *, with_dependencies: bool = True) -> Path:
-    """Fetch the jars of `coordinates` (`group:artifact:version`) into `directory`/jars, unless `directory` exists.
+    """Fetch the jars of `coordinates` (`group:artifact:version`) into the directory `jars` in `directory`.
 
-    Return `directory`. Raise `StartError`. A lock allows one fetch at a time. The directory appears by one rename after
-    the fetch, so a killed fetch leaves no incomplete directory.
+    Return `directory`; if it exists, fetch nothing. Raise `StartError`. A lock allows one fetch at a time. The
+    directory appears by one rename after the fetch, so a killed fetch leaves no incomplete directory.
     """
     if not directory.is_dir():
         with _locked(directory.with_name(f"{directory.name}.lock")):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bruce_mp.config.load import load_config
-from bruce_mp.spark.cli import _parser as parser_of_spark
+from bruce_mp.spark.cli import _create_parser as parser_of_spark
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS, TCP_ADDRESS
 from support import processes
 from support.doc_pages import ROOT, commands_in
