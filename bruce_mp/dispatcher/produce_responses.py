@@ -34,7 +34,7 @@ from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE, Action, ErrorRow,
 from bruce_mp.slab.layout import FLAG_AFTER_GAP, FLAG_IN_DOUBT
 from bruce_mp.slab.rows import MAX_SETTLED_SEGMENTS
 from bruce_mp.telemetry.clock import steady_ms
-from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.counters import Counter, response_counter
 from bruce_mp.telemetry.traffic import TrafficSums
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ __all__ = ["ResponseHandler"]
 
 log = logging.getLogger(__name__)
 _OUT_OF_ORDER: Final = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
-_LAST_CODE: Final = 133
-"""The last error code with a separate counter; greater codes share the next counter."""
 _OPERATOR_ACTIONS: Final = frozenset({Action.FATAL_FOR_TOPIC, Action.AWAIT_PERMISSION})
 _FINAL_ACTIONS: Final = frozenset(
     {Action.DISCARD, Action.FATAL_FOR_TOPIC, Action.SEND_UNNUMBERED, Action.SEND_UNCOMPRESSED}
@@ -131,8 +129,7 @@ class ResponseHandler:
         return queue.renumber_from is not None
 
     def _count_responses(self, error: int, responses: int = 1) -> None:
-        code = error if -1 <= error <= _LAST_CODE else _LAST_CODE + 2
-        self._row.add(Counter.AckErrorFirst + 1 + code, responses)
+        self._row.add(response_counter(error), responses)
 
     def _on_refused(
         self, queue: PartitionQueue, batch: SentBatch, ack: PartitionAck, rule: ErrorRow, topic: bytes

@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from bruce_mp.slab.room import chunks_for, room_for_largest
+from bruce_mp.slab.room import PAUSE_SHARE, chunks_for, room_for_largest
 
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
 __all__ = ["MAX_PAUSE_S", "Allowance", "Backpressure"]
 
-WATERMARK: Final = 0.75
-"""The part of the usable slab in use above which the input pauses."""
 MIN_PAUSE_S: Final = 0.001
 MAX_PAUSE_S: Final = 0.010
 """Bounds of the pause while the slab is nearly full; it grows as the free memory shrinks."""
@@ -68,7 +66,7 @@ class Backpressure:
 
     def allowance(self, next_size: int) -> Allowance:
         """Reclaim chunks and return the next allowance; `next_size` is that of the first waiting datagram."""
-        watermark = int(self._pool.usable * (1 - WATERMARK))  # in free chunks
+        watermark = int(self._pool.usable * (1 - PAUSE_SHARE))  # in free chunks
         is_short = self._pool.free_count <= watermark
         if is_short:
             self._adapt_turn(self._free_before - self._pool.free_count)

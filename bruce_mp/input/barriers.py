@@ -99,6 +99,11 @@ class Barriers:
         return any(not each.is_durable for each in self._pending)
 
     @property
+    def has_durable_barrier(self) -> bool:
+        """Return True if a barrier waits for the journal."""
+        return any(each.is_durable for each in self._pending)
+
+    @property
     def has_unpublished(self) -> bool:
         """Return True if a barrier waits for the journal, and its messages may not all be handed over."""
         return any(each.is_durable and each.ticket is None for each in self._pending)
@@ -133,16 +138,14 @@ class Barriers:
         self._pending.append(_PendingBarrier(client, request.token, due_ms, last, is_durable, outstanding))
         self.has_new = True
 
-    def on_handed_over(self) -> bool:
-        """Give each durable barrier its ticket once its messages are handed over; return True if there is one.
+    def on_handed_over(self) -> None:
+        """Give the durable barriers their tickets; the caller has handed over all runs.
 
-        The caller has handed over all runs. The feed hands over messages in spill files later.
+        A barrier with messages in spill files gets none yet, because the feed hands them over later.
         """
-        durable = [each for each in self._pending if each.is_durable]
-        for each in durable:
-            if self._journal is not None and each.ticket is None and not _is_spilled(each.client, each.last):
-                each.ticket = self._journal.last_handed_over
-        return bool(durable)
+        for each in self._pending:
+            if self._journal is not None and each.is_durable and each.ticket is None:
+                each.ticket = None if _is_spilled(each.client, each.last) else self._journal.last_handed_over
 
     def _is_finished(self, barrier: _PendingBarrier) -> bool:
         is_journaled = barrier.ticket is not None and self._journal is not None and self._journal.has(barrier.ticket)
@@ -285,7 +288,8 @@ class BarrierWatch:
             self._publisher.flush(self._outcomes.unsettled_topics())
 
     def _request_journal(self) -> None:
-        if self._barriers.on_handed_over():
+        self._barriers.on_handed_over()
+        if self._barriers.has_durable_barrier:
             self._wake_journal()
 
     def _poll(self) -> None:

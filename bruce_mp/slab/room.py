@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.slab import layout as lay
 
 if TYPE_CHECKING:
     from bruce_mp.slab.chunks import ChunkPool
 
-__all__ = ["chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
+__all__ = ["PAUSE_SHARE", "chunks_for", "messages_that_fit", "room_for", "room_for_largest"]
+
+PAUSE_SHARE: Final = 0.75
+"""The share of the usable slab in use above which an input pauses between receives."""
 
 
 def chunks_for(size: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from bruce_mp.errors import DiscardReason
 
-__all__ = ["BOOK_COUNTERS", "DISCARDED", "Counter", "discarded"]
+__all__ = ["BOOK_COUNTERS", "DISCARDED", "UNKNOWN_RESPONSES", "Counter", "discarded", "response_counter"]
 
 BOOK_COUNTERS: Final = 64
 """The first counters of a row hold the books; 8 to 15 count moves between stages (`slab/layout.py`)."""
@@ -154,7 +154,7 @@ class Counter(IntEnum):
     ConnectorReplaceTimestamp = 187
     """Messages that got their arrival time, because a broker refused their timestamp."""
     AckErrorFirst = 192
-    """AckErrorFirst + 1 + code counts the responses with an error code from -1 to 133; + 136 counts all other codes."""
+    """The base of the counters of responses by error code; see `response_counter`."""
 
     # supervisor and status
     GotShutdownRequest = 352
@@ -179,3 +179,14 @@ class Counter(IntEnum):
     """AckDelayFirst + i counts the messages of bucket i."""
     AckDelayMs = 384
     """Sum over all messages."""
+
+
+_ERROR_CODES: Final = range(-1, 134)
+"""The error codes of Kafka that have a counter each."""
+UNKNOWN_RESPONSES: Final = Counter.AckErrorFirst + 136
+"""The counter of the responses with all other codes."""
+
+
+def response_counter(code: int) -> int:
+    """Return the number of the counter of responses with this error code."""
+    return Counter.AckErrorFirst + 1 + code if code in _ERROR_CODES else UNKNOWN_RESPONSES

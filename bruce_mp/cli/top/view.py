@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bruce_mp.cli.top.page import SORT_KEYS
+from bruce_mp.slab.room import PAUSE_SHARE
+from bruce_mp.status.pages.health import FULL
 from bruce_mp.telemetry.clock import utc_text
 
 if TYPE_CHECKING:
@@ -35,9 +37,6 @@ NARROW: Final = 110
 _ABSENT: Final = "-"
 """The text of an unknown number."""
 _BAD, _WARN, _GOOD, _QUIET = "bold red", "yellow", "green", "dim"
-_FULL: Final = 0.9
-_FILLING: Final = 0.75
-"""Ratios of the slab in use from which the view marks it as bad, or as a warning."""
 _MINUTE_S: Final = 49
 """The shortest window that the view calls a minute. Windows begin at steps of 10 s, so a full one lasts 50 to 60 s."""
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -149,7 +148,7 @@ def _rates(page: TopPage) -> Text:
     median, p99 = duration_text(latency.p50_ms), duration_text(latency.p99_ms)
     window = "last minute" if flow.seconds >= _MINUTE_S else f"last {flow.seconds:.0f} s"
     used = page.slab.in_use / page.slab.size
-    style = _BAD if used >= _FULL else _WARN if used >= _FILLING else ""
+    style = _BAD if used >= FULL else _WARN if used >= PAUSE_SHARE else ""
     return _line(
         (f"{window}: ", _QUIET),
         f"in {rate_text(flow.received)}/s  delivered {rate_text(flow.delivered)}/s  ",

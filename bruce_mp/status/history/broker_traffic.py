@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.history.windows import HOUR_MS, MINUTE_MS, Window, increases, latency_ms, minute_start_ms, per_s
 from bruce_mp.status.pages.brokers import dispatcher_slots
-from bruce_mp.telemetry.counters import Counter
+from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, response_counter
 from bruce_mp.telemetry.latency_histogram import BUCKETS
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerHistory", "BrokerTraffic"]
 
-_FIRST_ERROR: Final = Counter.AckErrorFirst
-_NO_ERROR: Final = _FIRST_ERROR + 1
-_LAST_ERROR: Final = _FIRST_ERROR + 136
-"""Counters of the responses by error code: -1 is the first, 0 means no error, and the last sums all unknown codes."""
+_NO_ERROR: Final = response_counter(0)
+_RESPONSES: Final = slice(response_counter(-1), UNKNOWN_RESPONSES + 1)
+"""The counters of the responses by error code."""
 
 
 class _BrokerSample(NamedTuple):
@@ -88,7 +87,7 @@ class BrokerHistory:
         return _BrokerSample(
             now_ms,
             counters[Counter.MsgDelivered],
-            sum(counters[_FIRST_ERROR : _LAST_ERROR + 1]) - counters[_NO_ERROR],
+            sum(counters[_RESPONSES]) - counters[_NO_ERROR],
             tuple(counters[Counter.AckDelayFirst : Counter.AckDelayFirst + BUCKETS]),
         )
 

@@ -15,7 +15,7 @@ from bruce_mp.protocol.kafka.error_actions import ERROR_TABLE
 from bruce_mp.slab import layout as lay
 from bruce_mp.status.pages.header import Page, header_lines, read_header
 from bruce_mp.status.pages.processes import row_name
-from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.counters import UNKNOWN_RESPONSES, Counter, discarded, response_counter
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, bucket_name
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ _LEGACY_ACK_NAMES: Final = {
     16: "AckErrorNotCoordinatorForGroup",
 }
 """Counter names of Dory for error codes that Kafka names differently."""
-_ACK_ANY_OTHER: Final = Counter.AckErrorFirst + 136
 
 _LOCATIONS: Final = (
     (0, "[books]"),
@@ -128,10 +127,8 @@ def _named_counters() -> Iterator[_NamedCounter]:
     for reason in DiscardReason:
         yield _NamedCounter(discarded(reason), "MsgDiscarded" + _camel(reason.name))
     for code, row in ERROR_TABLE.items():
-        yield _NamedCounter(
-            Counter.AckErrorFirst + 1 + code, _LEGACY_ACK_NAMES.get(code) or "AckError" + _camel(row.name)
-        )
-    yield _NamedCounter(_ACK_ANY_OTHER, "AckErrorUndocumented")
+        yield _NamedCounter(response_counter(code), _LEGACY_ACK_NAMES.get(code) or "AckError" + _camel(row.name))
+    yield _NamedCounter(UNKNOWN_RESPONSES, "AckErrorUndocumented")
 
 
 _COUNTERS: Final = tuple(sorted(_named_counters()))

@@ -16,6 +16,7 @@ from bruce_mp.discards.reasons import BY_CLIENTS, BY_FAULT, EXPLANATIONS, discar
 from bruce_mp.errors import DiscardReason
 from bruce_mp.protocol.kafka.error_actions import Action, action_for
 from bruce_mp.slab import layout as lay
+from bruce_mp.slab.room import PAUSE_SHARE
 from bruce_mp.slab.tables import TopicTable
 from bruce_mp.status.pages.certificates import certificate_problems, certificate_warnings, list_certificates
 from bruce_mp.status.pages.header import Page
@@ -47,8 +48,6 @@ __all__ = ["Evidence", "HealthPage", "assess_health", "collect_evidence", "healt
 
 FULL: Final = 0.9
 """Ratio of the slab in use above which `/healthz` is red: messages are lost soon."""
-FILLING: Final = 0.75
-"""Ratio of the slab in use above which the input pauses between batches."""
 MAX_NAMED: Final = 10
 """Limit of the topics or partitions that a check names."""
 ELECTION_MS: Final = 5000
@@ -431,7 +430,7 @@ def _recreated_topics(evidence: Evidence) -> Iterator[str]:
 
 
 def _filling_slab(evidence: Evidence) -> Iterator[str]:
-    if FILLING <= evidence.slab_in_use < FULL:
+    if PAUSE_SHARE <= evidence.slab_in_use < FULL:
         yield f"The slab is {evidence.slab_in_use:.0%} full, and senders are slowed down; see /brokers."
 
 

@@ -16,7 +16,7 @@ from bruce_mp.status.pages.health import assess_health
 from bruce_mp.status.pages.text import topic_text
 from bruce_mp.telemetry.books import counter_total
 from bruce_mp.telemetry.broker_status import CONNECTED, FAILED
-from bruce_mp.telemetry.counters import Counter, discarded
+from bruce_mp.telemetry.counters import Counter, discarded, response_counter
 from bruce_mp.telemetry.latency_histogram import BOUNDS_MS, read_latencies
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _stalls(stalls: Stalls, now_ms: int) -> Iterator[Family]:
 
 
 def _kafka_errors(slab: Slab) -> Family:
-    values = {row.name: counter_total(slab, Counter.AckErrorFirst + 1 + code) for code, row in ERROR_TABLE.items()}
+    values = {row.name: counter_total(slab, response_counter(code)) for code, row in ERROR_TABLE.items()}
     seen = {name: value for name, value in values.items() if value}
     return _labelled("bruce_kafka_answers_total", "counter", "Responses for a partition, by error.", "error", seen)
 
