@@ -100,16 +100,20 @@ class EventHook:
 
     def _execute(self, event: DaemonEvent) -> None:
         command, timeout_s = self._config.command, self._config.timeout_s
-        if not command or self._is_stopped:
+        if not command:
             return
         try:
-            code = self._start(command, event.environment()).wait(timeout_s)
+            process = self._start(command, event.environment())
         except OSError as error:
             _warn(command, f"cannot be started: {error.strerror}")
+            return
+        if process is None:
+            return
+        try:
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            assert self._process is not None
-            _kill_group(self._process)
-            self._process.wait()
+            _kill_group(process)
+            process.wait()
             _warn(command, f"did not end within {timeout_s} s, and was killed")
         else:
             if code and not self._is_stopped:
@@ -117,9 +121,12 @@ class EventHook:
         with self._changed:
             self._process = None
 
-    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+        """Start the program, unless the hook has stopped."""
         null = subprocess.DEVNULL
-        with self._changed:
+        with self._changed:  # `stop` kills the program only if it sees the process
+            if self._is_stopped:
+                return None
             self._process = subprocess.Popen(  # noqa: S603 - the operator's own program
                 command, stdin=null, stdout=null, stderr=null, env=environment, start_new_session=True
             )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -111,6 +113,20 @@ def test_stop_kills_a_running_program(make: Callable[..., Hook]) -> None:
     hook.hook.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(int(hook.pid_file.read_text()), 0)
+
+
+def test_stop_just_before_the_start_runs_no_program(make: Callable[..., Hook], monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = make()
+
+    def stop(_event: DaemonEvent) -> dict[str, str]:
+        with suppress(RuntimeError):  # the thread cannot join itself
+            hook.hook.stop()
+        return {}
+
+    monkeypatch.setattr(DaemonEvent, "environment", stop)
+    hook.hook.post(DaemonEvent("health", "problem", ""))
+    wait_until(lambda: "events" not in {thread.name for thread in threading.enumerate()}, "the end of the thread")
+    assert not hook.lines()
 
 
 # --- pauses -----------------------------------------------------------------------------------------------------------
