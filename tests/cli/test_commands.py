@@ -50,14 +50,19 @@ def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"bruce {bruce_mp.__version__}, {CHOICE.sentence}\n"
 
 
-@pytest.mark.parametrize(
-    "argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"], ["top", "--interval=x"]]
-)
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["run"], ["check", "--url", "nowhere"], ["--", "run"]])
 def test_wrong_usage_exits_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(argv)
     assert end.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+def test_an_invalid_interval_names_the_allowed_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["top", "--interval", "x"])
+    assert end.value.code == 2
+    assert "argument --interval: x is not a number of seconds from 0.5" in capsys.readouterr().err
 
 
 def test_an_expected_error_prints_one_sentence_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
