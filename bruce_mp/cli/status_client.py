@@ -21,7 +21,7 @@ import msgspec
 from bruce_mp.config.addresses import HostPort, UnixPath, parse_listen
 from bruce_mp.config.load import load_config
 from bruce_mp.config.sections import Http
-from bruce_mp.errors import BruceError, ExitCode
+from bruce_mp.errors import BruceError, ConfigError, ExitCode
 from bruce_mp.network.credentials import read_secret
 from bruce_mp.status.pages.health import HealthPage
 from bruce_mp.supervisor.run_dir import HTTP_ADDRESS
@@ -83,10 +83,14 @@ def status_client(args: Namespace) -> StatusClient:
 
 
 def _read_token(file: str | None, http: Http) -> str | None:
-    """Return the token in `file`, else that of `http`, else None. Raise ConfigError for an unreadable file."""
+    """Return the token in `file`, else that of `http`, else None. Raise ConfigError if it is unreadable or invalid."""
     if file is not None:
-        return read_secret(file, None, "The token")
-    return read_secret(http.token_file, http.token_env, "The token of the daemon")
+        token = read_secret(file, None, "The token")
+    else:
+        token = read_secret(http.token_file, http.token_env, "The token of the daemon")
+    if token is not None and not token.isprintable():
+        raise ConfigError("The token has line breaks or control characters. Write it as one line of text.")
+    return token
 
 
 def _address_of_running(config: Config) -> HostPort | UnixPath:

@@ -40,7 +40,7 @@ def create_parser(summaries: Mapping[str, str]) -> ArgumentParser:
     parser = ArgumentParser(
         prog="bruce",
         description="Deliver the messages of this host's programs to Kafka.",
-        epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` lists its options.",
+        epilog=f"commands:\n{listed}\n\n`bruce COMMAND --help` lists the options of a command.",
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and which kernels are used")

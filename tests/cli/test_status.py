@@ -112,6 +112,14 @@ def test_status_json_equals_the_pages(capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == {path.split("/")[1]: page for path, page in PAGES.items()}
 
 
+def test_a_token_of_several_lines_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "token").write_text("secret\n\n")
+    with serve() as pages:
+        assert main(["reload", "--url", pages.url, "--token-file", str(tmp_path / "token")]) == 1
+    error = capsys.readouterr().err
+    assert error == "bruce: The token has line breaks or control characters. Write it as one line of text.\n"
+
+
 @pytest.mark.process
 def test_a_real_status_process_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slab = FilledSlab(tmp_path / "slab", known=(b"clicks",))
