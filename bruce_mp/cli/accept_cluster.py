@@ -10,6 +10,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.status_client import add_address, add_token, request_change
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Request the change and print the response."""
     description = "Let a daemon send the messages that it holds for an earlier Kafka cluster to the present one."
-    statuses = "Exit status: 0 if the cluster was accepted, 1 if it was refused, 4 after another response or none."
-    parser = ArgumentParser(prog="bruce accept-cluster", description=description, epilog=statuses)
+    parser = ArgumentParser(prog="bruce accept-cluster", description=description, epilog=exit_statuses(__doc__))
     add_address(parser)
     add_token(parser)
     parser.add_argument("cluster_id", help="id of the present cluster, as in the log and on /healthz")

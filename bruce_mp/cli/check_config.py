@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bruce_mp.cli.options import add_overrides
+from bruce_mp.cli.options import add_overrides, exit_statuses
 from bruce_mp.config.accounts import check_accounts
 from bruce_mp.config.addresses import HostPort, UnixPath
 from bruce_mp.config.load import load_config
@@ -36,7 +36,9 @@ __all__ = ["directory_warnings", "main"]
 def main(argv: Sequence[str]) -> int:
     """Validate the file and print a summary."""
     parser = ArgumentParser(
-        prog="bruce check-config", description="Validate a configuration file and print a summary of its settings."
+        prog="bruce check-config",
+        description="Validate a configuration file and print a summary of its settings.",
+        epilog=exit_statuses(__doc__),
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the configuration file")
     parser.add_argument(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from bruce_mp.cli.importing.command_line import CONFIG_PATH, parse_options
 from bruce_mp.cli.importing.convert import convert
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Convert the file, and print the TOML."""
     parser = ArgumentParser(
-        prog="bruce import-config", description="Convert a configuration of Dory or Bruce, and print it as TOML."
+        prog="bruce import-config",
+        description="Convert a configuration of Dory or Bruce, and print it as TOML.",
+        epilog=exit_statuses(__doc__),
     )
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the XML file of the old configuration")
     parser.add_argument(

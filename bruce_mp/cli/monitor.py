@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from bruce_mp.cli.monitoring.checks import CHECKS, Severity
 from bruce_mp.cli.monitoring.readings import read_daemon
 from bruce_mp.cli.monitoring.state import StateError, load_state, save_state
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.errors import BruceError
 
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _create_parser() -> ArgumentParser:
-    parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios: exit status 0, 1, 2 or 3.")
+    parser = _Parser(prog="bruce monitor", description="Check a daemon, for Nagios.", epilog=exit_statuses(__doc__))
     add_address(parser)
     parser.add_argument(
         "--state",

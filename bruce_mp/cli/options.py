@@ -1,4 +1,4 @@
-"""Command-line options that several subcommands share."""
+"""Parts of command-line parsers that several subcommands share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Callable
 
-__all__ = ["add_overrides", "port_number", "seconds_from"]
+__all__ = ["add_overrides", "exit_statuses", "port_number", "seconds_from"]
 
 _MAX_PORT: Final = 65535
+
+
+def exit_statuses(documentation: str | None) -> str:
+    """Return the paragraph of a module's docstring that begins with "Exit status:", for the end of the help.
+
+    `python -OO` has no docstrings; then the text is empty.
+    """
+    paragraphs = (documentation or "").split("\n\n")
+    return next((paragraph.strip() for paragraph in paragraphs if paragraph.startswith("Exit status:")), "")
 
 
 def add_overrides(parser: ArgumentParser) -> None:

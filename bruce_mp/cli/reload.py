@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.status_client import add_address, add_token, request_change
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Request the reload and print the response."""
     description = "Reload the configuration of a running daemon, as SIGHUP does, and print the outcome."
-    statuses = "Exit status: 0 if the reload was applied, 1 if it was refused, 4 after another response or none."
-    parser = ArgumentParser(prog="bruce reload", description=description, epilog=statuses)
+    parser = ArgumentParser(prog="bruce reload", description=description, epilog=exit_statuses(__doc__))
     add_address(parser)
     add_token(parser)
     parser.add_argument("--check", action="store_true", help="only list the changes, and those that need a restart")

@@ -8,7 +8,7 @@ The files of one log, `PATH` and the `PATH.MS` that the daemon rotated, count as
 messages. Equal lines of different logs are one message, because an archive holds copies.
 
 Exit status: 0 if Kafka has all selected messages, 1 if some were discarded, too large or in a cut line, if the daemon
-lost their counts, or if the daemon failed.
+lost their counts, or if the daemon failed. A further run continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from bruce_mp.cli.options import port_number, seconds_from
+from bruce_mp.cli.options import exit_statuses, port_number, seconds_from
 from bruce_mp.cli.replay_state import LineKey, ReplayState, UnconfirmedGroup
 from bruce_mp.client import SendError, StreamClient, TcpClient
 from bruce_mp.errors import BruceError, DiscardReason, ExitCode, LocalProtocolError
@@ -431,7 +431,7 @@ def _create_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="bruce replay",
         description="Send the messages of discard files and slab exports again, each line once.",
-        epilog="Exit status: 0 if Kafka has all selected messages, 1 otherwise; a further run continues.",
+        epilog=exit_statuses(__doc__),
     )
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE", help="discard file, or output of `bruce slab export`")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bruce_mp.cli.options import add_overrides
+from bruce_mp.cli.options import add_overrides, exit_statuses
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import ExitCode
 from bruce_mp.supervisor.process import run
@@ -26,8 +26,10 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Run the daemon, or only the preflight check, which loads the modules of all processes."""
-    parser = ArgumentParser(prog="bruce run", description="Run the daemon in the foreground until SIGTERM.")
-    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration")
+    parser = ArgumentParser(
+        prog="bruce run", description="Run the daemon in the foreground until SIGTERM.", epilog=exit_statuses(__doc__)
+    )
+    parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the configuration file")
     add_overrides(parser)
     parser.add_argument(
         CHECK_OPTION,

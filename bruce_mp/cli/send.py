@@ -1,10 +1,15 @@
-"""`bruce send`: see `bruce_mp.client.send`, which also works without the daemon's dependencies."""
+"""`bruce send`: the command of `bruce_mp.client.send`, which also works without the daemon's dependencies.
+
+Exit status: 0 if the kernel accepted every message, 1 if not or if `--flush` finds one undelivered, 2 for wrong
+options.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.client.send import add_arguments, run
 
 if TYPE_CHECKING:
@@ -14,6 +19,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = ArgumentParser(prog="bruce send", description="Send messages to a daemon.")
+    """Send the messages."""
+    parser = ArgumentParser(prog="bruce send", description="Send messages to a daemon.", epilog=exit_statuses(__doc__))
     add_arguments(parser)
     return run(parser.parse_args(argv))

@@ -11,6 +11,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.slab_export import ExportOptions, export
 from bruce_mp.cli.slab_inspect import inspect
 from bruce_mp.errors import SlabError
@@ -34,16 +35,24 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="bruce slab", description="Inspect a slab file, and export its messages.")
+    parser = ArgumentParser(
+        prog="bruce slab", description="Inspect a slab file, and export its messages.", epilog=exit_statuses(__doc__)
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_inspect(
-        commands.add_parser("inspect", help="summarize a slab", description="Summarize a slab file, and report damage.")
+        commands.add_parser(
+            "inspect",
+            help="summarize a slab",
+            description="Summarize a slab file, and report damage.",
+            epilog=exit_statuses(__doc__),
+        )
     )
     _add_export(
         commands.add_parser(
             "export",
             help="write the messages of a slab to a file",
             description="Write the messages that a slab holds as lines of a discard file, in order of arrival.",
+            epilog=exit_statuses(__doc__),
         )
     )
     return parser

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.status_client import add_address, status_client
 from bruce_mp.errors import ExitCode
 from bruce_mp.status.pages.brokers import BrokersPage
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 JSON_PAGES: Final = ("server_info", "books", "processes", "brokers", "queues")
-EPILOG: Final = (
-    "Columns of topics: BATCH counts messages in the router, SEND WAIT messages to be sent, ACK WAIT sent messages "
-    "without a response."
+DESCRIPTION: Final = (
+    "Show the state of a daemon. In the table of topics, BATCH counts messages in the router, SEND WAIT messages to be "
+    "sent, and ACK WAIT sent messages without a response."
 )
 
 
 def main(argv: Sequence[str]) -> int:
     """Read the pages and print them."""
-    parser = ArgumentParser(prog="bruce status", description="Show the state of a daemon.", epilog=EPILOG)
+    parser = ArgumentParser(prog="bruce status", description=DESCRIPTION, epilog=exit_statuses(__doc__))
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="print the status pages as one JSON object, by page")
     args = parser.parse_args(argv)

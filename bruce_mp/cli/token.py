@@ -12,6 +12,7 @@ import json
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
+from bruce_mp.cli.options import exit_statuses
 from bruce_mp.cli.tokens import aws_msk_iam, oidc
 from bruce_mp.cli.tokens.issued_token import TokenError
 from bruce_mp.errors import ConfigError, ExitCode
@@ -27,6 +28,7 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(
         prog="bruce token",
         description="Get a token for the login at the brokers, as the program of kafka.sasl.token_command.",
+        epilog=exit_statuses(__doc__),
     )
     issuers = parser.add_subparsers(metavar="ISSUER", required=True, help="the kind of server that issues the token")
     oidc.add_parser(issuers)

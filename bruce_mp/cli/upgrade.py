@@ -13,7 +13,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.options import seconds_from
+from bruce_mp.cli.options import exit_statuses, seconds_from
 from bruce_mp.config.load import load_config
 from bruce_mp.errors import BruceError, ExitCode
 from bruce_mp.supervisor.run_dir import running_daemon
@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(
         prog="bruce upgrade",
         description="Upgrade a running daemon to the installed code without stopping it, and reload its configuration.",
+        epilog=exit_statuses(__doc__),
     )
     parser.add_argument("--config", required=True, type=Path, metavar="FILE", help="the daemon's configuration file")
     parser.add_argument(

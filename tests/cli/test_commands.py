@@ -35,6 +35,13 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert callable(importlib.import_module(COMMANDS[name].module).main)
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"dev-broker"}))
+def test_the_help_ends_with_the_exit_statuses(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    assert capsys.readouterr().out.rpartition("\n\n")[2].startswith("Exit status: 0")
+
+
 def test_the_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--help"])

@@ -2,7 +2,7 @@
 
 The command reads `/overview/json`, as the status page does. The package `rich` of the extra `top` draws the tables.
 
-Exit status: 0.
+Exit status: 0 after the key q, 1 without a terminal or the package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.cli.options import seconds_from
+from bruce_mp.cli.options import exit_statuses, seconds_from
 from bruce_mp.cli.status_client import UnreadableError, add_address, status_client
 from bruce_mp.cli.top.page import TopPage, TopSelection
 from bruce_mp.cli.top.terminal import read_keys
@@ -44,7 +44,11 @@ _MAX_WAIT_S: Final = 86_400.0
 
 def main(argv: Sequence[str]) -> int:
     """Show the daemon until the user ends the view."""
-    parser = ArgumentParser(prog="bruce top", description="Show a daemon live in the terminal, until the key q.")
+    parser = ArgumentParser(
+        prog="bruce top",
+        description="Show a daemon live in the terminal, until the key q.",
+        epilog=exit_statuses(__doc__),
+    )
     add_address(parser)
     parser.add_argument(
         "--interval",
