@@ -12,7 +12,7 @@ import os
 from argparse import ArgumentParser
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bruce_mp.cli.options import add_overrides, exit_statuses
 from bruce_mp.config.accounts import check_accounts
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["directory_warnings", "main"]
 
+_TITLE_WIDTH: Final = len("run directory ")
+_LEVEL_WIDTH: Final = len("warning  ")
+
 
 def main(argv: Sequence[str]) -> int:
     """Validate the file and print a summary."""
@@ -50,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     check_accounts(config.input)
     print(f"{args.file}: OK")
     for title, text in _summary(config).items():
-        print(f"  {title:14}{text}")
+        print(f"  {title:{_TITLE_WIDTH}}{text}")
     file_warnings = (*unreadable_files(config), *exposed_files(config))
     for warning in (*risk_warnings(config), *file_warnings, *directory_warnings(config)):
         print(f"Note: {warning}")
@@ -65,7 +68,7 @@ def _check_surroundings(config: Config) -> ExitCode:
 
     status = ExitCode.OK
     for finding in chain(broker_findings(config), host_findings(config)):
-        print(f"{finding.level:9}{finding.subject}: {finding.text}", flush=True)
+        print(f"{finding.level:{_LEVEL_WIDTH}}{finding.subject}: {finding.text}", flush=True)
         if finding.level is CheckLevel.FAILED:
             status = ExitCode.SETUP
     print("Not checked: clocks, because brokers do not tell their time.")

@@ -38,7 +38,7 @@ COMMANDS: Final = {
     "upgrade": Command("bruce_mp.cli.upgrade", "upgrade a running daemon to the installed code"),
     "status": Command("bruce_mp.cli.status", "show the state of a daemon"),
     "top": Command("bruce_mp.cli.top.command", "show a daemon live in the terminal"),
-    "check": Command("bruce_mp.cli.check", "check that a daemon's books balance"),
+    "check": Command("bruce_mp.cli.check", "check that a daemon accounts for every message"),
     "monitor": Command("bruce_mp.cli.monitor", "check a daemon for Nagios: exit status 0, 1, 2 or 3"),
     "replay": Command("bruce_mp.cli.replay", "send discarded or exported messages again"),
     "token": Command("bruce_mp.cli.token", "get a token for a login at the brokers"),
@@ -113,8 +113,8 @@ def run_with_sigpipe(command: Callable[[], int]) -> int:
     """Run a command, flush its output, and return its exit status.
 
     If the reader of its output has exited, as in `bruce status | head -1`, the command ends without a message, and the
-    status is EXIT_SIGPIPE. The interpreter ignores SIGPIPE itself, and a broken connection must indeed end neither a
-    daemon nor a reconnecting sender. A BrokenPipeError of such a connection propagates.
+    status is EXIT_SIGPIPE. The signal stays ignored, as the interpreter sets it, because a broken connection must end
+    neither a daemon nor a reconnecting sender. A BrokenPipeError of such a connection propagates.
     """
     try:
         try:

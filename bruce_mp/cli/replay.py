@@ -259,11 +259,7 @@ class ReplayRun:
                 content = data.rstrip(b"\r\n")
                 line = line_of(content)
                 fate = self._selection.fate_of(line)
-                digest = sha256(content).digest()
-                lines_of_log[digest] += 1
-                key = LineKey(digest, lines_of_log[digest])
-                is_copy = key.number <= self._most_lines[digest]
-                self._most_lines[digest] = max(self._most_lines[digest], key.number)
+                key, is_copy = self._identify(content, lines_of_log)
                 if line is None or fate in COUNTS_OF_UNSENT:
                     self.counts += COUNTS_OF_UNSENT[fate]
                 elif is_copy:
@@ -276,6 +272,15 @@ class ReplayRun:
                     self._add_to_incomplete(key, message)
                 else:
                     yield key, message
+
+    def _identify(self, content: bytes, lines_of_log: Counter[bytes]) -> tuple[LineKey, bool]:
+        """Count a line of a log. Return its identity, and True if it is a copy of a line of another log."""
+        digest = sha256(content).digest()
+        lines_of_log[digest] += 1
+        key = LineKey(digest, lines_of_log[digest])
+        is_copy = key.number <= self._most_lines[digest]
+        self._most_lines[digest] = max(self._most_lines[digest], key.number)
+        return key, is_copy
 
     def _add_to_incomplete(self, key: LineKey, message: bytes) -> None:
         """Add a message to the killed run's group of its line. Send the group if no line is left unread."""

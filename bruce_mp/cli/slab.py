@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Run `inspect` or `export`."""
-    args = _parser().parse_args(argv)
+    args = _create_parser().parse_args(argv)
     path: Path = args.file
     if path.exists() and not path.is_file():
         raise SlabError(f"{path} is not a file; give the slab's own path.")
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     return export(ExportOptions(path, args.output, topics, includes_settled=args.all, ignores_lock=args.force))
 
 
-def _parser() -> ArgumentParser:
+def _create_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="bruce slab", description="Inspect a slab file, and export its messages.", epilog=exit_statuses(__doc__)
     )

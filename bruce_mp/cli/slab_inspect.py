@@ -181,11 +181,11 @@ def _topics(salvage: Salvage) -> list[TopicHeld]:
     for record in salvage.records():
         if record.topic not in topics:
             topics[record.topic] = TopicHeld(topic_text(record.topic), dict.fromkeys(STAGES.values(), 0))
-        _add(topics[record.topic], record)
+        _add_record(topics[record.topic], record)
     return [topic for _, topic in sorted(topics.items())]
 
 
-def _add(topic: TopicHeld, record: SalvagedRecord) -> None:
+def _add_record(topic: TopicHeld, record: SalvagedRecord) -> None:
     topic.held[STAGES[record.state]] += 1
     topic.messages += 1
     topic.bytes += record.end - record.key_at

@@ -145,7 +145,8 @@ class StatusClient:
             return msgspec.json.decode(body, type=shape)
         except msgspec.DecodeError as error:
             raise UnreadableError(
-                f"The server at {self._address} is not a bruce daemon of this version: {path} has other fields."
+                f"The server at {self._address} is not a bruce daemon of this version: {path} has other fields. "
+                "Use the commands of the daemon's version."
             ) from error
 
     def get_health(self) -> HealthPage:
@@ -172,7 +173,7 @@ class StatusClient:
     def _send(
         self, method: str, path: str, timeout_s: float, headers: Mapping[str, bytes] = MappingProxyType({})
     ) -> tuple[int, bytes]:
-        connection = _connection(self._address, timeout_s)
+        connection = _create_connection(self._address, timeout_s)
         try:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
@@ -183,12 +184,12 @@ class StatusClient:
                 "--url or --config."
             ) from error
         except HTTPException as error:
-            raise UnreadableError(f"The server at {self._address} does not speak HTTP.") from error
+            raise UnreadableError(f"The server at {self._address} does not speak HTTP. Check the address.") from error
         finally:
             connection.close()
 
 
-def _connection(address: HostPort | UnixPath, timeout_s: float) -> HTTPConnection:
+def _create_connection(address: HostPort | UnixPath, timeout_s: float) -> HTTPConnection:
     if isinstance(address, UnixPath):
         return _UnixConnection(address.path, timeout_s)
     return HTTPConnection(_LOOPBACK_FOR.get(address.host, address.host), address.port, timeout=timeout_s)

@@ -1,6 +1,6 @@
 """Help, version and usage errors of `bruce` without a subcommand.
 
-Separate from `commands`, which `multiprocessing` imports again in each child process, because none needs argparse.
+Separate because `multiprocessing` imports `commands` again in each child process, which does not need argparse.
 """
 
 from __future__ import annotations

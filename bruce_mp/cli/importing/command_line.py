@@ -57,6 +57,7 @@ def parse_options(line: str) -> Options:
 
 
 def _name_value_pairs(words: list[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and value of each option. Raise ConfigError for an unknown option or a missing value."""
     remaining = iter(words)
     for word in remaining:
         if word in {"--", "--ignore_rest"}:
@@ -85,21 +86,21 @@ def apply_options(options: Options, draft: Draft) -> None:
     """Add the options to the draft, except `config_path`, which `import_config` reads."""
     for name, value in options.items():
         if name in _BY_OPTION:
-            _apply(name, value, draft)
+            _apply_option(name, value, draft)
         elif name in WITHOUT_COUNTERPART:
             draft.add_note(f"--{name}: {WITHOUT_COUNTERPART[name].note}")
     draft.loopback_only |= LOOPBACK_ONLY in options
     if (port := options.get(STATUS_PORT)) is not None:
-        draft.status_port = _parse(STATUS_PORT, port, integer, draft)
+        draft.status_port = _parse_value(STATUS_PORT, port, integer, draft)
 
 
-def _apply(name: str, raw: str | None, draft: Draft) -> None:
+def _apply_option(name: str, raw: str | None, draft: Draft) -> None:
     """Add an option of the table of settings to the draft."""
     setting = _BY_OPTION[name]
     key = tuple(setting.key.split("."))
     value = setting.switch_value
     if raw is not None and setting.parse_option is not None:
-        value = _parse(name, raw, setting.parse_option, draft)
+        value = _parse_value(name, raw, setting.parse_option, draft)
     # The old daemons read an empty text as an option that was not given.
     if value is None or (value == "" and name in {*_ENABLED_BY, "client_id"}):
         return
@@ -115,7 +116,7 @@ def _apply(name: str, raw: str | None, draft: Draft) -> None:
         draft.set(tuple(_ENABLED_BY[name].split(".")), True, ORIGIN)
 
 
-def _parse(name: str, raw: str, parse: Callable[[str], Value], draft: Draft) -> Value | None:
+def _parse_value(name: str, raw: str, parse: Callable[[str], Value], draft: Draft) -> Value | None:
     """Return the parsed value of an option, or add an error to the draft and return None."""
     try:
         return parse(raw)

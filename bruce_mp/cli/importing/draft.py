@@ -54,7 +54,7 @@ class Draft:
 
     def set(self, key: Key, value: object, origin: str = OLD_CONFIGURATION) -> None:
         """Set a value, or the nearest allowed one; `origin` is its place in the old configuration, as `file:line`."""
-        value = self._fit(key, value)
+        value = self._fit_to_range(key, value)
         table = self._tree
         for part in key[:-1]:
             table = table.setdefault(part, {})
@@ -68,7 +68,7 @@ class Draft:
             table.pop(key[-1], None)
         self._origins.pop(key, None)
 
-    def _fit(self, key: Key, value: object) -> object:
+    def _fit_to_range(self, key: Key, value: object) -> object:
         """Return the value, or the nearest allowed one with a note; the old daemons accepted any number from 0."""
         setting = _setting_at(key)
         low, high = setting.meta.ge, setting.meta.le
@@ -106,51 +106,54 @@ class Draft:
 
     def render(self, title: str) -> str:
         """Validate the draft and return it as TOML. Raise ConfigError with a line for each error."""
-        self._check()
-        lines = [*_comment(title), *(line for note in self._notes.get((), ()) for line in _comment(f"NOTE: {note}"))]
+        self._validate()
+        lines = [
+            *_comment_lines(title),
+            *(line for note in self._notes.get((), ()) for line in _comment_lines(f"NOTE: {note}")),
+        ]
         order = [name for name in Config.__struct_fields__ if name in self._tree]
         for name in order:
-            lines += self._table((name,), self._tree[name])
+            lines += self._table_lines((name,), self._tree[name])
         text = "\n".join(lines) + "\n"
         assert tomllib.loads(text) == self._tree
         return text
 
-    def _check(self) -> None:
+    def _validate(self) -> None:
         """Raise ConfigError if the draft is not a valid configuration, or if it has errors."""
         decoder = Decoder()
         decoded = decoder.decode_table(Config, self._tree)
         problems = [problem for problem in decoder.problems if problem.path not in self._suppressed]
         if not problems and not self._errors:
             problems = list(check(msgspec.convert(decoded, Config)))
-        errors = self._errors + [f"{self._origin(problem)}: {problem.text}" for problem in problems]
+        errors = self._errors + [f"{self._origin_of(problem)}: {problem.text}" for problem in problems]
         if errors:
             raise ConfigError("\n".join(errors))
 
-    def _origin(self, problem: Problem) -> str:
+    def _origin_of(self, problem: Problem) -> str:
         """Return the origin of the setting with the problem, or else of one above or below it."""
         related = [key for key in self._origins if all(a == b for a, b in zip(key, problem.path, strict=False))]
         return self._origins[max(related, key=len)] if related else OLD_CONFIGURATION
 
-    def _table(self, key: Key, table: dict[str, Any]) -> Iterator[str]:
+    def _table_lines(self, key: Key, table: dict[str, Any]) -> Iterator[str]:
         """Yield the lines of a section and of the sections in it, with their notes."""
         settings = {name: value for name, value in table.items() if not isinstance(value, dict)}
         tables = {name: value for name, value in table.items() if isinstance(value, dict)}
         if settings or not tables:
             yield ""
-            yield from self._comments(key)
-            yield f"[{_name(key)}]"
+            yield from self._note_lines(key)
+            yield f"[{_toml_key(key)}]"
         elif self._notes.get(key):
             yield ""
-            yield from self._comments(key)
+            yield from self._note_lines(key)
         for name, value in settings.items():
-            yield from self._comments((*key, name))
-            yield f"{_name((name,))} = {_value(value)}"
+            yield from self._note_lines((*key, name))
+            yield f"{_toml_key((name,))} = {_toml_value(value)}"
         for name, value in tables.items():
-            yield from self._table((*key, name), value)
+            yield from self._table_lines((*key, name), value)
 
-    def _comments(self, key: Key) -> Iterator[str]:
+    def _note_lines(self, key: Key) -> Iterator[str]:
         for note in self._notes.get(key, ()):
-            yield from _comment(f"NOTE: {note}")
+            yield from _comment_lines(f"NOTE: {note}")
 
 
 def _setting_at(key: Key) -> SettingType:
@@ -165,13 +168,13 @@ def _setting_at(key: Key) -> SettingType:
     return setting
 
 
-def _comment(text: str) -> list[str]:
+def _comment_lines(text: str) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(text, COMMENT_WIDTH, break_long_words=False, break_on_hyphens=False)]
 
 
-def _value(value: object) -> str:
+def _toml_value(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _name(key: Key) -> str:
-    return ".".join(part if BARE_KEY.fullmatch(part) else _value(part) for part in key)
+def _toml_key(key: Key) -> str:
+    return ".".join(part if BARE_KEY.fullmatch(part) else _toml_value(part) for part in key)

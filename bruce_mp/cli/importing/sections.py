@@ -107,16 +107,16 @@ def read_sections(reader: AttributeReader, root: Element, default_port: int) -> 
             convert(reader, section)
         elif tag == "batching":
             reader.draft.add_note("There was no <batching>: the daemon's defaults apply, 100 ms or 256k.")
-    _brokers(reader, root, default_port)
+    _convert_brokers(reader, root, default_port)
 
 
 # --- batching --------------------------------------------------------------------------------------------------------
 
 
-def _batching(reader: AttributeReader, section: Element) -> None:
+def _convert_batching(reader: AttributeReader, section: Element) -> None:
     reader.draft.add_note(AGE_NOTE, ("batching",))
     for config in section.all("namedConfigs/config"):
-        _batch_config(reader, config)
+        _convert_batch_config(reader, config)
     for tag, key in (
         ("produceRequestDataLimit", "produce_request_data_limit"),
         ("messageMaxBytes", "message_max_bytes"),
@@ -128,13 +128,13 @@ def _batching(reader: AttributeReader, section: Element) -> None:
         if combined.attributes.get("config", "").strip():
             reader.set(("batching", "combined", "config"), combined, "config", stripped)
     if (default := section.first("defaultTopic")) is not None:
-        _batching_rule(reader, default, ("batching", "default"))
+        _convert_batching_rule(reader, default, ("batching", "default"))
     for topic in section.all("topicConfigs/topic"):
         if (name := reader.read(topic, "name", stripped)) is not None:
-            _batching_rule(reader, topic, ("batching", "topics", name))
+            _convert_batching_rule(reader, topic, ("batching", "topics", name))
 
 
-def _batch_config(reader: AttributeReader, config: Element) -> None:
+def _convert_batch_config(reader: AttributeReader, config: Element) -> None:
     name = reader.read(config, "name", stripped)
     if name is None:
         return
@@ -145,9 +145,9 @@ def _batch_config(reader: AttributeReader, config: Element) -> None:
             reader.set(("batching", "configs", name, key), element, "value", parse)
 
 
-def _batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
+def _convert_batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ...]) -> None:
     """Convert action and config of a topic, or of all other topics, to the section `key`."""
-    reader.set((*key, "action"), element, "action", _action)
+    reader.set((*key, "action"), element, "action", _parse_action)
     config = element.attributes.get("config", "")
     if reader.draft.get((*key, "action")) == "per_topic":
         reader.set((*key, "config"), element, "config", stripped)
@@ -155,7 +155,8 @@ def _batching_rule(reader: AttributeReader, element: Element, key: tuple[str, ..
         reader.draft.add_note(f'config="{config}" was ignored with this action; it is left out.', key)
 
 
-def _action(raw: str) -> str:
+def _parse_action(raw: str) -> str:
+    """Return our name of a batching action."""
     if raw.strip() not in ACTIONS:
         raise ValueError(" or ".join(ACTIONS))
     return ACTIONS[raw.strip()]
@@ -164,15 +165,15 @@ def _action(raw: str) -> str:
 # --- compression and rate limits -------------------------------------------------------------------------------------
 
 
-def _compression(reader: AttributeReader, section: Element) -> None:
+def _convert_compression(reader: AttributeReader, section: Element) -> None:
     for config in section.all("namedConfigs/config"):
-        _compression_config(reader, config)
+        _convert_compression_config(reader, config)
     if (threshold := section.first("sizeThresholdPercent")) is not None:
         reader.set(("compression", "size_threshold_percent"), threshold, "value", integer)
-    _topic_configs(reader, section, "compression")
+    _convert_topic_configs(reader, section, "compression")
 
 
-def _compression_config(reader: AttributeReader, config: Element) -> None:
+def _convert_compression_config(reader: AttributeReader, config: Element) -> None:
     name = reader.read(config, "name", stripped)
     if name is None:
         return
@@ -190,27 +191,28 @@ def _compression_config(reader: AttributeReader, config: Element) -> None:
         reader.draft.add_note(f'level="{level}" had no effect; it is left out.', key)
 
 
-def _rate_limits(reader: AttributeReader, section: Element) -> None:
+def _convert_rate_limits(reader: AttributeReader, section: Element) -> None:
     for config in section.all("namedConfigs/config"):
         name = reader.read(config, "name", stripped)
         if name is not None:
-            _rate_limit_config(reader, config, ("rate_limit", "configs", name))
-    _topic_configs(reader, section, "rate_limit")
+            _convert_rate_limit_config(reader, config, ("rate_limit", "configs", name))
+    _convert_topic_configs(reader, section, "rate_limit")
 
 
-def _rate_limit_config(reader: AttributeReader, config: Element, key: tuple[str, ...]) -> None:
-    reader.set((*key, "max_count"), config, "maxCount", _count_or_unlimited)
+def _convert_rate_limit_config(reader: AttributeReader, config: Element, key: tuple[str, ...]) -> None:
+    reader.set((*key, "max_count"), config, "maxCount", _parse_count)
     if is_word(config.attributes.get("maxCount", ""), "unlimited") and "interval" not in config.attributes:
         reader.draft.set((*key, "interval_ms"), UNUSED_INTERVAL_MS, reader.origin(config))
     else:
         reader.set((*key, "interval_ms"), config, "interval", integer)
 
 
-def _count_or_unlimited(raw: str) -> int | None:
+def _parse_count(raw: str) -> int | None:
+    """Parse a number of messages; `unlimited` is None."""
     return None if is_word(raw, "unlimited") else scaled_integer(raw)
 
 
-def _topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
+def _convert_topic_configs(reader: AttributeReader, section: Element, new_section: str) -> None:
     """Convert the names of the configs of each topic and of all other topics."""
     if (default := section.first("defaultTopic")) is not None:
         reader.set((new_section, "default"), default, "config", stripped)
@@ -222,7 +224,7 @@ def _topic_configs(reader: AttributeReader, section: Element, new_section: str) 
 # --- HTTP and brokers -------------------------------------------------------------------------------------------------
 
 
-def _http(reader: AttributeReader, section: Element) -> None:
+def _convert_http(reader: AttributeReader, section: Element) -> None:
     status_port, loopback = section.first("port"), section.first("loopbackOnly")
     if status_port is not None:
         reader.draft.status_port = reader.read(status_port, "value", integer)
@@ -230,9 +232,9 @@ def _http(reader: AttributeReader, section: Element) -> None:
         reader.draft.loopback_only = bool(reader.read(loopback, "value", switch))
 
 
-def _brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
+def _convert_brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
     brokers = list(root.all("initialBrokers/broker"))
-    servers = [server for broker in brokers if (server := _server(reader, broker, default_port)) is not None]
+    servers = [server for broker in brokers if (server := _server_of(reader, broker, default_port)) is not None]
     if servers:
         reader.draft.set(_SERVERS, servers, reader.origin(brokers[-1]))
         return
@@ -243,7 +245,7 @@ def _brokers(reader: AttributeReader, root: Element, default_port: int) -> None:
         )
 
 
-def _server(reader: AttributeReader, broker: Element, default_port: int) -> str | None:
+def _server_of(reader: AttributeReader, broker: Element, default_port: int) -> str | None:
     """Return HOST:PORT of a broker, or None if its host or port is invalid."""
     host = reader.read(broker, "host", stripped)
     has_port = bool(broker.attributes.get("port", "").strip())
@@ -257,8 +259,8 @@ def _server(reader: AttributeReader, broker: Element, default_port: int) -> str 
 
 
 _SECTIONS: Final = {
-    "batching": _batching,
-    "compression": _compression,
-    "topicRateLimiting": _rate_limits,
-    "httpInterface": _http,
+    "batching": _convert_batching,
+    "compression": _convert_compression,
+    "topicRateLimiting": _convert_rate_limits,
+    "httpInterface": _convert_http,
 }
