@@ -20,7 +20,7 @@ from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarise, write_r
 from bruce_mp.spark.audit.samples import sample_messages
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.kafka_admin import count_offsets
-from bruce_mp.spark.pipelines.discards import discard_table
+from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
 from bruce_mp.spark.storage import absolute_path, total_size
@@ -128,7 +128,7 @@ def compare(
 
 def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> AuditVerdict:
     spark, timed = facts.sparkSession, facts.where(minutes)
-    lines = discard_table(spark, plan.discards) if plan.discards else empty(spark, _NO_LINES)
+    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _NO_LINES)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
         cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
         balance = _write_table(cells, plan, "balance")

@@ -1,8 +1,8 @@
-"""Backfill topics from files, in chunks; a chunk is committed when Kafka has all its messages.
+"""Backfill topics from files, in chunks of files; a chunk is committed when Kafka has all its messages.
 
-The files are read as a stream that ends behind the last file (`availableNow`), so Spark's checkpoint records the
-committed chunks. After a kill, the next run continues with the interrupted chunk. Unfinished tasks of this chunk have
-left no messages, because their attempts are fenced. The messages of finished tasks are sent again.
+A chunk is a micro-batch of a stream that ends after the last file (`availableNow`), so Spark's checkpoint records the
+committed chunks. After a kill, the next start repeats the interrupted chunk. Unfinished tasks of this chunk have left
+no messages, because their attempts are fenced. The messages of finished tasks are sent again, unless a ledger has them.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ if TYPE_CHECKING:
 __all__ = ["Backfill", "DryRun", "FileProgress", "backfill", "dry_run", "read_messages"]
 
 FORMATS: Final = ("parquet", "csv", "json", "text")
-_POLL_S: Final = 1
-_SPLITS: Final = "spark.sql.files.minPartitionNum"
-_OLDEST: Final = "bruce_oldest"
-"""The name of an observed metric in StreamingQueryProgress."""
-CORRUPT: Final = "_corrupt_record"
+_POLL_INTERVAL_S: Final = 1
+_MIN_SPLITS: Final = "spark.sql.files.minPartitionNum"
+_OLDEST_METRIC: Final = "bruce_oldest"
+"""The name of the oldest timestamp among the observed metrics of StreamingQueryProgress."""
+CORRUPT_COLUMN: Final = "_corrupt_record"
 MODES: Final = ("deadletter", "failfast", "permissive")
-_WITH_MODE: Final = frozenset({"csv", "json"})
+_FORMATS_WITH_MODE: Final = frozenset({"csv", "json"})
+"""Formats whose lines may be malformed."""
 
 
 @dataclass(frozen=True)
 class Backfill:
     """The plan of a backfill.
 
-    `path` is a file, a folder or a glob of `format`. Expressions are Spark SQL over the files' columns. Without an
-    expression, a column of that name is used; without a column `value`, all columns as JSON. `sink` are options of
-    `format("bruce")`. `tasks_per_chunk` splits chunks evenly (None: as Spark reads the files). The messages of a fenced
-    task must fit into the daemon's slab.
+    `path` is a file, a folder or a glob of `format`. `value` to `timestamp` are Spark SQL over the files' columns. If
+    the files have a column `value`, a field without an expression is the column of its name; else `value` is all
+    columns as JSON. `sink` are options of `format("bruce")`, `reader` those of Spark's reader. `tasks_per_chunk` splits
+    chunks evenly (None: as Spark reads the files). The messages of a fenced task must fit into the daemon's slab.
     """
 
     path: str
@@ -65,14 +66,17 @@ class Backfill:
     tasks_per_chunk: int | None = None
     reader: Mapping[str, str] = field(default_factory=dict)
     mode: str = "deadletter"
-    """For malformed rows of CSV and JSON: bad rows of the sink, or as Spark's modes of this name treat them."""
+    """For malformed lines of CSV and JSON: `deadletter` makes bad rows; the others are modes of Spark's reader."""
     kafka: Mapping[str, str] | None = None
     """Options of Spark's Kafka source, to compare timestamps with the retention of the topics."""
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """The effect of a backfill: messages and bytes by topic, and rows that cannot be messages by reason."""
+    """The effect of a backfill: messages and bytes by topic, rows that cannot be messages by reason, and a warning.
+
+    The warning is of `RetentionCheck`.
+    """
 
     topics: Mapping[str, tuple[int, int]]
     bad: Mapping[str, int]
@@ -80,16 +84,17 @@ class DryRun:
 
     @property
     def rows(self) -> int:
+        """Return the number of messages."""
         return sum(rows for rows, _ in self.topics.values())
 
 
 def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = None) -> int:
     """Send the remaining messages and return their number. Raise Spark's StreamingQueryException."""
     display = progress or Progress("backfill")
-    options = parse_options(plan.sink)  # before any file is read
+    options = parse_options(plan.sink)  # raises before any file is read
     register(spark)  # for sessions without Spark's lookup of data sources
-    found = len(spark.read.format("text").load(plan.path).inputFiles())  # reads none of them
-    files = FileProgress.read(plan.checkpoint, found, plan.files_per_chunk)
+    file_count = len(spark.read.format("text").load(plan.path).inputFiles())  # lists the files, without reading them
+    files = FileProgress.read(plan.checkpoint, file_count, plan.files_per_chunk)
     stages = RunningStages(spark, shuffled=plan.tasks_per_chunk is not None)
     stream = read_messages(spark, plan)
     topic = "" if "topic" in stream.columns else options.topic or ""
@@ -111,36 +116,34 @@ def backfill(spark: SparkSession, plan: Backfill, progress: Progress | None = No
 def read_messages(spark: SparkSession, plan: Backfill) -> DataFrame:
     """Return the stream of the plan's messages, in the columns of the sink.
 
-    The session gets a fixed number of splits, unless it has one: by default Spark splits files by the number of cores,
-    so a chunk that is repeated after an executor died would have other tasks, and the ledger would not know them.
+    Set a least number of file splits in the session, unless it has one. By default Spark splits files by the number of
+    cores. So a chunk that is repeated after an executor died would have other tasks than the ledger.
     """
-    if spark.conf.get(_SPLITS, None) is None:
-        spark.conf.set(_SPLITS, str(plan.files_per_chunk))
-    stream = _messages(_read(spark, plan, streaming=True), plan)
+    if spark.conf.get(_MIN_SPLITS, None) is None:
+        spark.conf.set(_MIN_SPLITS, str(plan.files_per_chunk))
+    stream = _select_messages(_read_files(spark, plan, streaming=True), plan)
     if "timestamp" in stream.columns:
-        stream = stream.observe(_OLDEST, _oldest(stream))
+        stream = stream.observe(_OLDEST_METRIC, _oldest_timestamp(stream))
     return stream if plan.tasks_per_chunk is None else stream.repartition(plan.tasks_per_chunk)
 
 
 def _show_progress(
     query: StreamingQuery, done: _CommittedChunks, stages: RunningStages, progress: Progress, unit: str
 ) -> int:
-    meter = ProgressMeter(unit, done.files.part())
-    while not query.awaitTermination(_POLL_S):
+    """Show the progress until the query ends; return the number of rows."""
+    meter = ProgressMeter(unit, done.files.share())
+    while not query.awaitTermination(_POLL_INTERVAL_S):
         done.count(query, progress)
         running = stages.counts()
-        progress.show(meter.text(done.rows + running.rows, done.files.part(running.part)))
+        progress.show(meter.describe(done.rows + running.rows, done.files.share(running.ended_tasks)))
     done.count(query, progress)
-    progress.finish(f"{meter.summary(done.rows)}, {done.chunks} chunk{'' if done.chunks == 1 else 's'}")
+    progress.finish(f"{meter.summarize(done.rows)}, {done.chunks} chunk{'' if done.chunks == 1 else 's'}")
     return done.rows
 
 
 @dataclass
 class FileProgress:
-    """The chunks of a backfill. `planned` are the files of those that earlier runs began, by chunk.
-
-    The files of Spark's checkpoint list the files of each chunk.
-    """
+    """The files of a backfill by chunk. `planned` has the number of files of the chunks that Spark has begun."""
 
     total: int
     files_per_chunk: int
@@ -150,18 +153,21 @@ class FileProgress:
 
     @classmethod
     def read(cls, checkpoint: str, total: int, files_per_chunk: int) -> Self:
-        """Return the progress that the checkpoint records."""
+        """Return the progress that Spark's checkpoint records.
+
+        Its files in `sources/0` list the files of each chunk; `commits` has a file for each committed chunk.
+        """
         chunk_of = {}
         for text in read_texts(f"{checkpoint}/sources/0").values():
             for line in text.splitlines():
-                if line.startswith("{"):
+                if line.startswith("{"):  # not the version of the format
                     entry = json.loads(line)
                     chunk_of[entry["path"]] = entry["batchId"]
         chunks = [int(name) for name in read_texts(f"{checkpoint}/commits") if name.isdigit()]
         return cls(total, files_per_chunk, Counter(chunk_of.values()), max(chunks, default=-1))
 
-    def part(self, running: float = 0.0) -> float:
-        """Return the part of all files in committed chunks, and `running` of the next chunk, 0 to 1."""
+    def share(self, running: float = 0.0) -> float:
+        """Return the share of all files in committed chunks, with the share `running` of the next chunk; 0 to 1."""
         done = sum(self._files(chunk) for chunk in range(self.committed + 1))
         return min((done + running * self._files(self.committed + 1)) / max(self.total, 1), 1.0)
 
@@ -171,7 +177,7 @@ class FileProgress:
 
 @dataclass
 class _CommittedChunks:
-    """The chunks that this run committed, from the query's repeated reports of its newest hundred."""
+    """The chunks that this query committed: each call of `count` adds the new ones of the query's latest reports."""
 
     files: FileProgress
     retention: RetentionCheck
@@ -183,33 +189,33 @@ class _CommittedChunks:
     _has_warned: bool = False
 
     def count(self, query: StreamingQuery, progress: Progress) -> None:
-        """Count new reports, and warn of old messages once."""
+        """Count chunks that were not counted before, and warn of old messages once."""
         for report in query.recentProgress:
             rows = report.numInputRows  # a property, which Spark Connect fills in, unlike the item of this name
             if report["batchId"] > self._last and rows:
                 self._last = self.files.committed = report["batchId"]
                 self.rows += rows
                 self.chunks += 1
-                self._check_oldest(report.observedMetrics.get(_OLDEST), progress)
+                self._check_oldest(report.observedMetrics.get(_OLDEST_METRIC), progress)
 
     def _check_oldest(self, observed: Row | None, progress: Progress) -> None:
-        oldest = None if observed is None else _observed_ms(observed.asDict())
-        if oldest is None or self._has_warned:
+        oldest_ms = None if observed is None else _observed_ms(observed.asDict())
+        if oldest_ms is None or self._has_warned:
             return
-        warning = self.retention.warning({self.topic: oldest})
+        warning = self.retention.warning({self.topic: oldest_ms})
         if warning:
             self._has_warned = True
             progress.finish(warning)
 
 
-def _oldest(frame: DataFrame) -> Column:
+def _oldest_timestamp(frame: DataFrame) -> Column:
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     return F.min(F.unix_millis(frame["timestamp"])).alias("oldest_ms")
 
 
 def _observed_ms(observed: Mapping[str, Any]) -> int | None:
-    """Return the observed time.  Spark Connect 4.3 reports a row's values and schema where others report its fields."""
+    """Return the oldest timestamp; Spark Connect 4.3 reports a row's values and schema instead of its fields."""
     time_ms: int | None = observed["values"][0] if "schema" in observed else observed.get("oldest_ms")
     return time_ms
 
@@ -217,45 +223,45 @@ def _observed_ms(observed: Mapping[str, Any]) -> int | None:
 def dry_run(spark: SparkSession, plan: Backfill) -> DryRun:
     """Read all files and count the messages without sending any. Raise `OptionError` and `SchemaError`.
 
-    The rows are checked as the sink does, with the limits of the daemon on this host, or the default ones without it.
+    The limits for rows are those of the daemon on this host, or the default limits without a daemon.
     """
     from bruce_mp.spark.dry_run import count_messages  # noqa: PLC0415 - Arrow and numpy: slow to import
 
-    frame = _messages(_read(spark, plan, streaming=False), plan)
+    frame = _select_messages(_read_files(spark, plan, streaming=False), plan)
     options = parse_options(plan.sink)
     check_columns([(column.name, column.dataType.simpleString()) for column in frame.schema.fields], options.topic)
     topics: dict[str, tuple[int, int]] = {}
     bad: dict[str, int] = {}
-    for topic, problem, rows, size in count_messages(frame, options):
-        if problem is None:
-            topics[topic or ""] = (rows, size)
+    for count in count_messages(frame, options):
+        if count.problem is None:
+            topics[count.topic or ""] = (count.rows, count.bytes)
         else:
-            bad[problem] = bad.get(problem, 0) + rows
-    return DryRun(topics, bad, _old_warning(spark, frame, plan))
+            bad[count.problem] = bad.get(count.problem, 0) + count.rows
+    return DryRun(topics, bad, _retention_warning(spark, frame, plan))
 
 
-def _old_warning(spark: SparkSession, frame: DataFrame, plan: Backfill) -> str | None:
+def _retention_warning(spark: SparkSession, frame: DataFrame, plan: Backfill) -> str | None:
     if "timestamp" not in frame.columns:
         return None
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     topic = frame["topic"] if "topic" in frame.columns else F.lit(parse_options(plan.sink).topic)
-    rows = frame.groupBy(topic.alias("topic")).agg(_oldest(frame)).where("topic is not null").collect()
-    oldest = {row["topic"]: row["oldest_ms"] for row in rows if row["oldest_ms"] is not None}
-    return RetentionCheck(spark, plan.kafka).warning(oldest)
+    rows = frame.groupBy(topic.alias("topic")).agg(_oldest_timestamp(frame)).where("topic is not null").collect()
+    oldest_ms = {row["topic"]: row["oldest_ms"] for row in rows if row["oldest_ms"] is not None}
+    return RetentionCheck(spark, plan.kafka).warning(oldest_ms)
 
 
-def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
+def _read_files(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
     if plan.format not in FORMATS:
         raise OptionError(f"Format '{plan.format}' is not known: give one of {', '.join(FORMATS)}.")
     if plan.mode not in MODES:
         raise OptionError(f"Mode '{plan.mode}' is not known: give one of {', '.join(MODES)}.")
     options = {**_reader_defaults(plan), **plan.reader}
-    batch = spark.read.format(plan.format).options(**options).load(plan.path)
-    schema = _schema(batch.schema, plan) if plan.format in _WITH_MODE else batch.schema
+    inferred = spark.read.format(plan.format).options(**options).load(plan.path).schema
+    schema = _explicit_schema(inferred, plan) if plan.format in _FORMATS_WITH_MODE else inferred
     if not streaming:
         return spark.read.format(plan.format).schema(schema).options(**options).load(plan.path)
-    source = _StreamInput.of(plan.path)
+    source = _StreamSource.of(plan.path)
     return (
         spark.readStream.format(plan.format)
         .schema(schema)
@@ -266,38 +272,38 @@ def _read(spark: SparkSession, plan: Backfill, *, streaming: bool) -> DataFrame:
 
 def _reader_defaults(plan: Backfill) -> dict[str, str]:
     header = {"header": "true"} if plan.format == "csv" else {}
-    if plan.format not in _WITH_MODE:
+    if plan.format not in _FORMATS_WITH_MODE:
         return header
     if plan.mode == "deadletter":
-        return {**header, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        return {**header, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
     return {**header, "mode": plan.mode.upper()}
 
 
-def _schema(inferred: StructType, plan: Backfill) -> StructType:
-    """Return the schema; in mode `deadletter` its last column has the text of malformed rows."""
+def _explicit_schema(inferred: StructType, plan: Backfill) -> StructType:
+    """Return the schema for reading; in mode `deadletter` its last column has the text of malformed lines."""
     from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415 - PySpark is slow
 
-    fields = [column for column in inferred.fields if column.name != CORRUPT]
-    return StructType([*fields, StructField(CORRUPT, StringType())] if plan.mode == "deadletter" else fields)
+    fields = [column for column in inferred.fields if column.name != CORRUPT_COLUMN]
+    return StructType([*fields, StructField(CORRUPT_COLUMN, StringType())] if plan.mode == "deadletter" else fields)
 
 
 @dataclass(frozen=True)
-class _StreamInput:
-    """The input of a stream: a folder or a glob; a single file is a folder with a filter."""
+class _StreamSource:
+    """The input of a stream, a folder or a glob: for a single file its folder, and a filter among the options."""
 
     path: str
     options: Mapping[str, str]
 
     @staticmethod
-    def of(path: str) -> _StreamInput:
+    def of(path: str) -> _StreamSource:
         local = Path(path.removeprefix("file://"))
         if local.is_file():
-            return _StreamInput(str(local.parent), {"pathGlobFilter": local.name})
-        return _StreamInput(path, {})
+            return _StreamSource(str(local.parent), {"pathGlobFilter": local.name})
+        return _StreamSource(path, {})
 
 
-def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
-    """Return the columns of the sink."""
+def _select_messages(frame: DataFrame, plan: Backfill) -> DataFrame:
+    """Return the columns of the sink, by the rules of `Backfill`."""
     expressions = {
         "topic": plan.topic,
         "key": plan.key,
@@ -307,13 +313,12 @@ def _messages(frame: DataFrame, plan: Backfill) -> DataFrame:
         "headers": None,
     }
     has_value = "value" in frame.columns
-    columns = {
-        name: expressions[name] or (name if has_value and name in frame.columns else None) for name in expressions
-    }
-    content = ", ".join(f"`{name}`" for name in frame.columns if name != CORRUPT)
-    columns["value"] = columns["value"] or f"to_json(struct({content}))"
+    defaults = {name: name for name in expressions if has_value and name in frame.columns}
+    content = ", ".join(f"`{name}`" for name in frame.columns if name != CORRUPT_COLUMN)
+    defaults.setdefault("value", f"to_json(struct({content}))")
+    columns = {name: expression or defaults.get(name) for name, expression in expressions.items()}
     chosen = {name: expression for name, expression in columns.items() if expression}
-    if CORRUPT in frame.columns:  # an expression over the columns of a malformed row may fail
-        chosen = {name: f"if({CORRUPT} is null, {expression}, null)" for name, expression in chosen.items()}
-        chosen[CORRUPT] = CORRUPT
+    if CORRUPT_COLUMN in frame.columns:  # an expression over the columns of a malformed line may fail
+        chosen = {name: f"if({CORRUPT_COLUMN} is null, {expression}, null)" for name, expression in chosen.items()}
+        chosen[CORRUPT_COLUMN] = CORRUPT_COLUMN
     return frame.selectExpr(*[f"{expression} as {name}" for name, expression in chosen.items()])

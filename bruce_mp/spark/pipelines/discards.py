@@ -1,7 +1,7 @@
-"""Read discard files and slab exports as a table: one row a line, parsed by column.
+"""Read discard files and slab exports as a table with one row for each line.
 
-`docs/slab.md` describes the format of a line, which the ancestors' files share. An unparsable line has a null `event`,
-so that it can be counted.
+`docs/slab.md` describes the format of a line; Dory's discard files have the same. In the row of an unparsable line,
+`event` and all other parsed columns are null.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
     from bruce_mp.protocol.client.discard_line import DiscardLine
 
-__all__ = ["discard_table", "parse_text"]
+__all__ = ["parse_line", "read_discard_lines"]
 
-_ROW: Final = (
+_LINE_COLUMNS: Final = (
     "struct<now_ms bigint, time_ms bigint, event string, info string, topic string, key binary, value binary, "
     "partition_key int, headers array<struct<key string, value binary>>>"
 )
 
 
-def discard_table(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the columns line, position (rises with the place in the file), and those of `_ROW`."""
+def read_discard_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Return the columns `line`, `position` (in the order of lines in a file), and those of `_LINE_COLUMNS`."""
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     lines = spark.read.text(list(paths)).selectExpr("value as line", "monotonically_increasing_id() as position")
-    parsed = lines.withColumn("parsed", F.udf(_row_of, _ROW, useArrow=False)("line"))
+    parsed = lines.withColumn("parsed", F.udf(_parse_columns, _LINE_COLUMNS, useArrow=False)("line"))
     return parsed.select("line", "position", "parsed.*")
 
 
-def parse_text(text: str) -> DiscardLine | None:
-    """Return the parsed line of Spark's text, or None for other text."""
+def parse_line(text: str) -> DiscardLine | None:
+    """Parse a line as Spark reads it; return None for other text."""
     return line_of(text.encode("utf-8", "surrogateescape"))
 
 
-def _row_of(text: str) -> tuple[Any, ...] | None:
-    line = parse_text(text)
+def _parse_columns(text: str) -> tuple[Any, ...] | None:
+    line = parse_line(text)
     if line is None:
         return None
     empty = EmptyFields(line.empty)
-    # Without bytes, key and value are empty only if the client chose that, else null.
+    # A key or value without bytes is null unless the client chose empty.
     key = line.key if line.key or EmptyFields.EMPTY_KEY in empty else None
     value = line.value if line.value or EmptyFields.EMPTY_VALUE in empty else None
     headers = [(name.decode("utf-8", "replace"), content) for name, content in line.headers] or None

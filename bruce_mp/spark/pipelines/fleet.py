@@ -1,7 +1,7 @@
 """Collect the status of many daemons over time as a table, and rank the worst.
 
-Tasks fetch the pages, not the driver, and each daemon's answer is some dozens of rows (`ROW`). An unreachable daemon
-gets a row with the reason. Each round appends to OUTPUT/samples, so later runs extend the same table.
+Spark's tasks fetch the status pages. Each daemon's pages become some dozens of rows (`SAMPLE_COLUMNS`); an unreachable
+daemon has one row, with the reason. Each round appends to OUTPUT/samples, so later calls extend the same table.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
-from urllib.error import URLError
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from bruce_mp.spark.audit.ranges import expressions
@@ -26,27 +28,29 @@ if TYPE_CHECKING:
 
 __all__ = ["FleetRanking", "collect_fleet", "fetch_rows", "rank_daemons", "read_hosts"]
 
-ROW: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
+SAMPLE_COLUMNS: Final = "since bigint, kind string, topic string, name string, period bigint, value bigint"
 """The columns of a sample, by `kind`:
 
     unreachable  name: the reason
     problem      name: a sentence of /healthz
-    counter      name: received, delivered, discarded REASON, held STAGE (see /books); value: now
+    counter      name: received, delivered, discarded REASON or held STAGE (see /books); value: the current count
     queue        topic; value: messages held by the router and the dispatchers
-    discards     topic, name: the reason, period: the report's id; value: so far in this period (see /discards)
+    discards     topic; name: the reason; period: the report's id; value: discards up to now in this period (see
+                 /discards)
 
-`since` is the start of the daemon: its periods are numbered from there.
+`since` is the start of the daemon in ms since the epoch, from which its periods are numbered.
 """
-_TIMEOUT_S: Final = 10  # for one daemon; the others are read all the same
-_MAX_ROWS: Final = 20  # of each printed table
+_FETCH_TIMEOUT_S: Final = 10
+_MAX_RANKED_ROWS: Final = 20  # of each printed table
 _ABANDONED: Final = "ABANDONED_ATTEMPT"
 _NO_TOPIC: Final = "(no topic)"
-"""Discards that reports do not list by topic, such as those of malformed messages."""
-_Row = tuple[int, str, str | None, str | None, int | None, int | None]
+"""Topic of the discards that reports do not list by topic, such as those of malformed messages."""
+_SampleRow = tuple[int, str, str | None, str | None, int | None, int | None]
+"""The values of `SAMPLE_COLUMNS`."""
 
 
 def read_hosts(names: Sequence[str], file: str | None) -> list[str]:
-    """Return the addresses HOST:PORT from the command line and from a file with one a line; # begins a comment."""
+    """Return the addresses in `names` and those in `file`, one on each line; # begins a comment."""
     hosts = list(names)
     if file is not None:
         with open(file) as lines:  # noqa: PTH123 - the user's path, unchanged
@@ -66,25 +70,28 @@ def collect_fleet(
     stop: Event | None = None,
     progress: Progress | None = None,
 ) -> DataFrame:
-    """Sample all daemons `rounds` times; return the whole table: at_ms, daemon and the columns of `ROW`."""
+    """Sample all daemons `rounds` times, `every_s` apart; return the table with all samples in `output`.
+
+    Its columns are `at_ms` (start of the round, ms since the epoch), `daemon`, and `SAMPLE_COLUMNS`.
+    """
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     display = progress or Progress("fleet")
     samples_path = f"{absolute_path(output)}/samples"
-    fetch = F.udf(fetch_rows, f"array<struct<{ROW}>>", useArrow=False).asNondeterministic()
+    fetch = F.udf(fetch_rows, f"array<struct<{SAMPLE_COLUMNS}>>", useArrow=False).asNondeterministic()
     for number in range(1, rounds + 1):
-        began = time.time()
+        started_s = time.time()
         daemons = spark.createDataFrame([(host,) for host in hosts], "daemon string").repartition(len(hosts))
-        answers = daemons.select(F.lit(int(began * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
+        answers = daemons.select(F.lit(int(started_s * 1000)).alias("at_ms"), "daemon", F.inline(fetch("daemon")))
         answers.repartition(1).write.mode("append").parquet(samples_path)
         display.show(f"round {number} of {rounds}, {len(hosts)} daemons")
-        if number < rounds and _wait(stop, began + every_s - time.time()):
+        if number < rounds and _wait(stop, started_s + every_s - time.time()):
             break
     return spark.read.parquet(samples_path)
 
 
 def _wait(stop: Event | None, seconds: float) -> bool:
-    """Wait for the next round; return True to stop instead."""
+    """Wait for the next round; return True if `stop` was set."""
     if stop is not None:
         return stop.wait(max(seconds, 0))
     time.sleep(max(seconds, 0))
@@ -92,14 +99,14 @@ def _wait(stop: Event | None, seconds: float) -> bool:
 
 
 # --- in tasks --------------------------------------------------------------------------------------------------------
-def fetch_rows(daemon: str) -> list[_Row]:
-    """Return the status of a daemon as rows of `ROW`."""
+def fetch_rows(daemon: str) -> list[_SampleRow]:
+    """Return the status of a daemon, HOST:PORT or a URL, as rows of `SAMPLE_COLUMNS`."""
     base = daemon if "://" in daemon else f"http://{daemon}"
     try:
         pages = {page: _fetch_page(f"{base.rstrip('/')}{path}") for page, path in _PAGES.items()}
         since = int(pages["books"]["since"])
-        return [(since, *row) for rows in _READERS for row in rows(pages)]
-    except (OSError, ValueError, LookupError) as error:
+        return [(since, *row) for read in _READERS for row in read(pages)]
+    except (OSError, HTTPException, ValueError, LookupError) as error:
         return [(0, "unreachable", None, f"{type(error).__name__}: {error}", None, None)]
 
 
@@ -110,12 +117,12 @@ _PAGES: Final = {
 
 def _fetch_page(url: str) -> Mapping[str, Any]:
     try:
-        with urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the user's address
+        with urlopen(url, timeout=_FETCH_TIMEOUT_S) as answer:  # noqa: S310 - the user's address
             return _parse_object(answer.read())
-    except URLError as error:
-        if getattr(error, "code", None) == 503 and hasattr(error, "read"):  # /healthz of an unhealthy daemon
-            return _parse_object(error.read())
-        raise
+    except HTTPError as error:
+        if error.code != HTTPStatus.SERVICE_UNAVAILABLE:  # /healthz of an unhealthy daemon
+            raise
+        return _parse_object(error.read())
 
 
 def _parse_object(data: bytes) -> Mapping[str, Any]:
@@ -158,7 +165,7 @@ _READERS: Final = (_counters, _queues, _discards, _problems)
 # --- the ranking -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class FleetRanking:
-    """The worst daemons, topics and reasons: at most 20 rows each, the worst first."""
+    """The worst daemons, topics and reasons, at most `_MAX_RANKED_ROWS` each, the worst first."""
 
     daemons: Sequence[Mapping[str, Any]]
     """daemon, discarded, abandoned, held (highest sample), unreachable (rounds), problem (the last)"""
@@ -169,7 +176,7 @@ class FleetRanking:
 
     def __str__(self) -> str:
         return "\n\n".join(
-            f"{title}\n{_table(rows)}"
+            f"{title}\n{_format_table(rows)}"
             for title, rows in (("Daemons", self.daemons), ("Topics", self.topics), ("Reasons", self.reasons))
         )
 
@@ -177,8 +184,8 @@ class FleetRanking:
 def rank_daemons(samples: DataFrame) -> FleetRanking:
     """Rank the daemons, topics and reasons of the samples.
 
-    A daemon's discards before its first sample do not count. Messages of abandoned attempts are no losses, because
-    their clients send them again. The discards of all three tables have the same sum.
+    A daemon's discards before its first sample do not count. Messages of abandoned attempts count separately, because
+    their clients send them again. If no table is cut, the discards of all three have the same sum.
     """
     increases = _counter_increases(samples).cache()
     lost = increases.where(f"reason <> '{_ABANDONED}'")
@@ -193,9 +200,15 @@ def rank_daemons(samples: DataFrame) -> FleetRanking:
 
 
 def _counter_increases(samples: DataFrame) -> DataFrame:
-    """Return daemon, reason and each increase of the discard counter; a counter that fell began at 0 in a new slab."""
+    """Return daemon, reason and each increase of the discard counter.
+
+    A counter that fell has started again at 0, in a new slab.
+    """
     counters = samples.where("kind = 'counter' and startswith(name, 'discarded ')").selectExpr(
-        "daemon", "at_ms", "substring(name, 11) as reason", "value"
+        "daemon",
+        "at_ms",
+        "substring(name, 11) as reason",
+        "value",  # behind the 10 characters of 'discarded '
     )
     # A reason appears with its first discard, so its first value is an increase, except in the daemon's first sample.
     before = "lag(value) over (partition by daemon, reason order by at_ms)"
@@ -224,9 +237,9 @@ def _by_daemon(samples: DataFrame, increases: DataFrame) -> DataFrame:
 
 
 def _by_topic(samples: DataFrame, lost: DataFrame) -> DataFrame:
-    """Return the discards by topic since each daemon's first sample; the rest of `lost` has no topic."""
-    wanted = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
-    periods = wanted.groupBy("daemon", "since", "period", "topic", "name").agg(
+    """Return discarded and held messages by topic since each daemon's first sample; other discards have `_NO_TOPIC`."""
+    discards = samples.where(f"kind = 'discards' and name <> '{_ABANDONED}'").join(_first_samples(samples), "daemon")
+    periods = discards.groupBy("daemon", "since", "period", "topic", "name").agg(
         *expressions("max(value) - coalesce(max(value) filter (where at_ms = first_ms), 0) as increase")
     )
     named = periods.groupBy("topic").agg(*expressions("sum(increase) as discarded"))
@@ -245,14 +258,14 @@ def _first_samples(samples: DataFrame) -> DataFrame:
 
 
 def _worst_rows(table: DataFrame, order: Sequence[str]) -> list[dict[str, Any]]:
-    rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_MAX_ROWS)
+    rows = table.orderBy(*(table[name].desc() for name in order), *table.columns[:1]).limit(_MAX_RANKED_ROWS)
     return [row.asDict() for row in rows.collect()]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _format_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "  none"
-    lines = [list(rows[0]), *([_format(value) for value in row.values()] for row in rows)]
+    lines = [list(rows[0]), *([_format_value(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     numeric = [isinstance(value, int) for value in rows[0].values()]
     return "\n".join(
@@ -264,5 +277,5 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     )  # fmt: skip
 
 
-def _format(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value or "")

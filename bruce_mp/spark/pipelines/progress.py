@@ -5,6 +5,7 @@ On a terminal one line is rewritten; elsewhere a line is written every ten secon
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -19,40 +20,42 @@ __all__ = ["Progress", "ProgressMeter"]
 
 _TERMINAL_INTERVAL_S = 0.5
 _FILE_INTERVAL_S = 10.0
-_POLL_S = 0.5
+_REPEAT_INTERVAL_S = 0.5
+_MIN_SPENT_S = 1e-3
+"""Avoids a division by zero in rates."""
 _MINUTE_S = 60
 _HOUR_S = 3600
 
 
 @dataclass
 class Progress:
-    """A display of progress on `out`, limited to the rate that suits a terminal or a file."""
+    """A display of progress on `out`, which limits its rate to one that suits a terminal or a file."""
 
     label: str
     out: TextIO = field(default_factory=lambda: sys.stderr)
-    _shown_at: float = -_FILE_INTERVAL_S
+    _shown_s: float = -math.inf
     _width: int = 0
 
     def show(self, text: str) -> None:
-        """Show `text` unless another text was shown a moment ago."""
-        pause = _TERMINAL_INTERVAL_S if self.out.isatty() else _FILE_INTERVAL_S
-        if time.monotonic() - self._shown_at >= pause:
+        """Show `text` unless the last text was shown less than an interval ago."""
+        interval_s = _TERMINAL_INTERVAL_S if self.out.isatty() else _FILE_INTERVAL_S
+        if time.monotonic() - self._shown_s >= interval_s:
             self._write(text, end="" if self.out.isatty() else "\n")
 
     def finish(self, text: str) -> None:
-        """Show the final `text`, or one that must not be missed."""
+        """Show `text` in any case: the final one, or a warning."""
         self._write(text, end="\n")
 
     @contextmanager
-    def repeat(self, text: Callable[[], str]) -> Iterator[None]:
-        """Show the present result of `text` again and again while the block runs."""
+    def repeat(self, describe: Callable[[], str]) -> Iterator[None]:
+        """Show the current result of `describe` at intervals while the block runs."""
         done = threading.Event()
 
-        def run() -> None:
-            while not done.wait(_POLL_S):
-                self.show(text())
+        def show_repeatedly() -> None:
+            while not done.wait(_REPEAT_INTERVAL_S):
+                self.show(describe())
 
-        thread = threading.Thread(target=run, daemon=True)
+        thread = threading.Thread(target=show_repeatedly, daemon=True)
         thread.start()
         try:
             yield
@@ -61,40 +64,46 @@ class Progress:
             thread.join()
 
     def _write(self, text: str, end: str) -> None:
-        self._shown_at = time.monotonic()
+        self._shown_s = time.monotonic()
         line = f"{self.label}: {text}"
-        start = "\r" if self.out.isatty() else ""
-        self.out.write(f"{start}{line.ljust(self._width) if start else line}{end}")
+        # On a terminal, spaces cover the rest of a longer line.
+        self.out.write(f"\r{line.ljust(self._width)}{end}" if self.out.isatty() else f"{line}{end}")
         self.out.flush()
         self._width = len(line) if end == "" else 0
 
 
 class ProgressMeter:
-    """Describes the rows of a run so far; `done_before` is the part of all work that earlier runs did, 0 to 1."""
+    """The time since the start of a pipeline, and texts about its rate and its time left.
+
+    `unit` is the noun of the counted rows. `done_before` is the share of all work, 0 to 1, that earlier starts did.
+    """
 
     def __init__(self, unit: str, done_before: float = 0.0) -> None:
         self._unit = unit
         self._done_before = done_before
-        self._began = time.monotonic()
+        self._started_s = time.monotonic()
 
-    def text(self, rows: int, part: float | None) -> str:
-        """Describe rows, percentage, rate and time left; `part` of all work is done, None if it is not known."""
-        spent = max(time.monotonic() - self._began, 1e-3)
-        words = [f"{rows:,} {self._unit}"]
-        if part is not None:
-            words.append(f"{min(part, 1):.0%}")
-        words.append(f"{rows / spent:,.0f}/s")
-        if part is not None and self._done_before < part < 1:
-            words.append(f"{_duration(spent * (1 - part) / (part - self._done_before))} left")
-        return ", ".join(words)
+    def describe(self, rows: int, done: float | None) -> str:
+        """Describe rows, percentage, rate and time left; `done` is the share of all work, None if it is unknown."""
+        spent_s = self._spent_s()
+        parts = [f"{rows:,} {self._unit}"]
+        if done is not None:
+            parts.append(f"{min(done, 1):.0%}")
+        parts.append(f"{rows / spent_s:,.0f}/s")
+        if done is not None and self._done_before < done < 1:
+            parts.append(f"{_format_duration(spent_s * (1 - done) / (done - self._done_before))} left")
+        return ", ".join(parts)
 
-    def summary(self, rows: int) -> str:
-        """Describe a finished run."""
-        spent = max(time.monotonic() - self._began, 1e-3)
-        return f"{rows:,} {self._unit}, {rows / spent:,.0f}/s, {_duration(spent)}"
+    def summarize(self, rows: int) -> str:
+        """Describe the finished work: rows, rate and time."""
+        spent_s = self._spent_s()
+        return f"{rows:,} {self._unit}, {rows / spent_s:,.0f}/s, {_format_duration(spent_s)}"
+
+    def _spent_s(self) -> float:
+        return max(time.monotonic() - self._started_s, _MIN_SPENT_S)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < _MINUTE_S:
         return f"{seconds:.0f} s"
     if seconds < _HOUR_S:

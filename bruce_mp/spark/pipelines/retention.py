@@ -1,4 +1,4 @@
-"""Warn of messages with timestamps that are older than their topic keeps messages: Kafka deletes them at once."""
+"""Warn of messages with timestamps older than the retention of their topic, because Kafka deletes them at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.kafka_admin import retention_ms_of
+from bruce_mp.spark.kafka_admin import UNLIMITED, retention_ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,46 +17,55 @@ __all__ = ["RetentionCheck"]
 
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
-_DEFAULT_MS: Final = 7 * _DAY_MS
-"""Kafka's default, for topics of unknown configuration."""
-UNLIMITED: Final = -1
+_DEFAULT_RETENTION_MS: Final = 7 * _DAY_MS
+"""Kafka's default of `retention.ms`, for topics of unknown configuration."""
 
 
 @dataclass(frozen=True)
 class RetentionCheck:
-    """A check by the topics' configurations; without `kafka`, options of Spark's Kafka source, by Kafka's default."""
+    """A check of timestamps against the retention of topics, or against Kafka's default.
+
+    `kafka` are options of Spark's Kafka source, for the request of the retention; None compares with the default.
+    """
 
     spark: SparkSession
     kafka: Mapping[str, str] | None = None
 
     def warning(self, oldest_ms: Mapping[str, int]) -> str | None:
-        """Return a warning about the first topic with older messages; `oldest_ms` has each topic's oldest timestamp."""
+        """Return a warning about the first topic with messages beyond its retention, or None.
+
+        `oldest_ms` has the oldest timestamp of each topic, in ms since the epoch; topic "" stands for several topics.
+        """
         now_ms = time.time_ns() // 1_000_000
         for topic, oldest in sorted(oldest_ms.items()):
-            age = now_ms - oldest
-            kept = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age > 0 else None
-            if kept != UNLIMITED and age > (_DEFAULT_MS if kept is None else kept):
-                return _text(topic, age, kept) + (_advice(topic, self.kafka) if kept is None else "")
+            age_ms = now_ms - oldest
+            known_ms = retention_ms_of(self.spark, self.kafka, topic) if self.kafka and topic and age_ms > 0 else None
+            retention_ms = _DEFAULT_RETENTION_MS if known_ms is None else known_ms
+            if retention_ms != UNLIMITED and age_ms > retention_ms:
+                return _warning(topic, age_ms, known_ms) + (_advice(topic, self.kafka) if known_ms is None else "")
         return None
 
 
-def _text(topic: str, age: int, kept: int | None) -> str:
-    limit = "Kafka's default retention of 7 days" if kept is None else f"its retention.ms of {_age(kept)}"
+def _warning(topic: str, age_ms: int, known_ms: int | None) -> str:
+    limit = (
+        "Kafka's default retention of 7 days" if known_ms is None else f"its retention.ms of {_format_age(known_ms)}"
+    )
+    subject = f"timestamps of topic {topic}" if topic else "timestamps"
     return (
-        f"WARNING: timestamps {f'of topic {topic} ' if topic else ''}are up to {_age(age)} old, more than {limit}: "
+        f"WARNING: {subject} are up to {_format_age(age_ms)} old, more than {limit}: "
         "Kafka may delete these messages at once. Raise the topic's retention.ms first, or set its "
         "message.timestamp.type to LogAppendTime."
     )
 
 
 def _advice(topic: str, kafka: Mapping[str, str] | None) -> str:
-    """Return the reason for which the topic's own retention does not count, or the option for it."""
+    """Return the reason why the check used Kafka's default, or the remedy."""
     if kafka is None:
         return " With --bootstrap the retention of the topic counts."
     if not topic:
         return " The rows have several topics: --dry-run compares those of each topic with its retention."
-    return " The brokers did not tell the retention of the topic."
+    return " The brokers did not answer with the retention of the topic."
 
 
-def _age(ms: int) -> str:
+def _format_age(ms: int) -> str:
     return f"{ms // _DAY_MS:,} days" if ms >= 2 * _DAY_MS else f"{ms / _HOUR_MS:,.1f} h"

@@ -11,16 +11,16 @@ __all__ = ["RunningStages"]
 
 
 class StageCounts(NamedTuple):
-    """Rows that the tasks of a stage have read, and the share (0 to 1) of its tasks that have ended."""
+    """Rows that the tasks of a stage have read, and the share of its tasks that have ended, 0 to 1."""
 
     rows: int = 0
-    part: float = 0.0
+    ended_tasks: float = 0.0
 
 
 class RunningStages:
     """The running stages of a session that read files or Kafka, or with `shuffled` those that read a shuffle.
 
-    Executors report their rows with each heartbeat.
+    Executors report their rows with each heartbeat (`spark.executor.heartbeatInterval`).
     """
 
     def __init__(self, spark: SparkSession, *, shuffled: bool = False) -> None:
@@ -32,17 +32,17 @@ class RunningStages:
 
     @property
     def are_known(self) -> bool:
+        """Return False under Spark Connect."""
         return self._store is not None
 
     def counts(self) -> StageCounts:
         """Return the counts of the stage with the most rows; zeros without one, or under Spark Connect."""
         if self._store is None:
             return StageCounts()
-        stages = self._store.activeStages()
-        found = [stages.apply(number) for number in range(stages.size())]
+        stages = self._store.activeStages()  # a Scala sequence, which Python cannot iterate over
         counts = [
             StageCounts(getattr(stage, self._counter)(), stage.numCompleteTasks() / max(stage.numTasks(), 1))
-            for stage in found
+            for stage in map(stages.apply, range(stages.size()))
         ]
         return max((count for count in counts if count.rows), default=StageCounts())
 

@@ -16,7 +16,14 @@ from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.protocol.client.fence import encode_begin
 from bruce_mp.protocol.client.messages import encode_any_partition
 from bruce_mp.spark.errors import OptionError
-from bruce_mp.spark.pipelines.fleet import ROW, FleetRanking, collect_fleet, fetch_rows, rank_daemons, read_hosts
+from bruce_mp.spark.pipelines.fleet import (
+    SAMPLE_COLUMNS,
+    FleetRanking,
+    collect_fleet,
+    fetch_rows,
+    rank_daemons,
+    read_hosts,
+)
 from bruce_mp.spark.pipelines.progress import Progress
 from support.daemon import Daemon
 from support.processes import wait_until
@@ -61,6 +68,22 @@ def daemon(pages: dict[str, Any]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_an_address_without_http_is_unreachable() -> None:
+    def greet() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+            connection.recv(1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=greet)
+        thread.start()
+        (row,) = fetch_rows(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert row[1] == "unreachable"
+    assert [row[1] for row in fetch_rows("127.0.0.1:http")] == ["unreachable"]
 
 
 def test_the_pages_of_a_daemon_become_rows() -> None:
@@ -118,7 +141,7 @@ def test_counter_increases_are_computed_across_slab_replacements(spark: SparkSes
         counter(1, "a", "NO_MEM", 100), counter(2, "a", "NO_MEM", 130), counter(2, "a", "LONG_MSG", 7),
         counter(3, "a", "NO_MEM", 5), counter(1, "b", "NO_MEM", 50), counter(2, "b", "NO_MEM", 50),
     ]  # fmt: skip
-    found: FleetRanking = rank_daemons(spark.createDataFrame(rows, f"at_ms long, daemon string, {ROW}"))
+    found: FleetRanking = rank_daemons(spark.createDataFrame(rows, f"at_ms long, daemon string, {SAMPLE_COLUMNS}"))
     assert [(row["daemon"], row["discarded"]) for row in found.daemons] == [("a", 42), ("b", 0)]
     assert [(row["reason"], row["discarded"]) for row in found.reasons] == [("NO_MEM", 35), ("LONG_MSG", 7)]
 

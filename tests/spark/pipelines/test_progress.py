@@ -56,18 +56,18 @@ def test_a_terminal_gets_one_line(clock: Callable[[float], None]) -> None:
 def test_the_meter_tells_rows_percentage_rate_and_time_left(clock: Callable[[float], None]) -> None:
     meter = ProgressMeter("messages", done_before=0.2)
     clock(10)
-    assert meter.text(5_000, 0.4) == "5,000 messages, 40%, 500/s, 30 s left"
-    assert meter.text(5_000, None) == "5,000 messages, 500/s"
-    assert meter.text(5_000, 1.5) == "5,000 messages, 100%, 500/s"
+    assert meter.describe(5_000, 0.4) == "5,000 messages, 40%, 500/s, 30 s left"
+    assert meter.describe(5_000, None) == "5,000 messages, 500/s"
+    assert meter.describe(5_000, 1.5) == "5,000 messages, 100%, 500/s"
     clock(100)
-    assert meter.text(5_000, 0.4) == "5,000 messages, 40%, 45/s, 5 min 30 s left"
+    assert meter.describe(5_000, 0.4) == "5,000 messages, 40%, 45/s, 5 min 30 s left"
     clock(10_000)
-    assert meter.text(5_000, 0.4) == "5,000 messages, 40%, 0/s, 8 h 25 min left"
-    assert meter.summary(5_000) == "5,000 messages, 0/s, 2 h 48 min"
+    assert meter.describe(5_000, 0.4) == "5,000 messages, 40%, 0/s, 8 h 25 min left"
+    assert meter.summarize(5_000) == "5,000 messages, 0/s, 2 h 48 min"
 
 
 def test_a_long_step_is_shown_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_POLL_S", 0.001)
+    monkeypatch.setattr(progress, "_REPEAT_INTERVAL_S", 0.001)
     calls, enough = [0], threading.Event()
 
     def text() -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from pyspark.errors import PythonException
+from pyspark.sql import DataFrameWriter
 
 from bruce_mp.protocol.client.barrier import Barrier, BarrierAnswer, BarrierStatus
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
@@ -17,8 +19,6 @@ from bruce_mp.spark.pipelines.replay import DoubtfulError, replay
 from support.stream_sink import StreamSink, all_delivered
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 PLAIN: Final = {"stamp": "false", "connectTimeoutMs": "100"}
@@ -120,6 +120,24 @@ def test_an_unconfirmed_chunk_requires_a_decision(spark: SparkSession, tmp_path:
             run(spark, sink, tmp_path / "d")
         status = BarrierStatus.DONE
         assert run(spark, sink, tmp_path / "d", doubtful=DoubtfulPolicy.SEND) == Replayed(sent=1)
+        assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
+
+
+def test_a_chunk_that_was_never_written_whole_needs_no_decision(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d").write_bytes(line(0))
+
+    def die(_writer: DataFrameWriter, path: str) -> None:
+        Path(path).mkdir()
+        raise KeyboardInterrupt
+
+    with StreamSink(tmp_path / "s") as sink:
+        with monkeypatch.context() as patched:
+            patched.setattr(DataFrameWriter, "parquet", die)
+            with pytest.raises(KeyboardInterrupt):
+                run(spark, sink, tmp_path / "d")
+        assert run(spark, sink, tmp_path / "d") == Replayed(sent=1)
         assert run(spark, sink, tmp_path / "d") == Replayed(already=1)
 
 
