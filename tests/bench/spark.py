@@ -26,7 +26,7 @@ import psutil
 
 from bench.machine import OthersLoad
 from bruce_mp.spark.audit.kafka_source import CONSUMER_OPTIONS, read_topics
-from bruce_mp.spark.audit.run import Audit, compare, land
+from bruce_mp.spark.audit.run import Audit, compare, write_facts
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 from bruce_mp.spark.session import start_session
 from support import processes
@@ -237,7 +237,7 @@ def measure_audit(bench: Bench, records: int, directory: Path, repeat: int) -> l
         assert frame.selectExpr("count(value)").collect()[0][0] == records
 
     def everything() -> None:
-        land(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts)
+        write_facts(read_topics(bench.spark, plan.bootstrap, plan.topics), plan.facts)
         verdict = compare(bench.spark, plan)
         assert verdict.is_good, verdict
         assert verdict.delivered == records, verdict

@@ -6,9 +6,11 @@ Delivered messages are distinct, so copies count as `doubled`; `unknown` message
 as small as the ledgers and the facts; none is collected.
 
 A ledger states the number of messages of each topic and minute of an attempt (a *cell*), and the discards of the whole
-attempt. So `_SHARES` explains the lack of a cell in this order. First come messages found elsewhere (`stray`, sent by
-another attempt or in another minute), then discards; the rest is missing. Attempts that did not ask the daemon for
-their outcome share the counts of the discard files by topic. Messages without a stamp share the messages of the topic.
+attempt. Messages of a cell that Kafka does not have for its attempt, topic and minute are *absent*. `_EXPLAINED`
+explains them in this order: messages found elsewhere (`stray`, sent by another attempt or in another minute), then
+discards; the rest is missing. The cells of a *pool* share explanations. The pool of a stamped attempt with the daemon's
+answer is its writer. Other stamped attempts form a pool for each topic, and messages without a stamp another; both use
+the counts of the discard files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bruce_mp.spark.audit.facts import LANE, exploded
+from bruce_mp.spark.audit.facts import ATTEMPT_PARTITION, explode_facts
 from bruce_mp.spark.audit.tables import AuditTables, empty
 from bruce_mp.spark.ledger_files import visible_files
 from bruce_mp.spark.temporary_settings import temporary_settings
@@ -32,7 +34,7 @@ __all__ = [
     "CELL",
     "AuditBooks",
     "discard_lines",
-    "disordered_lanes",
+    "disordered_attempts",
     "fill_books",
     "out_of_order_messages",
     "read_ledger",
@@ -45,7 +47,7 @@ _LEDGER: Final = (
 )
 CELL: Final = ["topic", "minute"]
 _FEW_LISTING_TASKS: Final = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
-"""For the list of a ledger's files; by default each file would be listed by a separate task."""
+"""Spark tasks that list a ledger's files; the default is one for each file."""
 _WRITERS: Final = "select writer from {ledger} where stamped group by writer"
 _ARRIVED: Final = {
     "writers": _WRITERS,
@@ -65,12 +67,12 @@ _ARRIVED: Final = {
         from {passed}
     """,
 }
-"""Facts of known writers, with `top` and `fresh`, for the writer and for the cell of the attempt.
+"""Facts of writers in the ledgers, with three more columns about the writer's facts before them.
 
-`top` is the highest number of the ranges before, -1 for none, and `sent_before` their latest time; `fresh` counts the
-new numbers. Ranges are ordered by
-their first number, so the ranges before cover all numbers from `first` to `top`; the range that was sent first precedes
-equal ones.
+`top` is the highest number of the facts before, -1 for none, `sent_before` their latest time, and `fresh` the count of
+this fact's numbers above `top`. `top_of_cell` and `fresh_in_cell` refer to the facts of the same cell. Facts are
+ordered by their first number, so a fact's numbers up to `top` arrived before; of equal facts the one sent first comes
+first.
 """
 _CELLS: Final = {
     "sent": """
@@ -89,7 +91,7 @@ _CELLS: Final = {
         select pool, topic, minute, sum(rows) as rows from {sent} where not stamped group by pool, topic, minute
     """,
     "cells": """
-        select *, rows - present as lack from (
+        select *, rows - present as absent from (
           select pool, topic, minute, rows, least(rows, coalesce(found, 0)) as present
           from (
             select * from {stamped}
@@ -97,19 +99,19 @@ _CELLS: Final = {
             select pool, topic, minute, rows, found from {plain_sent} left join {plain} using (topic, minute)))
     """,
 }
-"""pool, topic, minute, rows, present (found in the cell itself), lack."""
+"""pool, topic, minute, rows, present (in Kafka), absent; present + absent = rows."""
 _PLAIN: Final = {
     "plain": "select topic, minute, sum(copies) as found from {facts} where writer is null group by topic, minute"
 }
 """topic, minute, found: messages without a stamp."""
-_COVERS: Final = {
+_EXPLANATIONS: Final = {
     "pools": "select distinct pool, writer from {ledger} where stamped",
     "found": """
         select pool, sum(fresh) as arrived from {arrived} join {pools} using (writer) group by pool
         union all select concat('plain ', topic), sum(found) from {plain} group by topic
     """,
     "present_sums": "select pool, sum(present) as present from {cells} group by pool",
-    # All rows of an attempt are equal here.
+    # All ledger rows of an attempt have the same discards.
     "attempts": """
         select pool, first(discarded) as discarded from {ledger} where acks = 'delivered'
         group by pool, writer, attempt
@@ -118,14 +120,14 @@ _COVERS: Final = {
         select pool, reason, sum(count) as count from {attempts} lateral view explode(discarded) as reason, count
         group by pool, reason
     """,
-    # Attempts with an answer are not counted again.
+    # The files also have the discards of attempts with an answer, whose pools are left out.
     "in_files": """
         select * from (
           select concat(kind, topic) as pool, reason, count from {lines}
           lateral view explode(array('topic ', 'plain ')) as kind)
         left anti join {attempts} using (pool)
     """,
-    "covers": """
+    "explanations": """
         select * from (
           select pool, 0 as rank, '(stray)' as reason, arrived - present as count
           from {found} join {present_sums} using (pool)
@@ -134,34 +136,36 @@ _COVERS: Final = {
         where count > 0
     """,
 }
-"""pool, rank, reason, count: explanations of the lack in the cells of a pool, in the order of rank.
+"""pool, rank, reason, count: explanations of the absent messages of a pool, to be used in the order of `rank`.
 
-Messages that were possibly delivered explain only the rest, because Kafka may have them.
+The ranks are 0 for stray messages, 1 for discards by answers, 2 for discards by files. Messages that were possibly
+delivered have rank 3, because Kafka may have them.
 """
-_SHARES: Final = {
+_EXPLAINED: Final = {
     "incomplete": """
-        select *, sum(lack) over (
-          partition by pool order by minute, topic rows between unbounded preceding and current row) as lack_to
-        from {cells} where lack > 0
+        select *, sum(absent) over (
+          partition by pool order by minute, topic rows between unbounded preceding and current row) as absent_to
+        from {cells} where absent > 0
     """,
-    "covering": """
+    "explanations_to": """
         select *, sum(count) over (
-          partition by pool order by rank, reason rows between unbounded preceding and current row) as cover_to
-        from {covers}
+          partition by pool order by rank, reason rows between unbounded preceding and current row) as explained_to
+        from {explanations}
     """,
-    "dealt": """
+    "overlaps": """
         select topic, minute, reason,
-          least(lack_to, cover_to) - greatest(lack_to - lack, cover_to - count) as count
-        from {incomplete} join {covering} using (pool)
+          least(absent_to, explained_to) - greatest(absent_to - absent, explained_to - count) as count
+        from {incomplete} join {explanations_to} using (pool)
     """,
-    "shares": """
-        select topic, minute, reason, sum(count) as count from {dealt} where count > 0 group by topic, minute, reason
+    "explained": """
+        select topic, minute, reason, sum(count) as count from {overlaps} where count > 0 group by topic, minute, reason
     """,
 }
-_SHARES_COLUMNS: Final = "topic string, minute long, reason string, count long"
-"""topic, minute, reason, count: the lack of the cells of a pool, assigned to its covers one after the other.
+_EXPLAINED_COLUMNS: Final = "topic string, minute long, reason string, count long"
+"""topic, minute, reason, count: the absent messages of a pool's cells, assigned to the pool's explanations in order.
 
-The query lays the amounts of both sides end to end; overlapping amounts belong together.
+The query lays the counts of the cells end to end, and those of the explanations; where two overlap, one explains the
+other.
 """
 _UNKNOWN: Final = {
     "writers": _WRITERS,
@@ -199,13 +203,14 @@ _UNKNOWN_RANGES: Final = {
         from {unknown_facts} group by topic, partition, writer
     """,
 }
-"""The unknown messages of each writer in a partition; without a stamp, those of topics without such a ledger."""
+"""The unknown messages of each writer in a partition; without a stamp, those of topics without unstamped ledger rows.
+"""
 _BALANCE: Final = {
     "entries": """
-        select topic, minute, stack(2, 'sent', rows, 'lack', lack) as (kind, count), null as reason from {cells}
+        select topic, minute, stack(2, 'sent', rows, 'absent', absent) as (kind, count), null as reason from {cells}
         union all
         select topic, minute, if(reason = '(stray)', 'stray', 'discarded'), count, nullif(reason, '(stray)')
-        from {shares}
+        from {explained}
         union all select topic, minute, 'doubled', last - first + 1, null from {doubled}
         union all select topic, minute, 'out of order', 1, null from {out_of_order}
         union all select topic, minute, 'unknown', count, null from {unknown}
@@ -213,7 +218,7 @@ _BALANCE: Final = {
     "sums": """
         select topic, minute,
           coalesce(sum(count) filter (where kind = 'sent'), 0) as sent,
-          coalesce(sum(count) filter (where kind = 'lack'), 0) as lack,
+          coalesce(sum(count) filter (where kind = 'absent'), 0) as absent,
           coalesce(sum(count) filter (where kind = 'stray'), 0) as stray,
           coalesce(sum(count) filter (where kind = 'discarded'), 0) as discarded,
           coalesce(sum(count) filter (where kind = 'doubled'), 0) as doubled,
@@ -223,8 +228,9 @@ _BALANCE: Final = {
         from {entries} group by topic, minute
     """,
     "books": """
-        select topic, minute, sent, sent - lack + stray as delivered, discarded, lack - stray - discarded as missing,
-          doubled, out_of_order, unknown, if(size(reasons) > 0, map_from_entries(reasons), null) as reasons
+        select topic, minute, sent, sent - absent + stray as delivered, discarded,
+          absent - stray - discarded as missing, doubled, out_of_order, unknown,
+          if(size(reasons) > 0, map_from_entries(reasons), null) as reasons
         from {sums}
     """,
     "balance": """
@@ -238,19 +244,19 @@ _OUT_OF_ORDER_COLUMNS: Final = (
 )
 _ANOMALIES: Final = {
     "anomalies": """
-        select sum(lack) > 0 as incomplete, sum(lanes) > 0 as disordered
-        from (select lack, 0 as lanes from {cells} union all select 0, 1 from {lanes})
+        select sum(absent) > 0 as incomplete, sum(disordered) > 0 as disordered
+        from (select absent, 0 as disordered from {cells} union all select 0, 1 from {disordered})
     """
 }
 
 
 @dataclass(frozen=True)
 class AuditBooks:
-    """The result tables of the audit; `balance` has topic, minute, the counts, reasons and problems.
+    """The result tables of the audit. Leaving the block releases the tables that are cached in memory.
 
-    `arrived` has the columns of `_ARRIVED`. `doubled` has ranges that had arrived before, `out_of_order` the
-    messages of `out_of_order_messages`; both with topic, partition, minute, writer, time and offsets. `unknown_ranges`
-    has the messages of writers without a ledger.
+    `balance` has topic, minute, the counts, reasons and problems; `arrived` is that of `_ARRIVED`. `doubled` has ranges
+    of numbers that had arrived before, `out_of_order` the messages of `out_of_order_messages`; both with topic,
+    partition, minute, writer, time and offsets. `unknown_ranges` is that of `_UNKNOWN_RANGES`.
     """
 
     balance: DataFrame
@@ -264,7 +270,6 @@ class AuditBooks:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Release the tables that are kept in memory."""
         self._tables.__exit__(*error)
 
 
@@ -273,7 +278,7 @@ def read_ledger(
 ) -> DataFrame:
     """Return the ledger rows of these topics, from files that changed after a time (None: from all files).
 
-    `writer` is spelled as in the stamps. `pool` names the group that shares unexplained lack: the writer, or its topic.
+    `writer` is spelled as in the facts; `pool` names the pool.
     """
     after_s = 0.0 if changed_after is None else changed_after.timestamp()
     paths = [path for directory in directories for path in _ledger_paths(directory, after_s)]
@@ -282,13 +287,15 @@ def read_ledger(
     if changed_after is not None:
         rows = rows.where(f"minute >= {int(after_s - 60) * 1000}")  # merged files have older commits, too
     rows = rows.where(rows["topic"].isin(*topics))
-    alone = "stamped and acks = 'delivered'"
+    has_answer_by_writer = "stamped and acks = 'delivered'"
     named = rows.selectExpr("*", "concat_ws('/', query, batch, partition) as writer")
-    return named.selectExpr("*", f"if({alone}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool")
+    return named.selectExpr(
+        "*", f"if({has_answer_by_writer}, writer, concat(if(stamped, 'topic ', 'plain '), topic)) as pool"
+    )
 
 
 def _ledger_paths(directory: str, after_s: float) -> list[str]:
-    """Return the files of a ledger that count; the directory itself if there are none, or if it is a glob or a file."""
+    """Return the visible files of a ledger; `directory` itself without such files, and for a glob or a file."""
     try:
         names = visible_files(directory, after_s)
     except OSError:
@@ -297,45 +304,45 @@ def _ledger_paths(directory: str, after_s: float) -> list[str]:
 
 
 def discard_lines(lines: DataFrame, topics: Sequence[str]) -> DataFrame:
-    """Return topic, reason and count of the lines in discard files, without possible duplicates."""
-    wanted = lines.where("event = 'DISC'").where(lines["topic"].isin(*topics))
-    return wanted.groupBy("topic", wanted["info"].alias("reason")).count()
+    """Return topic, reason and count of the discards in discard files, without possible duplicates."""
+    discards = lines.where("event = 'DISC'").where(lines["topic"].isin(*topics))
+    return discards.groupBy("topic", discards["info"].alias("reason")).count()
 
 
 def fill_books(facts: DataFrame, ledger: DataFrame, lines: DataFrame) -> AuditBooks:
     """Compare `facts` (see `facts_of`) with a ledger and the counts of `discard_lines`.
 
-    One query detects missing and disordered messages. Both are rare, so the more expensive queries usually do not run.
+    One query detects absent and disordered messages. Both are rare, so the more expensive queries usually do not run.
     """
     tables = AuditTables(facts.sparkSession)
     for name, table in {"facts": facts, "ledger": ledger, "lines": lines}.items():
         tables.register(name, table)
-    arrived = tables.keep("arrived", tables.query(_ARRIVED))
+    arrived = tables.register_cached("arrived", tables.query(_ARRIVED))
     tables.register("plain", tables.query(_PLAIN))
-    tables.keep("cells", tables.query(_CELLS))
+    tables.register_cached("cells", tables.query(_CELLS))
     incomplete, disordered = _find_anomalies(tables)
     no_messages = empty(tables.spark, _OUT_OF_ORDER_COLUMNS)
     out_of_order = (
-        tables.keep("out_of_order", out_of_order_messages(arrived))
+        tables.register_cached("out_of_order", out_of_order_messages(arrived))
         if disordered
         else tables.register("out_of_order", no_messages)
     )
-    tables.register("shares", _shares(tables) if incomplete else empty(tables.spark, _SHARES_COLUMNS))
+    tables.register("explained", _explain_absent(tables) if incomplete else empty(tables.spark, _EXPLAINED_COLUMNS))
     doubled = tables.register("doubled", tables.query(_DOUBLED))
     tables.register("unknown", tables.query(_UNKNOWN))
     return AuditBooks(tables.query(_BALANCE), arrived, doubled, out_of_order, tables.query(_UNKNOWN_RANGES), tables)
 
 
 def _find_anomalies(tables: AuditTables) -> tuple[bool, bool]:
-    """Return two flags: a cell is short of messages; a lane may be out of order."""
-    tables.register("lanes", disordered_lanes(tables["arrived"]))
+    """Return two flags: a cell has absent messages; an attempt may be out of order in a partition."""
+    tables.register("disordered", disordered_attempts(tables["arrived"]))
     row = tables.query(_ANOMALIES).first()
     return (bool(row["incomplete"]), bool(row["disordered"])) if row else (False, False)
 
 
-def _shares(tables: AuditTables) -> DataFrame:
-    tables.register("covers", tables.query(_COVERS))
-    return tables.query(_SHARES)
+def _explain_absent(tables: AuditTables) -> DataFrame:
+    tables.register("explanations", tables.query(_EXPLANATIONS))
+    return tables.query(_EXPLAINED)
 
 
 # --- messages out of order ------------------------------------------------------------------------------------------
@@ -344,43 +351,53 @@ def _shares(tables: AuditTables) -> DataFrame:
 def out_of_order_messages(facts: DataFrame) -> DataFrame:
     """Return each message behind a later one of its attempt in its partition.
 
-    The columns are `_OUT_OF_ORDER_COLUMNS`. If messages of other writers are between, the offsets are its fact's.
+    The columns are `_OUT_OF_ORDER_COLUMNS`. The offsets are those of the message, or those of its whole fact if
+    messages of other writers are between.
 
-    Such messages are rare, and the facts alone exclude them: in the order of places, each fact begins behind the end of
-    the one before, in numbers and in places. Only *lanes* that violate this are checked message by message.
+    Such messages are rare. So only the attempts and partitions that `disordered_attempts` finds by their facts are
+    checked message by message.
 
-    A smaller number that was sent later than all messages before is in order: a repeated task starts its numbers again.
-    A repeated number is a copy, and in order too.
+    A smaller number that was sent later than all messages before is in order, because a repeated task restarts its
+    numbers at 0. A repeated number is a copy, and in order, too.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    lane = Window.partitionBy(LANE).orderBy("place")
-    before = lane.rowsBetween(Window.unboundedPreceding, -1)
-    messages = exploded(facts.join(disordered_lanes(facts), LANE, "left_semi"))
+    by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy("place")
+    before = by_place.rowsBetween(Window.unboundedPreceding, -1)
+    messages = explode_facts(facts.join(disordered_attempts(facts), ATTEMPT_PARTITION, "left_semi"))
     seen = messages.select(
         "*", F.expr("sent") > F.max("sent").over(before), F.max("number").over(before),
-        F.row_number().over(Window.partitionBy(*LANE, "number").orderBy("place")),
+        F.row_number().over(Window.partitionBy(*ATTEMPT_PARTITION, "number").orderBy("place")),
     ).toDF(*messages.columns, "newer", "highest", "copy")  # fmt: skip
-    runs = seen.withColumn("run", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(lane))
-    in_run = Window.partitionBy(*LANE, "run").orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
-    placed = runs.withColumn("highest", F.max("number").over(in_run))
-    is_exact = "to_offset - from_offset = last - first"
-    return placed.where("number < highest and copy = 1").selectExpr(
+    restarts = seen.withColumn("restarts", F.sum(F.expr("if(newer and number < highest, 1, 0)")).over(by_place))
+    by_restart = Window.partitionBy(*ATTEMPT_PARTITION, "restarts").orderBy("place")
+    since_restart = by_restart.rowsBetween(Window.unboundedPreceding, -1)
+    compared = restarts.withColumn("highest", F.max("number").over(since_restart))
+    is_exact = "to_offset - from_offset = last - first"  # no messages of other writers are between
+    return compared.where("number < highest and copy = 1").selectExpr(
         "topic", "partition", "minute", "writer", "number", "sent",
         f"if({is_exact}, from_offset + number - first, from_offset) as from_offset",
         f"if({is_exact}, from_offset + number - first, to_offset) as to_offset",
     )  # fmt: skip
 
 
-def disordered_lanes(facts: DataFrame) -> DataFrame:
-    """Return the lanes with facts out of order."""
+def disordered_attempts(facts: DataFrame) -> DataFrame:
+    """Return the keys `ATTEMPT_PARTITION` with facts out of order.
+
+    In order, each fact begins behind the end of the fact before, in numbers and in places.
+    """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     stamped = facts.where("writer is not null")
-    line = Window.partitionBy(LANE).orderBy(F.expr("first + shift"))
-    behind = (F.lag("last").over(line) >= F.col("first")) | (
-        F.lag(F.expr("last + shift")).over(line) >= F.expr("first + shift")
+    by_place = Window.partitionBy(ATTEMPT_PARTITION).orderBy(F.expr("first + shift"))
+    overlaps = (F.lag("last").over(by_place) >= F.col("first")) | (
+        F.lag(F.expr("last + shift")).over(by_place) >= F.expr("first + shift")
     )
-    return stamped.select(*LANE, behind.alias("behind")).where("behind").select(LANE).distinct()
+    return (
+        stamped.select(*ATTEMPT_PARTITION, overlaps.alias("overlaps"))
+        .where("overlaps")
+        .select(ATTEMPT_PARTITION)
+        .distinct()
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["PROBLEMS", "STYLE", "VOLUMES", "Bar", "chart"]
+__all__ = ["PROBLEMS", "STYLE", "VOLUMES", "Bar", "draw_chart"]
 
 VOLUMES: Final = ("delivered", "discarded")
 PROBLEMS: Final = ("missing", "doubled", "out_of_order")
@@ -25,12 +25,12 @@ figcaption svg { width: .7rem; height: .7rem; margin-right: .3rem }
 @media (prefers-color-scheme: dark) { svg.chart { background: #161b22 } .axis { fill: #9aa4ae }
   .line { stroke: #30363d } figcaption { color: #9aa4ae } }
 """
-# Positions and sizes in pixels of the SVG; `_MARKS` is the top of the marks.
+# Positions and sizes in units of the SVG's viewBox, which is 960 wide.
 _LEFT: Final = 90.0
 _RIGHT: Final = 945.0
 _TOP: Final = 15.0
 _BASE: Final = 150.0
-_MARKS: Final = 160.0
+_MARKS_TOP: Final = 160.0
 _MARK_SIZE: Final = 9.0
 _HEIGHT: Final = 215
 _MAX_BAR_WIDTH: Final = 60.0
@@ -38,7 +38,7 @@ _MAX_BAR_WIDTH: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A span of time of one topic: its number, its start and length in ms, and its counts."""
+    """An interval of time of one topic: its number, start in ms since the epoch, length in ms, and counts."""
 
     number: int
     start_ms: int
@@ -46,28 +46,28 @@ class Bar:
     counts: Mapping[str, int]
 
 
-def chart(bars: Sequence[Bar]) -> str:
-    """Return the figure; `bars` are in the order of time, without empty spans."""
+def draw_chart(bars: Sequence[Bar]) -> str:
+    """Return the figure; `bars` are in the order of time, and intervals without messages have none."""
     if not any(count for bar in bars for count in bar.counts.values()):
         return "<p>No ledger contains messages of this topic.</p>"
     first, last = bars[0].number, bars[-1].number
     width = min((_RIGHT - _LEFT) / (last - first + 1), _MAX_BAR_WIDTH)
     tallest = max(1, *(sum(bar.counts[name] for name in VOLUMES) for bar in bars))
     scale = (_BASE - _TOP) / tallest
-    body = "".join(_bar(bar, _LEFT + (bar.number - first) * width, width, scale) for bar in bars)
+    body = "".join(_draw_bar(bar, _LEFT + (bar.number - first) * width, width, scale) for bar in bars)
     right = _LEFT + (last - first + 1) * width
     return (
         f"<figure><svg class=chart viewBox='0 0 960 {_HEIGHT}' role=img aria-label='messages over time'>"
-        f"{_axes(bars, tallest, right)}{body}</svg><figcaption>{_LEGEND}</figcaption></figure>"
+        f"{_draw_axes(bars, tallest, right)}{body}</svg><figcaption>{_LEGEND}</figcaption></figure>"
     )
 
 
-def _axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
+def _draw_axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
     end = _format_time(bars[-1].start_ms + bars[-1].length_ms)
     labels = [
         (_LEFT - 6, _TOP + 4, "end", f"{tallest:,}"), (_LEFT - 6, _BASE, "end", "0"),
         (_LEFT, _HEIGHT - 8, "start", _format_time(bars[0].start_ms)),
-        (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS + 18, "end", "problems"),
+        (max(right, _LEFT + 260), _HEIGHT - 8, "end", end), (_LEFT - 6, _MARKS_TOP + 18, "end", "problems"),
     ]  # fmt: skip
     texts = (
         f"<text class=axis x={x:.0f} y={y:.0f} text-anchor={anchor}>{text}</text>" for x, y, anchor, text in labels
@@ -76,23 +76,26 @@ def _axes(bars: Sequence[Bar], tallest: int, right: float) -> str:
     return "".join((*lines, *texts))
 
 
-def _bar(bar: Bar, x: float, width: float, scale: float) -> str:
+def _draw_bar(bar: Bar, x: float, width: float, scale: float) -> str:
     parts, y = [], _BASE
     inner = max(width - 1, 1.0)
     for name in VOLUMES:
         if bar.counts[name]:
             height = max(bar.counts[name] * scale, 1.0)
             y -= height
-            parts.append(_rectangle(bar, name, (x, y, inner, height)))
+            parts.append(_draw_rectangle(bar, name, (x, y, inner, height)))
     for row, name in enumerate(PROBLEMS):
         if bar.counts[name]:
             mark_width = min(max(inner, 4.0), _MARK_SIZE)
             mark_x = x + (inner - mark_width) / 2
-            parts.append(_rectangle(bar, name, (mark_x, _MARKS + row * (_MARK_SIZE + 2), mark_width, _MARK_SIZE)))
+            parts.append(
+                _draw_rectangle(bar, name, (mark_x, _MARKS_TOP + row * (_MARK_SIZE + 2), mark_width, _MARK_SIZE))
+            )
     return "".join(parts)
 
 
-def _rectangle(bar: Bar, name: str, box: tuple[float, float, float, float]) -> str:
+def _draw_rectangle(bar: Bar, name: str, box: tuple[float, float, float, float]) -> str:
+    """Draw one count of a bar; `box` is x, y, width, height."""
     x, y, width, height = box
     title = f"{_format_time(bar.start_ms)}: {bar.counts[name]:,} {_label(name)}"
     return f"<rect class={name} x={x:.1f} y={y:.1f} width={width:.1f} height={height:.1f}><title>{title}</title></rect>"

@@ -1,11 +1,11 @@
-"""Condense the contents of Kafka to facts, as few rows as the comparison needs, by Spark's own expressions.
+"""Condense the contents of Kafka to facts, as few rows as the comparison needs, with Spark's own expressions.
 
-A fact is a *run*: consecutive messages of an attempt in a partition, with neighbouring sequence numbers and equal
-times. Each message's place is its number plus the run's `shift`. So a fact determines each message's number and place
-(`exploded`). The messages that a task sends together to one partition are one row, even if other writers interleave.
+A *fact* is a row about consecutive messages of one attempt in one partition, with neighbouring sequence numbers and
+equal times. Messages of other writers may lie between them.
 
-A *place* is the offset that a message would have without the other writers' messages since the attempt began. Places of
-an attempt are in the order of its offsets, also in facts that were made from different parts of a topic.
+The *place* of a message is the offset that it would have without the other writers' messages since the attempt began.
+Places of an attempt are in the order of its offsets, also in facts that were made from different parts of a topic. Each
+message's place is its number plus the fact's `shift`, so a fact determines both for all its messages (`explode_facts`).
 
 Messages without a stamp are counted by topic, partition and minute of Kafka's timestamp; all other columns are null.
 """
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["LANE", "SCHEMA", "exploded", "facts_of", "percentiles"]
+__all__ = ["ATTEMPT_PARTITION", "SCHEMA", "explode_facts", "facts_of", "percentiles"]
 
-LANE: Final = ["topic", "partition", "writer", "attempt"]
-"""The key of a lane: the messages of an attempt in a partition keep their order."""
+ATTEMPT_PARTITION: Final = ["topic", "partition", "writer", "attempt"]
+"""The key of an attempt's messages in one partition, which keep their order."""
 SCHEMA: Final = (
     "topic string, partition int, writer string, attempt int, minute long, sent long, latency_ms long, shift long, "
     "first long, last long, copies long, from_offset long, to_offset long"
@@ -32,105 +32,108 @@ SCHEMA: Final = (
 """`writer` is query/batch/partition.
 
 `sent` is the stamp's time and `minute` the start of its minute, both in ms since the epoch. `latency_ms` is null unless
-the broker stamps the topic. `first` and `last` are numbers of the run, `copies` the count of its messages.
-`from_offset` and `to_offset` are the offsets of its first and last message.
+the topic has `LogAppendTime`. `first` and `last` are the numbers of the fact's first and last message, `from_offset`
+and `to_offset` their offsets, and `copies` is the count of the messages.
 """
 _LOG_APPEND_TIME: Final = 1  # `timestampType` of Spark's Kafka source
-_LAST: Final = "try_element_at(headers, -1)"
-"""The stamp: a message's last header."""
-_RUN_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
-_WORD: Final = 64  # numbers of messages as bits of one 64-bit integer
-_NUMBERS: Final = {"shift": "place - first", "first": "first", "last": "last"}
+_LAST_HEADER: Final = "try_element_at(headers, -1)"
+"""The header that may be a stamp. Its value is 16 digits, a space, and the *tail*: 13 digits, a space, the *author*."""
+_PIECE_KEY: Final = ["topic", "partition", "tail", "kafka_ms", "appended"]
+_BLOCK: Final = 64
+"""Neighbouring sequence numbers that are counted together, as bits of an integer."""
+_NUMBER_COLUMNS: Final = {"shift": "place - first", "first": "first", "last": "last"}
+"""Columns of `SCHEMA` that are null without a stamp."""
 _ATTEMPT: Final = "try_cast(substring_index(name, '/', -1) as int)"
 
 
 def facts_of(messages: DataFrame) -> DataFrame:
     """Return the facts (`SCHEMA`) about messages with the columns of Spark's Kafka source."""
-    return _facts(_runs(_pieces(_words(_stamped(messages)))))
+    pieces = _split_at_gaps(_count_blocks(_read_stamps(messages)))
+    return _parse_tails(_join_pieces(pieces))
 
 
-def _stamped(messages: DataFrame) -> DataFrame:
-    """Return only the columns that the count needs; `tail` is the stamp behind its number, null without a stamp.
+def _read_stamps(messages: DataFrame) -> DataFrame:
+    """Return only the columns that the count needs; `number` and `tail` are null without a stamp.
 
-    Timestamps of producers are rounded to minutes, because only messages without a stamp need them.
+    Producers' timestamps are rounded down to minutes, because only messages without a stamp are counted by them.
     """
     stamps = messages.selectExpr(
         "topic", "partition", "offset", "unix_millis(timestamp) as ms",
         f"timestampType = {_LOG_APPEND_TIME} as appended",
-        f"if({_LAST}.key = 'bruce.stamp', {_LAST}.value, null) as stamp",
+        f"if({_LAST_HEADER}.key = 'bruce.stamp', {_LAST_HEADER}.value, null) as stamp",
     )  # fmt: skip
-    fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as read")
-    parsed = fields.selectExpr("*", "if(read >= 0, read, null) as number")
+    fields = stamps.selectExpr("*", "try_cast(cast(substring(stamp, 1, 16) as string) as bigint) as parsed")
+    parsed = fields.selectExpr("*", "if(parsed >= 0, parsed, null) as number")
     return parsed.selectExpr(
         "topic", "partition", "if(appended, ms, ms - ms % 60000) as kafka_ms", "appended", "number",
         "if(number is null, null, substring(stamp, 18)) as tail",
-        f"shiftright(number, {_WORD.bit_length() - 1}) as word", "offset - number as shift",
-        "coalesce(number, offset) as counted",
+        f"shiftright(number, {_BLOCK.bit_length() - 1}) as block", "offset - number as shift",
+        "coalesce(number, offset) as number_or_offset",
     )  # fmt: skip
 
 
-def _words(stamped: DataFrame) -> DataFrame:
-    """Group equal messages with numbers in the same word of 64; `bits` has a bit for each number.
+def _count_blocks(stamped: DataFrame) -> DataFrame:
+    """Count the messages with equal columns whose numbers are in the same block; `bits` has a bit for each number.
 
-    Up to `_runs`, `first` and `last` of messages without a stamp are offsets.
+    From here to `_join_pieces`, `first` and `last` are offsets for messages without a stamp.
 
-    This step touches every message, so it is one hash aggregate without a sort. The tail is binary: for strings Spark
-    would add a small hash table in front of the large one, which hashes strings byte by byte.
+    This step touches every message, so it is one hash aggregate without a sort. The tail is binary, because for strings
+    Spark adds a small hash table in front of the large one, which hashes strings byte by byte.
     """
-    return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "shift", "word").agg(
+    return stamped.groupBy("topic", "partition", "tail", "kafka_ms", "appended", "shift", "block").agg(
         *expressions(
-            "count(*) as copies", f"bit_or(shiftleft(1L, cast(number & {_WORD - 1} as int))) as bits",
-            "min(counted) as first", "max(counted) as last",
+            "count(*) as copies", f"bit_or(shiftleft(1L, cast(number & {_BLOCK - 1} as int))) as bits",
+            "min(number_or_offset) as first", "max(number_or_offset) as last",
         )
     )  # fmt: skip
 
 
-def _pieces(words: DataFrame) -> DataFrame:
-    """Return gapless words whole, and the messages of other words one by one.
+def _split_at_gaps(blocks: DataFrame) -> DataFrame:
+    """Return gapless blocks whole as one piece, and each message of other blocks as a piece.
 
-    The messages of a piece are neighbours in the partition. So pieces do not overlap there; `at` is the offset of a
-    piece.
+    So pieces do not overlap in a partition; `start_offset` is the offset of a piece's first message.
     """
-    alone = f"struct(word * {_WORD} + bit as first, word * {_WORD} + bit as last)"
-    single = f"transform(filter(sequence(0, {_WORD - 1}), bit -> getbit(bits, bit) = 1), bit -> {alone})"
-    whole = "word is null or copies = last - first + 1"
-    return words.selectExpr(
-        *_RUN_KEY, "shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
-        "copies as together",
+    number = f"struct(block * {_BLOCK} + bit as first, block * {_BLOCK} + bit as last)"
+    single = f"transform(filter(sequence(0, {_BLOCK - 1}), bit -> getbit(bits, bit) = 1), bit -> {number})"
+    whole = "block is null or copies = last - first + 1"
+    return blocks.selectExpr(
+        *_PIECE_KEY, "shift", f"inline(if({whole}, array(struct(first, last)), {single})) as (first, last)",
+        "copies as block_copies",
     ).selectExpr(
-        *_RUN_KEY, "substring(tail, 15) as author", "first", "last",
-        "if(tail is null, together, last - first + 1) as copies", "first + coalesce(shift, 0) as at",
+        *_PIECE_KEY, "substring(tail, 15) as author", "first", "last",
+        "if(tail is null, block_copies, last - first + 1) as copies", "first + coalesce(shift, 0) as start_offset",
     )  # fmt: skip
 
 
-def _runs(pieces: DataFrame) -> DataFrame:
-    """Join pieces that continue their author's previous piece in the partition; `place` is that of the first message.
+def _join_pieces(pieces: DataFrame) -> DataFrame:
+    """Join each piece with the author's previous piece in the partition that it continues.
 
-    Writers that take turns message by message leave gaps in their offsets, but none in their places.
+    `place` is that of the first message. Writers that take turns message by message have gaps in their offsets, but
+    none in their places.
     """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
-    by_offset = Window.partitionBy("topic", "partition", "author").orderBy("at")
+    by_offset = Window.partitionBy("topic", "partition", "author").orderBy("start_offset")
     up_to_here = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     continues = F.lag("last").over(by_offset) + 1 == F.col("first")
     for name in ("tail", "kafka_ms", "appended"):
         continues &= F.lag(name).over(by_offset) == F.col(name)
-    place = F.first("at").over(up_to_here) + F.sum("copies").over(up_to_here) - F.col("copies")
+    place = F.first("start_offset").over(up_to_here) + F.sum("copies").over(up_to_here) - F.col("copies")
     placed = pieces.select("*", F.ifnull(continues, F.expr("false")).alias("continues"), place.alias("place"))
-    numbered = placed.select("*", F.count_if(~F.col("continues")).over(up_to_here).alias("run"))
-    return numbered.groupBy("topic", "partition", "author", "run").agg(
+    numbered = placed.select("*", F.count_if(~F.col("continues")).over(up_to_here).alias("fact"))
+    return numbered.groupBy("topic", "partition", "author", "fact").agg(
         *expressions(
             "first(tail) as tail", "first(kafka_ms) as kafka_ms", "first(appended) as appended",
             "min(first) as first", "max(last) as last", "min(place) as place", "sum(copies) as copies",
-            "min(at) as from_offset", "max(at + last - first) as to_offset",
+            "min(start_offset) as from_offset", "max(start_offset + last - first) as to_offset",
         )
     )  # fmt: skip
 
 
-def _facts(runs: DataFrame) -> DataFrame:
-    """Parse the tails; a foreign tail becomes a writer that is in no ledger."""
-    fields = runs.selectExpr(
+def _parse_tails(joined: DataFrame) -> DataFrame:
+    """Return the columns of `SCHEMA`; the author of a foreign stamp becomes a writer that is in no ledger."""
+    fields = joined.selectExpr(
         "*", "try_cast(cast(substring(tail, 1, 13) as string) as bigint) as sent",
         "make_valid_utf8(cast(author as string)) as name",
     )  # fmt: skip
@@ -140,19 +143,22 @@ def _facts(runs: DataFrame) -> DataFrame:
         f"if({has_attempt}, {_ATTEMPT}, if(name is null, null, 0)) as attempt",
         f"{time_ms} - {time_ms} % 60000 as minute",
         "sent", "if(appended, greatest(kafka_ms - sent, 0L), null) as latency_ms",
-        *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBERS.items()),
+        *(f"if(tail is null, null, {value}) as {name}" for name, value in _NUMBER_COLUMNS.items()),
         "copies", "from_offset", "to_offset",
     )  # fmt: skip
 
 
-def exploded(facts: DataFrame) -> DataFrame:
-    """Return a row for each message of stamped facts: their columns, its number and its place."""
+def explode_facts(facts: DataFrame) -> DataFrame:
+    """Return a row for each message of stamped facts: the fact's columns, `number` and `place`."""
     numbered = facts.selectExpr("*", "explode(sequence(first, last)) as number")
     return numbered.selectExpr("*", "number + shift as place")
 
 
 def percentiles(facts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return the columns `by`, then p50_ms and p99_ms from stamp to append; no row if no broker stamps."""
+    """Return the columns `by`, and the percentiles p50_ms and p99_ms of the latency from stamp to append.
+
+    Groups without latencies have no row.
+    """
     timed = facts.where("latency_ms is not null").groupBy(*by)
     return timed.agg(
         *expressions(*(f"cast(percentile(latency_ms, {p / 100}, copies) as bigint) as p{p}_ms" for p in (50, 99)))

@@ -1,9 +1,8 @@
-"""Run the audit as a service: land the topics' messages and report each minute once it is closed.
+"""Run the audit continuously: write facts about new messages, and report each minute once it is closed.
 
-A minute is closed when no more of its messages are expected. That is so once the watermark of the stream has passed it,
-or once all messages in Kafka were read and the minute is older than the lateness. The watermark stands still in a
-silent topic; the second rule closes its minutes. Each report covers the closed minutes of the window again, so very
-late messages still count.
+A minute is *closed* once the watermark of the stream has passed it. The watermark of a silent topic does not move, so a
+minute is also closed once all messages in Kafka were read and the minute is older than the lateness. Each report covers
+all closed minutes of the window, so very late messages still count.
 
 OUTPUT/checkpoint keeps the progress; facts older than two windows are removed.
 """
@@ -17,7 +16,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from bruce_mp.spark.audit.kafka_source import stream_topics
-from bruce_mp.spark.audit.run import Audit, compare, land
+from bruce_mp.spark.audit.run import Audit, compare, write_facts
+from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.progress import Progress
 from bruce_mp.spark.storage import absolute_path, open_directory
 
@@ -31,14 +31,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Follow", "follow"]
 
-_MINUTE_MS: Final = 60_000
-_POLL_S: Final = 1
-_BEGINNING_MS: Final = -1
+_POLL_INTERVAL_S: Final = 1
+_NONE_CLOSED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """The plan of a service; times in seconds. `until_idle_s` ends it after that time of silence (None: never)."""
+    """The plan of a continuous audit.
+
+    Spark reads new messages every `every_s`. A message arrives at most `lateness_s` late. A report covers the last
+    `window_s`. The audit ends after `until_idle_s` without messages (None: never), or at the first bad report with
+    `stop_when_bad`.
+    """
 
     audit: Audit
     every_s: int = 30
@@ -51,15 +55,12 @@ class Follow:
 def follow(
     spark: SparkSession, plan: Follow, stop: Event | None = None, progress: Progress | None = None
 ) -> Iterator[AuditVerdict]:
-    """Yield the verdict of each report until `stop` is set or the plan ends. Raises the error that stops the stream.
-
-    The function may run in any thread.
-    """
+    """Yield the verdict of each report until `stop` is set or the plan ends. Raise the error that stops the stream."""
     display = progress or Progress("audit")
-    query = _start(spark, plan)
+    query = _start_query(spark, plan)
     try:
         for closed_ms in _closed_minutes(query, plan, stop or Event(), display):
-            _prune(plan)
+            _remove_old_facts(plan)
             minutes = f"minute >= {closed_ms - plan.window_s * 1000} and minute < {closed_ms}"
             verdict = compare(spark, plan.audit, minutes, changed_after=_oldest_time(plan))
             display.finish(f"up to {datetime.fromtimestamp(closed_ms / 1000, UTC):%Y-%m-%d %H:%M}: {verdict}")
@@ -70,61 +71,66 @@ def follow(
         query.stop()
 
 
-def _start(spark: SparkSession, plan: Follow) -> StreamingQuery:
-    """Land each micro-batch in its own directory, which a repeated batch overwrites."""
+def _start_query(spark: SparkSession, plan: Follow) -> StreamingQuery:
+    """Start the query that writes the facts of each micro-batch into a directory, which a repeated batch overwrites."""
     open_directory(plan.audit.facts)
     messages = stream_topics(spark, plan.audit.bootstrap, plan.audit.topics, plan.audit.kafka)
-    watched = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
-    writer = watched.writeStream.option("checkpointLocation", f"{absolute_path(plan.audit.output)}/checkpoint")
-    landing = writer.foreachBatch(lambda batch, number: land(batch, f"{plan.audit.facts}/{number:08}"))
-    return landing.trigger(processingTime=f"{plan.every_s} seconds").start()
+    watermarked = messages.withWatermark("timestamp", f"{plan.lateness_s} seconds")
+    writer = watermarked.writeStream.option("checkpointLocation", f"{absolute_path(plan.audit.output)}/checkpoint")
+    facts_writer = writer.foreachBatch(lambda batch, number: write_facts(batch, f"{plan.audit.facts}/{number:08}"))
+    return facts_writer.trigger(processingTime=f"{plan.every_s} seconds").start()
 
 
 def _closed_minutes(query: StreamingQuery, plan: Follow, stop: Event, display: Progress) -> Iterator[int]:
-    """Yield the end of the closed minutes in ms whenever more are closed, and once more at the end."""
-    closed, last_message_at, rows = _BEGINNING_MS, time.monotonic(), 0
-    while not stop.is_set() and not query.awaitTermination(_POLL_S):  # raises the error that stopped the query
-        landed = sum(report.numInputRows for report in query.recentProgress)
-        if landed != rows:
-            rows, last_message_at = landed, time.monotonic()
+    """Yield the end of the closed minutes (ms since the epoch) whenever more are closed, and once more at the end.
+
+    The last report covers everything up to now if all messages in Kafka were read.
+    """
+    closed_ms, last_message_s, rows = _NONE_CLOSED, time.monotonic(), 0
+    while not stop.is_set() and not query.awaitTermination(_POLL_INTERVAL_S):  # raises the error that stopped the query
+        recent_rows = sum(report.numInputRows for report in query.recentProgress)
+        if recent_rows != rows:
+            rows, last_message_s = recent_rows, time.monotonic()
             display.show(f"{rows:,} messages in the last {len(query.recentProgress)} batches")
-        now_closed = _closed_until(query, plan)
-        if now_closed > closed:
-            closed = now_closed
-            yield closed
+        now_closed_ms = _closed_until(query, plan)
+        if now_closed_ms > closed_ms:
+            closed_ms = now_closed_ms
+            yield closed_ms
         if (
             plan.until_idle_s is not None
-            and time.monotonic() - last_message_at > plan.until_idle_s
+            and time.monotonic() - last_message_s > plan.until_idle_s
             and _has_read_all(query)
         ):
             break
+    has_read_all = _has_read_all(query)  # a stopped query always reports so
     query.stop()
-    yield max(closed, _now_ms() if _has_read_all(query) else closed)
+    if has_read_all or closed_ms != _NONE_CLOSED:
+        yield _now_ms() if has_read_all else closed_ms
 
 
 def _closed_until(query: StreamingQuery, plan: Follow) -> int:
-    """Return the end of the closed minutes in ms."""
+    """Return the end of the closed minutes in ms since the epoch, or `_NONE_CLOSED`."""
     report = query.lastProgress
     watermark = report["eventTime"].get("watermark") if report else None
-    passed = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _BEGINNING_MS
+    passed_ms = int(datetime.fromisoformat(watermark).timestamp() * 1000) if watermark else _NONE_CLOSED
     if _has_read_all(query):
-        passed = max(passed, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
-    return passed - passed % _MINUTE_MS if passed > 0 else _BEGINNING_MS
+        passed_ms = max(passed_ms, _now_ms() - (plan.every_s + plan.lateness_s) * 1000)
+    return passed_ms - passed_ms % MINUTE_MS if passed_ms > 0 else _NONE_CLOSED
 
 
 def _has_read_all(query: StreamingQuery) -> bool:
-    """Return True if the last poll found no new message."""
+    """Return True if a running query found no new message at its last poll."""
     status = query.status
     return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
 
 
 def _oldest_time(plan: Follow) -> datetime:
-    """Return the time before which written files are ignored."""
+    """Return the time before which ledger files are ignored and facts removed."""
     return datetime.now(UTC) - timedelta(seconds=2 * plan.window_s)
 
 
-def _prune(plan: Follow) -> None:
-    """Remove micro-batches that contain only files too old to be read."""
+def _remove_old_facts(plan: Follow) -> None:
+    """Remove the facts of micro-batches whose files are all outside two windows."""
     from pyarrow.fs import FileSelector  # noqa: PLC0415 - slow to import
 
     system, root = open_directory(plan.audit.facts)

@@ -1,4 +1,4 @@
-"""Merge ranges of numbers in tables, columns `first` and `last` (inclusive), with one sort and one pass."""
+"""Merge the ranges of numbers in a table with one sort and one pass; columns `first` and `last` are inclusive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def expressions(*texts: str) -> list[Column]:
 
 
 def merge_ranges(ranges: DataFrame, by: Sequence[str], *aggregates: str) -> DataFrame:
-    """Merge adjacent ranges with equal `by` columns; return `by`, first, last and aggregates over the parts."""
+    """Merge adjacent and overlapping ranges with equal `by` columns.
+
+    Return the columns `by`, `first`, `last`, and those of the SQL `aggregates` over the merged ranges.
+    """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 

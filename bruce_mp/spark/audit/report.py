@@ -1,7 +1,7 @@
 """Write the audit's report, one HTML page without external files: the verdict first, then each topic over time.
 
-The amount of data collected from Spark is bounded: at most 120 spans of time for each topic, the reasons with the most
-discards, and the first ranges of problems.
+The amount of data collected from Spark is bounded: at most 120 bars for each topic, the reasons with the most discards,
+and the first ranges of problems.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, chart
+from bruce_mp.spark.audit.chart import PROBLEMS, STYLE, VOLUMES, Bar, draw_chart
 from bruce_mp.spark.audit.ranges import expressions
 from bruce_mp.spark.audit.tables import AuditTables
 from bruce_mp.spark.storage import open_directory
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
     _Row = Mapping[str, Any]
 
-__all__ = ["COUNTS", "AuditVerdict", "Summary", "summarise", "write_report"]
+__all__ = ["COUNTS", "AuditVerdict", "Summary", "summarize", "write_report"]
 
-_TOPICS: Final = 50
-_RANGES: Final = 100
-_REASONS: Final = 20
-"""Rows of each table in the report; the tables of the audit have all."""
+_MAX_TOPICS: Final = 50
+_MAX_RANGES: Final = 100
+_MAX_REASONS: Final = 20
+"""Maximum number of topics, problem ranges and reasons in the report; the tables of the audit have all."""
 _SERIES: Final = (*VOLUMES, *PROBLEMS)
 COUNTS: Final = ("sent", *_SERIES, "unknown")
 """The counts of a verdict."""
-_COLUMNS: Final = (*COUNTS, "p50_ms", "p99_ms")
-_SPANS: Final = {
+_TOPIC_COLUMNS: Final = (*COUNTS, "p50_ms", "p99_ms")
+_BARS: Final = {
     # Without a partition clause Spark logs a warning.
     "ends": """
         select *, min(minute) over everything as first, max(minute) over everything as last from {balance}
         window everything as (partition by true)
     """,
-    "spans": "select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from {ends}",
-    "placed": "select *, (minute - first) div length_ms as at from {spans}",
+    "sized": "select *, ((last - first) div 60000 + 120) div 120 * 60000 as length_ms from {ends}",
+    "placed": "select *, (minute - first) div length_ms as at from {sized}",
     "sums": """
         select topic, at, first + at * length_ms as start_ms, length_ms,
           sum(sent) as sent, sum(delivered) as delivered, sum(discarded) as discarded, sum(missing) as missing,
@@ -50,8 +50,11 @@ _SPANS: Final = {
     """,
     "with_latencies": "select * from {sums} left join {latencies} using (topic)",
 }
-"""At most 120 spans for each topic, all of the same length and with the same start."""
-_HEADS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
+"""At most 120 bars for each topic, with the topic's latencies.
+
+All have the same length, in whole minutes, and the numbers of all topics begin at the same minute.
+"""
+_HEADINGS: Final = {"p50_ms": "latency p50", "p99_ms": "p99", "unknown": "unknown writers"}
 _MILLISECONDS: Final = frozenset({"p50_ms", "p99_ms"})
 _PAGE_STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; color: #1b1f24;
@@ -84,7 +87,7 @@ class AuditVerdict:
 
     @property
     def has_problems(self) -> bool:
-        """Return True if the table of problems has rows."""
+        """Return True if the table of problems has rows; discarded messages are rows, too."""
         return bool(self.missing or self.doubled or self.out_of_order or self.discarded or self.unknown)
 
     @property
@@ -107,7 +110,7 @@ class AuditVerdict:
 class Summary:
     """The part of the balance that the page shows.
 
-    `topics` has the sums and latencies of each topic, the worst one first; `bars` has its spans of time.
+    `topics` has the sums and latencies of each topic, the worst one first; `bars` has the bars of each topic.
     """
 
     topics: Sequence[_Row]
@@ -118,12 +121,12 @@ class Summary:
         return sum(row[name] for row in self.topics)
 
 
-def summarise(balance: DataFrame, latencies: DataFrame) -> Summary:
-    """Collect at most 120 rows for each topic; `latencies` has a row for each topic."""
+def summarize(balance: DataFrame, latencies: DataFrame) -> Summary:
+    """Collect the bars and sums of each topic; `latencies` has a row with its percentiles."""
     with AuditTables(balance.sparkSession) as tables:
         tables.register("balance", balance)
         tables.register("latencies", latencies)
-        rows = [row.asDict() for row in tables.query(_SPANS).collect()]
+        rows = [row.asDict() for row in tables.query(_BARS).collect()]
     bars: dict[str, list[Bar]] = {}
     topics: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=itemgetter("at")):
@@ -140,11 +143,11 @@ def _severity(row: _Row) -> tuple[int, int, int, str]:
 
 
 def write_report(summary: Summary, balance: DataFrame, problems: DataFrame, verdict: AuditVerdict, output: str) -> str:
-    """Write `report.html` into `output` and return its path; `summary` is the result of `summarise` for the balance."""
-    page = _page(
+    """Write `report.html` into `output` and return its path; `summary` is the result of `summarize` for the balance."""
+    page = _build_page(
         summary,
-        _reasons(balance) if verdict.discarded else [],
-        _first_problems(problems) if verdict.has_problems else [],
+        _collect_reasons(balance) if verdict.discarded else [],
+        _collect_problems(problems) if verdict.has_problems else [],
         verdict,
     )
     system, root = open_directory(output)
@@ -153,38 +156,40 @@ def write_report(summary: Summary, balance: DataFrame, problems: DataFrame, verd
     return f"{root}/report.html"
 
 
-# --- from Spark ------------------------------------------------------------------------------------------------------
-def _reasons(balance: DataFrame) -> Sequence[_Row]:
+# --- collected from Spark --------------------------------------------------------------------------------------------
+def _collect_reasons(balance: DataFrame) -> Sequence[_Row]:
     flat = balance.selectExpr("topic", "explode(reasons) as (reason, count)").groupBy("reason", "topic")
     rows = flat.agg(*expressions("sum(count) as messages")).orderBy("messages", ascending=False)
-    return [row.asDict() for row in rows.limit(_REASONS).collect()]
+    return [row.asDict() for row in rows.limit(_MAX_REASONS).collect()]
 
 
-def _first_problems(problems: DataFrame) -> Sequence[_Row]:
-    return [row.asDict() for row in problems.orderBy("problem", "topic", "writer", "first").limit(_RANGES).collect()]
+def _collect_problems(problems: DataFrame) -> Sequence[_Row]:
+    return [
+        row.asDict() for row in problems.orderBy("problem", "topic", "writer", "first").limit(_MAX_RANGES).collect()
+    ]
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
-def _page(summary: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
-    topics = summary.topics[:_TOPICS]
-    charts = "".join(f"<h2>{escape(row['topic'])}</h2>{chart(summary.bars[row['topic']])}" for row in topics)
+def _build_page(summary: Summary, reasons: Sequence[_Row], problems: Sequence[_Row], verdict: AuditVerdict) -> str:
+    topics = summary.topics[:_MAX_TOPICS]
+    charts = "".join(f"<h2>{escape(row['topic'])}</h2>{draw_chart(summary.bars[row['topic']])}" for row in topics)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Audit</title><style>{_PAGE_STYLE}{STYLE}</style>"
         f"<h1>Audit of {datetime.now(UTC):%Y-%m-%d %H:%M} UTC</h1>{_headline(verdict)}"
-        f"{_topics(topics)}{charts}{_discards(reasons)}{_problems(problems)}</html>\n"
+        f"{_topics_table(topics)}{charts}{_discards_table(reasons)}{_problems_table(problems)}</html>\n"
     )
 
 
 def _headline(verdict: AuditVerdict) -> str:
-    kind, word = ("good", "The books balance.") if verdict.is_good else ("bad", "The books do not balance.")
-    return f"<p class='verdict {kind}'><strong>{word}</strong> {escape(str(verdict))}</p>"
+    css_class, text = ("good", "The books balance.") if verdict.is_good else ("bad", "The books do not balance.")
+    return f"<p class='verdict {css_class}'><strong>{text}</strong> {escape(str(verdict))}</p>"
 
 
-def _topics(rows: Iterable[_Row]) -> str:
-    head = "".join(f"<th>{_HEADS.get(name, name.replace('_', ' '))}" for name in _COLUMNS)
+def _topics_table(rows: Iterable[_Row]) -> str:
+    head = "".join(f"<th>{_HEADINGS.get(name, name.replace('_', ' '))}" for name in _TOPIC_COLUMNS)
     lines = "".join(
-        f"<tr><td class=text>{escape(str(row['topic']))}{''.join(_cell(name, row[name]) for name in _COLUMNS)}"
+        f"<tr><td class=text>{escape(str(row['topic']))}{''.join(_cell(name, row[name]) for name in _TOPIC_COLUMNS)}"
         for row in rows
     )
     return f"<div class=wide><table><tr><th class=text>topic{head}{lines}</table></div>"
@@ -196,7 +201,7 @@ def _cell(name: str, value: object) -> str:
     return f"<td{wrong}>{f'{value:,}{unit}' if isinstance(value, int) else '&ndash;'}"
 
 
-def _discards(rows: Sequence[_Row]) -> str:
+def _discards_table(rows: Sequence[_Row]) -> str:
     if not rows:
         return ""
     lines = "".join(
@@ -210,32 +215,32 @@ def _discards(rows: Sequence[_Row]) -> str:
     )
 
 
-def _problems(rows: Sequence[_Row]) -> str:
+def _problems_table(rows: Sequence[_Row]) -> str:
     if not rows:
         return ""
     lines = "".join(
         f"<tr><td class=text>{escape(str(row['problem']))}<td class=text>{escape(str(row['topic'] or ''))}"
-        f"<td>{_number(row['partition'])}<td>{_range(row['from_offset'], row['to_offset'])}"
-        f"<td class=text>{escape(str(row['writer'] or ''))}<td>{_range(row['first'], row['last'])}"
-        f"<td>{_time(row['from_ms'])}<td>{row['messages']:,}"
+        f"<td>{_format_number(row['partition'])}<td>{_format_range(row['from_offset'], row['to_offset'])}"
+        f"<td class=text>{escape(str(row['writer'] or ''))}<td>{_format_range(row['first'], row['last'])}"
+        f"<td>{_format_time(row['from_ms'])}<td>{row['messages']:,}"
         for row in rows
     )
     return (
         "<h2>Which messages</h2><p class=note>A writer is query/batch/partition; its messages are numbered from 0. "
-        f"Discarded messages are among the missing. The first {_RANGES} ranges; the table <code>problems</code> has "
-        "all.</p>"
+        f"Discarded messages are among the missing. The first {_MAX_RANGES} ranges; the table <code>problems</code> "
+        "has all.</p>"
         "<div class=wide><table><tr><th class=text>problem<th class=text>topic<th>partition<th>offsets"
         f"<th class=text>writer<th>numbers<th>from<th>messages{lines}</table></div>"
     )
 
 
-def _number(value: int | None) -> str:
+def _format_number(value: int | None) -> str:
     return "&ndash;" if value is None else f"{value:,}"
 
 
-def _range(first: int | None, last: int | None) -> str:
-    return _number(first) if first == last else f"{_number(first)}&ndash;{_number(last)}"
+def _format_range(first: int | None, last: int | None) -> str:
+    return _format_number(first) if first == last else f"{_format_number(first)}&ndash;{_format_number(last)}"
 
 
-def _time(ms: int | None) -> str:
+def _format_time(ms: int | None) -> str:
     return "&ndash;" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -16,10 +16,11 @@ from bruce_mp.spark.audit.balance import CELL, discard_lines, fill_books, read_l
 from bruce_mp.spark.audit.facts import SCHEMA, facts_of, percentiles
 from bruce_mp.spark.audit.kafka_source import read_topics
 from bruce_mp.spark.audit.ranges import expressions, merge_ranges
-from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarise, write_report
+from bruce_mp.spark.audit.report import COUNTS, AuditVerdict, summarize, write_report
 from bruce_mp.spark.audit.samples import sample_messages
 from bruce_mp.spark.audit.tables import empty
 from bruce_mp.spark.kafka_admin import count_offsets
+from bruce_mp.spark.ledger import MINUTE_MS
 from bruce_mp.spark.pipelines.discards import read_discard_lines
 from bruce_mp.spark.pipelines.progress import Progress, ProgressMeter
 from bruce_mp.spark.pipelines.running_stages import RunningStages
@@ -34,22 +35,22 @@ if TYPE_CHECKING:
 
     from bruce_mp.spark.audit.balance import AuditBooks
 
-__all__ = ["Audit", "audit", "compare", "find_problems", "land", "no_problems", "read_samples"]
+__all__ = ["Audit", "audit", "compare", "find_problems", "no_problems", "read_samples", "write_facts"]
 
-_SMALL_BYTES: Final = 16 << 20
-"""Size limit of facts for the small settings; about 100 million messages that were sent in one piece."""
-_SMALL_SETTINGS: Final = {  # compilation and distribution take longer than these queries
+_SMALL_AUDIT_BYTES: Final = 16 << 20
+"""Size of facts and ledgers below which an audit is small; about 100 million messages that few writers sent."""
+_SMALL_SETTINGS: Final = {  # for small audits compilation and distribution take longer than the queries
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # each broadcast runs a separate job
 }
-_SIZED_BY_DATA: Final = {  # Spark joins the partitions of a shuffle to such of a useful size, or to one
+_ADAPTIVE_SETTINGS: Final = {  # adaptive execution joins the 512 partitions of a shuffle to fewer of a useful size
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.shuffle.partitions": "512",
 }
-_NO_LINES: Final = "event string, topic string, info string"
+_DISCARD_COLUMNS: Final = "event string, topic string, info string"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Audit:
     unknown_is_bad: bool = False
     """Count unknown messages as a bad result."""
     samples: int = 0
-    """Most messages to show of each problem."""
+    """Maximum number of messages to show of each problem."""
 
     @property
     def facts(self) -> str:
@@ -77,19 +78,19 @@ class Audit:
 
 
 def audit(spark: SparkSession, plan: Audit, progress: Progress | None = None) -> AuditVerdict:
-    """Land the present messages of the topics, compare them, and return the sums. Raise Spark's errors."""
+    """Write the facts about all messages of the topics, compare them, and return the sums. Raise Spark's errors."""
     display = progress or Progress("audit")
     display.show(f"reading {', '.join(plan.topics)} from {plan.bootstrap}")
-    with display.repeat(_reading(spark, plan)):
-        land(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
+    with display.repeat(_describe_reading(spark, plan)):
+        write_facts(read_topics(spark, plan.bootstrap, plan.topics, plan.kafka), plan.facts)
     with display.repeat(lambda: "comparing"):
         verdict = compare(spark, plan)
     display.finish(str(verdict))
     return verdict
 
 
-def _reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
-    """Return a function that describes the progress of reading; with Spark Connect it is unknown."""
+def _describe_reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
+    """Return a function that describes the progress of reading, without counts under Spark Connect."""
     stages, meter = RunningStages(spark), ProgressMeter("messages read")
     if not stages.are_known:
         return lambda: "reading"
@@ -98,41 +99,41 @@ def _reading(spark: SparkSession, plan: Audit) -> Callable[[], str]:
 
     def describe() -> str:
         rows = stages.counts().rows
-        return meter.text(rows, rows / total if total else None)
+        return meter.describe(rows, rows / total if total else None)
 
     return describe
 
 
-def land(messages: DataFrame, directory: str) -> None:
+def write_facts(messages: DataFrame, directory: str) -> None:
     """Replace the facts in `directory` by those about `messages`, which have the columns of Spark's Kafka source."""
-    with temporary_settings(messages.sparkSession, _SIZED_BY_DATA):
+    with temporary_settings(messages.sparkSession, _ADAPTIVE_SETTINGS):
         facts_of(messages).write.mode("overwrite").parquet(directory)
 
 
 def compare(
     spark: SparkSession, plan: Audit, minutes: str = "true", changed_after: datetime | None = None
 ) -> AuditVerdict:
-    """Compare the landed facts with the ledgers.
+    """Compare the facts with the ledgers, and write the tables and the report.
 
-    `minutes` is a condition on the column `minute`. Ledger files last written before `changed_after` are not read.
+    `minutes` is an SQL condition on the column `minute`. Ledger files last written before `changed_after` are not read.
     """
-    small = sum(map(total_size, [plan.facts, *plan.ledgers])) < _SMALL_BYTES
+    is_small = sum(map(total_size, [plan.facts, *plan.ledgers])) < _SMALL_AUDIT_BYTES
     facts = spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(plan.facts)
     ledger = read_ledger(spark, plan.ledgers, plan.topics, changed_after)
-    if not small:
-        with temporary_settings(spark, _SIZED_BY_DATA):
-            return _compare(plan, facts, ledger, minutes)
-    with temporary_settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
-        return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
+    if is_small:
+        with temporary_settings(spark, _SMALL_SETTINGS):  # one partition needs no shuffle
+            return _compare(plan, facts.coalesce(1), ledger.coalesce(1), minutes)
+    with temporary_settings(spark, _ADAPTIVE_SETTINGS):
+        return _compare(plan, facts, ledger, minutes)
 
 
 def _compare(plan: Audit, facts: DataFrame, ledger: DataFrame, minutes: str) -> AuditVerdict:
-    spark, timed = facts.sparkSession, facts.where(minutes)
-    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _NO_LINES)
+    spark, facts_of_minutes = facts.sparkSession, facts.where(minutes)
+    lines = read_discard_lines(spark, plan.discards) if plan.discards else empty(spark, _DISCARD_COLUMNS)
     with fill_books(facts, ledger, discard_lines(lines, plan.topics)) as books:
-        cells = books.balance.where(minutes).join(percentiles(timed, CELL), CELL, "left")
+        cells = books.balance.where(minutes).join(percentiles(facts_of_minutes, CELL), CELL, "left")
         balance = _write_table(cells, plan, "balance")
-        summary = summarise(balance, percentiles(timed, ["topic"]))
+        summary = summarize(balance, percentiles(facts_of_minutes, ["topic"]))
         verdict = AuditVerdict(**{name: summary.total(name) for name in COUNTS}, unknown_is_bad=plan.unknown_is_bad)
         found_problems = find_problems(books, ledger) if verdict.has_problems else no_problems(ledger)
         problems = _write_table(found_problems, plan, "problems")
@@ -149,12 +150,12 @@ def read_samples(spark: SparkSession, plan: Audit) -> DataFrame:
 
 
 def _write_table(table: DataFrame, plan: Audit, name: str) -> DataFrame:
-    """Write the table to one file, because it is small, and return it as read back."""
-    small = table.coalesce(1)
+    """Write the table to one file, because it is is_small, and return it as read back."""
+    one_file = table.coalesce(1)
     if plan.namespace is None:
-        small.write.format(plan.table_format).mode("overwrite").save(f"{absolute_path(plan.output)}/{name}")
+        one_file.write.format(plan.table_format).mode("overwrite").save(f"{absolute_path(plan.output)}/{name}")
     else:
-        small.writeTo(f"{plan.namespace}.{name}").using(plan.table_format).createOrReplace()
+        one_file.writeTo(f"{plan.namespace}.{name}").using(plan.table_format).createOrReplace()
     return _read_table(table.sparkSession, plan, name)
 
 
@@ -166,18 +167,19 @@ def _read_table(spark: SparkSession, plan: Audit, name: str) -> DataFrame:
 
 # --- the problems ----------------------------------------------------------------------------------------------------
 
-_COLUMNS: Final = (
+_PROBLEM_COLUMNS: Final = (
     "problem string, topic string, partition int, writer string, first long, last long, from_offset long, "
     "to_offset long, from_ms long, to_ms long, messages long"
 )
-_NAMES: Final = [column.split(" ")[0] for column in _COLUMNS.split(", ")]
-_RANGE: Final = ["problem", "topic", "partition", "writer"]
+_PROBLEM_NAMES: Final = [column.split(" ")[0] for column in _PROBLEM_COLUMNS.split(", ")]
+_RANGE_KEY: Final = ["problem", "topic", "partition", "writer"]
 
 
 def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
-    """Return the ranges of messages with a problem (`_COLUMNS`); missing messages have no partition and no offsets.
+    """Return the ranges of messages with a problem (`_PROBLEM_COLUMNS`).
 
-    Discarded messages are among the missing, because reports of discards contain no sequence numbers.
+    Missing messages have no partition and no offsets. Discarded messages are among the missing, because reports of
+    discards contain no sequence numbers.
     """
     times = ["from_offset", "to_offset", "sent as from_ms", "sent as to_ms"]
     missing = _missing_ranges(books.arrived, ledger)
@@ -186,27 +188,28 @@ def find_problems(books: AuditBooks, ledger: DataFrame) -> DataFrame:
         "'out of order' as problem", "topic", "partition", "writer", "number as first", "number as last", *times
     )
     merged = merge_ranges(
-        missing.unionByName(doubled).unionByName(out_of_order), _RANGE, "min(from_offset) as from_offset",
+        missing.unionByName(doubled).unionByName(out_of_order), _RANGE_KEY, "min(from_offset) as from_offset",
         "max(to_offset) as to_offset", "min(from_ms) as from_ms", "max(to_ms) as to_ms",
     ).selectExpr("*", "last - first + 1 as messages")  # fmt: skip
     unknown = books.unknown_ranges.selectExpr("'unknown' as problem", "*")
-    return merged.unionByName(unknown).select(*_NAMES)
+    return merged.unionByName(unknown).select(*_PROBLEM_NAMES)
 
 
 def no_problems(ledger: DataFrame) -> DataFrame:
     """Return the table of problems without rows."""
-    return empty(ledger.sparkSession, _COLUMNS)
+    return empty(ledger.sparkSession, _PROBLEM_COLUMNS)
 
 
 def _missing_ranges(arrived: DataFrame, ledger: DataFrame) -> DataFrame:
-    """Return the used numbers that did not arrive, with the times of the messages around them.
+    """Return the ranges of a writer's numbers that did not arrive, with the times of the messages around them.
 
-    The topic is null if the writer has several. The times of a writer's last messages are those of the ledger.
+    The topic is null if the writer has several. Without a message before or after, the ledger's first or last minute is
+    the time.
     """
     used = ledger.where("stamped").groupBy("writer").agg(
         *expressions(
             "max(attempt_rows) as used", "if(min(topic) = max(topic), min(topic), null) as only_topic",
-            "min(minute) as begin_ms", "max(minute) + 59999 as end_ms",
+            "min(minute) as begin_ms", f"max(minute) + {MINUTE_MS - 1} as end_ms",
         )
     )  # fmt: skip
     gaps = arrived.join(used, "writer").selectExpr(

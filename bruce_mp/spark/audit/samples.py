@@ -16,26 +16,29 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_samples", "sample_messages"]
 
-_MOST_TEXT: Final = 200  # bytes of a key or value in the report
+_MAX_SHOWN_BYTES: Final = 200  # of a key or value in a line
 _COLUMNS: Final = (
     "problem string, topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key:string,value:binary>>"
 )
 
 
-def sample_messages(problems: DataFrame, options: Mapping[str, str], most: int) -> DataFrame:
-    """Return the first messages of at most `most` ranges of each problem; `options` are of Spark's Kafka source."""
+def sample_messages(problems: DataFrame, options: Mapping[str, str], limit: int) -> DataFrame:
+    """Return the first message of each of the first `limit` ranges of each problem.
+
+    `options` are those of Spark's Kafka source.
+    """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415, N812 - Spark's own convention
 
     by_problem = Window.partitionBy("problem").orderBy("topic", "partition", "from_offset")
-    placed = problems.where("from_offset is not null").withColumn("row", F.row_number().over(by_problem))
+    numbered = problems.where("from_offset is not null").withColumn("row", F.row_number().over(by_problem))
     spark = problems.sparkSession
     frames = [
         read_at(spark, options, row["topic"], row["partition"], row["from_offset"]).withColumn(
             "problem", F.lit(row["problem"])
         )
-        for row in placed.where(placed["row"] <= most).orderBy("problem", "row").collect()
+        for row in numbered.where(numbered["row"] <= limit).orderBy("problem", "row").collect()
     ]
     if not frames:
         return empty(spark, _COLUMNS)
@@ -44,17 +47,17 @@ def sample_messages(problems: DataFrame, options: Mapping[str, str], most: int) 
 
 
 def describe_samples(samples: DataFrame) -> list[str]:
-    """Return a line for each message; long keys and values are cut."""
+    """Return a line for each message, with the first bytes of its key and value."""
     rows = samples.orderBy("problem", "topic", "partition", "offset").collect()
     return [
         f"{row['problem']}: {row['topic']}/{row['partition']}@{row['offset']} {row['timestamp']:%Y-%m-%d %H:%M:%S} "
-        f"key {_shown(row['key'])} value {_shown(row['value'])}"
+        f"key {_format_bytes(row['key'])} value {_format_bytes(row['value'])}"
         for row in rows
     ]
 
 
-def _shown(data: bytes | None) -> str:
+def _format_bytes(data: bytes | None) -> str:
     if data is None:
         return "null"
-    text = bytes(data[:_MOST_TEXT]).decode(errors="backslashreplace")
-    return json.dumps(text, ensure_ascii=False) + ("..." if len(data) > _MOST_TEXT else "")
+    text = bytes(data[:_MAX_SHOWN_BYTES]).decode(errors="backslashreplace")
+    return json.dumps(text, ensure_ascii=False) + ("..." if len(data) > _MAX_SHOWN_BYTES else "")

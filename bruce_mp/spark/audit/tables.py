@@ -1,7 +1,7 @@
 """Name tables for SQL, and drop the names afterwards.
 
-Spark analyses a query that is one text once. It analyses a query that is built operation by operation at each
-operation, which for small tables takes longer than the query itself.
+Spark analyzes an SQL text once, but a DataFrame after each operation, which for small tables takes longer than the
+query itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AuditTables", "empty"]
 
 @dataclass
 class AuditTables:
-    """Temporary views with unique names; on exit they are dropped and cached tables are released."""
+    """Tables as temporary views with unique names. Leaving the block drops the views and the cached tables."""
 
     spark: SparkSession
     _prefix: str = field(default_factory=lambda: f"bruce_{uuid4().hex}")
@@ -38,24 +38,25 @@ class AuditTables:
         return self._tables[name]
 
     def register(self, name: str, table: DataFrame) -> DataFrame:
-        """Name a table for later queries and return it."""
+        """Name a table for later queries, and return it."""
         table.createOrReplaceTempView(self._view(name))
         self._tables[name] = table
         return table
 
-    def keep(self, name: str, table: DataFrame) -> DataFrame:
-        """Name a table, cache it in memory at its first use, and return it."""
+    def register_cached(self, name: str, table: DataFrame) -> DataFrame:
+        """Name a table that Spark caches in memory at its first use, and return it."""
         return self.register(name, table.cache())
 
     def query(self, steps: Mapping[str, str]) -> DataFrame:
-        """Run the last of `steps`, SQL in which {name} stands for an earlier step, else for the table of that name.
+        """Return the result of the last of `steps`, each an SQL query by its name.
 
-        Steps become subqueries: Spark 4.1 cannot plan common table expressions in views.
+        In a query, {name} stands for an earlier step, else for the table of that name. Steps become subqueries, because
+        Spark 4.1 cannot plan common table expressions in views.
         """
-        known, text = {name: self._view(name) for name in self._tables}, ""
+        references, text = {name: self._view(name) for name in self._tables}, ""
         for name, step in steps.items():
-            text = step.format_map(known)
-            known[name] = f"({text})"
+            text = step.format_map(references)
+            references[name] = f"({text})"
         return self.spark.sql(text)
 
     def _view(self, name: str) -> str:

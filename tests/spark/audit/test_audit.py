@@ -9,7 +9,7 @@ import pytest
 
 from bruce_mp.protocol.client.discard_line import DiscardLine, LineEvent, format_line
 from bruce_mp.spark.audit.report import AuditVerdict
-from bruce_mp.spark.audit.run import Audit, compare, land
+from bruce_mp.spark.audit.run import Audit, compare, write_facts
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ def audited(
     (directory / "discards").write_bytes(b"".join(map(format_line, lines)))
     ledgers = [f"{directory}/ledger-0", f"{directory}/ledger-1"]
     plan = Audit("nowhere", TOPICS, ledgers, f"{directory}/out", [f"{directory}/discards"])
-    land(planted.frame(spark), plan.facts)
-    land(planted.frame(spark), plan.facts)  # a second landing replaces the first
+    write_facts(planted.frame(spark), plan.facts)
+    write_facts(planted.frame(spark), plan.facts)  # a second landing replaces the first
     return compare(spark, plan), directory / "out"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bruce_mp.spark.audit.balance import out_of_order_messages
-from bruce_mp.spark.audit.facts import SCHEMA, exploded, facts_of, percentiles
+from bruce_mp.spark.audit.facts import SCHEMA, explode_facts, facts_of, percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +52,9 @@ def random_messages(chance: Random) -> list[Message]:
 
 def message_counts(facts: DataFrame) -> Counter[tuple[Any, ...]]:
     wanted = ("topic", "partition", "writer", "attempt", "minute", "sent", "latency_ms", "number", "place")
-    return Counter(tuple(row[name] for name in wanted) for row in exploded(facts.where("writer is not null")).collect())
+    return Counter(
+        tuple(row[name] for name in wanted) for row in explode_facts(facts.where("writer is not null")).collect()
+    )
 
 
 @pytest.mark.parametrize("appended", [True, False])

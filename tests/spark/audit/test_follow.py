@@ -7,14 +7,14 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Producer
 
 from bruce_mp.devbroker.control import DevBroker
 from bruce_mp.errors import ExitCode
-from bruce_mp.spark.audit.follow import Follow, _prune, follow
+from bruce_mp.spark.audit.follow import Follow, _closed_minutes, _remove_old_facts, follow
 from bruce_mp.spark.audit.run import Audit
 from bruce_mp.spark.cli import main
 from bruce_mp.spark.ledger import TaskAttempt, TaskResult, write_ledger
@@ -126,5 +126,25 @@ def test_facts_outside_the_window_are_removed(tmp_path: Path) -> None:
             file = tmp_path / "facts" / name / f"part-{number}"
             file.touch()
             os.utime(file, (now - age, now - age))
-    _prune(plan)
+    _remove_old_facts(plan)
     assert sorted(entry.name for entry in (tmp_path / "facts").iterdir()) == ["00000002", "00000003"]
+
+
+class InterruptedQuery:
+    """A query that is reading when it is stopped; as Spark's, a stopped one reports no available data."""
+
+    lastProgress: Final[dict[str, dict[str, str]]] = {"eventTime": {}}  # noqa: N815 - Spark's name
+
+    def __init__(self) -> None:
+        self.status = {"isDataAvailable": True, "isTriggerActive": True}
+
+    def stop(self) -> None:
+        self.status = {"isDataAvailable": False, "isTriggerActive": False}
+
+
+def test_the_last_report_leaves_out_what_was_not_read(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    plan = Follow(Audit("nowhere", [TOPIC], [], f"{tmp_path}"))
+    query: Any = InterruptedQuery()
+    assert list(_closed_minutes(query, plan, stop, quiet())) == []
